@@ -21,7 +21,7 @@ from penstock.deploy.errors import ClusterFailed
 from penstock.deploy.local.directories import TEMPORARY_PREFIX, remove_leftovers
 from penstock.deploy.node import lifeline
 
-READY_TIMEOUT_S: Final = 60.0
+READY_TIMEOUT_S: Final = 180.0
 STOP_TIMEOUT_S: Final = 20.0
 _POLL_INTERVAL_S: Final = 0.02
 
@@ -91,7 +91,9 @@ class LocalCluster:
             time.sleep(_POLL_INTERVAL_S)
         return state
 
-    def wait_for_new(self, killed: Sequence[ProcessState], timeout_s: float = 30.0) -> ClusterState:
+    def wait_for_new(
+        self, killed: Sequence[ProcessState], timeout_s: float = READY_TIMEOUT_S
+    ) -> ClusterState:
         """Wait until each of these processes was replaced and serves again."""
         before = {(process.role, process.node_id): process.starts for process in killed}
 

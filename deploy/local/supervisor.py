@@ -18,7 +18,8 @@ from penstock.deploy.local.ping import is_serving
 from penstock.deploy.local.plan import ClusterPlan, ProcessPlan
 from penstock.deploy.node import lifeline
 
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 180.0
+"""The first start of an environment compiles all modules: over 60 s at a load of 20."""
 STOP_TIMEOUT_S: Final = 8.0
 """Time for an orderly stop, longer than the brokers' own limit; then SIGKILL, which also ends
 paused processes.

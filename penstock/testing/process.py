@@ -25,7 +25,8 @@ from penstock.deploy.local import bytecode
 from penstock.testing.control import AnyCommand, CommandResponse, Started
 from penstock.testing.options import Options
 
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 180.0
+"""As that of `penstock dev`."""
 RESPONSE_TIMEOUT_S: Final = 60.0
 """Longer than every deadline inside: a later answer is a defect."""
 _STOP_TIMEOUT_S: Final = 5.0

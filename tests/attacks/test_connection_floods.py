@@ -15,7 +15,7 @@ from penstock.protocol.sasl.mechanisms import plain_message
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, secure_cluster
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 UNAUTHENTICATED_MAX = 40
 FLOOD = {"127.0.0.2": 200} | {f"127.0.1.{number}": 20 for number in range(1, 11)}
@@ -68,7 +68,7 @@ async def test_idle_connections_keep_no_one_out(
             before = server.accepted_count
             with flooded(server.ports[target]):
                 await until(lambda: server.accepted_count - before == sum(FLOOD.values()))
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     for listener in server.ports.values():
                         await log_in(listener)
                     request = metadata.MetadataRequest(None)

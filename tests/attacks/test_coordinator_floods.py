@@ -68,10 +68,10 @@ def count_of(cluster: Cluster, wanted: table.Metric) -> int:
     return sum(int(value) for (each, _), value in found if each is wanted)  # type: ignore[arg-type]
 
 
-def join(group_id: str, *, session_ms: int = 100) -> tuple[apis.ApiSpec, int, Any]:
+def join(group_id: str, *, session_ms: int = 300_000) -> tuple[apis.ApiSpec, int, Any]:
     protocols = [join_group.JoinGroupRequestProtocol("range", b"")]
     request = join_group.JoinGroupRequest(
-        group_id, session_ms, 100, protocol_type="consumer", protocols=protocols
+        group_id, session_ms, 300_000, protocol_type="consumer", protocols=protocols
     )
     return apis.JOIN_GROUP, 9, request
 
@@ -146,7 +146,7 @@ async def test_groups_that_no_one_joined_make_room(cluster: Cluster) -> None:
             assert code_of(answer) == ErrorCode.OFFSET_METADATA_TOO_LARGE
         assert count_of(cluster, table.GROUPS) == 0
         for number in range(FLOOD):
-            await client.send_request(*join(f"left-{number}"))
+            await client.send_request(*join(f"left-{number}", session_ms=100))
         await until(lambda: count_of(cluster, table.GROUPS) == 0)
         assert (await client.send_request(*beat("mine", "me"))).error_code == 0
 

@@ -32,7 +32,7 @@ from tests.support.cluster import Cluster
 from tests.support.ports import free_port
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles
 from tests.support.terminal import HOSTILE, check_harmless, on_terminal
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 SCRAM = ScramMechanism.SCRAM_SHA_256
 STYLING = re.compile("\x1b\\[[0-9]+m")
@@ -165,7 +165,7 @@ def test_handshakes_that_fail_do_not_fill_the_log_of_a_controller(tmp_path: Path
     ):
 
         def shake() -> None:
-            with socket.create_connection(("127.0.0.1", port), timeout=20) as stranger:
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as stranger:
                 stranger.sendall(b"\x16\x03\x01garbage" * 10)
                 while stranger.recv(4_096):
                     pass
@@ -178,12 +178,12 @@ def test_handshakes_that_fail_do_not_fill_the_log_of_a_controller(tmp_path: Path
             return True
 
         try:
-            wait_until(is_open, 60)
+            wait_until(is_open)
             for _ in range(HANDSHAKES):
                 shake()
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(PATIENCE_S)
     lines = errors.read_text().splitlines()
     assert len(lines) < HANDSHAKES, lines
     assert not [line for line in lines if "Handshake failed" in line]

@@ -45,7 +45,7 @@ from tests.support.secure_cluster import (
     create_user,
     secure_cluster,
 )
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 LOADED = (
     "file:/etc/passwd",
@@ -298,7 +298,9 @@ async def test_secrets_are_in_no_output_of_a_broker(tmp_path: Path) -> None:
                 await other.log_in("PLAIN", plain_message("alice", wrong))
 
         def metrics() -> str:
-            with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=20) as got:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{health}/metrics", timeout=PATIENCE_S
+            ) as got:
                 return str(got.read())
 
         shown.append(await asyncio.to_thread(metrics))

@@ -21,6 +21,7 @@ from penstock.deploy.output import Format, print_document, print_table
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.terminal import HOSTILE, check_harmless, on_terminal
+from tests.support.waiting import PATIENCE_S
 
 TEXTS = ["plain", "a: b", "2026-01-01", "grün 😀", "tab\tand\nlines", "\\x1b \\", " ", "", HOSTILE]
 GROUP = HOSTILE
@@ -78,7 +79,7 @@ def prepare(bootstrap: str) -> None:
     """Produce a hostile record, and commit an offset by a group with a hostile name."""
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce("orders", VALUE, HOSTILE.encode(), headers=[(HOSTILE, VALUE)])
-    assert not producer.flush(20)
+    assert not producer.flush(PATIENCE_S)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP})
     consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
     consumer.close()

@@ -18,6 +18,7 @@ from penstock.deploy.local.handle import LocalCluster
 from tests.support.browser import browser, console_errors
 from tests.support.console import Answer, ConsoleProcess, Visitor, produce
 from tests.support.npm import package
+from tests.support.waiting import PATIENCE_S
 
 AXE_VERSION = "4.14.1"
 HOSTILE = '<img src=x onerror="document.title=1">&`'
@@ -51,7 +52,7 @@ def commit(bootstrap: str, group: str) -> None:
     )
     consumer.subscribe(["orders"])
     try:
-        assert consumer.consume(5, timeout=30)
+        assert consumer.consume(5, timeout=PATIENCE_S)
         consumer.commit(asynchronous=False)
     finally:
         consumer.close()
@@ -61,10 +62,10 @@ def _begin_transaction(bootstrap: str) -> None:
     """Leave a transaction open for longer than the tests take."""
     settings = {"transactional.id": HOSTILE, "transaction.timeout.ms": 600_000}
     producer = Producer({"bootstrap.servers": bootstrap, **settings})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("clicks", b"open")
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
 
 
 @pytest.fixture(scope="session")
@@ -114,7 +115,7 @@ def secure_cluster() -> Iterator[LocalCluster]:
                 add_acls(client, [selection_of(acl)])
         producer = Kafka(cluster.bootstrap, admin).producer()
         producer.produce("words", b"hello")
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         yield cluster
 
 

@@ -24,7 +24,7 @@ from tests.console.conftest import PASSWORD, commit
 from tests.console.test_console_pages import text_of, wait_for_text
 from tests.support.browser import DESK, fill, resize
 from tests.support.console import ConsoleProcess, Visitor, produce, without_packages
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 GROUP = "readers"
 RECORDS = 40
@@ -96,7 +96,7 @@ def test_deleted_records_are_not_counted(
     admin = AdminClient({"bootstrap.servers": faulty.bootstrap})
     ends = [TopicPartition("deleted", index, -1) for index in range(2)]
     for future in admin.delete_records(ends).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     wait_until(lambda: "deleted 2 0 0 0" in " ".join(text_of(chrome).split()))
     open_overview(chrome, watching)
     assert "deleted 2 0 0" in " ".join(text_of(chrome).split())

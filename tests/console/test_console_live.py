@@ -18,7 +18,7 @@ from penstock.deploy.local.handle import LocalCluster
 from tests.console.test_console_pages import WAIT_S, wait_for_text
 from tests.support.browser import console_errors
 from tests.support.console import ConsoleProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 _PAUSE_S = 0.05
 POINTS = "return charts.samples.map((sample) => [sample.at_ms, sample.bytes_in, sample.records])"
@@ -44,7 +44,7 @@ def traffic(bootstrap: str, topic: str) -> Generator[None, None, None]:
     finally:
         ended.set()
         sending.join()
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
 
 def test_charts_of_the_overview_follow_the_traffic(

@@ -103,7 +103,7 @@ def test_while_rights_are_unknown_the_last_page_is_shown_and_nothing_is_denied(
         assert stranger.post("/login", fields).status == 502
     finally:
         secure_cluster.kill(brokers, signal.SIGCONT)
-    wait_until(lambda: "This page is" not in visitor.get("/topics").words, 30)
+    wait_until(lambda: "This page is" not in visitor.get("/topics").words)
     assert "words" in visitor.get("/topics/words").words
 
 

@@ -19,7 +19,7 @@ from tests.support.console import Visitor
 from tests.support.metered_cluster import MeteredCluster
 from tests.support.ports import free_port
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 def children(pid: int) -> list[int]:
@@ -103,5 +103,5 @@ def visit(node: str) -> None:
     assert user.post("/topics", {**fields, "partitions": "1"}).status == 303
     wait_until(lambda: "secrets" in user.get("/topics").words)
     assert user.post("/topics", {**fields, "note": "x" * (BODY_BYTES_MAX // 2)}).status == 502
-    with urllib.request.urlopen(f"{node}/metrics", timeout=10) as found:
+    with urllib.request.urlopen(f"{node}/metrics", timeout=PATIENCE_S) as found:
         assert "secrets" not in found.read().decode()

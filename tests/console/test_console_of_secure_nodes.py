@@ -13,7 +13,7 @@ from tests.console.test_console_pages import text_of, wait_for_text
 from tests.support.browser import console_errors, fill
 from tests.support.console import Visitor
 from tests.support.metered_cluster import MeteredCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 RECORD = b'{"word": "hello"}'
 PAGES = {
@@ -88,7 +88,7 @@ def write_and_read(kafka: Kafka) -> None:
     """Let a group commit what it read of the topic."""
     producer = kafka.producer()
     producer.produce("words", RECORD)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     consumer = kafka.consumer(**{"group.id": "readers", "auto.offset.reset": "earliest"})
     consumer.subscribe(["words"])
     assert [message.value() for message in consumer.consume(1, 30)] == [RECORD]

@@ -15,9 +15,9 @@ from penstock.deploy.local.handle import LocalCluster
 from tests.console.conftest import HOSTILE, RECORDS
 from tests.support.browser import DESK, PHONE, axe_problems, console_errors, fill, resize
 from tests.support.console import ConsoleProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
-WAIT_S = 30
+WAIT_S = PATIENCE_S
 PAGES = {
     "/": "Overview",
     "/nodes": "Write-ahead logs",

@@ -17,6 +17,7 @@ from tests.support.chart_cluster import ChartCluster
 from tests.support.node_ports import NodePorts
 from tests.support.ports import free_port
 from tests.support.store_servers import s3_server
+from tests.support.waiting import PATIENCE_S
 
 VALUES = {
     "store.bucket": "records",
@@ -71,7 +72,7 @@ class Load:
             due = time.monotonic() + self._interval_s
             while (left_s := due - time.monotonic()) > 0:
                 self._producer.poll(left_s)
-        self._producer.flush(40)
+        self._producer.flush(PATIENCE_S)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -82,7 +83,7 @@ class Load:
 
     def wait(self, more: int) -> None:
         """Wait until `more` further records are acknowledged."""
-        aim, deadline = len(self.acknowledged) + more, time.monotonic() + 60
+        aim, deadline = len(self.acknowledged) + more, time.monotonic() + PATIENCE_S
         while len(self.acknowledged) < aim:
             assert time.monotonic() < deadline, (len(self.acknowledged), aim, self.failed)
             time.sleep(0.01)
@@ -104,7 +105,7 @@ def consume(bootstrap: str, topic: str, count: int) -> list[int]:
     )
     consumer.subscribe([topic])
     found: list[int] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < count and time.monotonic() < deadline:
         found += [
             int(message.value() or b"")
@@ -115,7 +116,6 @@ def consume(bootstrap: str, topic: str, count: int) -> list[int]:
     return sorted(found)
 
 
-@pytest.mark.timeout(400)
 def test_a_controller_that_lost_its_volume_returns(tmp_path: Path) -> None:
     """Follow docs/how-to/kubernetes.md: restart the others so that they no longer found a cluster,
     remove the lost controller, start it with an empty volume and add it again.
@@ -143,7 +143,6 @@ def test_a_controller_that_lost_its_volume_returns(tmp_path: Path) -> None:
         assert "three records came back" in cluster.run_test()
 
 
-@pytest.mark.timeout(400)
 def test_the_recovery_job_brings_back_a_cluster_without_volumes(tmp_path: Path) -> None:
     """Follow "Restore lost controllers" of docs/how-to/kubernetes.md."""
     with s3_server("moto", tmp_path) as server:
@@ -183,7 +182,6 @@ def test_the_recovery_job_brings_back_a_cluster_without_volumes(tmp_path: Path) 
             assert "three records came back" in cluster.run_test()
 
 
-@pytest.mark.timeout(600)
 def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> None:
     """Run the chart's `helm test`. Then replace every broker and controller and change the number
     of brokers under load. No record may fail or get lost.
@@ -192,7 +190,9 @@ def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> Non
         cluster.wait_ready()
         assert "three records came back" in cluster.run_test()
         brokers = (
-            AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=10).brokers
+            AdminClient({"bootstrap.servers": cluster.bootstrap})
+            .list_topics(timeout=PATIENCE_S)
+            .brokers
         )
         assert {(it.id, it.host, it.port) for it in brokers.values()} == {
             (ordinal, "127.0.0.1", cluster.port(f"penstock-broker-{ordinal}", 9092))
@@ -211,11 +211,10 @@ def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> Non
         assert load.failed == []
         assert consume(cluster.bootstrap, "numbers", len(sent)) == sent
         outside = f"127.0.0.1:{cluster.port('penstock-broker-0', 9094)}"
-        told = AdminClient({"bootstrap.servers": outside}).list_topics(timeout=10).brokers
+        told = AdminClient({"bootstrap.servers": outside}).list_topics(timeout=PATIENCE_S).brokers
         assert {(it.id, it.host, it.port) for it in told.values()} == {(0, "127.0.0.1", 31001)}
 
 
-@pytest.mark.timeout(400)
 def test_clients_do_not_wait_for_the_address_of_a_pod_that_is_gone(tmp_path: Path) -> None:
     """Each producer sends so rarely that only the redirection tells it who leads. Without it, it
     would connect to the address once more: librdkafka gives up after 10 s here, as the connection
@@ -261,7 +260,7 @@ def test_a_broker_without_its_store_is_alive_and_not_ready(tmp_path: Path) -> No
         cluster.wait_ready()
         cluster.running["penstock-moto-0"].process.kill()
         cluster.running["penstock-moto-0"].process.wait()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while (said := cluster.probe("penstock-broker-0", "readiness"))[0] == 200:
             assert time.monotonic() < deadline, "the broker stays ready although its store is gone"
             time.sleep(0.2)
@@ -276,7 +275,7 @@ def test_a_broker_without_controllers_is_alive_and_not_started(tmp_path: Path) -
     values = {**VALUES, "brokers.replicas": 1, "controllers.replicas": 1}
     objects = [it for it in render(values) if it["metadata"]["name"] != "penstock-controller"]
     with ChartCluster(objects, tmp_path) as cluster:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while (said := cluster.probe("penstock-broker-0", "startup"))[0] == 0:
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -14,6 +14,7 @@ from penstock.deploy.local.certificates import Authority
 from tests.support.chart import render
 from tests.support.chart_cluster import ChartCluster
 from tests.support.store_servers import s3_server
+from tests.support.waiting import PATIENCE_S
 
 HOSTS = ("127.0.0.1", "localhost")
 VALUES = {
@@ -115,7 +116,7 @@ def failure(settings: dict[str, Any], topic: str) -> str:
     told: list[str] = []
     producer = Producer(settings | {"message.timeout.ms": 20_000})
     producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(str(error or "")))
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     return told[0]
 
 
@@ -130,9 +131,9 @@ def test_clients_have_the_rights_and_topics_of_the_chart(
     assert failure(shop, "orders") == ""
     assert "uthoriz" in failure(shop, "secrets")
     clerk = AdminClient(as_user(cluster, secrets, "clerk", "of the clerk"))
-    assert "invoices" not in clerk.list_topics(timeout=10).topics
+    assert "invoices" not in clerk.list_topics(timeout=PATIENCE_S).topics
     admin = AdminClient(as_user(cluster, secrets, "broker", "of the brokers"))
-    assert len(admin.list_topics("invoices", timeout=10).topics["invoices"].partitions) == 2
+    assert len(admin.list_topics("invoices", timeout=PATIENCE_S).topics["invoices"].partitions) == 2
     wrong = as_user(cluster, secrets, "shop", "of someone else")
     with pytest.raises(KafkaException):
         AdminClient(wrong).list_topics(timeout=3)
@@ -143,7 +144,7 @@ def test_another_listener_has_one_mechanism(
 ) -> None:
     address = {"bootstrap.servers": f"127.0.0.1:{cluster.port('penstock-broker-0', 9095)}"}
     shop = as_user(cluster, secrets, "shop", "of the shop") | address
-    assert AdminClient(shop | {"sasl.mechanism": "PLAIN"}).list_topics(timeout=10).brokers
+    assert AdminClient(shop | {"sasl.mechanism": "PLAIN"}).list_topics(timeout=PATIENCE_S).brokers
     with pytest.raises(KafkaException):
         AdminClient(shop).list_topics(timeout=3)
 
@@ -159,7 +160,7 @@ def test_another_listener_needs_a_certificate_of_another_ca(
     }
     keystore = str(secrets["client"] / "tls-combined.pem")
     own = {"ssl.certificate.location": keystore, "ssl.key.location": keystore}
-    assert len(AdminClient(outside | own).list_topics(timeout=10).brokers) == 2
+    assert len(AdminClient(outside | own).list_topics(timeout=PATIENCE_S).brokers) == 2
     with pytest.raises(KafkaException):
         AdminClient(outside).list_topics(timeout=3)
 

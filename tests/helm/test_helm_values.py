@@ -27,6 +27,7 @@ from tests.support.chart import (
     render,
     template,
 )
+from tests.support.waiting import PATIENCE_S
 
 OWN: Object = {**BUCKET, "store.caSecret": "store-ca", "bindAddress": "[::]"}
 KMS_KEY = "arn:aws:kms:eu-west-1:111122223333:key/0a-1b"
@@ -233,7 +234,7 @@ def test_a_controller_names_a_bucket_that_is_missing(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
     finally:
         server.stop()

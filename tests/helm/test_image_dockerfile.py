@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-import pytest
 import yaml
 
+from tests.support.waiting import PATIENCE_S
 from tests.tidy.repository import packages
 
 ROOT = Path(__file__).parents[2]
@@ -176,7 +176,6 @@ def _network() -> dict[str, str]:
     }
 
 
-@pytest.mark.timeout(400)
 def test_the_build_steps_produce_a_penstock_that_runs(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
     build, final = stages()[0], stages()[-1]
@@ -187,7 +186,13 @@ def test_the_build_steps_produce_a_penstock_that_runs(tmp_path: Path) -> None:
 
     def said(*arguments: str) -> str:
         done = subprocess.run(
-            arguments, cwd="/", env=clean, capture_output=True, text=True, check=False, timeout=60
+            arguments,
+            cwd="/",
+            env=clean,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -16,9 +16,9 @@ from tests.support.ack_recorder import AioLoad, Load, check, read_back
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 from tests.support.fault_store import FaultCluster
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
-JOINED_S = 30
+JOINED_S = PATIENCE_S
 """A new broker must have its share within this time."""
 QUICK = {"balance_interval_ms": 300, "balance_bytes_min": 2_000, "balance_cooldown_ms": 2_000}
 REPORTS_MS = 200

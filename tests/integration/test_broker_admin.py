@@ -18,8 +18,9 @@ from kafka import KafkaAdminClient
 from kafka.admin import NewTopic as PyNewTopic
 
 from tests.support.cluster import Cluster
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 15
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from penstock.protocol.gen import create_topics, describe_producers
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs, describe_configs_of, send_request
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ALL = (BROKER_RESOURCE, "")
 
@@ -94,7 +94,7 @@ async def test_a_shorter_idle_time_closes_idle_connections(cluster: Cluster) -> 
     reader, writer = await asyncio.open_connection("127.0.0.1", cluster.brokers[0].port)
     await set_configs(cluster, 0, connections_max_idle_ms="50")
     try:
-        assert await asyncio.wait_for(reader.read(), timeout=30) == b""
+        assert await asyncio.wait_for(reader.read(), timeout=PATIENCE_S) == b""
     finally:
         writer.close()
 
@@ -114,8 +114,8 @@ async def test_duties_use_the_new_values(tmp_path: Path) -> None:
         )
         await until(lambda: broker.compactor.config.interval_ms == 1_234)
         assert broker.stream_config.wal_linger_ms == 123
-        await asyncio.wait_for(broker.retention.interval.wait(), timeout=30)
-        await asyncio.wait_for(broker.cleaner.interval.wait(), timeout=30)
+        await asyncio.wait_for(broker.retention.interval.wait(), timeout=PATIENCE_S)
+        await asyncio.wait_for(broker.cleaner.interval.wait(), timeout=PATIENCE_S)
 
 
 async def test_an_admin_client_changes_and_describes_its_broker(cluster: Cluster) -> None:

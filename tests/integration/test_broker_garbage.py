@@ -15,8 +15,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.support.cluster import Cluster
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 20
+TIMEOUT_S = PATIENCE_S
 REPEATS = 40
 OURS = ("broker.", "stream.", "objectstore.", "controller.")
 

@@ -24,9 +24,9 @@ from penstock.protocol import apis
 from penstock.protocol.gen import metadata
 from tests.support.cluster import SHORT_SESSION, Cluster
 from tests.support.steady import SteadyProducer
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
-TIMEOUT_S = 30
+TIMEOUT_S = PATIENCE_S
 
 
 async def create_topic(cluster: Cluster, name: str, leader: int) -> None:

@@ -36,9 +36,9 @@ from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import Body
 from tests.support.cluster import Cluster
 from tests.support.steady import SteadyProducer
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
-TIMEOUT_S = 30
+TIMEOUT_S = PATIENCE_S
 
 
 class GatedStore:

@@ -26,8 +26,9 @@ from penstock.protocol.gen import produce as wire_produce
 from penstock.protocol.primitives import Reader, Writer
 from penstock.stream.config import StreamConfig
 from tests.support.cluster import Cluster
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 20
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture
@@ -217,7 +218,7 @@ async def test_idempotence_through_the_crash_of_the_leader(tmp_path: Path) -> No
             for at in range(count):
                 producer.produce("t", b"%d" % at, partition=at % 2, on_delivery=on_delivery)
                 producer.poll(0.0005)
-            left = producer.flush(60)
+            left = producer.flush(PATIENCE_S)
             assert not failed, failed[0]
             return left
 

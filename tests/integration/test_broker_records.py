@@ -13,8 +13,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 
 from tests.support.cluster import Cluster
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 20
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.support.clients import confluent_consumer, create_topic, produce, rea
 from tests.support.cluster import SHORT_SESSION, Cluster
 from tests.support.fault_store import Link
 from tests.support.ports import free_ports
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 TOPIC = "t"
 
@@ -133,7 +133,7 @@ async def test_a_broker_that_another_process_runs_does_not_start_again(tmp_path:
     async with Cluster(tmp_path) as cluster:
         first = await cluster.start_broker(1)
         await cluster.start_broker(1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await first.ended
             assert not await may_restart(first)
         await first.abandon()
@@ -145,6 +145,6 @@ async def test_a_broker_whose_session_expired_may_start_again(world: World) -> N
     )
     await world.until_alive()
     await world.cut_until_fenced()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await broker.ended
         assert await may_restart(broker)

@@ -16,7 +16,7 @@ from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) 
         assert absent == {**keys[1], "result": "failed", "error": absent["error"]}
         assert "UNKNOWN_TOPIC_OR_PARTITION" in absent["error"]
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while (
                 move := json.loads(
                     await cli.run("reassign", "trace", f"tp_re_01-{index}", "--json")

@@ -24,10 +24,10 @@ from tests.support.child_process import killed_at_end
 from tests.support.slow_store import slow_store
 from tests.support.terminal import Terminal, on_terminal
 from tests.support.threaded_cluster import ThreadedCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 ENDLESS = "SELECT sum(a.id * b.id * c.id) FROM orders a, orders b, orders c"
-WAIT_S = 60
+WAIT_S = PATIENCE_S
 
 
 @pytest.fixture(scope="module")

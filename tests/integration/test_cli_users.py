@@ -19,6 +19,7 @@ from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles, secure_cluster
 from tests.support.token_issuer import TokenIssuer
+from tests.support.waiting import PATIENCE_S
 
 ASSERTING = (
     "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
@@ -154,7 +155,7 @@ async def test_commands_with_tokens(tmp_path: Path, files: SecureFiles) -> None:
                 assert set(forms) <= {"grant_type=client_credentials&scope=all+of+it"}
             settings: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
             admin = AdminClient(settings | parse(head + names["jaas"]).properties())
-            found = await asyncio.to_thread(admin.list_topics, timeout=30)
+            found = await asyncio.to_thread(admin.list_topics, timeout=PATIENCE_S)
             assert names.keys() <= found.topics.keys(), "librdkafka asks the endpoint itself"
             config.write_text(head + names["kafka"].replace(secret, "a guess"))
             for command in ("topics", "users"):
@@ -185,7 +186,7 @@ async def test_commands_with_assertions(tmp_path: Path, files: SecureFiles) -> N
             ours = issuer.assertions[:]
             settings: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
             admin = AdminClient(settings | parse(text).properties())
-            found = await asyncio.to_thread(admin.list_topics, timeout=30)
+            found = await asyncio.to_thread(admin.list_topics, timeout=PATIENCE_S)
             assert "t" in found.topics, "librdkafka asks the endpoint itself"
             by_librdkafka = issuer.assertions[len(ours) :]
             assert ours

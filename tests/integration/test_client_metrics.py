@@ -21,7 +21,7 @@ from tests.support.clients import confluent_consumer, create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs, send_request
 from tests.support.otlp_receiver import OtlpReceiver, serving
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 PREFIX = "org.apache.kafka."
 ONE = UUID(int=77)
@@ -80,9 +80,9 @@ async def test_librdkafka_pushes_what_its_subscription_names(
         )
 
     for name in ("orders-1", "orders-2"):
-        await until(lambda wanted=name: found(wanted), 30.0)
+        await until(lambda wanted=name: found(wanted))
     await asyncio.to_thread(consumer.close)
-    await asyncio.to_thread(lambda: (producer.flush(10), other.flush(10)))
+    await asyncio.to_thread(lambda: (producer.flush(PATIENCE_S), other.flush(PATIENCE_S)))
     pushed: dict[str, set[str]] = {}
     for attributes, metrics in receiver.resources():
         pushed.setdefault(attributes["client_id"], set()).update(each.name for each in metrics)
@@ -115,7 +115,7 @@ async def test_counters_are_cumulative(cluster: Cluster, receiver: OtlpReceiver)
         await asyncio.to_thread(producer.poll, 0.05)
         return len(counters()) >= 3
 
-    await until(have_come, 30.0)
+    await until(have_come)
     await asyncio.to_thread(producer.flush, 10)
     values = [metric.sum.data_points[0].as_int for metric in counters()]
     assert {metric.sum.aggregation_temporality for metric in counters()} == {2}

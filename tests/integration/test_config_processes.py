@@ -25,9 +25,9 @@ from tests.support.broker_process import broker_process
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.stream_server import StreamServer
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
-TIMEOUT_S = 20
+TIMEOUT_S = PATIENCE_S
 COMMAND = (sys.executable, "-P", "-m", "penstock.deploy.cli", "broker")
 SETTINGS = {
     "wal.bulk.max.bytes": "2MiB",

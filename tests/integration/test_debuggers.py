@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
 from tests.tidy.repository import ROOT, packages
 
 MODULES = [
@@ -40,7 +41,7 @@ def test_a_breakpoint_stops_in_the_file_of_the_editor(module: str, tmp_path: Pat
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     ).stdout
     assert f"> {ROOT}/{module}({first.lineno})<module>()" in shown

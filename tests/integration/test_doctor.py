@@ -24,7 +24,7 @@ from penstock.stream.ports import IN_STORE
 from tests.support.clients import create_topic
 from tests.support.controller_quorum import Quorum
 from tests.support.threaded_cluster import ThreadedCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 TOPIC = "orders"
 
@@ -275,7 +275,7 @@ class Forgetful(BaseHTTPRequestHandler):
             name: value for name, value in self.headers.items() if name.lower() != "if-none-match"
         }
         with (
-            closing(http.client.HTTPConnection(self.behind, timeout=10)) as connection,
+            closing(http.client.HTTPConnection(self.behind, timeout=PATIENCE_S)) as connection,
             suppress(ConnectionError),
         ):
             self._answer(connection, body, headers)

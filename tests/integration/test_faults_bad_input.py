@@ -28,8 +28,9 @@ from penstock.protocol.gen import fetch, list_offsets, metadata, produce
 from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from tests.property.test_wire_strategies import messages
 from tests.support.cluster import Cluster
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 20
+TIMEOUT_S = PATIENCE_S
 Logs = list[MutableMapping[str, Any]]
 
 

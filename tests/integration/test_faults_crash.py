@@ -3,8 +3,10 @@ once and in order.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from penstock.base.ids import NodeId
 from penstock.controller.api.messages import CreateTopics, NewTopic
 from penstock.objectstore.faults import Fault, FaultConfig, FaultRule
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
+from tests.support.cluster import SHORT_SESSION
 from tests.support.fault_store import FaultCluster
 from tests.support.waiting import until
 
@@ -20,8 +23,14 @@ PARTITIONS = (0, 1, 2)
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
+    async with started(tmp_path) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def started(directory: Path, **controller: Any) -> AsyncGenerator[FaultCluster]:
     """Start a cluster in which broker n % 2 leads partition n."""
-    async with FaultCluster(tmp_path, brokers=2) as cluster:
+    async with FaultCluster(directory, brokers=2, controller_settings=controller) as cluster:
         topic = NewTopic(
             name="t",
             assignment=[[NodeId(index % 2), NodeId(1 - index % 2)] for index in PARTITIONS],
@@ -79,25 +88,28 @@ async def test_all_brokers_crash_at_once_and_fresh_ones_start(cluster: FaultClus
     check(aio, log)
 
 
-async def test_controller_goes_away_and_returns_under_load(cluster: FaultCluster) -> None:
+async def test_controller_goes_away_and_returns_under_load(tmp_path: Path) -> None:
     """The second time a broker dies with the controller: the controller that comes back detects it
-    and gives its partitions to the other broker.
+    and gives its partitions to the other broker. Only then are sessions short: brokers acknowledge
+    without the controller until their session ends.
     """
-    async with (
-        ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load,
-        AioLoad(cluster.bootstrap, "t", [2]) as aio,
-    ):
-        await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
-        await cluster.stop_controller()
-        await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
-        await cluster.start_controller()
-        await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
-        await cluster.stop_controller()
-        await cluster.kill_broker(1)
-        await cluster.start_controller()
-        await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
-        assert cluster.leader_of("t", 1) == 0
-    assert not cluster.brokers[0].ended.done()
-    log = await read_back(cluster.bootstrap, "t", PARTITIONS)
-    check(load, log)
-    check(aio, log)
+    async with started(tmp_path, session_timeout_ms=600_000) as cluster:
+        bootstrap = cluster.bootstrap
+        async with (
+            ConfluentLoad(bootstrap, "t", [0, 1]) as load,
+            AioLoad(bootstrap, "t", [2]) as aio,
+        ):
+            await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+            await cluster.stop_controller()
+            await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
+            await cluster.start_controller()
+            await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+            await cluster.stop_controller()
+            await cluster.kill_broker(1)
+            await cluster.start_controller(**SHORT_SESSION)
+            await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
+            assert cluster.leader_of("t", 1) == 0
+        assert not cluster.brokers[0].ended.done()
+        log = await read_back(cluster.bootstrap, "t", PARTITIONS)
+        check(load, log)
+        check(aio, log)

@@ -15,7 +15,7 @@ from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.image import MetadataImage
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.fault_store import FaultCluster
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 SHORT_PATIENCE = {"request.timeout.ms": 1_500, "socket.timeout.ms": 2_000}
 """A client would otherwise wait 30 s for a hanging broker."""
@@ -55,7 +55,7 @@ async def test_broker_cut_from_the_controller_stops_before_another_takes_over(
             assert wrote_when_replaced == [False], "two brokers took writes at the same time"
             await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
             cluster.links[1].heal()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 assert "fenced" in await cut.ended
             await cluster.kill_broker(1)  # its process ends
             await cluster.start_broker(1)
@@ -86,7 +86,7 @@ async def test_consumer_of_a_broker_cut_from_the_controller_continues_with_the_n
 
         async def read_to(end_offset: int) -> None:
             nonlocal offset
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while offset < end_offset:
                     for message in await asyncio.to_thread(consumer.consume, 500, 0.2):
                         assert message.error() is None, message.error()
@@ -142,7 +142,7 @@ async def test_zombie_acknowledges_only_what_is_in_the_log(
             await cluster.faults[1].arrived()
             await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
             cluster.links[1].heal()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await zombie.ended
             assert not zombie.can_write()
             await cluster.kill_broker(1)  # its process ends

@@ -53,7 +53,7 @@ async def test_what_was_acknowledged_is_seen_through_uploads_a_kill_and_a_move(
             } == {partition: list(range(end)) for partition, end in early.items()}
             victim = cluster.leader_of("t", 0)
             await cluster.kill_broker(victim)
-            await until(lambda: cluster.leader_of("t", 0) not in {victim, -1}, 30)
+            await until(lambda: cluster.leader_of("t", 0) not in {victim, -1})
             await load.until_acknowledged(30)
             await follower.until_seen(load)
             source = cluster.leader_of("t", 1)

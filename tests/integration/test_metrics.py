@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from penstock.deploy.node.metrics import table
 from tests.support.metered_cluster import MeteredCluster, Samples, value
 from tests.support.promql import TARGET_LABELS, queries, rules
+from tests.support.waiting import PATIENCE_S
 
 RECORDS = 300
 VALUE = bytes(1_000)
@@ -80,7 +81,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 def use(bootstrap: str) -> None:
     """Produce to four partitions, and consume all of it as a group."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("orders", 4, 1)])["orders"].result(30)
+    admin.create_topics([NewTopic("orders", 4, 1)])["orders"].result(PATIENCE_S)
     failed: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -90,7 +91,7 @@ def use(bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     for number in range(RECORDS):
         producer.produce("orders", VALUE, partition=number % 4, on_delivery=delivered)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert not failed
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"}

@@ -23,7 +23,7 @@ from penstock.objectstore.ports import Body
 from penstock.objectstore.retry import RetryingStore
 from penstock.stream.config import StreamConfig
 from tests.support.cluster import Cluster
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 class GatedStore(MemoryStore):
@@ -69,7 +69,7 @@ def of_controller(server: ControllerServer | None) -> Told:
 def produce(bootstrap: str, producer: Producer) -> None:
     # Keep a reference until the answer: the futures die with it.
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(20)
+    admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(PATIENCE_S)
     for number in range(10):
         producer.produce("orders", b"x" * 100, partition=number % 2)
     producer.poll(0)

@@ -19,7 +19,7 @@ from penstock.testing.options import Options
 from penstock.testing.process import ClusterProcess
 from tests.support.clients import confluent_consumer, read_records
 from tests.support.dev_cluster import is_gone
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -92,7 +92,7 @@ def test_what_clients_write_helpers_read(cluster: Penstock) -> None:
     keys = [f"key {number}" for number in range(200)]
     for key in keys:
         producer.produce("words", key.upper(), key, headers={"h": "1"})
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_S) == 0
     theirs = cluster.consume("words", 200)
     assert {(record.key, record.value) for record in theirs} == {
         (key.encode(), key.upper().encode()) for key in keys
@@ -122,7 +122,7 @@ def test_a_test_finds_nothing_of_the_one_before(run: Run) -> None:
     first.produce("orders", "5")
     producer = Producer({"bootstrap.servers": first.bootstrap_servers})
     producer.produce("made-by-a-client", "x")
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_S) == 0
     consumer = confluent_consumer(first.bootstrap_servers, "shop")
     consumer.subscribe(["orders"])
     read_records(consumer, 5)
@@ -152,10 +152,10 @@ def test_acknowledged_records_survive_a_crash(cluster: Penstock) -> None:
     port = int(cluster.bootstrap_servers.split(",")[0].rpartition(":")[2])
     cluster.kill_broker(0)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=5)
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
     there += cluster.produce("events", *map(str, range(10, 20)))
     cluster.restart_broker(0)
-    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S).close()
     records = {
         (record.partition, record.offset): record.text for record in cluster.consume("events", 20)
     }
@@ -282,7 +282,11 @@ def test_the_cluster_dies_with_its_test_run() -> None:
         "os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     pid = int(done.stdout)
     wait_until(lambda: is_gone(pid))

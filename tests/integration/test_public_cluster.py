@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import Cluster, ClusterFailed, ManifestNotFound, scan, topics
 from penstock.deploy.clients.state_file import is_running
+from tests.support.waiting import PATIENCE_S
 
 COUNT = 100
 
@@ -30,12 +31,12 @@ def test_a_producer_and_a_scan_over_a_cluster_in_memory() -> None:
             cluster.start()
         admin = AdminClient({"bootstrap.servers": servers})
         topic = NewTopic("orders", 3, config={"retention.ms": "-1"})
-        admin.create_topics([topic])["orders"].result(30)
+        admin.create_topics([topic])["orders"].result(PATIENCE_S)
         producer = Producer({"bootstrap.servers": servers})
         for number in range(COUNT):
             producer.produce("orders", str(number), partition=number % 3)
-        assert producer.flush(30) == 0
-        deadline = time.monotonic() + 30
+        assert producer.flush(PATIENCE_S) == 0
+        deadline = time.monotonic() + PATIENCE_S
         while "orders" not in names_in(store):
             assert time.monotonic() < deadline
         (orders,) = [topic for topic in topics(store) if topic.name == "orders"]

@@ -26,7 +26,7 @@ from penstock.deploy.clients.state_file import ProcessState
 from penstock.deploy.local.handle import LocalCluster
 from penstock.deploy.node import lifeline
 from tests.support.child_process import killed_at_end
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 KILLS = 4
 GAP_S_MAX = 30.0
@@ -58,7 +58,7 @@ class Produces(threading.Thread):
         while not self._over.is_set():
             self._producer.produce("t", b"x" * 100, on_delivery=self._delivered)
             self._producer.poll(0.01)
-        self._producer.flush(30)
+        self._producer.flush(PATIENCE_S)
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
@@ -101,7 +101,7 @@ class Writes:
 
 async def leader_of(cluster: LocalCluster) -> ProcessState:
     """Return the controller that says that it leads."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             for process in cluster.state().of_role("controller"):
                 client = ControllerClient([f"{process.host}:{process.port}"])
@@ -174,7 +174,12 @@ class Cli:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = (sys.executable, "-P", "-m", "penstock.deploy.cli", "quorum", *arguments)
         return subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, timeout=90, check=False
+            command,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
 
     def status(self) -> dict[str, Any]:
@@ -186,7 +191,7 @@ class Cli:
         """Wait for a status. This process asks, because a command takes as long as the start of
         Python.
         """
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not reached(status := describe(self._environment["PENSTOCK_CONTROLLER"])):
             assert time.monotonic() < deadline, status
         return status
@@ -264,13 +269,13 @@ def test_a_controller_that_died_with_its_disk_is_replaced_by_two_commands(tmp_pa
             asyncio.run(_write_through([members[dead.node_id]["address"]]))
             at = len(produces.delivered_at)
             # Fails if the broker has lost its controllers.
-            wait_until(lambda: len(produces.delivered_at) >= at + 20, 20)
+            wait_until(lambda: len(produces.delivered_at) >= at + 20)
             produces.end()
     assert not produces.errors
 
 
 async def _write_through(addresses: list[str]) -> None:
     client = ControllerClient(addresses)
-    await client.put_key_value(m.PutKeyValue(key="k", value=b"v"), timeout_s=20)
+    await client.put_key_value(m.PutKeyValue(key="k", value=b"v"), timeout_s=PATIENCE_S)
     assert (await client.get_key_value(m.GetKeyValue(key="k"))).value == b"v"
     await client.close()

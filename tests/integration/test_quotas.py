@@ -23,7 +23,7 @@ from penstock.protocol.gen import describe_client_quotas as describing
 from tests.support.clients import create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.conversation import send_request
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 BYTES_PER_S = 1_000_000
 RECORD = bytes(100_000)
@@ -85,7 +85,7 @@ class Sender:
                 "t", RECORD, on_delivery=lambda error, _: error and failed.append(error)
             )
             self._producer.poll(0)
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
         assert not failed
         return time.monotonic() - began
 

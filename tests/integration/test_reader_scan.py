@@ -33,6 +33,7 @@ from penstock.lake.arrow.topic_scan import ScanLease
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.stream.format.layout import TAIL_BYTES
 from tests.support.threaded_cluster import Row, ThreadedCluster
+from tests.support.waiting import PATIENCE_S
 
 PARTITIONS = 3
 COUNT = 900
@@ -52,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluste
 def create(cluster: ThreadedCluster, topic: str, partitions: int) -> None:
     """Create the topic and wait for the manifest that names it."""
     cluster.create(topic, partitions)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             scan(cluster.store_url, topic)
@@ -191,7 +192,7 @@ def test_a_topic_that_was_deleted_and_created_again_is_not_read_for_the_old_one(
     streams = stream_ids(cluster)
     cluster.delete("short")
     create(cluster, "short", PARTITIONS)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while stream_ids(cluster) == streams:
         assert time.monotonic() < deadline
     cluster.produce(records("short", 0, 90))
@@ -295,7 +296,7 @@ def test_a_scan_survives_that_its_objects_are_uploaded_and_deleted(
     with structlog.testing.capture_logs() as logs:
         batches = iter(found)
         rows = next(batches).to_pylist()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while keys & cluster.run(keys_of(cluster)):
             cluster.produce([{"topic": "uploaded", "partition": 0, "value": b"later"}])
             assert time.monotonic() < deadline
@@ -338,7 +339,7 @@ def test_a_program_that_ends_leaves_nothing_open_and_states_nothing(
         "except ManifestNotFound: print(scan(sys.argv[2], 't', end=5).to_table().num_rows)"
     )
     command = [sys.executable, "-c", code, f"file:{tmp_path}", cluster.store_url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert (done.stdout, done.stderr) == (f"{5 * PARTITIONS}\n", "")
 
 
@@ -356,7 +357,7 @@ def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(
         {"topic": "lost", "partition": 0, "value": b"%d" % number} for number in range(8)
     )
     key = cluster.until_uploaded("lost", set())
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while {
         part.key for part in StoreCluster(cluster.store_url).replan([OffsetRange("lost", 0, 0, 8)])
     } != {key}:
@@ -375,7 +376,7 @@ def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(
         [sys.executable, "-c", code, cluster.store_url],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=True,
     )
     cluster.run(cluster.store.put(key, data))

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.ack_recorder import ConfluentLoad, check, read_back
 from tests.support.ports import free_ports
+from tests.support.waiting import PATIENCE_S
 
 PENSTOCK = (sys.executable, "-P", "-m", "penstock.deploy.cli")
 CLUSTER_ID = "lost"
@@ -84,7 +85,9 @@ class Processes:
 
     def recover(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = (*PENSTOCK, "controller", "recover", "--from", self.store, *arguments)
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
 
 
 @pytest.fixture
@@ -99,7 +102,7 @@ async def create(bootstrap: str, name: str) -> None:
     """Create the topic and return when the request is answered; the brokers may still be
     starting.
     """
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             admin = AdminClient(
                 {"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200}

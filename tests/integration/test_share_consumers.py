@@ -28,7 +28,7 @@ from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.share_client import ACCEPT, REJECT, RELEASE, ShareMember
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 TOPIC, GROUP = "jobs", "workers"
 HERE = (TOPIC, 0)
@@ -153,7 +153,9 @@ async def test_records_that_are_deleted_while_a_member_reads_do_not_stop_it(
             waiting = pool.submit(member.acquired, HERE, max_wait_ms=_LONG_WAIT_MS)
             assert reading.wait(TIMEOUT_S)
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-            admin.delete_records([TopicPartition(TOPIC, 0, 3)])[TopicPartition(TOPIC, 0)].result(30)
+            admin.delete_records([TopicPartition(TOPIC, 0, 3)])[TopicPartition(TOPIC, 0)].result(
+                PATIENCE_S
+            )
             deleted.set()
             assert waiting.result(TIMEOUT_S) == [(3, 5, 1)]
 

@@ -37,7 +37,7 @@ from penstock.protocol.registry.model import RegistryUnavailable
 from penstock.protocol.registry.settings import registry_settings
 from tests.support.schema_registry import SchemaRegistryServer, serving
 from tests.support.threaded_cluster import ThreadedCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 BASE_MS = 1_700_000_000_000
 ORDERS = 3_000
@@ -366,14 +366,14 @@ def test_schemas_of_a_registry(sql: Sql, tmp_path: Path) -> None:
 def test_transactions_compaction_and_binary_keys(sql: Sql) -> None:
     sql.cluster.create("ledger", 1)
     producer = Producer({"bootstrap.servers": sql.cluster.bootstrap, "transactional.id": "sql"})
-    producer.init_transactions(60)
+    producer.init_transactions(PATIENCE_S)
     for number in range(4):
         producer.begin_transaction()
         producer.produce("ledger", b'{"n": %d}' % number, b"\xff%d" % number)
         (producer.commit_transaction if number % 2 else producer.abort_transaction)(60)
     producer.begin_transaction()
     producer.produce("ledger", b'{"n": 99}')
-    producer.flush(60)
+    producer.flush(PATIENCE_S)
     query = "SELECT n, _key FROM ledger ORDER BY n"
     assert sql(query) == [(1, b"\xff1"), (3, b"\xff3")]
     assert sql("SELECT count(*) FROM ledger") == [(2,)]
@@ -382,7 +382,9 @@ def test_transactions_compaction_and_binary_keys(sql: Sql) -> None:
 
     admin = AdminClient({"bootstrap.servers": sql.cluster.bootstrap})
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
-    admin.create_topics([NewTopic("compacted", 1, 1, config=config)])["compacted"].result(60)
+    admin.create_topics([NewTopic("compacted", 1, 1, config=config)])["compacted"].result(
+        PATIENCE_S
+    )
     wait_until(lambda: sql.cluster.has("compacted"))
     sql.cluster.produce(
         {"topic": "compacted", "key": b"k%d" % (n % 5), "value": b'{"n": %d}' % n}
@@ -412,7 +414,7 @@ def test_earlier_states(sql: Sql) -> None:
     admin = AdminClient({"bootstrap.servers": sql.cluster.bootstrap})
     config = {"penstock.fork.source": "orders"}
     snapshot = NewTopic("orders@nightly", -1, -1, config=config)
-    admin.create_topics([snapshot])["orders@nightly"].result(60)
+    admin.create_topics([snapshot])["orders@nightly"].result(PATIENCE_S)
     wait_until(lambda: any(topic.snapshot for topic in topics(sql.url, snapshots=True)))
     count = sql("SELECT count(*) FROM orders")
     sql.cluster.produce([{"topic": "orders", "partition": 0, "value": b"{}"}])
@@ -529,7 +531,7 @@ def test_limits_hold_within_one_call_of_a_function(sql: Sql, tmp_path: Path) -> 
         "SELECT list(id || repeat('x', 1000000)) FROM orders",
     )
     command = [sys.executable, "-c", FAILING_QUERIES, sql.url, json.dumps(given), *queries]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     *errors, largest_kib = done.stdout.splitlines()
     assert len(errors) == len(queries)

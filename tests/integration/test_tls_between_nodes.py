@@ -18,7 +18,7 @@ from penstock.deploy.local.handle import LocalCluster
 from penstock.deploy.node import lifeline
 from tests.support.certs import Authority, CertFiles, replace
 from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 BROKER = "penstock-broker"
 RECORDS = 20
@@ -63,7 +63,12 @@ class Cli:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = (sys.executable, "-P", "-m", "penstock.deploy.cli", *arguments)
         return subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, timeout=90, check=False
+            command,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
 
     def leader(self) -> int:
@@ -81,7 +86,7 @@ def produce(bootstrap: str, first: int) -> None:
 
     for number in range(first, first + RECORDS):
         producer.produce("t", str(number), on_delivery=delivered)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert not errors
 
 
@@ -114,7 +119,7 @@ def test_records_moves_and_failovers_work_over_tls_while_the_ca_is_replaced(
     controllers, bootstrap = cluster.state().controller, cluster.bootstrap
     cli = Cli(controllers, admin)
     client = AdminClient({"bootstrap.servers": bootstrap})
-    client.create_topics([NewTopic("t", 1)])["t"].result(30)
+    client.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
     produce(bootstrap, 0)
 
     plan = tmp_path / "plan.json"
@@ -155,7 +160,7 @@ def test_records_moves_and_failovers_work_over_tls_while_the_ca_is_replaced(
 
 
 def _leader(client: AdminClient) -> int:
-    partitions: dict[int, Any] = client.list_topics("t", timeout=10).topics["t"].partitions
+    partitions: dict[int, Any] = client.list_topics("t", timeout=PATIENCE_S).topics["t"].partitions
     return partitions[0].leader if partitions else -1
 
 
@@ -199,7 +204,7 @@ def _broker_log(directory: Path, controllers: str, files: CertFiles | None) -> s
     environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())}
     environment |= files.environment if files is not None else {}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=90, check=False
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 1, done.stderr
     assert "broker_start_failed" in done.stderr

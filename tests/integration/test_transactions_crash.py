@@ -19,13 +19,13 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
 from tests.support.fault_store import FaultCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 TID: Final = "tid"
 STEPS: Final = ("produced", "offsets sent", "committing", "committed")
 """Each round crashes at another step."""
 
-ROUNDS_TIMEOUT_S: Final = 50
+ROUNDS_TIMEOUT_S: Final = PATIENCE_S
 
 
 @pytest.fixture

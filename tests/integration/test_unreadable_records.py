@@ -45,7 +45,7 @@ from tests.support.bad_batches import (
 )
 from tests.support.reader_objects import sealed
 from tests.support.threaded_cluster import ThreadedCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 READABLE: list[int] = []
 for _at, _bad in enumerate(BAD.values()):
@@ -247,7 +247,11 @@ def consumed(
     )
     template = ("--template", "%o %h\\n", "--until-end", "--from-beginning")
     return subprocess.run(
-        (*command, *template, *arguments), capture_output=True, text=True, timeout=120, check=False
+        (*command, *template, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 
@@ -353,7 +357,7 @@ def test_consume_shows_header_keys_that_are_not_utf_8(cluster: ThreadedCluster) 
             (sys.executable, "-m", "penstock.deploy.cli", *command),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_S,
             check=True,
         )
         rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -371,7 +375,7 @@ def deleted_before(cluster: ThreadedCluster, topic: str, shift_s: float) -> str:
     command = (sys.executable, "-m", "penstock.deploy.cli", "topics", "delete-records", topic)
     arguments = ("--before-time", moment(shift_s), "--yes", "-b", cluster.bootstrap)
     done = subprocess.run(
-        (*command, *arguments), capture_output=True, text=True, timeout=120, check=True
+        (*command, *arguments), capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     return done.stderr
 
@@ -437,7 +441,7 @@ def test_doctor(cluster: ThreadedCluster) -> None:
             (*command, *places, "--records", str(newest)),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 1, done.stderr

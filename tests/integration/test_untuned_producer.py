@@ -20,7 +20,7 @@ from penstock.objectstore.faults import FaultConfig, FaultyStore, Latency
 from penstock.objectstore.memory import MemoryStore
 from tests.support.cluster import Cluster
 from tests.support.untuned import doctor_findings, followed
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def without_linger(bootstrap: str) -> Generator[None]:
 
     with sending(send):
         yield
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
 
 
 async def test_a_producer_that_is_not_tuned_for_s3_is_reported_once(

@@ -26,6 +26,7 @@ from penstock.stream.wal.slot_reader import read_slot
 from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores
 from tests.support.clients import confluent_consumer, create_topic, produce, read_records
 from tests.support.cluster import SHORT_SESSION, Cluster
+from tests.support.waiting import PATIENCE_S
 
 TOPIC = "t"
 VALUES = [b"%d" % number for number in range(5)]
@@ -70,7 +71,7 @@ async def test_a_dead_broker_is_recovered_from_the_wal_store(tmp_path: Path) -> 
         await cluster.until_served(TOPIC)
         assert await asyncio.to_thread(read, cluster.bootstrap, len(VALUES)) == VALUES
         view = ClusterView(main, wal_store=wals)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await view.refresh()
             while not view.topics(TOPIC):
                 await asyncio.sleep(0.1)
@@ -152,7 +153,7 @@ async def test_slots_are_not_given_up_if_the_wal_store_is_unmounted(tmp_path: Pa
         cluster_id = cluster.broker.cluster_id
         await cluster.stop_broker(0)
         recovery = Recovery(main, cluster_id, now_ms=wall_ms, wal_store=ours)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             found = await recovery.look()
             while found.wals:  # until the backup contains the end of the WAL
                 await asyncio.sleep(0.1)

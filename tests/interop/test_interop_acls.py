@@ -36,7 +36,7 @@ from tests.support.cluster import Cluster
 from tests.support.host_client import ADMIN_HOST, CLIENT_HOST, HostClient
 from tests.support.java import JavaHome
 from tests.support.streams_groups import StreamsTalk, counting
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -53,7 +53,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.timeout(500)
 async def test_the_recorded_responses_are_those_of_kafka(authorizing: str) -> None:
     """tests/integration/test_acls_as_kafka.py compares them with a cluster."""
     given = await asyncio.to_thread(answers_under_all_rights, authorizing)
@@ -79,7 +78,6 @@ ACLS = "org.apache.kafka.tools.AclCommand"
 """What `kafka-acls.sh` runs."""
 
 
-@pytest.mark.timeout(400)
 async def test_kafka_acls_prints_the_same(
     java: JavaHome, authorizing: str, cluster: Cluster
 ) -> None:
@@ -125,7 +123,6 @@ def first_error(text: str) -> str:
     return next((line for line in text.splitlines() if not line[:1].isdigit()), "")
 
 
-@pytest.mark.timeout(400)
 async def test_without_an_authorizer_acls_are_refused_as_by_kafka(
     java: JavaHome, peer: str, tmp_path: Path
 ) -> None:
@@ -144,7 +141,6 @@ async def test_without_an_authorizer_acls_are_refused_as_by_kafka(
             assert first_error(shown.stderr) == first_error(expected.stderr), command
 
 
-@pytest.mark.timeout(400)
 async def test_a_waiting_fetch_is_not_checked_again(authorizing: str, cluster: Cluster) -> None:
     """The next request of the session is."""
     outcomes: list[tuple[int, bool, int]] = []
@@ -238,7 +234,6 @@ def names_of(address: str, ids: Sequence[UUID]) -> set[str]:
         return {topic["name"] for topic in admin.send_request(apis.METADATA, wanted, 12)["topics"]}
 
 
-@pytest.mark.timeout(400)
 async def test_a_regex_matches_what_its_member_may_describe(
     authorizing: str, cluster: Cluster
 ) -> None:
@@ -256,7 +251,7 @@ def follow_rights(address: str) -> None:
         ]
 
     def wait_for(*names: str) -> None:
-        wait_until(lambda: member.has(*names), timeout_s=30)
+        wait_until(lambda: member.has(*names), timeout_s=PATIENCE_S)
 
     for topic in ("regex-hidden-a", "regex-seen-a"):
         create_topic(address, topic, 1)

@@ -33,7 +33,7 @@ from tests.support.telemetry_client import (
     Subscriptions,
     TelemetryClient,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 CLIENT_METRICS = 16
 NODE_ID = 1
@@ -110,7 +110,7 @@ class Side:
         for _ in range(2):
             mark = uuid4().hex
             assert self.subscribe("mark", mark, match=f"client_id={mark}") == (0, None)
-            wait_until(partial(self._shows, "mark", mark), 20.0)
+            wait_until(partial(self._shows, "mark", mark))
 
     def _shows(self, name: str, metrics: str) -> bool:
         shown = describe_configs_of(self.address, (CLIENT_METRICS, name), "metrics")
@@ -618,7 +618,7 @@ def _by_librdkafka(sides: Sides, side: Side) -> list[Metric]:
 
     def produce() -> bool:
         producer.produce(LIBRDKAFKA, b"value")
-        return producer.flush(10) == 0
+        return producer.flush(PATIENCE_S) == 0
 
     return _produced(side, produce)
 

@@ -23,7 +23,7 @@ from tests.interop.both import Both
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
@@ -92,7 +92,7 @@ async def same_configs(
 
     pairs: list[Any] = []
     try:
-        await until(are_same, timeout_s=60)
+        await until(are_same, timeout_s=PATIENCE_S)
     except TimeoutError:
         assert pairs[0] == pairs[1]
 

@@ -14,10 +14,10 @@ from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from tests.support.clients import confluent_consumer, create_topic, produce, read_records
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 TOPIC, GROUP = "java", "java"
-ENDED_S = 60.0
+ENDED_S = PATIENCE_S
 
 
 @pytest.fixture(scope="session")

@@ -179,7 +179,6 @@ async def test_penstock_moves_to_kafka_with_translated_offsets(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 async def test_mirrors_are_killed_many_times(peer: str, cluster: Cluster, tmp_path: Path) -> None:
     for source, target, topic in (
         (peer, cluster.bootstrap, "often-to-penstock"),

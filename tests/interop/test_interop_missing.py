@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 NEED_JAVA = ("test_interop_racks.py", "test_interop_schema_registry.py")
 
@@ -20,7 +22,7 @@ def _run_without_java(ci: str) -> "subprocess.CompletedProcess[str]":
         env={**os.environ, "PATH": "", "CI": ci},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
 

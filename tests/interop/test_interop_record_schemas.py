@@ -28,12 +28,12 @@ from tests.support.apicurio import Apicurio
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
 from tests.support.ports import free_port
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 BY_REGISTRY = {"penstock.value.schema.validation": "true"}
 AVRO = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
 JSON = json.dumps({"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}}})
-DELIVERED_S = 20
+DELIVERED_S = PATIENCE_S
 COUNT, WRONG = 600, 200
 
 

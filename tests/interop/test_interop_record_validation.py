@@ -174,7 +174,6 @@ def _differences(addresses: tuple[str, str], topics: dict[Any, str]) -> Iterator
         talk.close()
 
 
-@pytest.mark.timeout(300)
 async def test_batches_are_accepted_and_refused_as_by_kafka(both: Both) -> None:
     topics = await _topics(both)
     differences = await asyncio.to_thread(lambda: list(_differences(both.addresses, topics)))

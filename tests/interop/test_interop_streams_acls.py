@@ -121,7 +121,6 @@ def secured_counts(java: JavaHome) -> JavaHome:
 
 
 @pytest.mark.costly("each application needs a JVM")
-@pytest.mark.timeout(120)
 async def test_streams_applications_need_what_the_guide_names(
     secured_counts: JavaHome, tmp_path: Path
 ) -> None:
@@ -151,7 +150,6 @@ async def test_streams_applications_need_what_the_guide_names(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(200)
 def test_the_recorded_causes_are_those_of_kafka(secured_counts: JavaHome, tmp_path: Path) -> None:
     replicas = (
         "transaction.state.log.replication.factor",

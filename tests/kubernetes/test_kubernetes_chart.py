@@ -16,7 +16,7 @@ from tests.helm.test_helm_objects import EVERYTHING, SECURE
 from tests.support.chart import of_kind, render
 from tests.support.kubernetes import Kubernetes
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 BINARIES = os.environ.get("PENSTOCK_KUBERNETES", "")
 BUCKET = {
     "store.bucket": "records",

@@ -18,7 +18,7 @@ from tests.support.missing import missing
 from tests.support.pod_network import DOMAIN, PodNetwork, Target, has_own_network
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 BINARIES = os.environ.get("PENSTOCK_KUBERNETES", "")
 VALUES: dict[str, Any] = {
     "store.bucket": "records",

@@ -17,7 +17,7 @@ from tests.support.prometheus import Prometheus
 from tests.support.waiting import until
 from tests.tidy.repository import ROOT
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.long
 NAMED = {
     "org_apache_kafka_producer_request_latency_avg": "orders-writer",
     "org_apache_kafka_producer_record_queue_time_avg": "orders-writer",

@@ -17,7 +17,7 @@ from tests.support.prometheus import Prometheus
 from tests.support.promql import CHART
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 RATE_INTERVAL = "1m"
 DATA_S = 180.0
 FIRING_S = 240.0

@@ -26,7 +26,6 @@ def test_the_same_seed_twice() -> None:
 
 
 @pytest.mark.costly("both processes run the beginning of every scenario")
-@pytest.mark.timeout(600)  # 8 s of CPU each, on a machine that runs other tests too
 def test_the_same_seed_in_two_processes() -> None:
     """Every scenario, with other string hashes and other clocks of the machine."""
     first, second = (_start_hashes(hash_seed) for hash_seed in ("1", "2"))

@@ -12,7 +12,7 @@ from tests.support.clients import create_topic
 from tests.support.spark_rows import rows_of
 from tests.support.spark_session import needs_pushdown
 from tests.support.threaded_cluster import Row, ThreadedCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 PARTITIONS = 3
 T0_MS = 1_700_000_000_000
@@ -404,12 +404,12 @@ def test_offsets_are_counted_without_reading_records(
     with pytest.raises(PythonException, match="counted-0 at offset"):
         reader(spark, cluster, subscribe="counted").load().count()
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "counted"})
-    producer.init_transactions(60)
+    producer.init_transactions(PATIENCE_S)
     cluster.create("marked", 1)
     for is_committed in (True, False):
         producer.begin_transaction()
         producer.produce("marked", b"v", partition=0)
-        producer.flush(60)
+        producer.flush(PATIENCE_S)
         (producer.commit_transaction if is_committed else producer.abort_transaction)(60)
     marked = {"subscribe": "marked", "columns": "offset"}
     assert reader(spark, cluster, **marked).load().count() == 2

@@ -32,7 +32,7 @@ from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.dev_cluster import PENSTOCK, penstock
 from tests.support.history import orphaned_objects
 from tests.support.hurried_cluster import HurriedCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = [0, 1]
@@ -291,7 +291,9 @@ def test_a_log_is_compacted_by_key_in_spark(spark: SparkSession, cluster: Hurrie
     state = cluster.state()
     limits = ByKeyLimits(object_bytes_max=1 << 20, key_map_bytes_max=1 << 20, ttl_ms=60_000)
     job = ByKeyJob(Target(state.store_url, "", "state"), state.controller, engine, limits)
-    wait_until(lambda: [item.log.end for item in plan_by_key(job)] == [300, 300], timeout_s=90)
+    wait_until(
+        lambda: [item.log.end for item in plan_by_key(job)] == [300, 300], timeout_s=PATIENCE_S
+    )
     report = run_by_key(job)
     assert [item.removed_records for item in report.partitions] == [293, 293]
     assert (report.unresolved, report.damaged) == ([], [])

@@ -18,12 +18,10 @@ from tests.support.ack_recorder import PacedLoad, check, number_of, read_back
 from tests.support.dev_cluster import penstock, requested
 from tests.support.hurried_cluster import HurriedCluster
 from tests.support.spark_session import limits
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 PARTITIONS = [0, 1, 2]
-DEADLINE_S = 120.0
-
-pytestmark = pytest.mark.timeout(400)
+DEADLINE_S = PATIENCE_S
 
 
 @pytest.fixture

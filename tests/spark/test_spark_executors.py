@@ -23,8 +23,6 @@ from tests.support.waiting import wait_until
 EXECUTORS = "local-cluster[2,1,512]"
 ROWS = 1_200
 
-pytestmark = pytest.mark.timeout(400)
-
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

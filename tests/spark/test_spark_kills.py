@@ -30,8 +30,6 @@ LIFE_S = 200.0
 
 Row = tuple[int, int, str]
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @contextmanager
 def running(job: Job) -> Iterator["subprocess.Popen[bytes]"]:

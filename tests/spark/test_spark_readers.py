@@ -26,7 +26,7 @@ from penstock.lake.spark.starts import QueryStart
 from pyspark_penstock import DefaultSource
 from tests.support.spark_session import needs_limits, needs_pushdown
 from tests.support.threaded_cluster import ThreadedCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 Place = tuple[int, int]
 
@@ -148,7 +148,7 @@ def test_a_topic_that_is_deleted_and_created_again(cluster: ThreadedCluster) -> 
         ):
             broken.latestOffset(start, ReadAllAvailable())
     with pytest.raises(DataLoss, match="deleted"):
-        wait_until(lambda: read(strict, without_bodies(tasks)) == [], 20)
+        wait_until(lambda: read(strict, without_bodies(tasks)) == [])
     strict.stop()
 
 
@@ -258,7 +258,7 @@ def test_a_manifest_older_than_the_checkpoint_is_waited_for(
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(end_of, stream(cluster, topic, **options))
         fill(cluster, topic, 10)
-        assert late.result(60) == {topic: {"0": 20, "1": 10}}
+        assert late.result(PATIENCE_S) == {topic: {"0": 20, "1": 10}}
 
 
 def test_a_query_that_starts_at_latest_begins_before_its_first_end(
@@ -316,7 +316,7 @@ def test_a_batch_waits_for_the_offsets_that_it_names(cluster: ThreadedCluster) -
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(reader.partitions) for reader in readers]
         fill(cluster, "named", 10)
-        planned = [found.result(60) for found in waiting]
+        planned = [found.result(PATIENCE_S) for found in waiting]
     assert read(readers[0], planned[0]) == [(0, offset) for offset in range(15)]
     assert [offset for _, offset in read(readers[1], planned[1])][:5] == list(range(15, 20))
 

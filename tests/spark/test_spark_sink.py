@@ -12,7 +12,6 @@ from tests.support.spark_session import limits
 from tests.support.threaded_cluster import Row, ThreadedCluster
 
 T0_MS = 1_700_000_000_000
-pytestmark = pytest.mark.timeout(300)  # the first query starts three kinds of Python workers
 
 
 def writer(frame: DataFrame, cluster: ThreadedCluster, **options: object) -> DataFrameWriter:

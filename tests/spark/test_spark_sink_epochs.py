@@ -16,7 +16,6 @@ from tests.support.threaded_cluster import ThreadedCluster
 
 pytestmark = [
     pytest.mark.costly("runs a streaming query three times, with three kinds of Python workers"),
-    pytest.mark.timeout(600),  # the first query starts three kinds of Python workers
     # Spark warns about every user-defined function.
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]

@@ -17,6 +17,7 @@ from penstock.lake.spark.sink.options import parse_write
 from penstock.lake.spark.sink.transaction import Transaction, WriteId
 from penstock.lake.spark.sink.writers import BatchWriter
 from tests.support.dev_cluster import PENSTOCK
+from tests.support.waiting import PATIENCE_S
 
 TABLE = pa.table({"value": ["one", "two"]})
 
@@ -72,7 +73,7 @@ def penstock(cluster: LocalCluster, *arguments: str) -> None:
         (*PENSTOCK, *config, *arguments, "--bootstrap", cluster.bootstrap),
         env=os.environ | {"PENSTOCK_USER_PASSWORD": "secret of spark"},
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 

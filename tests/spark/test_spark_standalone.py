@@ -50,8 +50,6 @@ print(json.dumps({"rows": sum(row["count"] for row in found.collect())}))
 spark.stop()
 """
 
-pytestmark = pytest.mark.timeout(500)
-
 
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:

@@ -19,10 +19,11 @@ from penstock.lake.spark.source import StreamReader
 from penstock.lake.table.source import TopicSource
 from pyspark_penstock import DefaultSource
 from tests.support.threaded_cluster import Row, ThreadedCluster
+from tests.support.waiting import PATIENCE_S
 
 TOPIC = "transactions"
 ROUNDS = 14
-WAIT_S = 60
+WAIT_S = PATIENCE_S
 
 
 class Writers:

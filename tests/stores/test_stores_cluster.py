@@ -32,7 +32,7 @@ from tests.support.store_servers import (
     store_server,
 )
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 FLIGHTS: Final = 4_000
 LONG: Final = [pytest.param(name, marks=pytest.mark.long) for name in CLOUDS]

@@ -24,6 +24,7 @@ from penstock.objectstore.remote import RemoteStore
 from penstock.objectstore.s3 import S3Store
 from penstock.objectstore.url import open_store
 from tests.support.store_servers import S3Server, StoreServer
+from tests.support.waiting import PATIENCE_S
 from tests.unit.objectstore.test_objectstore_conformance import *  # noqa: F403 (the contract's tests)
 
 
@@ -121,7 +122,7 @@ def test_a_controller_without_a_bucket_states_what_to_do(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
         env=os.environ | {"PENSTOCK_STORE": url},
     )
     assert (done.returncode, done.stdout) == (1, "")

@@ -17,9 +17,9 @@ from typing import Any, Self
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
-ACKNOWLEDGED_S = 60.0
+ACKNOWLEDGED_S = PATIENCE_S
 """librdkafka holds a record for so long (`message.timeout.ms`): a longer stall fails the load."""
 PADDING = b"." * 400
 PACE_S = 0.004
@@ -236,7 +236,9 @@ def _read(
     try:
         left = 0
         for partition in partitions:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=PATIENCE_S
+            )
             assert low == 0
             left += high
         consumer.assign(

@@ -10,8 +10,9 @@ from penstock.protocol import apis, framing
 from penstock.protocol.codecs import CODECS
 from penstock.protocol.gen import produce, sasl_authenticate, sasl_handshake
 from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 20
+TIMEOUT_S = PATIENCE_S
 
 
 class Attacker:

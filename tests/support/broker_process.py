@@ -12,9 +12,10 @@ from typing import Any
 
 from penstock.deploy.node import lifeline
 from tests.support.cluster import Cluster
+from tests.support.waiting import PATIENCE_S
 
-_START_S = 60
-_STOP_S = 30
+_START_S = PATIENCE_S
+_STOP_S = PATIENCE_S
 
 
 @dataclass

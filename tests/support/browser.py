@@ -19,7 +19,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select
 
 from tests.support.missing import missing
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 PHONE = (360, 740)
 DESK = (1280, 900)
@@ -29,7 +29,7 @@ _FLAGS = (
     *("--disable-dev-shm-usage", "--disable-extensions", "--force-device-scale-factor=1"),
     *("--hide-scrollbars", "--disable-features=Translate,OptimizationHints"),
 )
-PAGE_S = 30
+PAGE_S = PATIENCE_S
 _AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 

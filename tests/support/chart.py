@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "penstock"
 KUBERNETES = "1.34.0"
@@ -42,7 +44,11 @@ def helm(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProc
     if not find_helm():
         pytest.skip("helm and Go are missing: the chart was NOT tested")
     done = subprocess.run(
-        [find_helm(), *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+        [find_helm(), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
     assert not check or done.returncode == 0, done.stderr
     return done

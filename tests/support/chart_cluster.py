@@ -21,8 +21,9 @@ from urllib.parse import quote, unquote
 
 from tests.support.chart import NAMESPACE, Object, Pod, command, environment, named, of_kind, pod_of
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_S
 
-READY_S = 120.0
+READY_S = PATIENCE_S
 """For one pod. A dozen processes start at once, on machines that run other things too."""
 _BIN = Path(sys.executable).parent
 _ADDRESS = re.compile(rf"([a-z0-9-]+)(?:\.[a-z0-9-]+)?\.{NAMESPACE}\.svc\.cluster\.local:([0-9]+)")
@@ -192,7 +193,7 @@ class ChartCluster:
         )
         try:
             with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port(pod, port)}{requested['path']}", timeout=10
+                f"http://127.0.0.1:{self.port(pod, port)}{requested['path']}", timeout=PATIENCE_S
             ) as answer:
                 return int(answer.status), answer.read().decode()
         except urllib.error.HTTPError as error:
@@ -254,7 +255,7 @@ class ChartCluster:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=120,
+                timeout=PATIENCE_S,
             )
             if done.returncode == 0:
                 return done.stdout
@@ -287,7 +288,7 @@ class ChartCluster:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -11,7 +11,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-TIMEOUT_S = 20
+from tests.support.waiting import PATIENCE_S
+
+TIMEOUT_S = PATIENCE_S
 SESSION_TIMEOUT_MS = 1_500
 POLL_S = 0.05
 

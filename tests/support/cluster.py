@@ -25,7 +25,7 @@ from penstock.objectstore.metered import MeteredStore
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.config import StreamConfig
 from penstock.stream.wal.wal_store import ConfiguredWalStore
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 SESSION_TIMEOUT_MS = 30_000
 """No broker of a test loses its session because the machine is busy for some seconds."""
@@ -33,7 +33,7 @@ SESSION_TIMEOUT_MS = 30_000
 SHORT_SESSION = {"session_timeout_ms": 3_000}
 """Controller settings of tests that wait for the end of a session."""
 
-READY_S = 20.0
+READY_S = PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ class Cluster:
     ) -> None:
         await self.stop()
 
-    async def start_controller(self) -> None:
+    async def start_controller(self, **settings: Any) -> None:
         """Start the controller; after `stop_controller` on the same directory and port."""
         config = ControllerConfig(
             data_dir=self.directory / "controller",
             listeners=(f"127.0.0.1:{self._controller_port}",),
-            **self._controller_settings,
+            **self._controller_settings | settings,
         )
         tls = self._node_tls
         self.controller = ControllerServer(
@@ -204,7 +204,7 @@ class Cluster:
         """Return the keys below `data/` in the store."""
         return {info.key async for info in self.store.list("data/")}
 
-    async def until_janitor_done(self, timeout_s: float = 40.0) -> None:
+    async def until_janitor_done(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until no object is in the store that no log refers to. Raises TimeoutError.
 
         A PREPARED one may stay: an upload that was under way when its broker stopped is one until

@@ -14,11 +14,11 @@ from typing import NamedTuple, Self
 from urllib.parse import urlencode, urlsplit
 
 from tests.support.child_process import killed_at_end
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
-_STOP_S = 60
-_PAGE_S = 60
-_RESPONSE_S = 120
+_STOP_S = PATIENCE_S
+_PAGE_S = PATIENCE_S
+_RESPONSE_S = PATIENCE_S
 """A machine with a load of 20 may need 30 s for an SQL statement."""
 
 
@@ -164,4 +164,4 @@ def produce(bootstrap: str, topic: str, values: list[object], key: str = "") -> 
     for value in values:
         data = value if isinstance(value, bytes) else json.dumps(value).encode()
         producer.produce(topic, data, key=key or None)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0

@@ -1,5 +1,6 @@
 """A controller in this process and the controller's side of brokers, over real sockets."""
 
+import asyncio
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.image import MetadataImage
 from penstock.objectstore.memory import MemoryStore
 from penstock.stream.ports import BrokerIncarnation
+from tests.support.waiting import PATIENCE_S
 
 
 class Broker:
@@ -29,7 +31,7 @@ class Broker:
         self.client = client
         self.follower = follower
         self.node = node
-        self.metadata = ControllerStreamMetadata(client, follower, node, timeout_s=5.0)
+        self.metadata = ControllerStreamMetadata(client, follower, node, timeout_s=PATIENCE_S)
 
     @property
     def image(self) -> MetadataImage:
@@ -59,6 +61,7 @@ class Cluster:
         self.store = MemoryStore()
         self.server = ControllerServer(self.config, self.store, tls=tls)
         self.brokers: list[Broker] = []
+        self._clients: list[ControllerClient] = []
 
     async def start(self) -> None:
         await self.server.start()
@@ -85,7 +88,9 @@ class Cluster:
         await self.server.snapshotter.take()
 
     def client(self, tls: TlsFiles | None = None) -> ControllerClient:
-        return ControllerClient([self.server.address], tls=tls)
+        """Return a client that is closed with the cluster at the latest."""
+        self._clients.append(ControllerClient([self.server.address], tls=tls))
+        return self._clients[-1]
 
     async def broker(self, node_id: int = -1, *, tls: TlsFiles | None = None) -> Broker:
         client = self.client(tls)
@@ -100,7 +105,7 @@ class Cluster:
         registered = await client.register_broker(request)
         node = BrokerIncarnation(registered.node_id, registered.node_epoch)
         follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)
-        await follower.start(5.0)
+        await follower.start(PATIENCE_S)
         client.bind(follower)
         broker = Broker(client, follower, node)
         self.brokers.append(broker)
@@ -109,4 +114,5 @@ class Cluster:
     async def stop(self) -> None:
         for broker in self.brokers:
             await broker.stop()
+        await asyncio.gather(*(client.close() for client in self._clients))
         await self.server.stop()

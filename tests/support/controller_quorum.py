@@ -22,7 +22,7 @@ from penstock.objectstore.memory import MemoryStore
 from penstock.stream.ports import BrokerIncarnation
 from tests.support.controller_cluster import Broker
 from tests.support.ports import free_ports
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 class Quorum:
@@ -58,6 +58,7 @@ class Quorum:
         self.configs = {number: self._config(number, port) for number, port in enumerate(ports)}
         self.servers: dict[int, ControllerServer] = {}
         self.brokers: list[Broker] = []
+        self._clients: list[ControllerClient] = []
 
     def _config(self, number: int, port: int, **settings: object) -> ControllerConfig:
         values = {
@@ -102,7 +103,7 @@ class Quorum:
     async def stop_one(self, number: int) -> None:
         await self.servers.pop(number).stop()
 
-    async def leader(self, timeout_s: float = 10.0) -> int:
+    async def leader(self, timeout_s: float = PATIENCE_S) -> int:
         """Return the number of the leader, once exactly one controller leads."""
         await until(
             lambda: sum(server.is_leading for server in self.servers.values()) == 1, timeout_s
@@ -119,7 +120,11 @@ class Quorum:
             _transport(server).cut = set()
 
     def client(self) -> ControllerClient:
-        return ControllerClient(self.addresses)
+        """Return a client that is closed with the quorum at the latest: one that a failed test
+        leaves behind would go on in the tests after it.
+        """
+        self._clients.append(ControllerClient(self.addresses))
+        return self._clients[-1]
 
     async def broker(self) -> Broker:
         client = self.client()
@@ -134,7 +139,7 @@ class Quorum:
         registered = await client.register_broker(request)
         node = BrokerIncarnation(registered.node_id, registered.node_epoch)
         follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)
-        await follower.start(5.0)
+        await follower.start(PATIENCE_S)
         client.bind(follower)
         broker = Broker(client, follower, node)
         self.brokers.append(broker)
@@ -143,6 +148,7 @@ class Quorum:
     async def stop(self) -> None:
         for broker in self.brokers:
             await broker.stop()
+        await asyncio.gather(*(client.close() for client in self._clients))
         await asyncio.gather(*(server.stop() for server in self.servers.values()))
 
 

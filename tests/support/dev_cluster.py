@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.deploy.local.handle import LocalCluster
+from tests.support.waiting import PATIENCE_S
 
 PENSTOCK = (sys.executable, "-P", "-m", "penstock.deploy.cli")
 
@@ -28,7 +29,7 @@ def penstock(
         capture_output=True,
         text=True,
         env=environment,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -11,7 +11,9 @@ from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-FORWARDED_S = 60
+from tests.support.waiting import PATIENCE_S
+
+FORWARDED_S = PATIENCE_S
 _OF_THE_CONNECTION = {"connection", "transfer-encoding", "content-length", "keep-alive", "expect"}
 
 

@@ -12,6 +12,7 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 from tests.support.maven import Program
+from tests.support.waiting import PATIENCE_S
 
 SPARK = "4.1.1"
 ICEBERG = "1.12.0"
@@ -24,7 +25,7 @@ PROGRAM = Program(
         ("org.xerial", "sqlite-jdbc", "3.50.3.0", ""),
     ),
 )
-STATEMENT_S = 120
+STATEMENT_S = PATIENCE_S
 _OPENED = (
     "java.lang",
     "java.lang.invoke",

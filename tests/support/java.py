@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from benchmarks.kafka import LIGHT_JVM, jars
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
-TOOL_TIMEOUT_S = 90
-APPLICATION_TIMEOUT_S = 60.0
+TOOL_TIMEOUT_S = PATIENCE_S
+APPLICATION_TIMEOUT_S = PATIENCE_S
 JVM = ("java", *LIGHT_JVM, "-Xmx256m")
 _LOG4J = """
 appender.out.type=Console

@@ -22,8 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.deploy.local.plan import ClusterOptions, Ports, plan_cluster
 from penstock.deploy.local.security import SecurityFiles, make
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_S
 
-READY_S = 60.0
+READY_S = PATIENCE_S
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -141,7 +142,7 @@ class MeteredCluster:
 
     def _get(self, name: str, path: str) -> str:
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.ports[name]}{path}", timeout=10
+            f"http://127.0.0.1:{self.ports[name]}{path}", timeout=PATIENCE_S
         ) as answer:
             return str(answer.read().decode())
 

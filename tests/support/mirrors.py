@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.clients import TIMEOUT_S
 from tests.support.dev_cluster import PENSTOCK
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 class Copied(NamedTuple):
@@ -41,7 +41,7 @@ def mirrored(source: str, target: str, *arguments: str) -> "subprocess.Completed
         mirror_command(source, target, *arguments),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

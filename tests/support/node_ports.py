@@ -13,6 +13,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
+from tests.support.waiting import PATIENCE_S
+
 _PIECE_BYTES: Final = 1 << 16
 _Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -73,7 +75,7 @@ class NodePorts:
         for writer in self._open:
             writer.transport.abort()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.wait(tasks, timeout=10) if tasks else None
+        await asyncio.wait(tasks, timeout=PATIENCE_S) if tasks else None
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 
 LOADED = any(point.name == "penstock" for point in entry_points(group="pytest11"))
@@ -46,7 +48,7 @@ def run_pytest(
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
         env=environment | {"PYTHONPATH": str(ROOT)},
     )

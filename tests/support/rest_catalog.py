@@ -18,6 +18,7 @@ import pyspark
 from tests.support.java import JVM, running, wait_while_running
 from tests.support.maven import Program
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_S
 
 VERSION = "1.10.1"
 ARTIFACTS = (
@@ -39,7 +40,7 @@ PROGRAM = Program(
     ARTIFACTS,
     tuple(sorted(Path(pyspark.__file__).parent.glob("jars/hadoop-client-*.jar"))),
 )
-RUN_S = 90
+RUN_S = PATIENCE_S
 
 
 class RestCatalog:

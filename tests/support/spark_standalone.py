@@ -20,10 +20,10 @@ import pyarrow
 
 from tests.support.child_process import killed_at_end
 from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-START_S: Final = 100.0
+START_S: Final = PATIENCE_S
 """For a JVM on a busy machine."""
 JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MEMORY: Final = "600m"
@@ -69,7 +69,7 @@ class Standalone:
             process.terminate()
         for process in (*self.workers, *([self._master] if self._master else [])):
             try:
-                process.wait(10)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -154,7 +154,7 @@ def connect_server(master: str, directory: Path, python: Path, *arguments: str) 
             yield f"sc://127.0.0.1:{port}"
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE_S)
 
 
 # --- what jobs ship -------------------------------------------------------------------------------

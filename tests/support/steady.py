@@ -5,9 +5,9 @@ import threading
 
 from confluent_kafka import Message, Producer
 
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
-TIMEOUT_S = 30
+TIMEOUT_S = PATIENCE_S
 
 
 class SteadyProducer:

@@ -20,6 +20,7 @@ from penstock.stream.cache.block_cache import BlockCache
 from penstock.stream.ports import ObjectRange, ObjectRole, StreamRange
 from penstock.stream.read.object_reader import ObjectReader
 from tests.support.ack_recorder import Load, number_of
+from tests.support.waiting import PATIENCE_S
 
 
 async def read(store: ObjectStore, slices: Sequence[Slice]) -> dict[int, list[tuple[int, int]]]:
@@ -89,7 +90,7 @@ class Follower:
             partition: max((offset for _, offset in acks), default=-1)
             for partition, acks in load.acks.items()
         }
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             ends = await self.look()
             while any(ends[partition] <= offset for partition, offset in acknowledged.items()):
                 await asyncio.sleep(0.01)  # a pace: the store announces no change

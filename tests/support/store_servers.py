@@ -42,6 +42,7 @@ from penstock.objectstore.url import open_store, parse_store_url
 from tests.support.missing import missing
 from tests.support.npm import NODE, package
 from tests.support.ports import free_ports
+from tests.support.waiting import PATIENCE_S
 
 SERVERS: Final = Path(__file__).parents[2] / "build" / "s3-servers"
 COMPILED: Final = ("versitygw", "minio", "seaweedfs")
@@ -59,7 +60,7 @@ WAL_PAIRS: Final = ("azurite+versitygw", "versitygw+gcs", "gcs+azurite")
 """Stores of different kinds for data and WALs."""
 ACCESS_KEY: Final = "local"
 SECRET_KEY: Final = "local-secret"
-START_S: Final = 60
+START_S: Final = PATIENCE_S
 _AZURITE: Final = "3.35.0"
 NOT_RUN: Final = {
     "fake-gcs-server": ("1.56.1", "responds with 400 invalid uploadType to a PUT of the XML API"),
@@ -298,7 +299,7 @@ def _wait_for(endpoint: str, process: "subprocess.Popen[bytes]", log: Path) -> N
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()
         try:
-            urllib.request.urlopen(endpoint, timeout=5).close()
+            urllib.request.urlopen(endpoint, timeout=PATIENCE_S).close()
         except urllib.error.HTTPError as answer:
             answer.close()
             if answer.code != 503:

@@ -16,6 +16,7 @@ from penstock.objectstore.directory import DirectoryStore
 from penstock.stream.config import StreamConfig
 from tests.support.cluster import Cluster
 from tests.support.store_reader import Follower
+from tests.support.waiting import PATIENCE_S
 
 DAY_MS = 86_400_000
 BEGIN_MS = 1_767_225_600_000
@@ -106,7 +107,7 @@ async def write_messages(
         producer = Producer({"bootstrap.servers": bootstrap})
         for key, value in messages:
             producer.produce("t", value, key)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     return Log(await _write_topic(directory, produce, {0: len(messages)}), "t", [])
 
@@ -128,7 +129,7 @@ async def _write_topic(
             await cluster.until_served("t", partition)
         await asyncio.to_thread(produce, cluster.bootstrap)
         follower = Follower(cluster.store, "t", counts)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while await follower.look() != counts:  # noqa: ASYNC110 - of no one event
                 await asyncio.sleep(0.05)  # a pace: the store announces no change
     return f"file:{store_directory}"
@@ -163,5 +164,5 @@ def _produce(bootstrap: str, numbers: range, partitions: int, sent: list[Sent]) 
                 headers=headers,
                 on_delivery=acknowledged,
             )
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert failed == []

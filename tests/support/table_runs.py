@@ -18,6 +18,7 @@ from penstock.lake.table.tables import ExportTable
 from penstock.lake.table.values import ValueFormat
 from penstock.lake.table.warehouse import Warehouse
 from tests.support.table_log import SCHEMA, Log
+from tests.support.waiting import PATIENCE_S
 
 JSON = ValueFormat("json", SCHEMA)
 SMALL = 20_000
@@ -118,7 +119,7 @@ class Run:
 
         with ThreadPoolExecutor(3) as threads:
             for run in [threads.submit(work) for _ in range(3)]:
-                run.result(120)
+                run.result(PATIENCE_S)
 
     def rows(self, name: str = "t") -> list[dict[str, Any]]:
         names = {known.rpartition(".")[2] for known in self.warehouse.tables()}

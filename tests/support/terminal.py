@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.child_process import killed_at_end
+from tests.support.waiting import PATIENCE_S
 
 HOSTILE = "\r\n".join(
     (
@@ -22,7 +23,7 @@ HOSTILE = "\r\n".join(
 _ACTING = tuple("\x07\x1b\r\x9b\x7f\u202e\u2066\u2028")
 
 
-_WAIT_S = 60
+_WAIT_S = PATIENCE_S
 
 
 def check_harmless(text: str) -> None:

@@ -35,10 +35,10 @@ from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store
 from penstock.stream.config import StreamConfig
 from tests.support.cluster import Cluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 _T = TypeVar("_T")
-_WAIT_S = 60.0
+_WAIT_S = PATIENCE_S
 FAST_UPLOADS = StreamConfig(wal_linger_ms=0, block_age_max_ms=500, wal_delete_grace_ms=3_000)
 """Brokers upload data soon, and the slots of the WAL go soon after: a reader sees both, and objects
 that vanish.
@@ -197,7 +197,9 @@ class ThreadedCluster:
         A broker repeats a request to a slow controller, and the first one may have been done.
         """
         admin = self._admin()  # ends its requests when it is deleted
-        assert topic not in admin.list_topics(timeout=30).topics, f"{topic!r} is another test's"
+        assert topic not in admin.list_topics(timeout=PATIENCE_S).topics, (
+            f"{topic!r} is another test's"
+        )
         try:
             wanted = NewTopic(topic, partitions, 1, config=dict(configs or {}))
             _wait(admin.create_topics([wanted]).values())

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from tests.support.waiting import PATIENCE_S
+
 INPUT: Final = "in"
 OUTPUT: Final = "out"
-_TIMEOUT_S: Final = 20.0
+_TIMEOUT_S: Final = PATIENCE_S
 _BATCH_COUNT: Final = 7
 _IMPATIENT: Final[dict[str, Any]] = {
     "socket.timeout.ms": 5_000,

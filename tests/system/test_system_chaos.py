@@ -18,7 +18,6 @@ leading controller and a broker, isolate a node, and cut requests to the store s
 
 
 @pytest.mark.system
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_nothing_is_lost_doubled_or_left_over(seed: int) -> None:
     outcome = await run(SECONDS, seed, print)

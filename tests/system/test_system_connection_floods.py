@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.metered_cluster import MeteredCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -80,7 +80,7 @@ def commit(config: dict[str, Any], number: int) -> None:
     other broker, over a new connection at the first time.
     """
     producer = Producer(config | {"transactional.id": f"flood-{number}"})
-    producer.init_transactions(20)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     for partition in (0, 1):
         producer.produce("t", str(number), partition=partition)
@@ -117,7 +117,7 @@ def test_ten_thousand_idle_connections_keep_no_one_out(tmp_path: Path) -> None:
         first = config | {"bootstrap.servers": cluster.bootstrap.split(",")[0]}
         topic = NewTopic("t", 2, replica_assignment=[[0], [1]])
         admin = AdminClient(config)
-        admin.create_topics([topic])["t"].result(20)
+        admin.create_topics([topic])["t"].result(PATIENCE_S)
         port, health = int(first["bootstrap.servers"].rpartition(":")[2]), cluster.ports["broker 0"]
         with Probes(health) as probes, flooded(port, health):
             for _ in range(5):

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.clients import TIMEOUT_S, Polled, create_topic, produce
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.system
 
 TOPIC, GROUP = "orders", "g"
 HEARTBEAT = "group.consumer.heartbeat.interval.ms=300"

@@ -27,7 +27,7 @@ from penstock.objectstore.url import open_store, parse_store_url
 from tests.support.child_process import killed_at_end
 from tests.support.dev_cluster import PENSTOCK, is_gone, penstock, pids_of, requested
 from tests.support.s3_headers import SSE_HEADERS, told_headers
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -38,7 +38,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def wait_until_gone(pids: list[int], timeout_s: float = 10) -> None:
+def wait_until_gone(pids: list[int], timeout_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + timeout_s
     while left := [pid for pid in pids if not is_gone(pid)]:
         assert time.monotonic() < deadline, f"still there: {left}"
@@ -65,7 +65,7 @@ def test_ready_line_and_state_file_report_the_same(cluster: LocalCluster) -> Non
     ]
     assert len(set(pids_of(cluster))) == 5, "each is a process of its own"
     for process in state.processes:
-        with socket.create_connection((process.host, process.port), timeout=5):
+        with socket.create_connection((process.host, process.port), timeout=PATIENCE_S):
             pass
     taken = penstock(cluster, "dev", "--port", state.bootstrap.split(",")[0].split(":")[1])
     assert taken.returncode == 1
@@ -223,7 +223,7 @@ def test_no_one_tracks_the_controller_without_a_cluster(tmp_path: Path) -> None:
         (*PENSTOCK, "nodes", "--state-file", str(tmp_path / "s")),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 1
@@ -275,7 +275,7 @@ async def test_the_three_clients_talk_to_each_other(cluster: LocalCluster) -> No
     async with AIOKafkaConsumer(
         "clients", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", group_id="aio"
     ) as consumer:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert [(await anext(consumer)).value for _ in range(50)] == expected
 
 
@@ -329,7 +329,7 @@ def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path, is_repeated: b
         process.terminate()
         if is_repeated:
             signal_until_end(process.pid, process.poll)
-        process.wait(20)
+        process.wait(PATIENCE_S)
     assert not list(tmp_path.iterdir())
 
 
@@ -348,7 +348,7 @@ def test_signals_during_the_cleanup_leave_nothing(store: str) -> None:
 
 def signal_until_end(pid: int, ended: Callable[[], object]) -> None:
     """Send all signals that end a process, until it has ended."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while ended() is None:
         assert time.monotonic() < deadline
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -430,7 +430,7 @@ async def test_every_object_of_a_cluster_is_encrypted_as_the_store_s_url_says(
 
 def test_store_counts_its_requests(cluster: LocalCluster) -> None:
     endpoint = cluster.state().store_url.partition("endpoint=")[2]
-    with urllib.request.urlopen(f"{endpoint}/-/counts", timeout=5) as answer:
+    with urllib.request.urlopen(f"{endpoint}/-/counts", timeout=PATIENCE_S) as answer:
         assert json.loads(answer.read())["PUT"] > 0
 
 
@@ -440,7 +440,7 @@ def test_demo_with_fewer_records() -> None:
         (*PENSTOCK, "demo", "--records", "20000"),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -462,7 +462,7 @@ def test_one_node_from_a_file_and_variables(cluster: LocalCluster, tmp_path: Pat
         assert 7 in [node["node_id"] for node in requested(cluster, "nodes")["nodes"]]
         broker.send_signal(signal.SIGTERM)
         broker.stderr.read()
-        assert broker.wait(30) == 0
+        assert broker.wait(PATIENCE_S) == 0
 
 
 _LOOK_AT_THE_PROCESS = """
@@ -488,7 +488,7 @@ run_dev(ClusterOptions(brokers=1, port=0, store="memory"), state, time.monotonic
 def test_a_cluster_in_one_process_is_tuned_like_a_broker(tmp_path: Path) -> None:
     """With Python's defaults, full collections of garbage stop it for 0.1 s and more."""
     command = [sys.executable, "-P", "-c", _LOOK_AT_THE_PROCESS, str(tmp_path / "state.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert "True True True" in done.stderr
 
 
@@ -514,7 +514,9 @@ def test_the_store_of_a_secure_cluster_serves_only_who_signs() -> None:
         config = parse_store_url(state.store_url)
         assert isinstance(config, S3Config)
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(f"{config.endpoint}/{config.bucket}?list-type=2", timeout=20)
+            urllib.request.urlopen(
+                f"{config.endpoint}/{config.bucket}?list-type=2", timeout=PATIENCE_S
+            )
         assert config.secret_key
         assert config.secret_key not in cluster.ready_line
         assert cluster.state_path.stat().st_mode & 0o077 == 0

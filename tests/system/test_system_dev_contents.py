@@ -12,7 +12,7 @@ import pytest
 
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.dev_cluster import PENSTOCK, penstock, requested
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -87,7 +87,7 @@ def test_programs_run_as_they_are_printed(cluster: LocalCluster, client: str) ->
         [sys.executable, "-c", shown.stdout],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.stdout == "b'k' b'hello'\n", done.stderr
@@ -151,6 +151,6 @@ def test_mistakes_are_reported_before_anything_is_started(
         str(tmp_path / "state.json"),
         *given,
     )
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr

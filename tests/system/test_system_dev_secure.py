@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from penstock.deploy.clients.security import ClientSecurity, read_file
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.dev_cluster import PENSTOCK, penstock
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.system
 
@@ -45,7 +46,7 @@ def sourced(
         capture_output=True,
         text=True,
         env=os.environ | {"PENSTOCK_STATE_FILE": str(cluster.state_path)},
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -58,7 +59,7 @@ def why_refused(bootstrap: str, topic: str, **settings: Any) -> str:
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **limits, **named})
     reports: list[str] = []
     producer.produce(topic, b"x", on_delivery=lambda error, _: reports.append(str(error or "")))
-    producer.flush(20)
+    producer.flush(PATIENCE_S)
     return f"{reports[0]} {errors}" if reports[0] else ""
 
 
@@ -133,7 +134,7 @@ def test_programs_run_as_they_are_printed(cluster: LocalCluster, client: str) ->
         [sys.executable, "-c", shown.stdout],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.stdout == "b'k' b'hello'\n", done.stderr

@@ -25,7 +25,7 @@ from tests.support.clients import create_topic
 from tests.support.dev_cluster import penstock, requested
 from tests.support.waiting import until, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.system
 
 PARTITIONS = [0, 1, 2, 3]
 PATIENCE = {"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000}

@@ -25,9 +25,9 @@ from penstock.lake.rewrite.plan import ranges_of
 from penstock.objectstore.url import open_store
 from penstock.protocol.apis import CREATE_TOPICS
 from penstock.protocol.gen import create_topics
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.system
 
 SETTINGS = {
     "broker.session.timeout.ms": "10min",
@@ -50,7 +50,7 @@ def write(bootstrap: str, **records: bytes) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for key, value in records.items():
         producer.produce("t0", value, key.encode(), partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def clean(admin: AdminClient, topic: str) -> None:
@@ -60,7 +60,7 @@ def clean(admin: AdminClient, topic: str) -> None:
         [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[now])]
     )
     for future in changes.values():
-        future.result(30)
+        future.result(PATIENCE_S)
 
 
 def create(port: int, **forks: dict[str, str]) -> dict[str, tuple[int, str | None]]:
@@ -78,7 +78,7 @@ def create(port: int, **forks: dict[str, str]) -> dict[str, tuple[int, str | Non
     request = create_topics.CreateTopicsRequest(topics, timeout_ms=60_000)
     kind = create_topics.CreateTopicsResponse
     with WireClient(f"127.0.0.1:{port}") as client:
-        answer = client.send_request(CREATE_TOPICS, request, kind, timeout_s=90)
+        answer = client.send_request(CREATE_TOPICS, request, kind, timeout_s=PATIENCE_S)
     return {topic.name: (topic.error_code, topic.error_message) for topic in answer.topics}
 
 

@@ -14,7 +14,7 @@ from tests.support.ack_recorder import ConfluentLoad, check
 from tests.support.dev_cluster import penstock
 from tests.support.store_reader import Follower
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.system
 
 PARTITIONS = [0, 1, 2]
 PATIENCE = {"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000, "linger.ms": 50}

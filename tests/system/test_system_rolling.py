@@ -20,11 +20,12 @@ from tests.chaos.patience import Patience
 from tests.chaos.record import Record
 from tests.support.dev_cluster import penstock, requested
 from tests.support.history import Part
+from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.system
 
 PARTS: list[Part] = [("t", index) for index in range(6)]
-END_TIMEOUT_S = 60.0
+END_TIMEOUT_S = PATIENCE_S
 PAUSE_S = 0.06
 """Between two records of a producer in a partition."""
 

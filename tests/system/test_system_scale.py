@@ -50,7 +50,7 @@ def create(cluster: LocalCluster) -> None:
     patient = {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
     for _ in range(4):
         try:
-            create_topic(cluster.bootstrap, "t", PARTITIONS, timeout_s=120)
+            create_topic(cluster.bootstrap, "t", PARTITIONS, timeout_s=PATIENCE_S)
         except KafkaException as error:
             code = error.args[0].code()
             if code in patient:

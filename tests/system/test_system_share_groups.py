@@ -15,7 +15,7 @@ from tests.support.clients import create_topic, produce
 from tests.support.share_worker import ShareLedger, ShareWorker, coordinator_of
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.system
 
 TOPIC, GROUP, PARTITIONS = "jobs", "workers", 4
 RECORDS = 400

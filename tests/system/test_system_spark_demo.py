@@ -16,13 +16,14 @@ from penstock.deploy.demo.delays import Delay, delays_in, difference
 from penstock.deploy.demo.flights import Flight, read_flights
 from penstock.deploy.local.handle import LocalCluster
 from penstock.lake.manifest.errors import UnknownPartition
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = 20_000
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
 PNG = b"\x89PNG\r\n\x1a\n"
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.system
 
 
 def test_spark_finds_in_the_bucket_what_the_file_has(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_without_java_the_demo_states_what_to_do(tmp_path: Path) -> None:
         command,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         cwd=tmp_path,
         env=environment,

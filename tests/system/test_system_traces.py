@@ -16,10 +16,11 @@ from penstock.base.ids import NodeId
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from penstock.deploy.local.handle import LocalCluster
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.system
 
-READY_S = 20.0
+READY_S = PATIENCE_S
 REQUEST_PARTS = ["ack", "append", "wal bulk"]
 
 

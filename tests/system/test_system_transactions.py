@@ -18,7 +18,7 @@ from penstock.deploy.local.handle import LocalCluster
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
 from tests.support.transformer import INPUT, OUTPUT
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.system
 
 RECORDS_COUNT: Final = 60
 """In each of two partitions."""

@@ -18,7 +18,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -90,7 +90,7 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
         env=CLEAN | variables,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -196,7 +196,7 @@ def dev(binaries: Path, directory: Path, store: str) -> Iterator[str]:
         assert process.stdout is not None
         yield process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()
@@ -251,7 +251,7 @@ def test_without_extras_each_command_states_what_to_type(environment: Path, tmp_
             env=CLEAN,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 1
@@ -297,7 +297,6 @@ def test_the_page_on_pypi_has_no_relative_links(wheel: Path) -> None:
 
 
 @pytest.mark.costly("a fresh environment compiles all that it imports")
-@pytest.mark.timeout(300)  # 24 CPU seconds, on a machine that runs other tests too
 def test_modules_of_users_may_have_the_names_of_our_folders(
     with_extras: Path, project_of_a_user: Path
 ) -> None:
@@ -331,7 +330,7 @@ def test_modules_of_users_may_have_the_names_of_our_folders(
 def outcome(*command: str | Path, cwd: Path) -> tuple[int, str]:
     """Return the exit code of a command, and its output with single spaces."""
     done = subprocess.run(
-        command, cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     return done.returncode, " ".join((done.stdout + done.stderr).replace("│", " ").split())
 
@@ -417,7 +416,7 @@ def test_no_damage_of_ours_breaks_the_tests_of_others(
 
 
 def page_of(url: str) -> str:
-    with urlopen(url, timeout=30) as page:
+    with urlopen(url, timeout=PATIENCE_S) as page:
         return page.read().decode()
 
 
@@ -440,9 +439,9 @@ def test_the_extra_local_is_enough_for_the_first_hour(wheel: Path, tmp_path: Pat
         console = address["console"]
         # A page that takes longer than 0.2 s is a skeleton first.
         wait_until(lambda: "&#34;carrier&#34;" in page_of(f"{console}/topics/flights/messages"))
-        with urlopen(f"{console}/sql", timeout=30) as page:
+        with urlopen(f"{console}/sql", timeout=PATIENCE_S) as page:
             token = page.read().decode().split('name="csrf" value="')[1].split('"')[0]
         form = urlencode({"query": query, "csrf": token}).encode()
         requested = Request(f"{console}/sql", form, {"Origin": console})
-        with urlopen(requested, timeout=60) as page:
+        with urlopen(requested, timeout=PATIENCE_S) as page:
             assert "delays" in page.read().decode().split("</form>")[1]

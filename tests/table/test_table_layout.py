@@ -21,6 +21,7 @@ from penstock.lake.table.rows import REJECTS
 from penstock.lake.table.values import ValueFormat
 from tests.support.table_log import BEGIN_MS, DAY_MS, SCHEMA, Log
 from tests.support.table_runs import Run
+from tests.support.waiting import PATIENCE_S
 
 RAW = ValueFormat()
 
@@ -125,7 +126,7 @@ def test_compaction_runs_beside_an_export(run: Run) -> None:
         run.all(batch_bytes=10_000)
     finally:
         done.set()
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert errors == []
     run.check()
     assert run.state_offsets() == run.ends()

@@ -12,8 +12,9 @@ import pytest
 from tests.support.child_process import killed_at_end
 from tests.support.table_log import SCHEMA, Log
 from tests.support.table_runs import Run
+from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -44,7 +45,7 @@ def penstock(*arguments: str) -> subprocess.Popen[str]:
 
 def answer(*arguments: str, code: int = 0) -> str:
     with killed_at_end(penstock(*arguments)) as process:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == code, err[-2_000:]
         return out if code == 0 else err
 
@@ -64,7 +65,7 @@ def test_a_killed_process_is_continued_by_another(
         input=pickle.dumps(run),
         env=ENVIRONMENT,
         capture_output=True,
-        timeout=90,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr[-2_000:]
@@ -95,7 +96,7 @@ def test_the_command_syncs_compacts_and_queries(log: Log, tmp_path: Path) -> Non
         assert process.stdout is not None
         report = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE_S) == 130
     run.check()
     assert {int(partition): end for partition, end in report["offsets"].items()} == run.ends()
     assert report["rows"] == len(run.rows())

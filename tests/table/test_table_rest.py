@@ -18,8 +18,6 @@ from tests.support.rest_catalog import RestCatalog, rows_by_java
 from tests.support.table_log import Log
 from tests.support.table_runs import RestRun
 
-pytestmark = pytest.mark.timeout(180)
-
 NARROW = ValueFormat(
     "json", b'{"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}'
 )

@@ -27,8 +27,7 @@ from tests.support.ports import free_port
 from tests.support.rest_catalog import RestCatalog
 from tests.support.table_log import SCHEMA, Log
 from tests.support.table_runs import RestRun, Run
-
-pytestmark = pytest.mark.timeout(180)
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 CREDENTIAL = "penstock:secret"
@@ -213,8 +212,10 @@ def test_a_catalog_that_goes_away_ends_an_export_with_one_line(log: Log, tmp_pat
             )
             assert process.stdout is not None
             assert '"batch_id":1,' in process.stdout.readline()
-        _, stopped = process.communicate(timeout=60)
-    without = subprocess.run(command, capture_output=True, timeout=60, check=False, **options)
+        _, stopped = process.communicate(timeout=PATIENCE_S)
+    without = subprocess.run(
+        command, capture_output=True, timeout=PATIENCE_S, check=False, **options
+    )
     for code, error in ((process.returncode, stopped), (without.returncode, without.stderr)):
         assert code == 1
         assert error.strip().splitlines()[-1].startswith(shown)

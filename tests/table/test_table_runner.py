@@ -46,9 +46,9 @@ from tests.support.table_log import SCHEMA as LOG_SCHEMA
 from tests.support.table_log import Log
 from tests.support.table_runs import SMALL, Run
 from tests.support.threaded_cluster import ThreadedCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -138,7 +138,7 @@ class Watched:
             yield self
         finally:
             self.runner.stop()
-            thread.join(60)
+            thread.join(PATIENCE_S)
         assert not thread.is_alive()
         assert self.runner.state.status.stopped
 
@@ -350,7 +350,7 @@ def test_a_runner_killed_before_a_commit_is_continued_by_another(
         input=given,
         env=ENVIRONMENT,
         capture_output=True,
-        timeout=90,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert died.returncode == -signal.SIGKILL, died.stderr[-2_000:]
@@ -375,7 +375,12 @@ def test_the_command_runs_reports_and_stops(
     produce(cluster, "shown", 0, 4)
     run = (*command("run", tmp_path, cluster), "--json")
     once = subprocess.run(
-        (*run, "--once"), env=ENVIRONMENT, capture_output=True, text=True, timeout=90, check=False
+        (*run, "--once"),
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert once.returncode == 1
     assert "1 of 2 exports failed: shown-bad" in once.stderr
@@ -404,7 +409,7 @@ def test_the_command_runs_reports_and_stops(
             for path in ("readyz", "metrics")
         }
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert read["readyz"] == "ok\n"
     assert 'penstock_tables_failing{topic="shown-bad"} 1.0' in read["metrics"]
     assert 'penstock_tables_failing{topic="shown"} 0.0' in read["metrics"]
@@ -413,7 +418,7 @@ def test_the_command_runs_reports_and_stops(
         (*show, "--store", cluster.store_url),
         env=ENVIRONMENT,
         capture_output=True,
-        timeout=90,
+        timeout=PATIENCE_S,
         check=True,
     )
     exports = {item["topic"]: item for item in json.loads(status.stdout)}

@@ -13,7 +13,7 @@ from penstock.lake.table.engines import SparkEngine
 from tests.support.table_log import Log
 from tests.support.table_runs import Run
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture

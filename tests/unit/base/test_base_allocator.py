@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 FAULTS = """
 import resource, sys
 from penstock.base.allocator import keep_freed_memory
@@ -40,6 +42,6 @@ def _faults(mode: str) -> int:
             env=environment,
             stdout=subprocess.PIPE,
             check=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         ).stdout
     )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 _CONFIGURATIONS = {
     "node": "from penstock.deploy.node import logs; logs.configure('info')",
     "library": "",
@@ -33,7 +35,7 @@ def run(configuration: str, stderr: int) -> str:
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     return done.stdout

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from tests.support.waiting import PATIENCE_S
+
 _LOWERED = """
 import resource
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -14,4 +16,4 @@ assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
 
 
 def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
-    subprocess.run([sys.executable, "-c", _LOWERED], timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", _LOWERED], timeout=PATIENCE_S, check=True)

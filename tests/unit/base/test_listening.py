@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from penstock.base.listening import stop_listening
+from tests.support.waiting import PATIENCE_S
 
 
 class Kept(asyncio.Protocol):
@@ -34,7 +35,7 @@ async def test_each_connection_is_served_or_refused(turns: int) -> None:
             transport.abort()
         client.setblocking(False)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 assert await loop.sock_recv(client, 1) == b""
         except ConnectionResetError:
             assert not transports

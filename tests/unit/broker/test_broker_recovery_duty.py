@@ -23,7 +23,7 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.wal_losses import acceptance_key, accepted_losses, encode_slots
 from penstock.stream.errors import WalDamaged
 from penstock.stream.ports import BrokerIncarnation
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ME = BrokerIncarnation(NodeId(1), NodeEpoch(5))
 DEAD = BrokerIncarnation(NodeId(2), NodeEpoch(4))
@@ -105,7 +105,7 @@ async def test_duty_that_was_given_to_another_is_dropped_after_a_failure() -> No
     await asyncio.sleep(0)
     harness.apply(send_request(BrokerIncarnation(NodeId(3), NodeEpoch(6)), 3))
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.wait(tasks, timeout=5)
+    await asyncio.wait(tasks, timeout=PATIENCE_S)
     assert all(task.done() for task in tasks)
     assert len(harness.calls) <= 2
     await harness.duty.close()

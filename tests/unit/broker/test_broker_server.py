@@ -23,7 +23,7 @@ from penstock.broker.network.dispatcher import CannotRespond
 from penstock.broker.network.request import ConnectionInfo, Respond, Response
 from penstock.broker.network.server import PortTaken, Server
 from penstock.protocol.errors import Truncated
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 SOMAXCONN: Final = Path("/proc/sys/net/core/somaxconn")
 
@@ -103,12 +103,12 @@ class Client:
         self.writer.write(framed(*payloads))
 
     async def receive(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             (size,) = struct.unpack(">i", await self.reader.readexactly(4))
             return await self.reader.readexactly(size)
 
     async def until_closed(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(ConnectionError):
                 while await self.reader.read(65_536):
                     pass
@@ -219,7 +219,7 @@ async def send_without_pause(frame: bytes, count: int) -> TurnMeter:
     await fixture.start()
     with socket.create_connection(("127.0.0.1", fixture.server.port)) as client:
         await asyncio.to_thread(client.sendall, framed(*[frame] * count))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await meter.until_seen(count)
     await fixture.stop()
     return meter
@@ -437,7 +437,7 @@ async def test_a_connection_whose_responses_cannot_be_sent_keeps_no_response_of_
     loop.set_exception_handler(lambda _, context: reported.append(context))
     server.flush_soon(Broken())
     server.flush_soon(Sound())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await sent.wait()
     assert [str(context["exception"]) for context in reported] == ["broken"]
 
@@ -451,5 +451,5 @@ async def test_a_connection_that_was_accepted_just_before_the_end_is_closed() ->
             lambda: server._connection("PLAINTEXT", SecurityProtocol.PLAINTEXT), ours
         )
         theirs.setblocking(False)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert await asyncio.get_running_loop().sock_recv(theirs, 1) == b""

@@ -24,7 +24,7 @@ from penstock.broker.quotas.connections import (
     parse_overrides,
 )
 from penstock.broker.quotas.rates import Window
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 @dataclass
@@ -329,7 +329,7 @@ class Sockets:
 
 
 async def receive(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         (size,) = struct.unpack(">i", await reader.readexactly(4))
         return await reader.readexactly(size)
 
@@ -358,7 +358,7 @@ async def test_one_address_may_have_so_many_connections() -> None:
         first = await sockets.connect(b"first")
         assert await receive(first) == b"first"
         second = await sockets.connect(b"second")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(ConnectionError):
                 assert await second.read() == b""
         assert sockets.server.admission.refused_count == 1

@@ -38,6 +38,7 @@ from penstock.broker.groups.offsets.records import (
 )
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
+from tests.support.waiting import PATIENCE_S
 
 
 def now_ms() -> int:
@@ -58,7 +59,7 @@ def coordinator_on(log: MemoryLog) -> GroupCoordinator:
 
 
 async def loaded(coordinator: GroupCoordinator, group_id: str = "g") -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while coordinator.fetch_offsets(group_id) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -179,7 +180,7 @@ async def test_requests_wait_for_a_group_that_is_loading_but_not_for_one_elsewhe
     await asyncio.sleep(0)
     assert not waiting.done()
     coordinator.partition_opened(here)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await waiting
     assert committed(coordinator.fetch_offsets("g")) == {}
     coordinator.partition_closed(here)

@@ -14,7 +14,7 @@ import pytest
 from penstock.broker.config import BrokerConfig
 from penstock.broker.network.request import ConnectionInfo, Respond, Response
 from penstock.broker.network.server import Server
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 BACKLOG = 8 << 20
 """More than the sockets hold."""
@@ -88,7 +88,7 @@ class Client:
     writer: asyncio.StreamWriter
 
     async def receive(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             (size,) = struct.unpack(">i", await self.reader.readexactly(4))
             return await self.reader.readexactly(size)
 

@@ -11,6 +11,7 @@ from penstock.objectstore.errors import ObjectNotFound
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.cache import log_cache
 from tests.support.partition_harness import NOW, PartitionHarness, batch, records_of
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ async def while_its_task_is_due(one, happens):
     """Fetch, let something happen before the task of the fetch starts, and return the answer. A
     wake-up that is lost there would delay it to max_wait.
     """
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         response = await one.fetch_all([("t", 0, 0)], max_wait_ms=300_000, meanwhile=happens)
     return response.responses[0].partitions[0]
 

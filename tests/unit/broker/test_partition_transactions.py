@@ -13,6 +13,7 @@ from penstock.protocol.batch.header import TRANSACTIONAL_MASK
 from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.partition_harness import NOW, PartitionHarness, batch, key_of, transactional
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ async def test_a_poll_for_committed_records_wakes_when_they_become_stable(one):
         await asyncio.sleep(0)
     assert not poll.done()
     await one.mark("t", 7, commit=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         found = (await poll).responses[0].partitions[0]
     assert found.last_stable_offset == 3
     assert found.records

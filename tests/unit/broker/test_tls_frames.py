@@ -24,7 +24,7 @@ from penstock.broker.network.tls_channel import (
 from penstock.broker.network.wake_limit import WAKE_BYTES
 from penstock.broker.security.access import ClientAccess
 from tests.support.secure_cluster import SecureFiles
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from tests.unit.broker.test_broker_server import SteeredDispatcher, framed
 
 FRAME = framed(b"e" + bytes(3 * WAKE_BYTES + 777))
@@ -63,7 +63,7 @@ class Peer:
             except ssl.SSLWantReadError:
                 if self.outgoing.pending:
                     self.writer.write(self.outgoing.read())
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     data = await self.reader.read(1 << 16)
                 assert data, "the server closed the connection"
                 self.incoming.write(data)
@@ -175,7 +175,7 @@ async def test_a_stalled_sender_is_closed(listener: Listener) -> None:
     await listener.start(request_stall_ms=100)
     peer = await listener.connect()
     peer.writer.write(peer.encrypted(FRAME)[:50_000])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while await peer.reader.read(1 << 16):
             pass
     assert listener.server.closed_count == 1

@@ -32,7 +32,7 @@ from penstock.broker.transactions.records import (
 )
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 LIMITS = TransactionLimits(transactions_max=2)
 T0, T1, GONE = ("t", 0), ("t", 1), ("gone", 0)
@@ -125,7 +125,7 @@ class CoordinatorHarness:
         return producer
 
     async def until_state(self, state: TransactionState) -> TransactionMetadata:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = await self.coordinator.describe("tid")
                 if isinstance(found, TransactionMetadata) and found.state is state:

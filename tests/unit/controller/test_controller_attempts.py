@@ -21,8 +21,9 @@ from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import AclEntry
 from tests.support.controller_cluster import Cluster
+from tests.support.waiting import PATIENCE_S
 
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = PATIENCE_S
 _ACL = AclEntry(
     ResourceType.TOPIC,
     PatternType.LITERAL,

@@ -65,7 +65,7 @@ from penstock.stream.ports import (
 from tests.support.controller_cluster import Cluster
 from tests.support.controller_quorum import Quorum
 from tests.support.newer_formats import with_metadata_version
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 Start = Callable[..., Awaitable[Cluster]]
 
@@ -310,7 +310,7 @@ async def test_a_new_leader_continues_the_backup_which_holds_nothing_uncommitted
             if server.quorum is not None
         )
         log = BackupLog(quorum.store, "quorum")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while await log.end() < committed:  # noqa: ASYNC110 - the store tells nobody
                 await asyncio.sleep(0.02)
         quorum.heal()
@@ -352,7 +352,7 @@ async def test_a_fence_in_the_backup_ends_the_controller(start: Start) -> None:
         lambda: cluster.server.quorum is not None and cluster.server.quorum.committed_offset > 0
     )
     end = 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while end == 0:
             end = await log.end()
             await asyncio.sleep(0.01)

@@ -28,6 +28,7 @@ from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.records import AclEntry, QuotaTarget
 from tests.support.certs import Authority
 from tests.support.controller_cluster import Cluster
+from tests.support.waiting import PATIENCE_S
 
 ALICE = m.Requester(principal="User:alice", host="10.0.0.1", broker_id=NodeId(3))
 ADMIN = msgspec.structs.replace(ALICE, principal="User:admin")
@@ -159,7 +160,7 @@ class Hostile:
         while True:
             answer = await self._channel.unary(type(request).__name__)(
                 sent,
-                timeout=10.0,
+                timeout=PATIENCE_S,
                 metadata=((REQUEST_ID_KEY, uuid4().hex), (EPOCH_KEY, str(self._epoch))),
             )
             reply: m.Reply[Any] = msgspec.msgpack.decode(answer, type=m.Reply[Any])

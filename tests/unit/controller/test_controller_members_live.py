@@ -17,9 +17,9 @@ from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.main import ControllerServer
 from penstock.controller.raft.core import Role
 from tests.support.controller_quorum import Quorum
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
-WAIT_S = 10.0
+WAIT_S = PATIENCE_S
 
 
 @pytest.fixture

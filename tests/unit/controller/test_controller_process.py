@@ -15,7 +15,7 @@ from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.api.messages import PutKeyValue
 from tests.support.controller_cluster import Cluster
 from tests.support.ports import free_port
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.system
 
@@ -61,7 +61,7 @@ sys.exit(run(config, "memory:"))
 
 async def lines_of(process: asyncio.subprocess.Process) -> list[str]:
     assert process.stdout is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         return (await process.stdout.readline()).decode().split()
 
 
@@ -113,7 +113,7 @@ async def test_the_process_starts_serves_and_ends_with_sigterm(tmp_path: Path) -
     )
     try:
         assert process.stderr is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while "controller_started" not in (line := (await process.stderr.readline()).decode()):
                 assert line, "it ended"
         address = next(word for word in line.split() if word.startswith("address=")).partition("=")[
@@ -123,7 +123,7 @@ async def test_the_process_starts_serves_and_ends_with_sigterm(tmp_path: Path) -
         assert (await client.describe()).active
         await client.close()
         process.terminate()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert await process.wait() == 0
     finally:
         if process.returncode is None:
@@ -147,7 +147,7 @@ async def test_what_was_acknowledged_survives_kill_nine(tmp_path: Path) -> None:
         number = 0
         while not killed.is_set():
             key = f"{name}-{number}"
-            await client.put_key_value(PutKeyValue(key=key, value=b"v"), timeout_s=20.0)
+            await client.put_key_value(PutKeyValue(key=key, value=b"v"), timeout_s=PATIENCE_S)
             acknowledged.add(key)
             number += 1
 
@@ -155,10 +155,10 @@ async def test_what_was_acknowledged_survives_kill_nine(tmp_path: Path) -> None:
     writers = [asyncio.create_task(put(name)) for name in "abcd"]
     follower = MetadataFollower(client)
     try:
-        await follower.start(20.0)
+        await follower.start(PATIENCE_S)
         for _ in range(3):
             before = len(acknowledged)
-            await until(lambda before=before: len(acknowledged) > before + 50, 20.0)
+            await until(lambda before=before: len(acknowledged) > before + 50)
             process.kill()
             await process.wait()
             process = await _controller(tmp_path, port)
@@ -168,7 +168,7 @@ async def test_what_was_acknowledged_survives_kill_nine(tmp_path: Path) -> None:
         await follower.reached(committed, asyncio.get_running_loop().time() + 20)
         assert {key for key, _ in follower.image.kv.items()} == acknowledged
         fresh = MetadataFollower(client)
-        await fresh.start(20.0)
+        await fresh.start(PATIENCE_S)
         assert fresh.image == follower.image
         await fresh.stop()
     finally:

@@ -26,6 +26,7 @@ from penstock.controller.raft.messages import Base, Members, Message
 from penstock.controller.raft.replicated_log import RaftQuorum
 from penstock.controller.standby import Standby
 from penstock.objectstore.memory import MemoryStore
+from tests.support.waiting import PATIENCE_S
 
 MEMBERS = Members((0,))
 
@@ -49,7 +50,7 @@ def make(directory: Path) -> RaftQuorum:
 
 async def begin(quorum: RaftQuorum, snapshot: Base | None = None) -> ControllerEpoch:
     await quorum.start(MEMBERS, snapshot, Nowhere())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not quorum.leadership.active:
             await quorum.wait_changed()
     return quorum.leadership.epoch
@@ -175,7 +176,7 @@ async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(
     await asyncio.wait((waiting,), timeout=0.01)
     assert not waiting.done(), "it must leave the loop to whoever brings the log"
     await quorum.propose(epoch, [encode_record(ClusterRecord("c"))])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await waiting
     assert standby.image.end_offset == quorum.committed_offset
     await quorum.close()

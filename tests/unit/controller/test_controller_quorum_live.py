@@ -17,7 +17,7 @@ from penstock.controller.managers.result import Result
 from penstock.controller.metadata.records import KeyValueRecord
 from penstock.controller.raft.replicated_log import RaftQuorum
 from tests.support.controller_quorum import Quorum
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -31,11 +31,11 @@ async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
 
 
 async def put(client: ControllerClient, key: str) -> None:
-    await client.put_key_value(m.PutKeyValue(key=key, value=b"v"), timeout_s=10.0)
+    await client.put_key_value(m.PutKeyValue(key=key, value=b"v"), timeout_s=PATIENCE_S)
 
 
 async def get(client: ControllerClient, key: str) -> bytes | None:
-    return (await client.get_key_value(m.GetKeyValue(key=key), timeout_s=10.0)).value
+    return (await client.get_key_value(m.GetKeyValue(key=key), timeout_s=PATIENCE_S)).value
 
 
 async def test_every_controller_gets_the_records_and_sends_clients_to_the_leader(
@@ -56,7 +56,7 @@ async def test_every_controller_gets_the_records_and_sends_clients_to_the_leader
             quorum.addresses[leader],
         )
         observer = MetadataFollower(client)
-        await observer.start(5.0)
+        await observer.start(PATIENCE_S)
         await until(
             lambda seen=observer: all(
                 seen.image.kv.get(key) is not None for key in quorum.addresses

@@ -58,7 +58,7 @@ from penstock.stream.ports import (
 )
 from tests.support.controller_cluster import Broker, Cluster
 from tests.support.stream_server import StreamServer
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 Start = Callable[..., Awaitable[Cluster]]
 
@@ -291,7 +291,7 @@ async def test_everything_is_there_after_a_restart_and_no_one_is_fenced(start: S
     assert broker.follower.can_write()
     assert False not in sessions, "a restart of the controller stops no writes"
     fresh = MetadataFollower(broker.client)
-    await fresh.start(5.0)
+    await fresh.start(PATIENCE_S)
     assert fresh.image == broker.image
     await fresh.stop()
 
@@ -323,7 +323,7 @@ async def test_ten_thousand_partitions_reach_followers_in_messages_of_bounded_si
         receive(batch, address)
 
     loading._receive = note
-    await loading.start(10.0)
+    await loading.start(PATIENCE_S)
     assert loading.image == broker.image
     assert len(sizes) >= 4
     assert max(sizes) < cluster.config.batch_bytes_max + 1_000
@@ -348,7 +348,7 @@ async def test_brokers_and_controllers_begin_with_a_snapshot_when_the_log_is_gon
     deltas: list[MetadataDelta] = []
     fresh = MetadataFollower(broker.client)
     fresh.subscribe(lambda delta, _: deltas.append(delta))
-    await fresh.start(5.0)
+    await fresh.start(PATIENCE_S)
     assert deltas[0].everything
     assert fresh.image == broker.image
     await fresh.stop()
@@ -365,7 +365,7 @@ async def test_a_follower_refuses_metadata_that_went_back(start: Start, tmp_path
     await topic(broker, "orders")
     client = cluster.client()
     observer = MetadataFollower(client)
-    await observer.start(5.0)
+    await observer.start(PATIENCE_S)
     applied = observer.offset
     await cluster.server.stop()
     config = msgspec.structs.replace(
@@ -402,7 +402,7 @@ async def test_a_lost_volume_is_rebuilt_from_the_snapshot_of_the_named_cluster(
     await rebuilt.start()
     client = ControllerClient([rebuilt.address])
     follower = MetadataFollower(client)
-    await follower.start(5.0)
+    await follower.start(PATIENCE_S)
     assert follower.image.topics.by_name("orders") is not None
     await follower.stop()
     await client.close()
@@ -469,7 +469,7 @@ async def test_what_is_too_big_or_not_a_message_is_refused(start: Start) -> None
     channel = Channel(cluster.server.address)
     reply = msgspec.msgpack.decode(
         await channel.unary("PutKeyValue")(
-            b"\xc1 rubbish", timeout=5.0, metadata=((EPOCH_KEY, "1"),)
+            b"\xc1 rubbish", timeout=PATIENCE_S, metadata=((EPOCH_KEY, "1"),)
         ),
         type=m.Reply[None],
     )
@@ -514,7 +514,7 @@ async def test_a_failing_journal_ends_the_controller_and_exposes_nothing_uncommi
     cluster = await start()
     client = cluster.client()
     follower = MetadataFollower(client)
-    await follower.start(5.0)
+    await follower.start(PATIENCE_S)
     offset = follower.offset
 
     def fail(file: int) -> None:
@@ -584,7 +584,7 @@ async def test_a_cancellation_is_not_lost_at_the_moment_in_which_a_call_fails() 
         call = channel.follow()
         reading = asyncio.ensure_future(call.read())
         vars(call)["_call"].add_done_callback(lambda _, reading=reading: reading.cancel())
-        await asyncio.wait((reading,), timeout=10.0)
+        await asyncio.wait((reading,), timeout=PATIENCE_S)
         assert reading.cancelled()
         await channel.close()
 

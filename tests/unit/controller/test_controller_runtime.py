@@ -16,6 +16,7 @@ from penstock.controller.metadata.codec import decode_record
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
 from penstock.controller.raft.replicated_log import CommittedRecords, Leadership
+from tests.support.waiting import PATIENCE_S
 
 
 class HeldQuorum:
@@ -67,7 +68,7 @@ class Fixture:
         self.runtime.start()
 
     async def proposal(self) -> tuple[Sequence[bytes], "asyncio.Future[None]"]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.quorum.proposed.get()
 
 

@@ -37,7 +37,7 @@ from penstock.controller.raft.transport import Hello
 from tests.support.certs import LOCAL, Authority, CertFiles, replace
 from tests.support.controller_cluster import Cluster
 from tests.support.controller_quorum import Quorum
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 FIRST_MESSAGES = {
     FOLLOW: msgspec.msgpack.encode(FollowRequest()),
@@ -84,7 +84,7 @@ async def outcome_of_attempt(
                 await call.write(FIRST_MESSAGES[method])
             await call.read()
         else:
-            await channel.unary(method)(b"\xc1", timeout=10.0)
+            await channel.unary(method)(b"\xc1", timeout=PATIENCE_S)
     except RpcFailed as error:
         if REFUSED_TEXT in (error.details() or "") and error.code() is StatusCode.UNAVAILABLE:
             pytest.fail("a broker would take the controller for dead and trust its lease")
@@ -153,7 +153,9 @@ async def test_handshakes_that_fail_are_counted_and_logged(
         assert await outcome(cluster, tls, "Commit") is StatusCode.UNAVAILABLE
         assert counts.begun_count > begun_count
     begun_count = counts.begun_count
-    with socket.create_connection(("127.0.0.1", cluster.server.port), timeout=20) as stranger:
+    with socket.create_connection(
+        ("127.0.0.1", cluster.server.port), timeout=PATIENCE_S
+    ) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         await until(lambda: counts.begun_count == begun_count + 1)
     assert counts.connected_count == 1

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.deploy.errors import UsageError
 from penstock.deploy.node.process import check_sas_token
+from tests.support.waiting import PATIENCE_S
 
 DAY_MS = 86_400_000
 NOW_S = 1_798_761_600  # 2027-01-01
@@ -66,7 +67,7 @@ def test_both_roles_check_the_token(role: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
         env=os.environ | token | variables,
     )
     assert done.returncode == 2, done.stderr

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.deploy.local.ending import ENDING, EndingSignals
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_the_event_loop_receives_all_signals_until_it_ends(signals: EndingSignal
     async def run() -> None:
         with signals.calling(receive):
             send(*ENDING)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await done.wait()
 
     with signals:

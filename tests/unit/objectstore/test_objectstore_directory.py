@@ -20,6 +20,7 @@ from penstock.objectstore.directory import RESERVED_FOLDER, STALE_TEMPORARY_MS, 
 from penstock.objectstore.directory_write import BLOCK_BYTES, DIRECT_BYTES_MIN, STAGING_BYTES
 from penstock.objectstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, Unavailable
 from tests.support.child_process import killed_at_end
+from tests.support.waiting import PATIENCE_S
 
 WRITER = """
 import asyncio, sys
@@ -83,7 +84,7 @@ async def test_processes_exclude_each_other(tmp_path: Path) -> None:
             for name in "abc"
         ]
         won = [
-            int((await asyncio.to_thread(process.communicate, timeout=60))[0])
+            int((await asyncio.to_thread(process.communicate, timeout=PATIENCE_S))[0])
             for process in processes
         ]
         assert all(process.returncode == 0 for process in processes)
@@ -103,7 +104,7 @@ async def test_kill_9_leaves_whole_objects_and_loses_nothing_acknowledged(tmp_pa
             while acknowledged < 5 + 7 * _round:
                 acknowledged = int(await asyncio.to_thread(process.stdout.readline))
             process.send_signal(signal.SIGKILL)
-            rest = (await asyncio.to_thread(process.communicate, timeout=60))[0].split()
+            rest = (await asyncio.to_thread(process.communicate, timeout=PATIENCE_S))[0].split()
         acknowledged = int(rest[-1]) if rest else acknowledged
         store = DirectoryStore(str(directory))
         keys = [info.key async for info in store.list("wal/")]

@@ -37,7 +37,7 @@ from tests.support.certs import Authority, CertFiles
 from tests.support.ports import free_port
 from tests.support.raw_server import RawServer, answer, raw_server
 from tests.support.s3_headers import SSE_HEADERS, told_headers
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 BODY = bytes(range(256)) * 4_096
 OK = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 0\r\n\r\n'
@@ -347,7 +347,7 @@ async def main():
 uvloop.run(main())
 """
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
         )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -29,7 +29,7 @@ from penstock.objectstore.metered import StoreMeter
 from penstock.objectstore.renewal import AwsKeys, RenewedCredentials
 from penstock.objectstore.s3 import S3Store
 from tests.support.aws_services import POD_TOKEN, SSO_TOKEN, AwsServices, aws_services
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ROLE = "arn:aws:iam::123456789012:role/penstock"
 MFA = "arn:aws:iam::123456789012:mfa/me"
@@ -325,7 +325,7 @@ class Source:
 
     def sign_in(self) -> AwsKeys:
         self.calls += 1
-        assert self.go.acquire(timeout=60)
+        assert self.go.acquire(timeout=PATIENCE_S)
         if isinstance(self.result, Exception):
             raise self.result
         return self.result

@@ -20,6 +20,7 @@ from penstock.objectstore.errors import (
 from penstock.objectstore.shared_directory import SharedDirectoryStore
 from penstock.stream.wal.wal_store_url import creates_folder
 from tests.support.child_process import killed_at_end
+from tests.support.waiting import PATIENCE_S
 
 SLOT = "wals/1/7/00000000000000000000"
 MARKER = "wals/1/7/open"
@@ -201,7 +202,7 @@ def test_of_two_processes_one_creates_each_object(clients: list[Path]) -> None:
             )
             for point, name in zip(clients, "ab", strict=True)
         ]
-        won = [int(process.communicate(timeout=60)[0]) for process in processes]
+        won = [int(process.communicate(timeout=PATIENCE_S)[0]) for process in processes]
     assert sum(won) == 100
 
 
@@ -225,7 +226,10 @@ async def test_another_client_sees_what_was_written_and_deleted(clients: list[Pa
 def test_a_call_that_hangs_keeps_no_process_alive(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # opening it blocks until another process writes
     done = subprocess.run(
-        [sys.executable, "-c", HANGING, str(tmp_path)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", HANGING, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stdout) == (0, "timeout\n"), done.stderr
 

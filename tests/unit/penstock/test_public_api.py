@@ -20,12 +20,13 @@ from penstock import (
     topics,
 )
 from penstock.deploy.local import moto_store
+from tests.support.waiting import PATIENCE_S
 from tests.tidy.repository import project
 
 
 def output_of(code: str) -> str:
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     ).stdout
 
 
@@ -125,7 +126,7 @@ def test_the_module_is_the_command() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert shown.stdout == f"penstock {penstock.__version__}\n"
 

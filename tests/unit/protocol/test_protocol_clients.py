@@ -246,7 +246,7 @@ def test_a_connection_that_was_reset_has_ended(
         server = await asyncio.start_server(reset, "127.0.0.1", 0)
         try:
             connection = await AsyncConnection.open(*server.sockets[0].getsockname())
-            await until(lambda: connection.has_ended, 10)
+            await until(lambda: connection.has_ended)
             for _ in range(2):
                 with pytest.raises(ConnectionError):
                     await connection.greet()

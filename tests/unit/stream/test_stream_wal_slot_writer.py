@@ -27,6 +27,7 @@ from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole
 from penstock.stream.wal.slot_writer import SlotWriter
 from tests.support.stream_storage import FAST, NOW_MS, entry, settle
+from tests.support.waiting import PATIENCE_S
 
 ME, OTHER = BrokerIncarnation(NodeId(1), NodeEpoch(1)), BrokerIncarnation(NodeId(2), NodeEpoch(1))
 SLOT = WalSequence(0)
@@ -58,7 +59,7 @@ class Tries(MemoryStore):
         return etag
 
     async def until_tries(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.tries) < count:  # noqa: ASYNC110 - the writer announces nothing
                 await asyncio.sleep(0.001)
 

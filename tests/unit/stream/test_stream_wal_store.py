@@ -32,7 +32,7 @@ from penstock.stream.wal.wal_store import (
 from penstock.stream.wal.wal_store_url import open_backend
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, settle
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 FIRST = WalStoreId(1)
 OURS = WalStoreIdentity("c", FIRST, UUID(int=7))
@@ -477,7 +477,7 @@ async def test_the_session_is_checked_after_the_store(losing: Cluster) -> None:
 
     node.check_session = lose_session
     wals.readable.release()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await is_checked.wait()
     assert node.acknowledged == []
 

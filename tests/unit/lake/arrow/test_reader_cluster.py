@@ -19,6 +19,7 @@ from penstock.stream.format.keys import WAL_ROOT, parse_wal_key
 from tests.support.clients import confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
 from tests.support.reader_objects import ALL, Row, rows_of
+from tests.support.waiting import PATIENCE_S
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -41,7 +42,7 @@ def produce_with_confluent(bootstrap: str, codec: str) -> None:
             0,
             headers=headers,
         )
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def produce_with_kafka_python(bootstrap: str, codec: str) -> None:

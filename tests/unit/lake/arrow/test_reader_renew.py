@@ -26,6 +26,7 @@ from penstock.lake.fetch.slices import Slice
 from penstock.lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.stream.format.transaction_log import AbortedTransaction
+from tests.support.waiting import PATIENCE_S
 
 LEFT = [
     Slice("wal/1", 10, "a", 0, 7, 0, 10, 1, 1),
@@ -151,4 +152,4 @@ def test_planners_are_imported_without_pyarrow() -> None:
         "import sys; sys.modules['pyarrow'] = None; import penstock.lake.arrow.cluster"
         "; import penstock.lake.fetch.slices, penstock.lake.manifest.view"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)

@@ -15,6 +15,7 @@ from penstock.lake.arrow.decode import Decoder, Place
 from penstock.lake.arrow.slabs import Slab, home_of
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.protocol.batch.records import Record, encode_batch
+from tests.support.waiting import PATIENCE_S
 
 BATCHES, RECORDS = 60, 40
 CONFIG = ReadConfig(rows_max=RECORDS, batch_bytes_max=40_000)
@@ -122,7 +123,7 @@ def test_threads_share_what_waits() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in threads)
     assert not wrong
 

@@ -33,6 +33,7 @@ from penstock.lake.spark.packing import SLICES_MAX, TaskLimits, pack
 from penstock.lake.spark.pushdown import split_filters
 from penstock.lake.spark.rows import filter_rows
 from penstock.lake.spark.tasks import BODIES_BYTES_MAX, task_of
+from tests.support.waiting import PATIENCE_S
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -381,6 +382,6 @@ def test_who_names_columns_does_without_arrow() -> None:
         " 'subscribe': 't', 'columns': 'offset,value'}).schema().simpleString())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     assert done.stdout.strip() == "struct<offset:bigint,value:binary>"
