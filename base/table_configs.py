@@ -21,6 +21,8 @@ PARTITION_BY: Final = "penstock.table.partition.by"
 MODE: Final = "penstock.table.mode"
 COMMIT_INTERVAL: Final = "penstock.table.commit.interval.ms"
 COMPACT: Final = "penstock.table.compact"
+SNAPSHOT_RETENTION: Final = "penstock.table.snapshot.retention.ms"
+ORPHAN_RETENTION: Final = "penstock.table.orphan.retention.ms"
 MASK: Final = "penstock.table.mask"
 UNWRAP: Final = "penstock.table.unwrap"
 
@@ -31,6 +33,14 @@ MODES: Final = (APPEND, UPSERT)
 COMMIT_INTERVAL_MS: Final = 60_000
 COMMIT_INTERVAL_MS_MIN: Final = 1_000
 COMMIT_INTERVAL_MS_MAX: Final = 86_400_000
+FOREVER: Final = -1
+SNAPSHOT_RETENTION_MS: Final = 86_400_000
+"""Every batch reads the list of snapshots: a week of them, one a minute, takes half a second."""
+
+SNAPSHOT_RETENTION_MS_MIN: Final = 3_600_000
+ORPHAN_RETENTION_MS: Final = 259_200_000
+ORPHAN_RETENTION_MS_MIN: Final = 172_800_000
+"""A batch may take a day (`lake.table.model.FILES_S_MAX`) before its files are committed."""
 
 MASKS: Final = ("redact", "hash", "null", "last4")
 MASK_ALLOWED: Final = (
@@ -75,6 +85,9 @@ class TableSettings:
     mode: str
     commit_interval_ms: int
     compacts: bool
+    snapshot_retention_ms: int | None
+    orphan_retention_ms: int | None
+    """None: forever."""
     masks: tuple[str, ...]
     unwrap: str
     """`debezium` if values are change events, otherwise empty."""
@@ -94,9 +107,20 @@ class TableSettings:
             configs.get(MODE, APPEND),
             max(COMMIT_INTERVAL_MS_MIN, int(configs.get(COMMIT_INTERVAL, COMMIT_INTERVAL_MS))),
             configs.get(COMPACT, "true") == "true",
+            _retention_ms(
+                configs, SNAPSHOT_RETENTION, SNAPSHOT_RETENTION_MS, SNAPSHOT_RETENTION_MS_MIN
+            ),
+            _retention_ms(configs, ORPHAN_RETENTION, ORPHAN_RETENTION_MS, ORPHAN_RETENTION_MS_MIN),
             masks_in(configs.get(MASK, "")),
             configs.get(UNWRAP, UNWRAPS[0]).removeprefix(UNWRAPS[0]),
         )
+
+
+def _retention_ms(
+    configs: Mapping[str, str], name: str, default_ms: int, min_ms: int
+) -> int | None:
+    given_ms = int(configs.get(name, default_ms))
+    return None if given_ms < 0 else max(min_ms, given_ms)
 
 
 def canonical_partition_by(text: str) -> str:

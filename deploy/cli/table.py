@@ -1,4 +1,4 @@
-"""Run `penstock table sync|compact|query`: export topics to tables."""
+"""Run `penstock table sync|compact|maintain|query`: export topics to tables."""
 
 import os
 import signal
@@ -464,6 +464,65 @@ def compact(
         f"{table}: {report.files_replaced} files of {report.files_before} became"
         f" {report.files_written}, {report.rows:,} rows"
     )
+
+
+@app.command("maintain")
+@with_option_groups
+def maintain(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table.")],
+    *,
+    snapshot_hours: Annotated[
+        float,
+        typer.Option(
+            help="Hours for which a snapshot is kept after a newer one has replaced it, at least"
+            " 1; 0 keeps all."
+        ),
+    ] = 24,
+    orphan_hours: Annotated[
+        float,
+        typer.Option(
+            help="Age in hours at which files without a snapshot are deleted, at least 48; 0 keeps"
+            " all."
+        ),
+    ] = 72,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be removed.")
+    ] = False,
+    place: WarehouseOptions,
+    output: Output = Format.TABLE,
+) -> None:
+    """Expire snapshots of a table, and delete files that no snapshot refers to; safe while the
+    table is being written and read.
+
+    For example: penstock table maintain flights --warehouse ./warehouse --dry-run
+    """
+    from penstock.base.table_configs import ORPHAN_RETENTION_MS_MIN, SNAPSHOT_RETENTION_MS_MIN
+
+    with one_line_errors("table"):
+        from penstock.deploy.output import print_document, size
+        from penstock.lake.table.model import Retention
+
+        retention = Retention(
+            _retention_ms("--snapshot-hours", snapshot_hours, SNAPSHOT_RETENTION_MS_MIN),
+            _retention_ms("--orphan-hours", orphan_hours, ORPHAN_RETENTION_MS_MIN),
+        )
+        found = place.open().existing(table)
+        removed = found.maintain(retention, time.time_ns() // 1_000_000, dry_run=dry_run)
+    if output is not Format.TABLE:
+        print_document(output, removed)
+        return
+    what = "would be removed" if dry_run else "removed"
+    say(
+        f"{table}: {removed.versions:,} versions and {removed.files:,} files"
+        f" ({size(removed.bytes)}) {what}"
+    )
+
+
+def _retention_ms(flag: str, hours: float, min_ms: int) -> int | None:
+    """Return None for 0, which means forever."""
+    if hours and hours * 3_600_000 < min_ms:
+        raise UsageError(f"{flag} {hours:g}: use at least {min_ms // 3_600_000}, or 0 to keep all")
+    return round(hours * 3_600_000) if hours else None
 
 
 @app.command("query")

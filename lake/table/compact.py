@@ -12,9 +12,9 @@ from typing import Final
 
 from penstock.lake.table.commits import commit_rewrite
 from penstock.lake.table.engines import Engine, new_attempt
-from penstock.lake.table.errors import CommitConflict
+from penstock.lake.table.errors import BatchExpired, CommitConflict
 from penstock.lake.table.job import CompactionJob
-from penstock.lake.table.model import Commit, TaskResult
+from penstock.lake.table.model import DISCARD_S_MAX, FILES_S_MAX, Commit, TaskResult
 from penstock.lake.table.plan import compaction_tasks
 from penstock.lake.table.tables import ExportTable, delete_unused
 
@@ -38,9 +38,11 @@ def compact(
     engine: Engine,
     target_bytes: int = TARGET_BYTES,
     on_files: Callable[[int], None] = lambda _: None,
+    *,
+    wall_s: Callable[[], float] = time.time,
 ) -> CompactReport:
     """Merge small files in one commit. `target_bytes` is the size of Parquet files. Raise
-    CommitConflict if others repeatedly rewrite the same files.
+    CommitConflict if others repeatedly rewrite the same files, and BatchExpired.
     """
     began = time.monotonic()
     for _ in range(ROUNDS_MAX):
@@ -51,12 +53,19 @@ def compact(
             return CompactReport(
                 len(files), len(files), 0, 0, 0, int((time.monotonic() - began) * 1_000)
             )
+        began_s = wall_s()
         results: list[TaskResult] = []
         for result in engine.map(CompactionJob(table.place(), table.layout, target_bytes), tasks):
             results.append(result)
             on_files(result.row_count)
         added = [file for result in results for file in result.added]
         removed = [file for result in results for file in result.removed]
+        if wall_s() - began_s > FILES_S_MAX:
+            delete_unused(table, added)
+            raise BatchExpired(
+                f"the compaction of table {table.name} took more than a day, so table maintenance"
+                " may have removed its files: it is not committed; start it again"
+            )
         commit = Commit(
             new_attempt(),
             base,
@@ -80,5 +89,6 @@ def compact(
                 rows,
                 int((time.monotonic() - began) * 1_000),
             )
-        delete_unused(table, added)
+        if wall_s() - began_s <= DISCARD_S_MAX:
+            delete_unused(table, added)
     raise CommitConflict(f"other processes keep rewriting the files of table {table.name}")

@@ -33,6 +33,8 @@ from penstock.lake.table.model import (
     FileEntry,
     Group,
     Layout,
+    Maintained,
+    Retention,
     TableState,
 )
 from penstock.lake.table.partition_values import check_partition_fields, directory_of
@@ -40,13 +42,19 @@ from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
 from penstock.lake.table.rows import refuse_names
 from penstock.lake.table.tables import UPSERT, check_layout_version, check_mode, mode_of
 from penstock.objectstore.errors import ConditionalConflict, ObjectStoreError, PreconditionFailed
-from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.ports import ObjectInfo, ObjectStore
 
 LOG: Final = "_penstock_log/"
 WHOLE_EVERY: Final = 50
 _DAY: Final = "_day"
 _DEADLINE_S: Final = 300.0
+_MAINTENANCE_S: Final = 3_600.0
 _READS_AT_ONCE: Final = 16
+
+VERSIONS_MS_MIN: Final = 172_800_000
+"""Commits of the log are kept for two days at least: a batch may take one, and would succeed if the
+version after its base were missing.
+"""
 
 _T = TypeVar("_T")
 
@@ -81,6 +89,10 @@ class LoggedCommit(msgspec.Struct, frozen=True, kw_only=True):
 
     add: list[LoggedFile]
     remove: list[str]
+
+
+_Commits = dict[tuple[str, str], LoggedCommit]
+"""Commits by key and etag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +272,14 @@ class DirectoryTable:
         except (ConditionalConflict, ObjectStoreError, TimeoutError) as error:
             raise CommitUnknown(str(error)) from error
 
+    def maintain(self, retention: Retention, now_ms: int, *, dry_run: bool = False) -> Maintained:
+        self.state()
+        self._schema()
+        return _run(
+            _maintain(self._url, self._prefix, retention, now_ms, dry_run=dry_run),
+            _MAINTENANCE_S,
+        )
+
     def read(self, bytes_max: int) -> Table:
         self.state()
         total_bytes = sum(file.size_bytes for file in self._files.values())
@@ -309,8 +329,12 @@ def _log_key(prefix: str, version: int) -> str:
     return f"{prefix}{LOG}{version:020}.json"
 
 
-def _run(work: Coroutine[Any, Any, _T]) -> _T:
-    return background().run(work, _DEADLINE_S)
+def _version_of(key: str) -> int:
+    return int(key.rpartition("/")[2].removesuffix(".json"))
+
+
+def _run(work: Coroutine[Any, Any, _T], deadline_s: float = _DEADLINE_S) -> _T:
+    return background().run(work, deadline_s)
 
 
 async def _store(url: str) -> ObjectStore:
@@ -336,24 +360,75 @@ async def _delete(url: str, keys: Sequence[str]) -> None:
 async def _read_log(url: str, prefix: str) -> list[LoggedCommit]:
     """Read the log from the last whole commit on. Earlier commits are not read again."""
     store = await _store(url)
-    keys = [(info.key, info.etag) async for info in store.list(f"{prefix}{LOG}")]
-    whole = max((index for index in range(len(keys)) if (index + 1) % WHOLE_EVERY == 0), default=0)
-    known = _commits.setdefault((url, prefix), {})
+    infos = [info async for info in store.list(f"{prefix}{LOG}")]
+    known = _commits.get((url, prefix), {})
+    commits = await _read_commits(store, infos[_last_whole(infos) :], known)
+    _commits[url, prefix] = commits
+    return list(commits.values())
+
+
+def _last_whole(infos: Sequence[ObjectInfo]) -> int:
+    """Return the index of the last whole commit, or that of the first commit. Maintenance removes
+    the oldest commits.
+    """
+    found = (index for index, info in enumerate(infos) if _version_of(info.key) % WHOLE_EVERY == 0)
+    return max(found, default=0)
+
+
+async def _read_commits(
+    store: ObjectStore, infos: Sequence[ObjectInfo], known: _Commits
+) -> _Commits:
+    keys = [(info.key, info.etag) for info in infos]
     turns = asyncio.Semaphore(_READS_AT_ONCE)
 
-    async def read(key: tuple[str, str]) -> None:
-        if key not in known:
-            async with turns:
-                known[key] = msgspec.json.decode(await store.get(key[0]), type=LoggedCommit)
+    async def read(key: tuple[str, str]) -> LoggedCommit:
+        if key in known:
+            return known[key]
+        async with turns:
+            return msgspec.json.decode(await store.get(key[0]), type=LoggedCommit)
 
-    await asyncio.gather(*(read(key) for key in keys[whole:]))
-    for key in [key for key in known if key not in keys[whole:]]:
-        del known[key]
-    return [known[key] for key in keys[whole:]]
+    commits = await asyncio.gather(*(read(key) for key in keys))
+    return dict(zip(keys, commits, strict=True))
 
 
-_commits: dict[tuple[str, str], dict[tuple[str, str], LoggedCommit]] = {}
-"""Commits by key and etag. They never change once written; at most `WHOLE_EVERY` of each table are
+async def _maintain(
+    url: str, prefix: str, retention: Retention, now_ms: int, *, dry_run: bool
+) -> Maintained:
+    """Remove commits of the log, then files that the other commits do not refer to. Readers need
+    only the last whole commit and later ones, so the log may be cut anywhere before it.
+    """
+    store = await _store(url)
+    files: list[ObjectInfo] = []
+    if retention.orphans_ms is not None:
+        before_ms = now_ms - retention.orphans_ms
+        files = [
+            info
+            async for info in store.list(f"{prefix}data/")
+            if info.modified_ms < before_ms and info.key.endswith(".parquet")
+        ]
+    # Listed after the files: one of them may have been committed meanwhile.
+    infos = [info async for info in store.list(f"{prefix}{LOG}")]
+    current = 0
+    if retention.versions_ms is not None:
+        since_ms = now_ms - max(retention.versions_ms, VERSIONS_MS_MIN)
+        past = (index for index, info in enumerate(infos) if info.modified_ms <= since_ms)
+        current = max(past, default=0)
+    first = _last_whole(infos[: current + 1])
+    commits = list((await _read_commits(store, infos[first:], {})).values())
+    needed: set[str] = set()
+    for index, commit in enumerate(commits, first):
+        if index <= current:
+            needed.difference_update(needed if commit.whole else commit.remove)
+        needed.update(file.path for file in commit.add)
+    orphans = [info for info in files if info.key.removeprefix(prefix) not in needed]
+    if not dry_run:
+        await store.delete([info.key for info in infos[:first]])
+        await store.delete([info.key for info in orphans])
+    return Maintained(first, len(orphans), sum(info.size_bytes for info in orphans))
+
+
+_commits: dict[tuple[str, str], _Commits] = {}
+"""They never change once written; at most `WHOLE_EVERY` of each table are
 kept.
 """
 

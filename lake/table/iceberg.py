@@ -29,7 +29,6 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import FileScanTask, TableProperties
 from pyiceberg.table import Table as NativeTable
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import Transform, parse_transform
 from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, LongType
@@ -47,6 +46,15 @@ from penstock.lake.table.errors import (
     WarehouseFailed,
 )
 from penstock.lake.table.files import FilePlace, fitted
+from penstock.lake.table.iceberg_maintenance import maintain_table
+from penstock.lake.table.iceberg_position import (
+    BATCH_ID,
+    COMMIT_ID,
+    OFFSETS,
+    TOPIC,
+    TOPIC_ID,
+    position,
+)
 from penstock.lake.table.model import (
     LAYOUT_VERSION,
     OLDER_PARTITION,
@@ -55,6 +63,8 @@ from penstock.lake.table.model import (
     FileEntry,
     Group,
     Layout,
+    Maintained,
+    Retention,
     TableState,
 )
 from penstock.lake.table.partition_values import check_partition_fields
@@ -62,11 +72,6 @@ from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
 from penstock.lake.table.rows import OFFSET, TIMESTAMP, refuse_names
 from penstock.lake.table.tables import APPEND, UPSERT, check_layout_version, check_mode, mode_of
 
-OFFSETS: Final = "penstock.offsets"
-BATCH_ID: Final = "penstock.batch-id"
-COMMIT_ID: Final = "penstock.commit-id"
-TOPIC: Final = "penstock.topic"
-TOPIC_ID: Final = "penstock.topic-id"
 LAYOUT: Final = "penstock.layout-version"
 MODE: Final = "penstock.write-mode"
 """`upsert` or `append`. Tables without it are upserted if they are partitioned by the Kafka
@@ -211,20 +216,7 @@ class IcebergTable:
             return TableState("")
         metadata = self._table.metadata
         self._check_layout(metadata)
-        recorded: Mapping[str, str] = {}
-        commit_ids: set[str] = set()
-        known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-        snapshot_id = metadata.current_snapshot_id
-        while snapshot_id is not None and (snapshot := known.pop(snapshot_id, None)) is not None:
-            summary = _properties_of(snapshot)
-            commit_ids.add(summary.get(COMMIT_ID, ""))
-            if not recorded and OFFSETS in summary:
-                recorded = summary
-            snapshot_id = snapshot.parent_snapshot_id
-        is_rolled_back = any(OFFSETS in _properties_of(other) for other in known.values())
-        if not recorded and not is_rolled_back:
-            recorded = metadata.properties  # the snapshots with these properties have expired
-        return _state_of(str(metadata.current_snapshot_id), recorded, commit_ids)
+        return position(metadata)
 
     def upgrade(self) -> None:
         for _ in range(_TRIES):
@@ -403,6 +395,12 @@ class IcebergTable:
             )
         return scan.to_arrow()
 
+    def maintain(self, retention: Retention, now_ms: int, *, dry_run: bool = False) -> Maintained:
+        self.state()
+        self._loaded()
+        with catalog_errors(address_of(self._catalog)):
+            return maintain_table(self._catalog, self.name, retention, now_ms, dry_run=dry_run)
+
     @property
     def layout(self) -> Layout:
         if self._layout is None:
@@ -501,25 +499,6 @@ def _store_errors(path: str) -> Generator[None, None, None]:
 def _field_id(metadata: Any) -> int:  # noqa: ANN401 - pyarrow is untyped
     """Return the field id, or -1 if the file has none."""
     return int(metadata.get(_FIELD_ID, -1)) if metadata else -1
-
-
-def _properties_of(snapshot: Snapshot) -> Mapping[str, str]:
-    return {} if snapshot.summary is None else snapshot.summary.additional_properties
-
-
-def _state_of(version: str, recorded: Mapping[str, str], commit_ids: set[str]) -> TableState:
-    if OFFSETS not in recorded:
-        return TableState(version, commit_ids=frozenset(commit_ids))
-    parsed: dict[str, dict[str, int]] = json.loads(recorded[OFFSETS])
-    offsets = {int(partition): offset for partition, offset in parsed[recorded[TOPIC]].items()}
-    return TableState(
-        version,
-        recorded[TOPIC],
-        recorded[TOPIC_ID],
-        int(recorded[BATCH_ID]),
-        offsets,
-        frozenset(commit_ids),
-    )
 
 
 def _layout_of(metadata: TableMetadata) -> Layout:

@@ -17,6 +17,19 @@ OLDER_PARTITION: Final = "_partition"
 LAYOUT_VERSION: Final = 2
 """The version of the names of columns. Version 1 has `OLDER_PARTITION`."""
 
+FILES_S_MAX: Final = 86_400.0
+"""Files of this age that no commit names are not committed: maintenance may have deleted them,
+ours (`base.table_configs`) or Spark's `remove_orphan_files`, which refuses to delete younger ones.
+"""
+
+DISCARD_S_MAX: Final = 1_800.0
+"""Files of an unsuccessful commit are not deleted after this time, half the shortest retention of
+snapshots: an earlier attempt may have succeeded, and only its snapshot have expired.
+"""
+
+MISSING: Final = ("", "0")
+"""Versions of tables that do not exist."""
+
 Group = tuple[Any, ...]
 """The partition values that all rows of a file share, in the order of `Layout.fields`."""
 
@@ -113,6 +126,30 @@ class TableState:
     offsets: Mapping[int, int] = field(default_factory=dict[int, int])
     commit_ids: frozenset[str] = frozenset()
     """The ids of recent commits."""
+
+    @property
+    def exists(self) -> bool:
+        return self.version not in MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long to keep what a table no longer needs, in milliseconds; None: forever."""
+
+    versions_ms: int | None = None
+    """Versions that have been replaced, for time travel and running queries."""
+
+    orphans_ms: int | None = None
+    """Files that no version refers to, since they were written: a running batch may commit them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What was removed: versions, which are snapshots or commits of a log, and files."""
+
+    versions: int = 0
+    files: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

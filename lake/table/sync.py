@@ -22,6 +22,8 @@ from penstock.lake.table.errors import BatchExpired, CommitConflict, InvalidTabl
 from penstock.lake.table.job import ExportJob
 from penstock.lake.table.masks import NO_MASKS, Masking
 from penstock.lake.table.model import (
+    DISCARD_S_MAX,
+    FILES_S_MAX,
     PARTITION,
     Commit,
     FileEntry,
@@ -51,12 +53,6 @@ _log = get_logger(__name__)
 REPLANS_MAX: Final = 20
 """The number of batches in a row that another run committed first. That run is working, so this one
 may stop.
-"""
-
-
-FILES_S_MAX: Final = 86_400.0
-"""Files of this age that no commit names may have been deleted by maintenance: Spark's
-`remove_orphan_files` refuses to delete younger ones.
 """
 
 
@@ -212,7 +208,8 @@ class TableSync:
             raise _Overtaken
         commit = self._commit_of(base, topic_id, results, end_offsets(base.offsets, slices))
         if not commit_batch(self._table, commit):
-            self._discard(results)
+            if self._wall_s() - began_s <= DISCARD_S_MAX:
+                self._discard(results)
             raise _Overtaken
         _log.info(
             "batch_committed",

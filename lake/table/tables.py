@@ -17,6 +17,8 @@ from penstock.lake.table.model import (
     Commit,
     FileEntry,
     Layout,
+    Maintained,
+    Retention,
     TableState,
 )
 from penstock.lake.table.pyarrow_untyped import Table
@@ -62,6 +64,12 @@ class ExportTable(Protocol):
 
     def commit(self, commit: Commit) -> None:
         """Try once. Raise CommitConflict (it did not happen) or CommitUnknown (it may have)."""
+        ...
+
+    def maintain(self, retention: Retention, now_ms: int, *, dry_run: bool = False) -> Maintained:
+        """Remove replaced versions and unused files, also during exports and queries. An
+        interrupted maintenance is continued by the next one. Raise TableError.
+        """
         ...
 
     def read(self, bytes_max: int) -> Table:

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from random import Random
+from threading import Lock
 from typing import Final
 
 from penstock.base.log import get_logger
@@ -11,7 +13,7 @@ from penstock.lake.table.compact import compact
 from penstock.lake.table.declared import DeclaredTable
 from penstock.lake.table.engines import Engine, InlineEngine
 from penstock.lake.table.errors import TableError
-from penstock.lake.table.model import Layout
+from penstock.lake.table.model import Layout, Maintained, Retention
 from penstock.lake.table.schedule import Exported
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.sync import SyncOptions, TableSync
@@ -24,7 +26,41 @@ COMPACT_EVERY: Final = 20
 it.
 """
 
+MAINTAIN_S: Final = 86_400.0
+MAINTAIN_FIRST_S_MAX: Final = 3_600.0
+"""Time between two maintenances of a table, and before the first one in a process."""
+
 _log = get_logger(__name__)
+
+
+class MaintenanceTurns:
+    """Decide which turns include maintenance: one table at a time, so that it delays at most one
+    export. The times are kept in memory, because nothing depends on them. Used by all threads.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, rng: Random | None = None
+    ) -> None:
+        self._clock = clock
+        self._rng = rng or Random()  # noqa: S311 - jitter
+        self._lock = Lock()
+        self._due_s: dict[str, float] = {}
+        self._running = ""
+
+    def begin(self, table: str) -> bool:
+        """Return whether to maintain the table now; if so, `end` must follow."""
+        now_s = self._clock()
+        with self._lock:
+            first_s = now_s + self._rng.uniform(0, MAINTAIN_FIRST_S_MAX)
+            if self._running or self._due_s.setdefault(table, first_s) > now_s:
+                return False
+            self._running = table
+            self._due_s[table] = now_s + MAINTAIN_S
+            return True
+
+    def end(self) -> None:
+        with self._lock:
+            self._running = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +75,7 @@ class Exports:
     registry: RegistrySettings | None = None
     engine: Engine = field(default_factory=InlineEngine)
     compact_every: int = COMPACT_EVERY
+    maintenance: MaintenanceTurns = field(default_factory=MaintenanceTurns)
 
     def open(self, table: DeclaredTable) -> "WarehouseExport":
         """Raise TableError, RegistryError."""
@@ -52,7 +89,12 @@ class Exports:
             options,
         )
         return WarehouseExport(
-            table, sync, warehouse, self.engine, compact_every=self.compact_every
+            table,
+            sync,
+            warehouse,
+            self.engine,
+            compact_every=self.compact_every,
+            maintenance=self.maintenance,
         )
 
 
@@ -65,6 +107,7 @@ class WarehouseExport:
         engine: Engine,
         *,
         compact_every: int = COMPACT_EVERY,
+        maintenance: MaintenanceTurns | None = None,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._table = table
@@ -72,15 +115,17 @@ class WarehouseExport:
         self._warehouse = warehouse
         self._engine = engine
         self._compact_every = compact_every
+        self._maintenance = maintenance or MaintenanceTurns()
         self._wall_ms = wall_ms
 
     def turn(self) -> Exported:
         began_ms = self._wall_ms()
         report = self._sync.run_batch()
+        if report is not None and self._is_compaction_due(report.batch_id):
+            self._compact()
+        self._maintain()
         if report is None:
             return Exported(began_ms=began_ms)
-        if self._table.settings.compacts and report.batch_id % self._compact_every == 0:
-            self._compact()
         return Exported(
             began_ms=began_ms,
             remaining=report.remaining,
@@ -89,6 +134,36 @@ class WarehouseExport:
             rejected=report.rejected,
             skipped=report.skipped,
         )
+
+    def _is_compaction_due(self, batch_id: int) -> bool:
+        return self._table.settings.compacts and batch_id % self._compact_every == 0
+
+    def _maintain(self) -> None:
+        """Expire snapshots and delete unused files, once a day. A failure is logged: the next
+        maintenance continues.
+        """
+        settings, name = self._table.settings, self._table.table
+        retention = Retention(settings.snapshot_retention_ms, settings.orphan_retention_ms)
+        if retention == Retention() or not self._maintenance.begin(name):
+            return
+        try:
+            for table_name in (name, name + REJECTS_SUFFIX):
+                table = self._warehouse.existing(table_name)
+                if not table.state().exists:
+                    continue
+                removed = table.maintain(retention, self._wall_ms())
+                if removed != Maintained():
+                    _log.info(
+                        "table_maintained",
+                        table=table_name,
+                        versions_removed=removed.versions,
+                        files_removed=removed.files,
+                        bytes_removed=removed.bytes,
+                    )
+        except Exception as error:  # noqa: BLE001 - the batch was committed: do not report a failure
+            _log.warning("table_not_maintained", table=name, error=str(error))
+        finally:
+            self._maintenance.end()
 
     def _compact(self) -> None:
         """Merge small files. A failure is logged: the next compaction merges the same files."""

@@ -158,13 +158,17 @@ class Run:
             assert "DecodeError" in reject["error"] or "ValidationError" in reject["error"]
 
     def stray_files(self) -> set[str]:
-        """Return the names of files that no table refers to."""
-        named: set[str] = set()
+        """Return the names of files that no table refers to. Dead letters have the names of the
+        rows.
+        """
+        strays: set[str] = set()
         for name in ("t", "t__dlq"):
             table = self.warehouse.existing(name)
             table.state()
-            named |= {file.path.rpartition("/")[2] for file in table.files()}
-        return {path.name for path in self.directory.rglob("*.parquet")} - named
+            named = {file.path.rpartition("/")[2] for file in table.files()}
+            written = self.directory.rglob(f"{name}/data/**/*.parquet")
+            strays |= {f"{name}/{path.name}" for path in written if path.name not in named}
+        return strays
 
     def state_offsets(self) -> dict[int, int]:
         return dict(self.warehouse.existing("t").state().offsets)

@@ -2,6 +2,7 @@
 expiration, time travel and incremental reads, also for tables with layout version 1.
 """
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from penstock.base.partition_spec import (
     parse_partition_by,
     partition_text,
 )
-from penstock.lake.table.model import OLDER_PARTITION, PARTITION
+from penstock.lake.table.model import OLDER_PARTITION, PARTITION, Retention
 from tests.support.iceberg_spark import SparkSql, spark_sql
 from tests.support.partitioned_rows import PARTITIONINGS, ROWS, write_table
-from tests.support.table_log import Log
+from tests.support.table_log import DAY_MS, Log
 from tests.support.table_runs import Run
 from tests.table.test_table_upgrade import create_older
 
@@ -55,7 +56,9 @@ def test_spark_uses_exported_tables(log: Log, tmp_path: Path) -> None:
             sql(f"REFRESH TABLE {name}.default.t")
             check_reads(sql, f"{name}.default.t", run, has_appends=name != "upsert")
             check_changes(sql, name, run)
+            sql(f"UPDATE {name}.default.t SET name = 'again' WHERE name = 'updated'")
             run.all(**MODES[name])
+            check_maintenance(sql, f"{name}.default.t", run)
             sql(f"REFRESH TABLE {name}.default.t")
             assert count(sql, f"{name}.default.t") == len(run.rows())
             assert run.state_offsets() == run.ends()
@@ -103,6 +106,21 @@ def check_reads(sql: SparkSql, table: str, run: Run, *, has_appends: bool) -> No
         sql(f"incremental {table} {first} {third}")
         assert count(sql, "incremental") == len(rows) - len(earlier)
     assert second != third
+
+
+def check_maintenance(sql: SparkSql, table: str, run: Run) -> None:
+    """Maintain a table that Spark has changed, with files and a tag of Spark's."""
+    sql(f"REFRESH TABLE {table}")
+    first, rows = snapshots(sql, table)[0], len(run.rows())
+    sql(f"ALTER TABLE {table} CREATE TAG kept AS OF VERSION {first}")
+    tagged = count(sql, f"{table} VERSION AS OF 'kept'")
+    at_ms = time.time_ns() // 1_000_000 + 3 * DAY_MS
+    removed = run.warehouse.existing("t").maintain(Retention(DAY_MS, 2 * DAY_MS), at_ms)
+    assert removed.files > 0
+    sql(f"REFRESH TABLE {table}")
+    assert first in snapshots(sql, table)
+    assert count(sql, f"{table} VERSION AS OF 'kept'") == tagged
+    assert len(sql(f"SELECT * FROM {table}")) == rows
 
 
 def check_changes(sql: SparkSql, name: str, run: Run) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from penstock.lake.manifest.errors import TopicReplaced
 from penstock.lake.table.declared import DeclaredTable, declared_tables
 from penstock.lake.table.engines import LocalEngine
 from penstock.lake.table.errors import TableError
-from penstock.lake.table.model import Layout
+from penstock.lake.table.model import Commit, Layout
 from penstock.lake.table.runner import (
     OpenExport,
     RunnerEvent,
@@ -35,7 +36,7 @@ from penstock.lake.table.runner import (
 )
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.sync import SyncOptions, TableSync
-from penstock.lake.table.topic_export import Exports
+from penstock.lake.table.topic_export import Exports, MaintenanceTurns
 from penstock.lake.table.warehouse import Warehouse, table_name_of
 from penstock.protocol.client.errors import Refused
 from penstock.stream.format.manifest.model import TopicEntry
@@ -44,7 +45,7 @@ from tests.support.ports import free_port
 from tests.support.runner_kills import KILLED
 from tests.support.table_log import SCHEMA as LOG_SCHEMA
 from tests.support.table_log import Log
-from tests.support.table_runs import SMALL, Run
+from tests.support.table_runs import SMALL, Run, Stopped
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -424,6 +425,44 @@ def test_the_command_runs_reports_and_stops(
     exports = {item["topic"]: item for item in json.loads(status.stdout)}
     assert exports["shown"]["state"] == "not running"
     assert "nonsense" in exports["shown-bad"]["error"]
+
+
+@pytest.mark.parametrize("retention_ms", [-1, 172_800_000])
+def test_unused_files_are_deleted_during_an_export(
+    log: Log, tmp_path: Path, retention_ms: int
+) -> None:
+    """Delete those of killed runs, also of dead letters, once they are old enough."""
+    configs = {
+        "penstock.table.enable": "true",
+        "penstock.table.schema": LOG_SCHEMA.decode(),
+        "penstock.table.orphan.retention.ms": str(retention_ms),
+    }
+    table = declared_tables([TopicEntry("t", UUID(int=1), 3, (), configs, False)])["t"]
+    run = Run(log, tmp_path / "warehouse", "iceberg")
+    stopped = run.sync(before=stop)
+    with pytest.raises(Stopped):
+        stopped.run_batch()
+    now_s = 0.0
+    turns = MaintenanceTurns(lambda: now_s)
+    options = SyncOptions(batch_bytes=SMALL)
+    exports = Exports(StoreCluster(log.store_url), run.warehouse, options, maintenance=turns)
+    assert exports.open(table).turn().remaining
+    data = run.directory / "default" / "t" / "data"
+    strays = [path for path in data.rglob("*.parquet") if f"t/{path.name}" in run.stray_files()]
+    assert len(strays) > 2
+    old_s = time.time() - 172_801
+    os.utime(strays[0], (old_s, old_s))
+    now_s = 3_600.0
+    assert exports.open(table).turn().remaining
+    assert strays[0].exists() is (retention_ms < 0)
+    assert all(path.exists() for path in strays[1:])
+    while exports.open(table).turn().remaining:
+        pass
+    run.check()
+
+
+def stop(_: Commit) -> None:
+    raise Stopped
 
 
 @pytest.mark.parametrize("compacts", [True, False])

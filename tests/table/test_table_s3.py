@@ -3,6 +3,7 @@
 Concurrent runs are not tested here, because moto's Glue does not compare versions.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from penstock.lake.table.compact import compact
+from penstock.lake.table.model import Maintained, Retention
 from penstock.lake.table.query import query
 from penstock.lake.table.warehouse import Warehouse
 from tests.support.table_log import Log
@@ -59,6 +62,12 @@ def test_tables_in_s3_have_all_records(log: Log, endpoint: str, kind: str) -> No
     assert len(run.all()) > 2
     run.check()
     assert run.state_offsets() == run.ends()
+    compact(run.warehouse.existing("t"), run.engine)
+    rows, at_ms = run.rows(), time.time_ns() // 1_000_000 + 3 * 86_400_000
+    removed = run.warehouse.existing("t").maintain(Retention(3_600_000, 172_800_000), at_ms)
+    assert removed.files > 2
+    assert run.warehouse.existing("t").maintain(Retention(1, 1), at_ms) == Maintained()
+    assert run.rows() == rows
     assert query(run.warehouse, "SELECT count(*) AS c FROM t").to_pylist() == [
         {"c": len(run.rows())}
     ]

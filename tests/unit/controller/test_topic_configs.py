@@ -152,6 +152,17 @@ OWN_ACCEPTED = [
     *(("penstock.table.mode", value, None) for value in ("merge", "")),
     *(("penstock.table.commit.interval.ms", value, None) for value in ("999", "1min", "86400001")),
     *(("penstock.table.compact", value, None) for value in ("on", "")),
+    *(
+        (f"penstock.table.{name}.retention.ms", value, shown)
+        for name, value, shown in (
+            ("snapshot", "3600000", "3600000"),
+            ("snapshot", "3599999", None),
+            ("orphan", "172800000", "172800000"),
+            ("orphan", "172799999", None),
+            *((name, "-1", "-1") for name in ("snapshot", "orphan")),
+            *((name, value, None) for name in ("snapshot", "orphan") for value in ("0", "-2")),
+        )
+    ),
 ]
 """Config, value, and what DescribeConfigs shows, or None if the value is refused."""
 

@@ -12,6 +12,11 @@ from penstock.lake.table.errors import InvalidSchema, InvalidTable
 from penstock.lake.table.masks import Mask, Masking
 from penstock.lake.table.schedule import PAUSE_MS_MAX, Exported, Failed, Schedule
 from penstock.lake.table.sync import SyncOptions
+from penstock.lake.table.topic_export import (
+    MAINTAIN_FIRST_S_MAX,
+    MAINTAIN_S,
+    MaintenanceTurns,
+)
 from penstock.stream.format.manifest.model import TopicEntry
 
 ENABLED = {"penstock.table.enable": "true"}
@@ -212,6 +217,31 @@ def test_only_enabled_topics_of_clients_declare_tables() -> None:
 
 def replace_configs(topic: TopicEntry, configs: dict[str, str]) -> TopicEntry:
     return TopicEntry(topic.name, topic.topic_id, 1, (), configs, False)
+
+
+def test_tables_are_maintained_once_a_day_one_at_a_time() -> None:
+    now_s = 0.0
+    turns = MaintenanceTurns(lambda: now_s, Random(1))
+    assert not turns.begin("a")
+    assert not turns.begin("b")
+    now_s = MAINTAIN_FIRST_S_MAX
+    assert turns.begin("a")
+    assert not turns.begin("b")
+    turns.end()
+    assert turns.begin("b")
+    turns.end()
+    now_s = MAINTAIN_S
+    assert not turns.begin("a")
+    now_s += MAINTAIN_FIRST_S_MAX
+    assert turns.begin("a")
+
+
+@pytest.mark.parametrize(
+    ("value", "milliseconds"), [("", 86_400_000), ("-1", None), ("7200000", 7_200_000)]
+)
+def test_the_retention_of_snapshots(value: str, milliseconds: int | None) -> None:
+    configs = {"snapshot_retention_ms": value} if value else {}
+    assert declared("a", **configs)["a"].settings.snapshot_retention_ms == milliseconds
 
 
 def test_the_newest_running_status_of_a_topic_counts() -> None:
