@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +45,15 @@ MaskKeyFile = Annotated[
         help="File with the key of hashes; by default the key is in PENSTOCK_MASK_KEY.",
         show_default=False,
     ),
+]
+
+
+Headers = Annotated[
+    bool, typer.Option("--headers", help="Add a column with the headers of records.")
+]
+ClusterId = Annotated[
+    str,
+    typer.Option("--cluster-id", help="Cluster id; needed if the store holds several clusters."),
 ]
 
 
@@ -142,7 +151,7 @@ class EngineOptions:
     def start(self) -> Generator["Engine", None, None]:
         from penstock.lake.table.engines import LocalEngine, SparkEngine
 
-        wanted = _choice("--engine", self.engine, "local", "spark")
+        wanted = choice("--engine", self.engine, "local", "spark")
         is_spark = self.master or wanted == "spark"
         try:
             engine: Engine = SparkEngine(self.master) if is_spark else LocalEngine()
@@ -202,9 +211,7 @@ class RowOptions(RegistryOptions):
             show_default=False,
         ),
     ] = ""
-    headers: Annotated[
-        bool, typer.Option("--headers", help="Add a column with the headers of records.")
-    ] = False
+    headers: Headers = False
     unwrap: Annotated[
         str,
         typer.Option(
@@ -230,7 +237,7 @@ class RowOptions(RegistryOptions):
 
     def format(self, topic: str) -> "ValueFormat":
         """Raise UsageError if a schema cannot be read, and InvalidSchema."""
-        unwrap = _choice("--unwrap", self.unwrap, "none", "debezium")
+        unwrap = choice("--unwrap", self.unwrap, "none", "debezium")
         found = self._events(topic)
         return found if unwrap == "none" else found._replace(unwrap=unwrap)
 
@@ -258,8 +265,12 @@ class RowOptions(RegistryOptions):
         return ValueFormat.of(self.value_format, schemas, self.message, framed=self.framed)
 
 
+BatchMib = Annotated[int, typer.Option(min=1, help="MiB of the log in one commit, approximately.")]
+FileMib = Annotated[int, typer.Option(min=1, help="MiB of the log in one file, approximately.")]
+
+
 @dataclass(frozen=True, kw_only=True)
-class BatchOptions:
+class ReadOptions:
     """Options for the range of records and the batch size."""
 
     start: Annotated[
@@ -276,11 +287,31 @@ class BatchOptions:
         typer.Option(
             metavar="raise|skip|dead-letter",
             help=(
-                "How to handle unreadable records: fail, skip them, or write their offsets to the "
-                "table <table>__dlq."
+                "How to handle unreadable records: stop the export of the topic, skip them, or"
+                " write their offsets to the table <table>__dlq."
             ),
         ),
     ] = "raise"
+    batch_mib: BatchMib = 1_024
+    file_mib: FileMib = 256
+
+    def sync_options(self) -> "SyncOptions":
+        """Raise UsageError for an invalid choice."""
+        from penstock.lake.table.sync import SyncOptions
+
+        return SyncOptions(
+            from_latest=choice("--from", self.start, "earliest", "latest") == "latest",
+            skip_lost=self.skip_lost,
+            on_error=choice("--on-error", self.on_error, "raise", "skip", "dead-letter"),
+            batch_bytes=self.batch_mib << 20,
+            file_bytes=self.file_mib << 20,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions(ReadOptions):
+    """Options for one topic."""
+
     once: Annotated[
         bool,
         typer.Option(
@@ -294,19 +325,12 @@ class BatchOptions:
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds between checks for new records.")
     ] = 10.0
-    batch_mib: Annotated[
-        int, typer.Option(min=1, help="MiB of the log in one commit, approximately.")
-    ] = 1_024
-    file_mib: Annotated[
-        int, typer.Option(min=1, help="MiB of the log in one file, approximately.")
-    ] = 256
 
 
 Store = Annotated[
     str,
     typer.Option(envvar="PENSTOCK_STORE", help="Store of the brokers, as in their --store."),
 ]
-_MIB = 1 << 20
 
 
 @app.command("sync")
@@ -317,12 +341,7 @@ def sync(
     store: Store,
     wal_store: WalStore = "",
     table: Annotated[str, typer.Option(help="Name of the table; the default is the topic's.")] = "",
-    cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster-id", help="Cluster id; needed if the store holds several clusters."
-        ),
-    ] = "",
+    cluster: ClusterId = "",
     rows: RowOptions,
     batches: BatchOptions,
     place: WarehouseOptions,
@@ -368,23 +387,18 @@ def sync(
 
 def _sync_options(topic: str, rows: RowOptions, batches: BatchOptions) -> "SyncOptions":
     from penstock.base.partition_spec import InvalidPartitioning, parse_partition_by
-    from penstock.lake.table.sync import SyncOptions
 
     try:
         partition_by = parse_partition_by(rows.partition_by) if rows.partition_by else None
     except InvalidPartitioning as error:
         raise UsageError(f"--partition-by: {error}") from None
-    return SyncOptions(
+    return replace(
+        batches.sync_options(),
         value_format=rows.format(topic),
-        upsert=_choice("--mode", rows.mode, "append", "upsert") == "upsert",
+        upsert=choice("--mode", rows.mode, "append", "upsert") == "upsert",
         partition_by=partition_by,
         headers=rows.headers,
         masking=rows.masking(),
-        from_latest=_choice("--from", batches.start, "earliest", "latest") == "latest",
-        skip_lost=batches.skip_lost,
-        on_error=_choice("--on-error", batches.on_error, "raise", "skip", "dead-letter"),
-        batch_bytes=batches.batch_mib * _MIB,
-        file_bytes=batches.file_mib * _MIB,
     )
 
 
@@ -456,7 +470,7 @@ def compact(
             engine.start() as runner,
             Progress(f"compact {table}", None, "records") as progress,
         ):
-            report = join(warehouse.existing(table), runner, target_mib * _MIB, progress.advance)
+            report = join(warehouse.existing(table), runner, target_mib << 20, progress.advance)
     if output is not Format.TABLE:
         print_document(output, report)
         return
@@ -555,7 +569,7 @@ def query(
         say(f"{found.num_rows - max_rows:,} more rows; use --max-rows to show them")
 
 
-def _choice(flag: str, given: str, *allowed: str) -> str:
+def choice(flag: str, given: str, *allowed: str) -> str:
     if given not in allowed:
         raise UsageError(f"{flag} {given!r}: choose one of {', '.join(allowed)}")
     return given

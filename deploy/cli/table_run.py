@@ -3,7 +3,7 @@
 import asyncio
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -14,7 +14,18 @@ from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import Output, WalStore
 from penstock.deploy.cli.registry_options import RegistryOptions
-from penstock.deploy.cli.table import CatalogOptions, MaskKeyFile, Store, app, read_mask_key
+from penstock.deploy.cli.table import (
+    BatchMib,
+    CatalogOptions,
+    ClusterId,
+    FileMib,
+    Headers,
+    MaskKeyFile,
+    ReadOptions,
+    Store,
+    app,
+    read_mask_key,
+)
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, remark, say
 
@@ -27,59 +38,23 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-ClusterId = Annotated[
-    str,
-    typer.Option("--cluster-id", help="Cluster id; needed if the store holds several clusters."),
-]
-_MIB: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadOptions:
+class TopicOptions(ReadOptions):
     """Options of all topics of a runner."""
 
-    start: Annotated[
-        str, typer.Option("--from", help="Start position of new tables: earliest or latest.")
-    ] = "earliest"
-    skip_lost: Annotated[
-        bool,
-        typer.Option(
-            "--skip-lost", help="Continue if retention deleted records before their export."
-        ),
-    ] = False
-    on_error: Annotated[
-        str,
-        typer.Option(
-            metavar="raise|skip|dead-letter",
-            help="How to handle unreadable records: stop the export of the topic, skip them, or"
-            " write their offsets to the table <table>__dlq.",
-        ),
-    ] = "raise"
-    headers: Annotated[
-        bool, typer.Option("--headers", help="Add a column with the headers of records.")
-    ] = False
+    headers: Headers = False
     mask_key_file: MaskKeyFile = None
-    batch_mib: Annotated[
-        int, typer.Option(min=1, help="MiB of the log in one commit, approximately.")
-    ] = 128
-    file_mib: Annotated[
-        int, typer.Option(min=1, help="MiB of the log in one file, approximately.")
-    ] = 128
+    batch_mib: BatchMib = 128
+    file_mib: FileMib = 128
 
     def sync_options(self) -> "SyncOptions":
         from penstock.lake.table.masks import Masking
-        from penstock.lake.table.sync import SyncOptions
 
-        return SyncOptions(
-            headers=self.headers,
-            masking=Masking(key=read_mask_key(self.mask_key_file)),
-            from_latest=_one_of("--from", self.start, "earliest", "latest") == "latest",
-            skip_lost=self.skip_lost,
-            on_error=_one_of("--on-error", self.on_error, "raise", "skip", "dead-letter"),
-            batch_bytes=self.batch_mib * _MIB,
-            file_bytes=self.file_mib * _MIB,
-        )
+        masking = Masking(key=read_mask_key(self.mask_key_file))
+        return replace(super().sync_options(), headers=self.headers, masking=masking)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +97,7 @@ def run(
     wal_store: WalStore = "",
     cluster: ClusterId = "",
     registry: RegistryOptions,
-    reading: ReadOptions,
+    reading: TopicOptions,
     place: CatalogOptions,
     process: RunnerProcess,
     output: Output = Format.TABLE,
@@ -246,9 +221,3 @@ def status(*, store: Store, cluster: ClusterId = "", output: Output = Format.TAB
         print_document(output, with_iso_times(found, "updated", "commit"))
         return
     print_statuses(found)
-
-
-def _one_of(flag: str, given: str, *allowed: str) -> str:
-    if given not in allowed:
-        raise UsageError(f"{flag} {given!r}: choose one of {', '.join(allowed)}")
-    return given
