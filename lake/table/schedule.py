@@ -58,7 +58,12 @@ class _Topic:
 
     is_running: bool = False
     began_s: float = 0.0
-    is_settled: bool = False
+    has_ended: bool = False
+    """Whether a turn was complete or failed."""
+
+    is_complete: bool = False
+    """Whether the last turn exported all records."""
+
     complete_ms: int = 0
     commit_ms: int = 0
     counts: dict[str, int] = field(
@@ -142,7 +147,7 @@ class Schedule:
         if isinstance(result, Failed):
             topic.error, topic.error_ms = result.error[:ERROR_CHARACTERS_MAX], now_ms
             topic.due_s = now_s + topic.pauses.next_s()
-            topic.is_settled = True
+            topic.has_ended, topic.is_complete = True, False
             return True
         topic.pauses = Backoff(PAUSE_MS_MIN, PAUSE_MS_MAX, self._rng)
         topic.error, topic.error_ms = "", 0
@@ -153,18 +158,19 @@ class Schedule:
             topic.counts["rows"] += result.rows
             topic.counts["rejected"] += result.rejected
             topic.counts["skipped"] += result.skipped
+        topic.is_complete = not result.remaining
         if result.remaining:
             topic.due_s = now_s
         else:
             topic.complete_ms, topic.complete_s = result.began_ms, topic.began_s
             topic.due_s = topic.began_s + table.settings.commit_interval_ms / 1_000
-            topic.is_settled = True
+            topic.has_ended = True
         return True
 
     @property
     def is_settled(self) -> bool:
         """Return whether every topic has been complete or has failed."""
-        return all(topic.is_settled for topic in self._topics.values())
+        return all(topic.has_ended for topic in self._topics.values())
 
     def statuses(self, now_s: float) -> tuple[TopicStatus, ...]:
         return tuple(_status(topic, now_s) for _, topic in sorted(self._topics.items()))
@@ -197,4 +203,4 @@ def _state(topic: _Topic, lag_ms: int) -> str:
         return FAILING
     if lag_ms > 2 * topic.table.settings.commit_interval_ms + BEHIND_MS_MIN:
         return BEHIND
-    return UP_TO_DATE if topic.is_settled else WAITING
+    return UP_TO_DATE if topic.is_complete else WAITING

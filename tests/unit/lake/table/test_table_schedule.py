@@ -100,6 +100,26 @@ def test_pauses_after_errors_grow_and_end_with_a_change_or_a_success() -> None:
     assert clock.state() == "up to date"
 
 
+def test_a_table_with_records_left_is_not_up_to_date() -> None:
+    """Neither after an error nor after a complete turn."""
+    clock = Clock(**declared("a"))
+    assert clock.state() == "waiting"
+    clock.finish(*clock.due(), error="the store is down")
+    assert clock.schedule.is_settled
+    clock.now_s = 2
+    clock.finish(*clock.due(), remaining=7)
+    assert clock.state() == "waiting"
+    clock.finish(*clock.due())
+    assert clock.state() == "up to date"
+    clock.now_s = 62
+    clock.finish(*clock.due(), remaining=7)
+    assert clock.state() == "waiting"
+    clock.now_s = 240
+    assert clock.state() == "behind"
+    clock.finish(*clock.due())
+    assert clock.state() == "up to date"
+
+
 def test_a_result_of_an_earlier_declaration_is_dropped() -> None:
     clock = Clock(**declared("a"))
     (old,) = clock.due()
