@@ -18,7 +18,13 @@ _METADATA: Final = "penstock.options"
 _PREFIX: Final = "option."
 """Spark adds each option of a table once more with this prefix, besides properties of its own."""
 
-_SECRET: Final = re.compile(r"password|secret|jaas|token$|keystore\.key$|key\.pem$|bearer\.config$")
+_SECRET: Final = re.compile(
+    r"password|passphrase|passwd|secret|jaas|token(?!\.endpoint)|user[._-]?info|credentials?$"
+    r"|private[._-]?key(?!\.file)|(?:access|api)[._-]?key|keystore\.key$|key\.pem$"
+    r"|bearer\.config$",
+    re.IGNORECASE,
+)
+"""Parts of the names of options with secrets."""
 
 
 def table_options(options: Mapping[str, str]) -> dict[str, str]:

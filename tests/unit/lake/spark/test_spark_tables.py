@@ -28,6 +28,16 @@ def test_the_schema_of_a_table_contains_its_options() -> None:
     assert DefaultSource({}).reader(schema).partitions
 
 
+@pytest.mark.parametrize("name", [
+    "kafka.sasl.oauthbearer.token.endpoint.url",
+    "kafka.sasl.oauthbearer.assertion.private.key.file",
+    "kafka.basic.auth.credentials.source",
+    "kafka.ssl.truststore.certificates",
+])  # fmt: skip
+def test_options_of_tables_that_are_not_secret(name: str) -> None:
+    assert options_for(created(**OPTIONS, **{name: "x"}), {})[name] == "x"
+
+
 def test_the_schema_of_a_query_contains_no_options() -> None:
     schema = DefaultSource({**OPTIONS, "option.store": "s3://x"}).schema()
     assert [field.metadata for field in schema.fields] == [{}, {}]
@@ -42,6 +52,15 @@ def test_the_schema_of_a_query_contains_no_options() -> None:
     (OPTIONS | {"kafka.sasl.jaas.config": "x"}, "secrets: kafka.sasl.jaas.config"),
     (OPTIONS | {"kafka.sasl.oauthbearer.client.credentials.client.secret": "x"}, "secrets: kafka"),
     (OPTIONS | {"kafka.ssl.keystore.key": "x"}, "secrets: kafka.ssl.keystore.key"),
+    *(
+        (OPTIONS | {name: "x"}, f"secrets: {name.lower()}")
+        for name in (
+            *("kafka.basic.auth.user.info", "kafka.schema.registry.basic.auth.user.info"),
+            *("kafka.SASL.JAAS.Config", "kafka.ssl.truststore.password", "kafka.bearer.auth.token"),
+            *("kafka.delegation.tokens", "kafka.token.id", "kafka.private.key", "kafka.api_key"),
+            *("kafka.sasl.oauthbearer.assertion.private.key.passphrase", "kafka.aws.accessKeyId"),
+        )
+    ),
     (OPTIONS | {"store": "s3://key:secret@b/c"}, "secrets: store"),
     (OPTIONS | {"wal_store": "s3://b?endpoint=http://u:p@h"}, "secrets: wal_store"),
 ])  # fmt: skip
