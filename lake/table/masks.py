@@ -161,18 +161,17 @@ class Masking:
         kind = array.type
         if name == NULL:
             return pa.nulls(len(array), kind)
-        is_binary = bool(_types.is_binary(kind))
-        replaced: Callable[[Any], object]
         if name == REDACT:
-            replaced = lambda _: REDACTED.encode() if is_binary else REDACTED  # noqa: E731
-        elif name == LAST4:
-            replaced = _last4
-        elif is_binary:
+            redacted = pa.scalar(REDACTED, pa.string()).cast(kind)
+            return pc.if_else(array.is_valid(), redacted, pa.scalar(None, kind))
+        if name == LAST4:
+            return _last4(_texts(array))
+        replaced: Callable[[Any], object]
+        is_binary = bool(_types.is_binary(kind))
+        if is_binary:
             replaced = self._digest
         else:
             replaced = lambda value: self._digest(value.encode()).hex()  # noqa: E731
-            array = _texts(array)
-        if name == LAST4:
             array = _texts(array)
         values = [None if value is None else replaced(value) for value in array.to_pylist()]
         return pa.array(values, kind if is_binary else pa.string())
@@ -259,8 +258,10 @@ def _texts(array: Array) -> Array:
     return array.cast(pa.string())
 
 
-def _last4(value: str) -> str:
-    return HIDDEN + value[-4:] if len(value) >= _LAST4_CHARACTERS_MIN else HIDDEN
+def _last4(texts: Array) -> Array:
+    is_long = pc.greater_equal(pc.utf8_length(texts), _LAST4_CHARACTERS_MIN)
+    ends = pc.if_else(is_long, pc.utf8_slice_codeunits(texts, start=-4), "")
+    return pc.binary_join_element_wise(HIDDEN, ends, "")
 
 
 def _class_of(error: str | None) -> str | None:

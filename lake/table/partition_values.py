@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+import numpy as np
 import pyiceberg_core  # type: ignore[import-untyped]
 
 from penstock.base.partition_spec import (
@@ -89,7 +90,7 @@ def split_rows(rows: Table, fields: Sequence[PartitionField]) -> Iterator[tuple[
         return
     names = [str(index) for index in range(len(fields))]
     columns = [_values(field, rows) for field in fields]
-    positions = pa.array(range(rows.num_rows), pa.int64())
+    positions = pa.array(np.arange(rows.num_rows, dtype=np.int64))
     found = (
         pa.Table.from_arrays([*columns, positions], [*names, "row"])
         .group_by(names, use_threads=False)

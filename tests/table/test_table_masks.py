@@ -49,6 +49,8 @@ CASES: list[tuple[list[Any], Any, str, list[Any]]] = [
         ([1, 2, None], pa.int64(), "c=null", [None, None]),
         (["a", "4111111111111234", "1234567", "", None], pa.string(), "c=last4",
          ["****1234", "****", "****", None]),
+        (["éèàç1234", "äöü\U0001f600123", "1234567\u0301"], pa.string(), "c=last4",
+         ["****", "****567\u0301"]),
         ([1, 4111111111111234, 12, None], pa.int64(), "c=last4", ["****1234", "****", None]),
         (["a", "é", "", None], pa.string(), "c=hash",
          [digest("é".encode()).hex(), digest(b"").hex(), None]),
