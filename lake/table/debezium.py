@@ -69,7 +69,7 @@ class StructUnwrapper:
         self.struct = fields["after"]
 
     def row(self, value: memoryview, schema_id: int | None) -> _Json | None:
-        event = self._events.row(value, schema_id)
+        event: _Json = self._events.row(value, schema_id) or {}  # a null is no event
         if _is_delete(event.get("op")):
             return None
         after = cast("_Json | None", event.get("after"))
@@ -112,11 +112,11 @@ def _row_schema(text: bytes | str) -> str:
     properties = cast("_Json", root).get("properties") if isinstance(root, dict) else None
     if not isinstance(properties, dict) or not {"op", "after"} <= properties.keys():
         return msgspec.json.encode(root).decode()
-    after: Any = cast("_Json", properties)["after"]
-    choices: list[Any] = [
+    after = _object(cast("_Json", properties)["after"])
+    choices = [
         choice
         for name in ("oneOf", "anyOf")
-        for choice in cast("_Json", after).get(name, ())
+        for choice in map(_object, _list(after.get(name, [])))
         if choice.get("type") != "null"
     ]
     kept = {
@@ -125,3 +125,24 @@ def _row_schema(text: bytes | str) -> str:
         if name not in {"type", "properties", "required"}
     }
     return msgspec.json.encode(kept | (choices[0] if choices else after)).decode()
+
+
+def _object(schema: Any) -> _Json:  # noqa: ANN401 - any JSON
+    if not isinstance(schema, dict):
+        raise _invalid_after(schema)
+    return cast("_Json", schema)
+
+
+def _list(schemas: Any) -> list[Any]:  # noqa: ANN401 - any JSON
+    if not isinstance(schemas, list):
+        raise _invalid_after(schemas)
+    found: list[Any] = schemas
+    return found
+
+
+def _invalid_after(found: object) -> InvalidSchema:
+    text = msgspec.json.encode(found).decode()[:40]
+    return InvalidSchema(
+        f"the schema of after in Debezium's envelope contains {text}: it must be that of a row, an"
+        " object, or null and an object in oneOf"
+    )

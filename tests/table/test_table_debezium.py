@@ -150,6 +150,34 @@ def test_events_with_schemas_of_a_registry_are_unwrapped(
     assert "truncated" in errors[4]
 
 
+def test_a_null_instead_of_an_event_is_a_dead_letter(server: SchemaRegistryServer) -> None:
+    server.register("t-value", {"schema": json.dumps(AVRO)})
+    number = server.register("u-value", {"schema": json.dumps(["null", AVRO])})
+    value_format = ValueFormat.registered(RegistrySettings(server.url, retry_ms=0), "t-value")
+    ids, removed, errors = decode(value_format, [frame(number) + b"\x00"])
+    assert (ids, removed) == ([], [])
+    assert errors[0]
+
+
+AFTER: list[Any] = [
+    True,
+    [],
+    None,
+    "row",
+    {"oneOf": {"type": "null"}},
+    {"anyOf": [{"type": "null"}, True]},
+    {"oneOf": ["null", "row"]},
+    {"oneOf": 1},
+]
+
+
+@pytest.mark.parametrize("after", AFTER, ids=str)
+def test_an_envelope_without_the_schema_of_a_row_is_refused(after: Any) -> None:
+    envelope = {"type": "object", "properties": {"op": {"type": "string"}, "after": after}}
+    with pytest.raises(InvalidSchema, match="schema of after in Debezium's envelope"):
+        decoder_of(ValueFormat("json", json.dumps(envelope).encode(), unwrap="debezium"))
+
+
 def test_other_schemas_and_modes_are_refused() -> None:
     plain = {"type": "record", "name": "x", "fields": [{"name": "id", "type": "long"}]}
     given = ValueFormat("avro", json.dumps(plain).encode(), unwrap="debezium")
