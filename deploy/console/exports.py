@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.base.errors import StreamError
-from penstock.base.table_configs import is_enabled
 from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.console.bucket import need_store
+from penstock.deploy.console.views import is_internal
 from penstock.deploy.errors import UsageError
-from penstock.lake.manifest.table_status import ExportView, exports_of, read_statuses
+from penstock.lake.manifest.table_status import (
+    ExportView,
+    declares_table,
+    exports_of,
+    read_statuses,
+)
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.url import open_store
 
@@ -31,7 +36,12 @@ def enabled_in(image: MetadataImage, sees: Callable[[str], bool]) -> dict[str, s
     return {
         topic.name: str(topic.topic_id)
         for topic in image.topics
-        if sees(topic.name) and is_enabled(image.configs.topic(topic.name))
+        if sees(topic.name)
+        and declares_table(
+            topic.name,
+            image.configs.topic(topic.name),
+            is_internal=is_internal(topic.name),
+        )
     }
 
 

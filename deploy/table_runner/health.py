@@ -2,21 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from penstock.lake.manifest.table_status import RunnerStatus
+from penstock.lake.manifest.table_status import RunnerState
 
 STUCK_S: Final = 600.0
 """More than any wait in the main thread of the runner, which has deadlines of 300 s."""
-
-
-class RunnerState(Protocol):
-    """What a runner shows to other threads."""
-
-    status: RunnerStatus
-    turned_at_s: float
-    is_started: bool
-    status_error: str
 
 
 class RunnerHealth:

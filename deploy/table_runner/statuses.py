@@ -3,12 +3,16 @@
 import asyncio
 import time
 
-from penstock.base.table_configs import is_enabled
 from penstock.deploy.output import iso_time, print_table, say
-from penstock.lake.manifest.table_status import ExportView, exports_of, read_statuses
+from penstock.lake.manifest.table_status import (
+    ExportView,
+    declares_table,
+    exports_of,
+    read_statuses,
+)
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.url import open_store
-from penstock.stream.format.manifest.model import ManifestRoot, split_name
+from penstock.stream.format.manifest.model import ManifestRoot
 
 _COLUMNS = ("topic", "table", "state", "lag", "records left", "last commit", "rows", "dead letters")
 TIMEOUT_S = 60.0
@@ -37,7 +41,7 @@ def enabled_in(root: ManifestRoot) -> dict[str, str]:
     return {
         topic.name: str(topic.topic_id)
         for topic in root.topics
-        if is_enabled(topic.configs) and not split_name(topic.name)[1] and not topic.is_internal
+        if declares_table(topic.name, topic.configs, is_internal=topic.is_internal)
     }
 
 

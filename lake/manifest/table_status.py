@@ -6,14 +6,17 @@ depends on it: what a table contains is in the table.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from penstock.base.log import get_logger
+from penstock.base.table_configs import is_enabled
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.format.keys import table_status_key, table_status_prefix
+from penstock.stream.format.manifest.model import split_name
 
 RUNNERS_MAX: Final = 100
 """Readers take this many statuses, the newest ones: those of runners that were renamed remain."""
@@ -77,6 +80,18 @@ class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
         return self.stopped or now_ms - self.updated_ms > STALE_MS
 
 
+@dataclass(slots=True)
+class RunnerState:
+    """What other threads may read: each attribute is replaced, never changed."""
+
+    status: RunnerStatus
+    turned_at_s: float
+    """When the main thread of the runner was last seen."""
+
+    is_started: bool = False
+    status_error: str = ""
+
+
 class ExportView(msgspec.Struct, frozen=True, kw_only=True):
     """The export of one topic for display. `runner` is empty if none has exported it; times are
     negative if there is none.
@@ -96,6 +111,11 @@ class ExportView(msgspec.Struct, frozen=True, kw_only=True):
     rejected: int = 0
     skipped: int = 0
     error: str = ""
+
+
+def declares_table(name: str, configs: Mapping[str, str], *, is_internal: bool) -> bool:
+    """Return whether a topic is exported. Internal topics and snapshots are not."""
+    return is_enabled(configs) and not is_internal and not split_name(name)[1]
 
 
 async def write_status(store: ObjectStore, cluster_id: str, status: RunnerStatus) -> None:

@@ -17,8 +17,8 @@ from penstock.base.table_configs import (
     UPSERT,
     TableSettings,
     is_avro,
-    is_enabled,
 )
+from penstock.lake.manifest.table_status import declares_table
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
 from penstock.lake.table.masks import Masking, parse_masks
 from penstock.lake.table.sync import SyncOptions
@@ -27,7 +27,7 @@ from penstock.lake.table.values import ValueFormat
 from penstock.lake.table.warehouse import table_name_of
 from penstock.protocol.registry.model import StoredSchema
 from penstock.protocol.registry.settings import RegistrySettings
-from penstock.stream.format.manifest.model import TopicEntry, split_name
+from penstock.stream.format.manifest.model import TopicEntry
 
 VALUE_SCHEMA: Final = "penstock.value.schema"
 VALUE_SCHEMA_TYPE: Final = "penstock.value.schema.type"
@@ -95,8 +95,7 @@ def declared_tables(topics: Iterable[TopicEntry]) -> dict[str, DeclaredTable]:
     """Return the enabled tables by topic. Internal topics and snapshots have none."""
     found: dict[str, DeclaredTable] = {}
     for entry in topics:
-        _, snapshot = split_name(entry.name)
-        if is_enabled(entry.configs) and not entry.is_internal and not snapshot:
+        if declares_table(entry.name, entry.configs, is_internal=entry.is_internal):
             try:
                 found[entry.name] = _declared(entry, TableSettings.from_configs(entry.configs))
             except ValueError as error:  # stops this topic alone

@@ -19,6 +19,7 @@ from penstock.base.version import VERSION
 from penstock.lake.arrow.background import background
 from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.manifest.table_status import (
+    RunnerState,
     RunnerStatus,
     TopicStatus,
     read_statuses,
@@ -80,18 +81,6 @@ class RunnerOptions:
 
     discovery_s: float = 5.0
     """Time between two looks at the topics of the cluster."""
-
-
-@dataclass(slots=True)
-class RunnerState:
-    """What other threads may read: each attribute is replaced, never changed."""
-
-    status: RunnerStatus
-    turned_at_s: float
-    """When the main thread of the runner was last seen."""
-
-    is_started: bool = False
-    status_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
