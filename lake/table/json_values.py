@@ -25,6 +25,19 @@ _INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 _FLOAT32: Final = msgspec.Meta(ge=-3.4028235e38, le=3.4028235e38)
 """Larger numbers would become infinite."""
 
+
+class _TimeOfDay(dt.time):
+    """A time without an offset, or with that of UTC: columns have none, so another is an error."""
+
+
+def _from_text(kind: Any, text: Any) -> _TimeOfDay:  # noqa: ANN401 - of msgspec
+    assert kind is _TimeOfDay
+    time = msgspec.convert(text, dt.time)
+    if time.utcoffset():
+        raise ValueError(f"expected a time in UTC, got {text}")
+    return _TimeOfDay(time.hour, time.minute, time.second, time.microsecond)
+
+
 _SCALARS: Final[dict[tuple[str, str], tuple[Any, Any]]] = {
     ("string", ""): (str, pa.string()),
     ("string", "date-time"): (
@@ -32,7 +45,7 @@ _SCALARS: Final[dict[tuple[str, str], tuple[Any, Any]]] = {
         pa.timestamp("us", tz="UTC"),
     ),
     ("string", "date"): (dt.date, pa.date32()),
-    ("string", "time"): (dt.time, pa.time64("us")),
+    ("string", "time"): (_TimeOfDay, pa.time64("us")),
     ("string", "base64"): (bytes, pa.binary()),
     ("integer", ""): (Annotated[int, _INT64], pa.int64()),
     ("integer", "int32"): (Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)], pa.int32()),
@@ -58,7 +71,9 @@ class JsonDecoder:
             references = {name: _document(text) for name, text in columns.references}
         root = _document(columns.text if isinstance(columns, StoredSchema) else columns)
         kind, self.struct = _Types(references).root(root)
-        self._decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(kind)
+        self._decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(
+            kind, dec_hook=_from_text
+        )
         self._writers = None if find is None else Writers("json", find, lambda _: True)
 
     def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
