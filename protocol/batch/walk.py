@@ -129,8 +129,8 @@ class Walker:
 
     def lz4_frame(self, data: memoryview) -> PlainSize | None:
         """Return the decompressed size, or None if the bytes are not one lz4 frame that Kafka can
-        read: with independent blocks, without a dictionary, without trailing bytes. Does not check
-        checksums.
+        read: with independent blocks, without a dictionary, empty blocks and trailing bytes. Does
+        not check checksums.
         """
         if _native is None or not data:
             return lz4_frame_in_python(data)
@@ -245,6 +245,8 @@ def lz4_frame_in_python(data: Buffer) -> PlainSize | None:
         if not word:
             return PlainSize(before, most) if len(frame) - at == behind_frame else None
         length = word & 0x7FFFFFFF
+        if not length:
+            return None  # Java's clients take it for the end of the frame
         at += length + behind_block
         before = most
         most += min(256 << (sizes >> 3), length if word >> 31 else _LZ4_RATIO_MAX * length)

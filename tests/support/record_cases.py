@@ -365,6 +365,12 @@ def _lz4(
     return _LZ4_MAGIC + head + bytes([found]) + body + end
 
 
+def _lz4_of_nothing() -> bytes:
+    """Return a frame whose first block is compressed and has no bytes of data."""
+    frame = _lz4(record(), record(1))
+    return frame[:7] + b"\1\0\0\0\0" + frame[7:]
+
+
 def xxh32(data: bytes, seed: int = 0) -> int:
     """Return the checksum that lz4 frames use."""
     p1, p2, p3, p4, p5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
@@ -489,6 +495,10 @@ FRAMINGS: Final = (
     Framing("lz4, linked flag", L, _lz4(_TWO, flags=0x40)),
     Framing("lz4, blocks as they are", L, _lz4(_FIRST, _SECOND)),
     Framing("lz4, split in a record", L, _lz4(_TWO[:5], _TWO[5:])),
+    Framing("lz4, an empty block", L, _lz4(_FIRST, b"", _SECOND)),
+    Framing("lz4, an empty block in a record", L, _lz4(_TWO[:5], b"", _TWO[5:])),
+    Framing("lz4, an empty block behind", L, _lz4(_TWO, b"")),
+    Framing("lz4, a compressed block of nothing", L, _lz4_of_nothing()),
     Framing("lz4, block checksums", L, _lz4(_TWO, flags=0x70)),
     Framing("lz4, bad block checksum", L, _lz4(_TWO, flags=0x70)[:-5] + b"\0" + bytes(4)),
     Framing(
@@ -687,6 +697,9 @@ OUTCOMES: Final = {
     "lz4, noise behind": Outcome(BAD, kafka=NONE, why=BEHIND),
     "lz4, linked blocks": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
     "lz4, linked flag": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
+    "lz4, an empty block": Outcome(BAD),
+    "lz4, an empty block in a record": Outcome(BAD),
+    "lz4, an empty block behind": Outcome(BAD, kafka=NONE, why=BEHIND),
     "lz4, bad block checksum": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
     "lz4, bad content checksum": Outcome(BAD, kafka=NONE, why=CHECKSUM),
     "lz4, wrong content size": Outcome(BAD, kafka=NONE, why=CHECKSUM),

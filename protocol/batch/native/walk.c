@@ -348,6 +348,8 @@ int64_t penstock_lz4_frame(int64_t *job) {
             job[BEFORE_BYTES] = before;
             return stop - at != behind_frame;
         }
+        /* Java's clients take an uncompressed block of no bytes for the end of the frame. */
+        if (word == 0x80000000) return 1;
         int64_t length = word & 0x7FFFFFFF, plain = word >> 31 ? length : LZ4_RATIO_MAX * length;
         if (length + behind_block > stop - at) return 1;
         at += length + behind_block;
