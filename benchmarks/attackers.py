@@ -389,7 +389,7 @@ def _guesses_passwords(port: int) -> None:
     """Complete SCRAM logins with wrong passwords of an existing user."""
     handshake = _long(apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest("SCRAM-SHA-256"))
 
-    async def answered(
+    async def exchange(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame: bytes
     ) -> bytes:
         writer.write(frame)
@@ -408,11 +408,11 @@ def _guesses_passwords(port: int) -> None:
             )
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                await answered(reader, writer, handshake)
-                frame = await answered(reader, writer, token(client.first()))
+                await exchange(reader, writer, handshake)
+                frame = await exchange(reader, writer, token(client.first()))
                 decoder = Reader(memoryview(frame)[_RESPONSE_HEADER_BYTES:])
                 challenge = sasl_authenticate.decode_response(decoder, 2)
-                await answered(reader, writer, token(client.final(bytes(challenge.auth_bytes))))
+                await exchange(reader, writer, token(client.final(bytes(challenge.auth_bytes))))
                 writer.close()
 
     async def every() -> None:

@@ -258,7 +258,7 @@ def small_requests_per_s(bootstrap: str, connections: int, seconds: float) -> fl
 
 def small_requests_over(sockets: Sequence[socket.socket], seconds: float) -> float:
     """Do the same over these connections, and close them."""
-    return _answers_per_s(sockets, seconds, _produce_frame(1, 100))
+    return _responses_per_s(sockets, seconds, _produce_frame(1, 100))
 
 
 def batches_over(sockets: Sequence[socket.socket], seconds: float) -> Rate:
@@ -266,11 +266,11 @@ def batches_over(sockets: Sequence[socket.socket], seconds: float) -> Rate:
     client does; librdkafka sends a seventh of the values of 1 KiB in records of their own.
     """
     count = 960
-    answers = _answers_per_s(sockets, seconds, _produce_frame(count, RECORD_BYTES))
-    return Rate(round(answers * seconds) * count, seconds)
+    responses = _responses_per_s(sockets, seconds, _produce_frame(count, RECORD_BYTES))
+    return Rate(round(responses * seconds) * count, seconds)
 
 
-def _answers_per_s(sockets: Sequence[socket.socket], seconds: float, frame: bytes) -> float:
+def _responses_per_s(sockets: Sequence[socket.socket], seconds: float, frame: bytes) -> float:
     selector = selectors.DefaultSelector()
     for connection in sockets:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -278,7 +278,7 @@ def _answers_per_s(sockets: Sequence[socket.socket], seconds: float, frame: byte
         _check(connection.recv(4_096))
         selector.register(connection, selectors.EVENT_READ)
         connection.sendall(frame)
-    answered = 0
+    responses_count = 0
     began = time.perf_counter()
     while (elapsed := time.perf_counter() - began) < seconds:
         for key, _ in selector.select(1):
@@ -286,11 +286,11 @@ def _answers_per_s(sockets: Sequence[socket.socket], seconds: float, frame: byte
             assert isinstance(connection, socket.socket)
             if not connection.recv(4_096):
                 raise RuntimeError("the server closed the connection")
-            answered += 1
+            responses_count += 1
             connection.sendall(frame)
     for connection in sockets:
         connection.close()
-    return answered / elapsed
+    return responses_count / elapsed
 
 
 def _check(reply: bytes) -> None:

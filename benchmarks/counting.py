@@ -24,7 +24,7 @@ async def _put_if_absent(self: Any, key: str, body: Body) -> str:  # noqa: ANN40
 
 
 _COUNTING: Final[Mapping[tuple[type, str], Any]] = {
-    (RequestMeter, "answered"): _nothing,
+    (RequestMeter, "responded"): _nothing,
     (RequestMeter, "failed"): _nothing,
     (LatencyHistogram, "observe"): _nothing,
     (MeteredStore, "put"): _put,

@@ -223,7 +223,7 @@ def sql(machine: Machine) -> Timed:
     took_s = time.monotonic() - began
     if str(_RECORDS) not in seen:
         raise StepFailed(f"SQL did not count {_RECORDS} records: {seen!r}")
-    return Timed("SQL answer", 10, took_s, 1)
+    return Timed("SQL result", 10, took_s, 1)
 
 
 def pytest(machine: Machine) -> Timed:

@@ -133,12 +133,12 @@ def _small_requests(seconds: float, pairs_count: int) -> tuple[float, float]:
         clients.create_topic(system.bootstrap)
         clients.produce_for(system.bootstrap, 0.1)
 
-        def answered() -> float:
+        def requests_per_s() -> float:
             return clients.small_requests_per_s(system.bootstrap, 8, seconds)
 
         return _median(
             [
-                _pair(system, port, answered, bare_first=number % 2 == 0)
+                _pair(system, port, requests_per_s, bare_first=number % 2 == 0)
                 for number in range(pairs_count)
             ]
         )

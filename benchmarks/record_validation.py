@@ -222,8 +222,8 @@ def _frame(topic: str, batch: bytes) -> bytes:
 
 def _send(connection: socket.socket, frame: bytes) -> None:
     sent = 0
-    for answered in range(REQUESTS):
-        while sent < min(REQUESTS, answered + IN_FLIGHT):
+    for received in range(REQUESTS):
+        while sent < min(REQUESTS, received + IN_FLIGHT):
             connection.sendall(frame)
             sent += 1
         size = int.from_bytes(_read(connection, 4), "big")

@@ -35,7 +35,7 @@ class SinkConnection(asyncio.BufferedProtocol):
         self._buffer = bytearray(BUFFER_BYTES)
         self._start = 0
         self._end = 0
-        self._produce_answer: bytearray | None = None
+        self._produce_response: bytearray | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop transports are not subclasses of asyncio.Transport.
@@ -61,19 +61,19 @@ class SinkConnection(asyncio.BufferedProtocol):
             size = _SIZE.unpack_from(self._buffer, self._start)[0] + 4
             if self._end - self._start < size:
                 return
-            self._answer(self._start, size)
+            self._respond(self._start, size)
             self._start += size
 
-    def _answer(self, start: int, size: int) -> None:
+    def _respond(self, start: int, size: int) -> None:
         _, key, version, correlation_id = _HEAD.unpack_from(self._buffer, start)
-        if key == apis.PRODUCE.key and self._produce_answer is not None:
-            _SIZE.pack_into(self._produce_answer, 4, correlation_id)
-            self._write(bytes(self._produce_answer))
+        if key == apis.PRODUCE.key and self._produce_response is not None:
+            _SIZE.pack_into(self._produce_response, 4, correlation_id)
+            self._write(bytes(self._produce_response))
             return
         frame = memoryview(bytes(self._buffer[start + 4 : start + size]))
         if key == apis.PRODUCE.key:
-            self._produce_answer = bytearray(self._first_produce(frame, version, correlation_id))
-            self._write(bytes(self._produce_answer))
+            self._produce_response = bytearray(self._first_produce(frame, version, correlation_id))
+            self._write(bytes(self._produce_response))
         else:
             self._write(self._cold(frame, key, version, correlation_id))
 

@@ -47,7 +47,7 @@ def sql() -> list[Measure]:
         size_mb = rows.stat().st_size / 1e6
     topic_s, file_s = sorted(pairs, key=lambda pair: pair[1] / pair[0])[len(pairs) // 2]
     return [
-        Measure("penstock sql, flights by carrier, exec to answer", started, "s", 1.5, "lower"),
+        Measure("penstock sql, flights by carrier, exec to result", started, "s", 1.5, "lower"),
         Measure(
             "SQL on JSON in a topic / DuckDB's read_json of a file",
             size_mb / topic_s,

@@ -157,13 +157,13 @@ def _begun(client: WireClient) -> init_producer_id.InitProducerIdResponse:
         client,
         apis.FIND_COORDINATOR,
         find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=[_NAME]),
-        lambda answer: answer.coordinators[0].error_code,
+        lambda response: response.coordinators[0].error_code,
     )
     request = init_producer_id.InitProducerIdRequest(_NAME, 60_000)
-    answer: init_producer_id.InitProducerIdResponse = _send_request(
+    response: init_producer_id.InitProducerIdResponse = _send_request(
         client, apis.INIT_PRODUCER_ID, request
     )
-    return answer
+    return response
 
 
 def _records(producer_id: int, epoch: int, number: int) -> produce.ProduceRequest:
@@ -184,13 +184,13 @@ def _records(producer_id: int, epoch: int, number: int) -> produce.ProduceReques
     return produce.ProduceRequest(_NAME, -1, 30_000, [topic])
 
 
-def _add_code(answer: add_partitions_to_txn.AddPartitionsToTxnResponse) -> int:
-    (topic,) = answer.results_by_topic_v3_and_below
+def _add_code(response: add_partitions_to_txn.AddPartitionsToTxnResponse) -> int:
+    (topic,) = response.results_by_topic_v3_and_below
     return max(part.partition_error_code for part in topic.results_by_partition)
 
 
-def _produce_code(answer: produce.ProduceResponse) -> int:
-    codes = [part.error_code for part in answer.responses[0].partition_responses]
+def _produce_code(response: produce.ProduceResponse) -> int:
+    codes = [part.error_code for part in response.responses[0].partition_responses]
     return max(codes)
 
 
@@ -198,15 +198,15 @@ def _send_request(
     client: WireClient,
     api: ApiSpec,
     request: object,
-    code_of: Callable[[Any], int] = lambda answer: answer.error_code,
+    code_of: Callable[[Any], int] = lambda response: response.error_code,
 ) -> Any:  # noqa: ANN401 - each API has its own type
     """Retry until the response has no transient error."""
     deadline = time.perf_counter() + _TIMEOUT_S
     while True:
-        answer = client.send_request(api, request, object)
-        code = code_of(answer)
+        response = client.send_request(api, request, object)
+        code = code_of(response)
         if code == ErrorCode.NONE:
-            return answer
+            return response
         if code not in _PASSING or time.perf_counter() > deadline:
             raise RuntimeError(f"{api.name} gets {known_code(code).name}")
         time.sleep(0.001)

@@ -95,7 +95,7 @@ async def _try(listener: Listener, own: OwnConnection) -> str:
     except TimeoutError:
         return f"no response within {_ATTEMPT_S:g} s"
     except asyncio.IncompleteReadError:
-        return "the peer closed the connection without an answer"
+        return "the peer closed the connection without a response"
     except SSLCertVerificationError as error:
         return (
             f"the certificate does not fit: {error.verify_message}. It must name the advertised"

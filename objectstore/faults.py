@@ -30,7 +30,7 @@ class Fault(Enum):
 
     THROTTLED = "503 SlowDown, nothing was done"
     RESET = "the connection broke before the store did anything"
-    LOST_RESPONSE = "the store did it, the answer got lost"
+    LOST_RESPONSE = "the store did it, the response got lost"
     CONFLICT = "409 of a conditional write, nothing was done"
     DENIED = "403"
     TRUNCATED = "a read gives fewer bytes than the object has"

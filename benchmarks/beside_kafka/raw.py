@@ -94,7 +94,7 @@ class TailConsumer:
     """Fetch one partition from its beginning. end: the offset after the last received record."""
 
     def __init__(self, bootstrap: str, topic: str, *, wait_ms: int = 500) -> None:
-        self.end = self.received_bytes = self.answers_count = 0
+        self.end = self.received_bytes = self.responses_count = 0
         self._connection = _Connection(_Connection.to(bootstrap))
         partition = fetch.FetchPartition(
             partition=0, fetch_offset=_PLACEHOLDER, partition_max_bytes=_FETCH_BYTES_MAX
@@ -130,7 +130,7 @@ class TailConsumer:
         partition = response.responses[0].partitions[0]
         if partition.error_code:
             raise _RefusedRead(f"Fetch: error {partition.error_code}")
-        self.answers_count += 1
+        self.responses_count += 1
         before, records = self.end, memoryview(partition.records or b"")
         at = 0
         while at + _BATCH_BYTES <= len(records):
@@ -194,7 +194,7 @@ def until_led(bootstrap: str, topic: str) -> None:
         reader = TailConsumer(bootstrap, topic, wait_ms=0)
         try:
             reader.send_request()
-            while reader.answers_count == 0:
+            while reader.responses_count == 0:
                 reader.read()
         except _RefusedRead:
             time.sleep(0.02)

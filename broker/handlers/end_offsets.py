@@ -40,14 +40,14 @@ async def end_offsets(
     peers = node.connect_peers()
     try:
         async with asyncio.timeout(VERIFY_TIMEOUT_S):
-            answers = await asyncio.gather(
+            responses = await asyncio.gather(
                 *(_send_request(peers, leader, wanted) for leader, wanted in by_leader.items())
             )
     except TimeoutError:
         return found
     finally:
         peers.close()
-    for response in answers:
+    for response in responses:
         found.update(response)
     return found
 

@@ -76,15 +76,15 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     if request.timeout_ms > 0:
         timeout_s = min(timeout_s, request.timeout_ms / 1_000)
 
-    answers: dict[str, dict[int, ListOffsetsPartitionResponse]] = {
+    responses: dict[str, dict[int, ListOffsetsPartitionResponse]] = {
         topic.name: {} for topic in request.topics
     }
-    unanswered: dict[tuple[str, int], ListOffsetsPartition] = {}
+    pending: dict[tuple[str, int], ListOffsetsPartition] = {}
     async for name, wanted in sliced(_wanted(request.topics)):
-        index, of_topic = wanted.partition_index, answers[name]
+        index, of_topic = wanted.partition_index, responses[name]
         if index in of_topic:
             of_topic[index] = ListOffsetsPartitionResponse(index, ErrorCode.INVALID_REQUEST)
-            unanswered.pop((name, index), None)
+            pending.pop((name, index), None)
             continue
         of_topic[index] = response = ListOffsetsPartitionResponse(index)
         if request.isolation_level not in _ISOLATION_LEVELS:
@@ -96,7 +96,7 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
         else:
             partition = led_now(node, name, index)
             if partition is None or not _fill_in(response, partition, wanted, committed=committed):
-                unanswered[name, index] = wanted
+                pending[name, index] = wanted
 
     async def look_up(name: str, wanted: ListOffsetsPartition) -> None:
         async with limit:
@@ -104,16 +104,16 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
                 node,
                 name,
                 wanted,
-                answers[name][wanted.partition_index],
+                responses[name][wanted.partition_index],
                 committed=committed,
                 open_deadline=ctx.received_at + _WAIT_OPEN_S,
                 timeout_s=timeout_s,
             )
 
-    await gathered(look_up(name, wanted) for (name, _), wanted in unanswered.items())
+    await gathered(look_up(name, wanted) for (name, _), wanted in pending.items())
     topics = [
         ListOffsetsTopicResponse(name, list(of_topic.values()))
-        for name, of_topic in answers.items()
+        for name, of_topic in responses.items()
     ]
     return encode_response(ctx, ListOffsetsResponse(topics=topics))
 
@@ -148,7 +148,7 @@ async def _look_up(
     try:
         async with asyncio.timeout(timeout_s):
             found = await _search(node, partition, wanted.timestamp, _end(partition, committed))
-    except Exception as error:  # noqa: BLE001 - report the error of one partition, answer the others
+    except Exception as error:  # noqa: BLE001 - report the error of one partition, respond for the others
         response.error_code = code_of(error)
         return
     if not still_leads(node, partition):

@@ -38,7 +38,7 @@ async def handle_offset_for_leader_epoch(node: Node, ctx: RequestContext) -> Res
         [
             EpochEndOffset(ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.partition)
             if name in denied
-            else await _answer(node, deadline, name, wanted)
+            else await _response(node, deadline, name, wanted)
             async for name, wanted in sliced(every)
         ]
     )
@@ -49,7 +49,7 @@ async def handle_offset_for_leader_epoch(node: Node, ctx: RequestContext) -> Res
     return encode_response(ctx, OffsetForLeaderEpochResponse(topics=topics))
 
 
-async def _answer(
+async def _response(
     node: Node, deadline: float, topic_name: str, wanted: OffsetForLeaderPartition
 ) -> EpochEndOffset:
     response = EpochEndOffset(partition=wanted.partition)

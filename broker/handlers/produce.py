@@ -56,7 +56,7 @@ _ACKS: Final = frozenset({-1, 0, 1})
 def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> Awaitable[None] | None:
     """See `broker.requests.node.InlineHandler`.
 
-    Raises WireError; CannotAnswer without a session, and to report an error to a client with
+    Raises WireError; CannotRespond without a session, and to report an error to a client with
     acks=0.
     """
     if not node.can_write():
@@ -458,11 +458,11 @@ class _ProduceCall:
         self._pending_count -= 1
         if self._pending_count == 0:
             if self._request.acks != _ACKS_NONE:
-                self._answer()
+                self._send_response()
             if self._trace is not None:
                 self._trace.ended(self._errors())
 
-    def _answer(self) -> None:
+    def _send_response(self) -> None:
         leaving: list[tuple[Partition, ProducePartitionResult]] = []
         for group, targets in self._groups:
             for outcome, result in zip(group.outcomes, targets, strict=True):
@@ -487,7 +487,7 @@ class _ProduceCall:
             endpoints = self._point_to_leaders(
                 [(partition.topic_name, result) for partition, result in leaving]
             )
-        throttle_ms = 0 if ctx.quota is None else self._throttle(ctx.quota, is_answered=True)
+        throttle_ms = 0 if ctx.quota is None else self._throttle(ctx.quota, has_response=True)
         response = ctx.correlation_id, ctx.api_version, self._results, throttle_ms, endpoints
         self._respond(
             encode_produce_response(*response)
@@ -535,14 +535,14 @@ class _ProduceCall:
         if names:
             raise CannotRespond(f"Produce request with acks=0 failed: {', '.join(names)}")
         if self._ctx.quota is not None:
-            self._throttle(self._ctx.quota, is_answered=False)
+            self._throttle(self._ctx.quota, has_response=False)
         self._respond(None)
 
-    def _throttle(self, quota: RequestQuota, *, is_answered: bool) -> int:
+    def _throttle(self, quota: RequestQuota, *, has_response: bool) -> int:
         """Count the request, and mute its connection if the client is throttled, before the
         response starts the next request.
         """
-        throttle_ms = quota.produced(len(self._ctx.frame), is_answered=is_answered)
+        throttle_ms = quota.produced(len(self._ctx.frame), has_response=has_response)
         if throttle_ms:
             self._ctx.connection.mute(throttle_ms)
         return throttle_ms

@@ -128,13 +128,13 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
             for target, problem in zip(targets, problems, strict=True)
         )
     )
-    answers = [
+    responses = [
         alter.ReassignableTopicResponse(topic.name, list(islice(parts, len(topic.partitions))))
         for topic in request.topics
     ]
     changed = [
         f"{topic.name}-{part.partition_index}"
-        for topic in answers
+        for topic in responses
         for part in topic.partitions
         if not part.error_code
     ]
@@ -144,7 +144,7 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
         alter.AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change,
             error_message=None,
-            responses=answers,
+            responses=responses,
         ),
     )
 

@@ -389,7 +389,7 @@ async def _commit_offsets(
     ):
         # The coordinator of the group or the log decides.
         return await commit(verification.required_guard(node, transactional_id, adds=adds))
-    response = await verification.answer(node, transactional_id, found, producer, adds=adds)
+    response = await verification.verify(node, transactional_id, found, producer, adds=adds)
     if isinstance(response, ErrorCode):
         code = verification.refusal_of_commit(response, ctx.api_version)
         return dict.fromkeys(offsets, code)

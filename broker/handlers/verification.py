@@ -91,7 +91,7 @@ def send_request(
     if guard is None or is_new:
         guard = verifications.begin(producer.producer_id, producer.producer_epoch, adds=adds)
     own = guard
-    if own.is_answered:
+    if own.is_verified:
         admitted(own)
         return
     own.waiting.append(admitted)
@@ -115,18 +115,18 @@ class _Question:
         self.node.verifier.send_request(
             Membership(self.transactional_id, self.producer, adds=self.guard.adds),
             (self.partition.topic_name, self.partition.index),
-            self._answered,
+            self._resolve,
         )
 
-    def _answered(self, code: ErrorCode) -> None:
+    def _resolve(self, code: ErrorCode) -> None:
         verifications = self.partition.log.verifications
         if code is ErrorCode.NONE and verifications.must_verify_again(self.guard):
             self.send_request()
         elif self.guard.waiting:
-            verifications.answered(self.guard, code)
+            verifications.resolve(self.guard, code)
 
 
-async def answer(
+async def verify(
     node: Node,
     transactional_id: str,
     partition: Partition,

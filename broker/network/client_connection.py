@@ -390,7 +390,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = self._order.open(len(frame))
         # While requests are pending here, nothing is read, so this one was complete when the last
         # bytes arrived, or before.
-        respond = partial(self._answer, slot, self._api_key(frame), self.last_bytes_at)
+        respond = partial(self._respond, slot, self._api_key(frame), self.last_bytes_at)
         try:
             coroutine = self._server.dispatcher.start(self, frame, respond)
         except (WireError, CannotRespond) as error:
@@ -415,12 +415,12 @@ class Connection(asyncio.BufferedProtocol):
             self._task = None
         respond(response)
 
-    def _answer(
+    def _respond(
         self, slot: ResponseSlot, api_key: int, received_at: float, response: Response
     ) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        self._server.requests.answered(api_key, self._now() - received_at)
+        self._server.requests.responded(api_key, self._now() - received_at)
         ready = self._order.fill(slot, _buffers(response))
         if ready:
             self._send(ready)

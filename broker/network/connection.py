@@ -174,7 +174,7 @@ class ResponseOrder:
 
         Raises AssertionError if the request already has a response, which is a bug.
         """
-        assert not slot.filled, "a request was answered twice"
+        assert not slot.filled, "a request got two responses"
         slot.filled = True
         self.request_bytes -= slot.request_bytes
         slots = self._slots

@@ -25,6 +25,6 @@ class Dispatcher(Protocol):
         self, connection: ConnectionInfo, frame: bytearray, respond: Respond
     ) -> Coroutine[Any, Any, Response] | None:
         """Handle a request: respond through `respond`, now or later, or return a coroutine to run.
-        Raises WireError, CannotAnswer.
+        Raises WireError, CannotRespond.
         """
         ...

@@ -26,7 +26,7 @@ class LongResponse(Struct, frozen=True):
 
 Response: TypeAlias = Buffer | Sequence[Buffer] | LongResponse | None
 """A complete frame with its size prefix, in one or more buffers (never joined). None: no response
-(acks=0). LongAnswer: from handlers only, never passed to a connection.
+(acks=0). LongResponse: from handlers only, never passed to a connection.
 """
 
 Respond: TypeAlias = Callable[[Response], None]

@@ -16,10 +16,10 @@ TIMED: Final = (apis.PRODUCE.key, apis.FETCH.key)
 class RequestMeter:
     """Request counters of one broker. They never decrease."""
 
-    __slots__ = ("answers", "errors", "latencies")
+    __slots__ = ("errors", "latencies", "responses")
 
     def __init__(self) -> None:
-        self.answers: Counter[int] = Counter()
+        self.responses: Counter[int] = Counter()
         """Responses by API key."""
         self.errors: Counter[tuple[int, int]] = Counter()
         """Error responses by API key and error code. A response with several errors counts its
@@ -30,8 +30,8 @@ class RequestMeter:
         durability.
         """
 
-    def answered(self, api_key: int, took_s: float) -> None:
-        self.answers[api_key] += 1
+    def responded(self, api_key: int, took_s: float) -> None:
+        self.responses[api_key] += 1
         latencies = self.latencies.get(api_key)
         if latencies is not None:
             latencies.observe(took_s * 1_000)

@@ -21,13 +21,13 @@ REQUESTS_MIN: Final = 50
 SLOW_S: Final = 0.02
 """Mean response time from which settings matter: stores in memory and on disk are faster."""
 IN_FLIGHT: Final = 5
-"""Most unanswered requests per connection of idempotent producers, and of Java by default."""
+"""Most in-flight requests per connection of idempotent producers, and of Java by default."""
 BATCH_BYTES: Final = 256 << 10
 LINGER_MS: Final = 50
 SMALL: Final = 0.25
 """Share of BATCH_BYTES below which requests are small."""
 FULL: Final = 0.8
-"""Share of the time in which IN_FLIGHT requests are unanswered."""
+"""Share of the time in which IN_FLIGHT requests are in flight."""
 MOST: Final = 0.8
 """Share of requests that have one batch."""
 FEW_RECORDS: Final = 10.0
@@ -177,7 +177,7 @@ def advice_for(window: Window, elapsed_s: float) -> Advice | None:
         return Advice(
             f"batch.size={BATCH_BYTES} linger.ms={LINGER_MS}",
             f"it waits for responses: {IN_FLIGHT} requests of {size_bytes / 1_000:,.1f} kB are"
-            f" unanswered most of the time, and a response takes {took_s * 1_000:,.0f} ms, so it"
+            f" in flight most of the time, and a response takes {took_s * 1_000:,.0f} ms, so it"
             f" sends {rate * size_bytes / 1_000:,.0f} kB/s; requests of {BATCH_BYTES / 1_000:,.0f}"
             f" kB allow up to {IN_FLIGHT * BATCH_BYTES / took_s / 1_000:,.0f} kB/s",
         )

@@ -21,8 +21,8 @@ class Guard:
     __slots__ = (
         "adds",
         "holders_count",
-        "is_answered",
         "is_stale",
+        "is_verified",
         "producer_epoch",
         "producer_id",
         "waiting",
@@ -36,7 +36,7 @@ class Guard:
         self.producer_epoch = producer_epoch
         self.adds = adds
         self.waiting: list[Admitted] = []
-        self.is_answered = False
+        self.is_verified = False
         """The transaction includes the partition; the holders of the guard are about to append."""
         self.holders_count = 0
         self.is_stale = False
@@ -87,14 +87,14 @@ class Verifications:
         is_stale, guard.is_stale = guard.is_stale, False
         return is_stale and self._guards.get((guard.producer_id, guard.producer_epoch)) is guard
 
-    def answered(self, guard: Guard, code: ErrorCode) -> None:
+    def resolve(self, guard: Guard, code: ErrorCode) -> None:
         """Admit or reject everything that waits for the response."""
-        guard.is_answered = code is ErrorCode.NONE
+        guard.is_verified = code is ErrorCode.NONE
         guard.holders_count += 1
         waiting, guard.waiting = guard.waiting, []
         try:
             for admitted in waiting:
-                admitted(guard if guard.is_answered else code)
+                admitted(guard if guard.is_verified else code)
         finally:
             self.release(guard)
 
@@ -112,7 +112,7 @@ class Verifications:
         for key, guard in list(self._guards.items()):
             if key[0] == producer_id:
                 guard.is_stale = True
-                if guard.is_answered:
+                if guard.is_verified:
                     del self._guards[key]
 
     def holds(self, guard: Guard, producer_id: int, producer_epoch: int) -> bool:

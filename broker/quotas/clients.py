@@ -260,7 +260,7 @@ class RequestQuota:
 
     # --- bytes ------------------------------------------------------------------------------------
 
-    def produced(self, size_bytes: int, *, is_answered: bool = True) -> int:
+    def produced(self, size_bytes: int, *, has_response: bool = True) -> int:
         """Count a Produce request and return its throttle time. The time of a request without a
         response does not count, as in Kafka.
         """
@@ -270,7 +270,7 @@ class RequestQuota:
             wait_ms = limit.use.add(size_bytes, limit.bound, now_ms)
             if wait_ms:
                 self._wait(PRODUCER_BYTE_RATE, wait_ms)
-        self._settle(now_ms, counts_time=is_answered)
+        self._settle(now_ms, counts_time=has_response)
         return self.throttle_ms
 
     def fetch_bytes_max(self, wanted_bytes: int) -> int:

@@ -137,7 +137,7 @@ class RequestDispatcher:
     def start(
         self, connection: ConnectionInfo, frame: bytearray, respond: Respond
     ) -> Coroutine[Any, Any, Response] | None:
-        """See `broker.network.dispatcher.Dispatcher`. Raises WireError and CannotAnswer, which
+        """See `broker.network.dispatcher.Dispatcher`. Raises WireError and CannotRespond, which
         close the connection.
         """
         header = framing.parse_header(frame)
@@ -170,7 +170,7 @@ class RequestDispatcher:
         except LongRequest as long:
             work = self._respond_long(handler, ctx, long.decode)
             return work_of(ctx, self._finish(handler, ctx, work))
-        except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes an answer
+        except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes a response
             respond(self._failed(ctx, error))
             return None
         if not isinstance(response, _AT_ONCE) and isinstance(response, Awaitable):
@@ -238,7 +238,7 @@ class RequestDispatcher:
                 return await self._respond_long(handler, ctx, long.decode)
         except (WireError, CannotRespond):
             raise
-        except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes an answer
+        except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes a response
             return self._failed(ctx, error)
 
     def _failed(self, ctx: RequestContext, error: Exception) -> Response:
@@ -270,13 +270,13 @@ class RequestDispatcher:
 
 async def _as_task(handler: InlineHandler, node: Node, ctx: RequestContext) -> Response:
     """Run a handler that responds through a callback, and return its response."""
-    answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    responded: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
     def respond(response: Response) -> None:
-        if not answered.done():  # the connection may have closed
-            answered.set_result(response)
+        if not responded.done():  # the connection may have closed
+            responded.set_result(response)
 
     work = handler(node, ctx, respond)
     if work is not None:
         await work
-    return await answered
+    return await responded

@@ -110,13 +110,13 @@ class SameWait(Struct, eq=False):
                 self.pass_on()
             raise
 
-    def settle(self, answer: SharedResponse | None) -> None:
+    def settle(self, response: SharedResponse | None) -> None:
         """Respond to all followers; None: they have to look up the log themselves."""
         self.fetches.forget(self)
         followers, self.followers = self.followers, None
         for followed in followers or ():
             if not followed.done():
-                followed.set_result(answer)
+                followed.set_result(response)
 
     def pass_on(self) -> None:
         """Make the first follower the leader."""
@@ -142,11 +142,11 @@ class SameFetches:
         self._waits: dict[SameKey, SameWait] = {}
         self._call_soon = asyncio.get_running_loop().call_soon
 
-    def note(self, key: SameKey, answer: SharedResponse | None) -> None:
+    def note(self, key: SameKey, response: SharedResponse | None) -> None:
         """Keep a response until the end of the event loop iteration. None: the fetch will wait."""
         if not self._turn:
             self._call_soon(self._turn.clear)
-        self._turn[key] = answer
+        self._turn[key] = response
 
     def may_recur(self, key: SameKey) -> bool:
         """Return whether identical requests are likely, because there were some recently. Otherwise
@@ -163,7 +163,7 @@ class SameFetches:
         self._trust_count -= 1
         return True
 
-    def answer(self, key: SameKey) -> SharedResponse | None:
+    def response(self, key: SameKey) -> SharedResponse | None:
         return self._turn.get(key)
 
     def will_wait(self, key: SameKey) -> bool:

@@ -20,7 +20,7 @@ _CLOSED: Final = frozenset({apis.DESCRIBE_CLUSTER.key, apis.FIND_COORDINATOR.key
 
 def check_session(node: Node, ctx: RequestContext) -> None:
     """Without a session, close the connection of a client that looks up leaders or coordinators, so
-    that it uses another broker. Raises CannotAnswer.
+    that it uses another broker. Raises CannotRespond.
 
     Metadata is still served, from an outdated image, because a client that only knows this broker
     must learn about others. The response does not list this broker as a leader, and the connection

@@ -53,7 +53,7 @@ class RequestLimits:
             return respond
         ctx.quota = quota = RequestQuota(self.quotas, client, self._clock, self._busy_clock)
         # Produce, the most frequent request, settles its quota itself.
-        return respond if key == _PRODUCE else partial(_answer, ctx, quota, respond)
+        return respond if key == _PRODUCE else partial(_respond, ctx, quota, respond)
 
 
 def is_of_brokers(ctx: RequestContext) -> bool:
@@ -74,7 +74,9 @@ def work_of(
     return work if ctx.quota is None else _CountedWork(work, ctx, ctx.quota)
 
 
-def _answer(ctx: RequestContext, quota: RequestQuota, respond: Respond, response: Response) -> None:
+def _respond(
+    ctx: RequestContext, quota: RequestQuota, respond: Respond, response: Response
+) -> None:
     respond(_settled(ctx, quota, response))
 
 

@@ -75,11 +75,11 @@ class CheckProcess:
                 self._lanes[topic] = lane
             if waiting.done.cancelled():
                 continue
-            verdict = await self._answer(waiting.request)
+            verdict = await self._request_verdict(waiting.request)
             if not waiting.done.cancelled():
                 waiting.done.set_result(verdict)
 
-    async def _answer(self, request: Request) -> Verdict:
+    async def _request_verdict(self, request: Request) -> Verdict:
         now_s = asyncio.get_running_loop().time
         if now_s() < self._paused_until_s:
             return Verdict(messages.UNAVAILABLE, "the process that checks records has failed")

@@ -84,7 +84,7 @@ class RecordCheck:
         self._registered = _Registered()
         self._inflater = ReusingInflater()
 
-    def answer(self, request: CheckSchema | CheckBatch) -> Verdict:
+    def check(self, request: CheckSchema | CheckBatch) -> Verdict:
         """Return the verdict. Does not raise."""
         try:
             if isinstance(request, CheckSchema):

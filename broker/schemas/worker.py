@@ -26,7 +26,7 @@ _STDIN: Final = 0
 
 def main() -> None:
     check = RecordCheck()
-    serve(lambda request: encode(check.answer(decode_request(request))))
+    serve(lambda request: encode(check.check(decode_request(request))))
 
 
 def serve(response: Callable[[bytearray], bytes]) -> None:

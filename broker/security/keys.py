@@ -103,7 +103,7 @@ class TokenKeys:
                 keys = await asyncio.to_thread(parse_keys, document)
         except TimeoutError:
             self._log_failure(f"no complete document within {self._read_timeout_s} s")
-        except Exception as error:  # noqa: BLE001 - the boundary: the old keys stay, whatever the endpoint answers
+        except Exception as error:  # noqa: BLE001 - the boundary: the old keys stay, whatever the endpoint responds
             reason = str(error) or type(error).__name__
             self._log_failure(reason_of(reason, self._url, ca_setting="SSL_CERT_FILE"))
         else:

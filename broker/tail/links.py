@@ -292,7 +292,7 @@ class TailLinks:
         `_UNREACHABLE`.
         """
         request = link.session.request({}, leaves=True)
-        link.session.answered(await self._answer(self._peers, link, request))
+        link.session.take_response(await self._response(self._peers, link, request))
         await asyncio.sleep(link.backs_off_until - self._clock())
         for stream_id, read in list(link.unread.items()):
             if await self._is_readable(stream_id, read):
@@ -326,9 +326,9 @@ class TailLinks:
         """Request changes in the tails of the session. Raises the errors in `_UNREACHABLE`."""
         requested = {key: tail for key, tail in link.tails.items() if tail.is_known}
         request = link.session.request(requested)
-        response = await self._answer(self._peers, link, request)
+        response = await self._response(self._peers, link, request)
         link.is_reached, link.has_failed = True, False
-        if link.session.answered(response):
+        if link.session.take_response(response):
             self._take(link, requested, response)
         else:
             await asyncio.sleep(_RETRY_FIRST_MS / 1_000)
@@ -337,7 +337,9 @@ class TailLinks:
         """Request the tails that have no report yet."""
         try:
             while new := {key: tail for key, tail in link.tails.items() if not tail.is_known}:
-                response = await self._answer(self._first_peers, link, first_request(self._me, new))
+                response = await self._response(
+                    self._first_peers, link, first_request(self._me, new)
+                )
                 self._take(link, new, response)
                 if not any(tail.is_known or tail.is_over for tail in new.values()):
                     raise WireError("the leader did not report the requested tails")
@@ -347,7 +349,7 @@ class TailLinks:
             link.first = None
             link.has_news.set()
 
-    async def _answer(
+    async def _response(
         self, peers: PeerConnections, link: _Link, request: FetchRequest
     ) -> FetchResponse:
         async with asyncio.timeout(RESPONSE_MAX_S):

@@ -70,7 +70,7 @@ class TailSession:
             ],
         )
 
-    def answered(self, response: FetchResponse) -> bool:
+    def take_response(self, response: FetchResponse) -> bool:
         """Continue the session. Return False if it no longer exists: the response is empty."""
         if response.error_code:
             self.reset()

@@ -119,7 +119,7 @@ class Persist:
     """
 
     metadata: TransactionMetadata
-    answer: ErrorCode = ErrorCode.NONE
+    response: ErrorCode = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,12 +110,12 @@ class CoordinatorPeers:
         Raises PeerGone, OSError, EOFError, WireError.
         """
         if node_id == self._node.node_id:
-            answers = await asyncio.gather(
+            responses = await asyncio.gather(
                 *(self._respond_locally(item, partitions) for item, partitions in wanted.items())
             )
             return {
                 (item.transactional_id, partition): code
-                for item, codes in zip(wanted, answers, strict=True)
+                for item, codes in zip(wanted, responses, strict=True)
                 for partition, code in codes.items()
             }
         response = await self._peers.send_request(

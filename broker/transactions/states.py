@@ -190,11 +190,11 @@ class TransactionStates:
         """
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
-        def answer(code: ErrorCode) -> None:
+        def respond(code: ErrorCode) -> None:
             if not future.done():
                 future.set_result(code)
 
-        self.append(state, transaction, persist, answer)
+        self.append(state, transaction, persist, respond)
         return await future
 
     def append(
@@ -202,14 +202,14 @@ class TransactionStates:
         state: LoadedPartition,
         transaction: Transaction,
         persist: Persist,
-        answer: Callable[[ErrorCode], None],
+        respond: Callable[[ErrorCode], None],
     ) -> None:
-        """Write the change. `answer` is called with the result of `persist`, maybe before this
+        """Write the change. `respond` is called with the result of `persist`, maybe before this
         returns. If this broker leads all partitions, the markers are in the same group as the
         record of the completed transaction; otherwise they are sent once the outcome is durable.
         """
         if persist.metadata.state in PREPARED and self._end_at_once(
-            state, transaction, persist, answer
+            state, transaction, persist, respond
         ):
             return
         metadata = persist.metadata
@@ -223,7 +223,7 @@ class TransactionStates:
             if transaction.is_new or transaction.current.state is TransactionState.DEAD:
                 state.transactions.pop(metadata.transactional_id, None)
             state.wake_waiting(metadata.transactional_id)
-            answer(persist.answer if code is ErrorCode.NONE else _for_clients(code))
+            respond(persist.response if code is ErrorCode.NONE else _for_clients(code))
 
         self.shards.append(state.index, [self._record(metadata)], done)
 
@@ -237,7 +237,7 @@ class TransactionStates:
         state: LoadedPartition,
         transaction: Transaction,
         persist: Persist,
-        answer: Callable[[ErrorCode], None],
+        respond: Callable[[ErrorCode], None],
     ) -> bool:
         """Append the markers with the record of the completed transaction. Returns False if nothing
         was appended, because another broker is needed or they were rejected.
@@ -265,7 +265,7 @@ class TransactionStates:
             else:
                 transaction.not_persisted()
             state.wake_waiting(outcome.transactional_id)
-            answer(persist.answer if code is ErrorCode.NONE else _for_clients(code))
+            respond(persist.response if code is ErrorCode.NONE else _for_clients(code))
 
         self.shards.append(state.index, [self._record(completed)], done, markers=parts)
         has_returned = True
@@ -298,13 +298,13 @@ class TransactionStates:
         if self.shards.get(state.index) is not state:
             return
 
-        def answer(code: ErrorCode) -> None:
+        def respond(code: ErrorCode) -> None:
             if code is not ErrorCode.NONE:
                 asyncio.get_running_loop().call_later(
                     COMPLETE_RETRY_S, self._complete, state, transaction
                 )
 
-        self.append(state, transaction, transaction.markers_written(self._now_ms()), answer)
+        self.append(state, transaction, transaction.markers_written(self._now_ms()), respond)
 
 
 class _LiveTransactions:

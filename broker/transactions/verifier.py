@@ -35,7 +35,7 @@ _ASKED_AGAIN: Final = frozenset(
 class _Question:
     membership: Membership
     partition: TopicPartition
-    answered: Callable[[ErrorCode], None]
+    done: Callable[[ErrorCode], None]
     deadline: float
 
 
@@ -68,16 +68,16 @@ class TransactionVerifier:
         self,
         membership: Membership,
         partition: TopicPartition,
-        answered: Callable[[ErrorCode], None],
+        done: Callable[[ErrorCode], None],
     ) -> None:
-        """Ask the coordinator. `answered` is called once, later, within ANSWER_MAX_S and the time
+        """Ask the coordinator. `done` is called once, later, within RESPONSE_MAX_S and the time
         of one request, with NONE if the transaction includes the partition.
 
         A coordinator that is moving, loading, or still ending the previous transaction gets the
         request again after RETRY_S.
         """
         deadline = asyncio.get_running_loop().time() + RESPONSE_MAX_S
-        self._route(_Question(membership, partition, answered, deadline))
+        self._route(_Question(membership, partition, done, deadline))
 
     def close(self) -> None:
         for timer in self._timers:
@@ -101,7 +101,7 @@ class TransactionVerifier:
         try:
             while queue.waiting:
                 batch, queue.waiting = _next_request(queue.waiting)
-                self._answer(batch, await self._request(node_id, batch))
+                self._resolve(batch, await self._request(node_id, batch))
         finally:
             queue.sender = None
 
@@ -112,7 +112,7 @@ class TransactionVerifier:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 return await self._send_request(node_id, wanted)
-        except Exception as error:  # noqa: BLE001 - whatever failed, every question gets an answer
+        except Exception as error:  # noqa: BLE001 - whatever failed, every question gets a result
             log.info(
                 "transaction_verification_failed",
                 node_id=node_id,
@@ -121,7 +121,7 @@ class TransactionVerifier:
             )
             return {}
 
-    def _answer(self, batch: Sequence[_Question], codes: Codes) -> None:
+    def _resolve(self, batch: Sequence[_Question], codes: Codes) -> None:
         now = asyncio.get_running_loop().time()
         for question in batch:
             code = codes.get(
@@ -131,7 +131,7 @@ class TransactionVerifier:
             if code in _ASKED_AGAIN and now < question.deadline:
                 self._request_again(question, code)
             else:
-                question.answered(code)
+                question.done(code)
 
     def _request_again(self, question: _Question, code: ErrorCode) -> None:
         loop = asyncio.get_running_loop()
@@ -141,7 +141,7 @@ class TransactionVerifier:
             if loop.time() < question.deadline:
                 self._route(question)
             else:
-                question.answered(code)
+                question.done(code)
 
         timer = loop.call_later(RETRY_S, due)
         self._timers.add(timer)

@@ -35,7 +35,7 @@ class AdminLog:
         self._changes = ChangeLog(now)
         self._refusals = LogLimit()
 
-    def answered(self, request: m.Message, reply: m.Reply[Any], context: CallContext) -> None:
+    def responded(self, request: m.Message, reply: m.Reply[Any], context: CallContext) -> None:
         """Log the changes of a request."""
         kind = type(request)
         if reply.status is not m.Status.OK or kind not in CHANGES:

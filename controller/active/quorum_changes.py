@@ -222,7 +222,7 @@ class QuorumChanges:
         if request.node_id >= 0 and request.node_id not in others:
             return self._reply(
                 m.Status.VOTER_NOT_FOUND,
-                f"controller {request.node_id} is not a voter that answers; these are: {others}",
+                f"controller {request.node_id} is not a voter that responds; these are: {others}",
             )
         target = (
             request.node_id

@@ -237,7 +237,7 @@ class ControllerService:
                     else None
                 )
                 reply = stale or await response(request, context.time_remaining())
-                self._audit.answered(request, reply, context)
+                self._audit.responded(request, reply, context)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 reply = Reply(
                     status=Status.INVALID_REQUEST,
@@ -263,7 +263,7 @@ class ControllerService:
 
         async def handle(data: bytes, context: UnaryContext) -> bytes:
             try:
-                reply = await self._answer(name, decoder, data, context)
+                reply = await self._respond(name, decoder, data, context)
             except CallerRefused as error:
                 await context.abort(StatusCode.UNAUTHENTICATED, str(error))
                 raise
@@ -277,7 +277,7 @@ class ControllerService:
 
         return handle
 
-    async def _answer(
+    async def _respond(
         self, name: str, decoder: msgspec.msgpack.Decoder[Any], data: bytes, context: UnaryContext
     ) -> Reply[Any]:
         metadata = dict(context.invocation_metadata())
@@ -314,7 +314,7 @@ class ControllerService:
             )
         except NotLeader as error:
             return self._not_leader(error.leader)
-        self._audit.answered(request, reply, context)
+        self._audit.responded(request, reply, context)
         return reply
 
     def _of_another_epoch(

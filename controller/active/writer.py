@@ -275,7 +275,7 @@ class Runtime:
         size_bytes = 0
         try:
             for pending in batch:
-                reply, records = self._answer(pending)
+                reply, records = self._respond(pending)
                 replies.append(reply)
                 encoded += records
                 size_bytes += sum(map(len, records))
@@ -310,7 +310,7 @@ class Runtime:
         self._queue.extendleft(reversed(rest))
         self._queue_bytes += sum(pending.size_bytes for pending in rest)
 
-    def _answer(self, pending: _Pending) -> tuple[Reply[Any], list[bytes]]:
+    def _respond(self, pending: _Pending) -> tuple[Reply[Any], list[bytes]]:
         """Run one manager and apply its records, so that the next one sees them. A manager that
         raises has changed nothing.
 

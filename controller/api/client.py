@@ -379,7 +379,7 @@ class ControllerClient:
     async def _call(self, request: m.Message, value_type: type[_T], timeout_s: float) -> _T:
         value = await self._exchange(request, value_type, timeout_s)
         assert value is not None, (
-            f"the controller answered {type(request).__name__} without a value"
+            f"the controller responded to {type(request).__name__} without a value"
         )
         return value
 

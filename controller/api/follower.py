@@ -581,7 +581,7 @@ class MetadataFollower:
             self._backup_offset = batch.backup_offset
             self._wake_backup_waiters()
         if batch.heard and self._node is not None:
-            self._lease.answered(batch.heard)
+            self._lease.acknowledged(batch.heard)
             self._session_at = address
         self.report_session()
 

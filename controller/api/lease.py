@@ -12,7 +12,7 @@ HEARTBEAT_S_DEFAULT = 0.1
 """Heartbeat interval until the first message of the controller, which contains its limits."""
 
 SENT_COUNT_MAX = 64
-"""Number of unanswered heartbeats that are kept; older ones would result in an expired lease."""
+"""Number of pending heartbeats that are kept; older ones would result in an expired lease."""
 
 
 class Lease:
@@ -90,7 +90,7 @@ class Lease:
         self._timeout_s = timeout_ms / 1_000
         self._grace_s = grace_ms / 1_000
 
-    def answered(self, heartbeat: int) -> None:
+    def acknowledged(self, heartbeat: int) -> None:
         """Extend the lease: the controller received this heartbeat of the current stream."""
         while self._sent and self._sent[0][0] <= heartbeat:
             _, sent_at = self._sent.popleft()

@@ -39,15 +39,15 @@ def alter_configs(image: MetadataImage, request: AlterConfigs) -> Result[ItemRes
         resources.setdefault((change.resource_type, change.resource_name), []).append(change)
     replaced_set = set(replaced)
     records: list[Record] = []
-    answers: dict[tuple[int, str], ItemResult] = {}
+    results: dict[tuple[int, str], ItemResult] = {}
     for resource, changes in resources.items():
         try:
             records += _alter(image, resource, changes, is_replaced=resource in replaced_set)
-            answers[resource] = ItemResult()
+            results[resource] = ItemResult()
         except Refused as refused:
-            answers[resource] = ItemResult(status=refused.status, detail=refused.detail)
+            results[resource] = ItemResult(status=refused.status, detail=refused.detail)
     changed = [(change.resource_type, change.resource_name) for change in request.changes]
-    items = [answers[resource] for resource in (*changed, *replaced)]
+    items = [results[resource] for resource in (*changed, *replaced)]
     return Result([] if request.validate_only else records, value=ItemResults(items=items))
 
 

@@ -160,7 +160,7 @@ class AclIndex:
         self._allows_without_acl = allows_without_acl
         self._types: dict[int, _Patterns] = {}
         self._acls: dict[AclEntry, None] = {}
-        self._answers: dict[tuple[Principal, str], dict[_Question, bool]] = {}
+        self._decisions: dict[tuple[Principal, str], dict[_Question, bool]] = {}
         self.remembered_count = 0
         """Cached decisions."""
         for acl in acls:
@@ -194,8 +194,8 @@ class AclIndex:
             self.add(acl)
 
     def _forget(self) -> None:
-        if self._answers:
-            self._answers = {}
+        if self._decisions:
+            self._decisions = {}
             self.remembered_count = 0
 
     def allows(
@@ -203,9 +203,9 @@ class AclIndex:
     ) -> bool:
         """Return whether the principal has this right from this host."""
         question = operation, resource_type, name
-        answers = self._answers.get((principal, host))
-        if answers is not None:
-            known = answers.get(question)
+        decisions = self._decisions.get((principal, host))
+        if decisions is not None:
+            known = decisions.get(question)
             if known is not None:
                 return known
         allowed = self._decide(str(principal), canonical_host(host), operation, resource_type, name)
@@ -217,7 +217,7 @@ class AclIndex:
     ) -> bool:
         """Return whether the principal has this right on at least one resource of the type."""
         question = operation, -resource_type, ""
-        known = self._answers.get((principal, host), {}).get(question)
+        known = self._decisions.get((principal, host), {}).get(question)
         if known is not None:
             return known
         name, address = str(principal), canonical_host(host)
@@ -257,11 +257,11 @@ class AclIndex:
             return
         if self.remembered_count >= RESPONSES_MAX:
             self._forget()
-        answers = self._answers.setdefault((principal, host), {})
-        if len(answers) >= CLIENT_RESPONSES_MAX:
-            self.remembered_count -= len(answers)
-            answers.clear()
-        answers[question] = allowed
+        decisions = self._decisions.setdefault((principal, host), {})
+        if len(decisions) >= CLIENT_RESPONSES_MAX:
+            self.remembered_count -= len(decisions)
+            decisions.clear()
+        decisions[question] = allowed
         self.remembered_count += 1
 
     def _decide(

@@ -88,7 +88,7 @@ class RaftCore:
         self._votes: dict[int, bool] = {}
         self._progress: dict[int, Progress] = {}
         self._round = 0
-        self._round_answered = 0
+        self._round_acknowledged = 0
         self._promises_to_send: tuple[Promise, ...] = ()
         self._term_start = 0
         self._heartbeat_at_ms = 0
@@ -430,7 +430,7 @@ class RaftCore:
         if term > self.term:
             self.term = term
             self.vote = NOBODY
-            self._round_answered = 0
+            self._round_acknowledged = 0
             self._after_write.clear()
 
     def _reset_election_timer(self) -> None:
@@ -522,9 +522,9 @@ class RaftCore:
             write is not None
             and write.hard is None
             and self._saved.term == self.term
-            and message.round > self._round_answered
+            and message.round > self._round_acknowledged
         ):
-            self._round_answered = message.round
+            self._round_acknowledged = message.round
             self._messages.append(
                 HeartbeatReply(self.id, message.sender, self.term, message.round, message.sent_ms)
             )
@@ -675,7 +675,7 @@ class RaftCore:
         progress = self._progress.get(reply.sender)
         if progress is None:
             return
-        progress.answered(reply.round, reply.sent_ms)
+        progress.responded(reply.round, reply.sent_ms)
         progress.fsync_us = reply.fsync_us
         if reply.rejected:
             agreed, _ = self.log.last_agreeing(reply.hint_index, reply.hint_term)

@@ -61,7 +61,7 @@ class Progress:
         else:
             self.probe_is_out = True
 
-    def answered(self, round_number: int, sent_ms: int) -> None:
+    def responded(self, round_number: int, sent_ms: int) -> None:
         """Record a reply with the follower's log."""
         self.contacted(round_number, sent_ms)
         self.heard_ms = max(self.heard_ms, sent_ms)

@@ -231,7 +231,7 @@ class RaftQuorum:
         """See `Promises.refusal`."""
         return self.core.promises.refusal(member, directory, start) if self.begun.number else ""
 
-    def answered(self, member: int, why: str) -> None:
+    def responded(self, member: int, why: str) -> None:
         """Record another controller's check of the initial state of this start. why: what this disk
         lost; empty: nothing, as far as it knows.
         """
@@ -537,7 +537,7 @@ class RaftQuorum:
         while self._proposed:
             first = self._proposed[0]
             if first.index <= core.commit and core.log.term_at(first.index) in {first.term, None}:
-                _answer(first.response, first.end_offset)
+                _resolve(first.response, first.end_offset)
             elif core.is_leader and core.term == first.term:
                 return
             else:
@@ -551,7 +551,7 @@ class RaftQuorum:
         while self._reads and (self._reads[0][0] <= confirmed or not core.is_leader):
             _, response = self._reads.popleft()
             if core.is_leader:
-                _answer(response, None)
+                _resolve(response, None)
             else:
                 _refuse(response, NotLeader(self.address_of(core.leader)))
 
@@ -575,7 +575,7 @@ class RaftQuorum:
         waiters.set()
 
 
-def _answer(response: "asyncio.Future[_T]", value: _T) -> None:
+def _resolve(response: "asyncio.Future[_T]", value: _T) -> None:
     if not response.done():
         response.set_result(value)
 

@@ -74,7 +74,7 @@ class Memory(Protocol):
         """Return why nothing from this start of a controller may be counted, or "" if it may."""
         ...
 
-    def answered(self, member: int, why: str) -> None:
+    def responded(self, member: int, why: str) -> None:
         """Record another controller's response to `begun`: what this disk lost; empty: nothing, as
         far as it knows.
         """
@@ -90,7 +90,7 @@ class _NoMemory:
         del member, directory, start
         return ""
 
-    def answered(self, member: int, why: str) -> None:
+    def responded(self, member: int, why: str) -> None:
         pass
 
 
@@ -254,7 +254,7 @@ class PeerTransport:
             if not self._addresses_of(node_id):
                 return None
             sender = self._senders[node_id] = _Sender(
-                node_id, self._hello_to, self._addresses_of, self._memory.answered, self._tls
+                node_id, self._hello_to, self._addresses_of, self._memory.responded, self._tls
             )
         return sender
 
@@ -293,10 +293,10 @@ class _Sender:
         node_id: int,
         hello_to: Callable[[int], Hello],
         addresses_of: Callable[[int], list[str]],
-        answered: Callable[[int, str], None],
+        responded: Callable[[int, str], None],
         tls: TlsFiles | None,
     ) -> None:
-        self._answered = answered
+        self._responded = responded
         self._tls = tls
         self._node_id = node_id
         self._hello_to = hello_to
@@ -336,7 +336,7 @@ class _Sender:
                 problem = self._problem(error)
                 is_refused = isinstance(error, RpcFailed) and error.code() in _REFUSALS
                 if isinstance(error, RpcFailed) and error.code() is StatusCode.DATA_LOSS:
-                    self._answered(self._node_id, error.details() or "")
+                    self._responded(self._node_id, error.details() or "")
                 backoff_s = REFUSED_BACKOFF_S if problem else pause_after(error)
                 if (
                     (self._connected and not is_refused)
@@ -414,7 +414,7 @@ class _Sender:
 
     async def _end_of(self, call: StreamCall) -> None:
         while await call.read() is not END_OF_STREAM:
-            self._answered(self._node_id, "")
+            self._responded(self._node_id, "")
 
 
 def pause_after(error: BaseException) -> float:

@@ -15,7 +15,7 @@ from penstock.controller.api.load_messages import (
     ProposedMove,
     ProposeMoves,
 )
-from penstock.deploy.clients.controllers import answer_of, connect
+from penstock.deploy.clients.controllers import connect, response_of
 
 if TYPE_CHECKING:
     from penstock.controller.api.client import ControllerClient
@@ -62,7 +62,7 @@ async def _call(controller: str, call: "Callable[[ControllerClient], Awaitable[_
 
     client = connect(controller)
     try:
-        return await answer_of(client, controller, _TIMEOUT_S, call(client))
+        return await response_of(client, controller, _TIMEOUT_S, call(client))
     except RequestRefused as error:
         raise ExpectedError(str(error)) from None
     finally:

@@ -14,7 +14,7 @@ from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.cli.compact_job import ControllerRewrites, Target
-from penstock.deploy.clients.controllers import answer_of, connect
+from penstock.deploy.clients.controllers import connect, response_of
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format, Progress, print_document, print_table, say, size
 from penstock.lake.cleaning.job import PassJob, PassResult, PassTask
@@ -183,7 +183,7 @@ def _run(
         stores, client = target.open(), connect(controller)
         follower = MetadataFollower(client)
         try:
-            await answer_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
+            await response_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
             view = target.view(stores)
             await _until_published(view, follower, target.topic)
             cleaning = TopicCleaner(

@@ -126,23 +126,23 @@ def _names(ctx: typer.Context, kind: str) -> list[str]:
 
 
 def _within_deadline(send_request: Callable[[], list[str]]) -> list[str]:
-    """Return the answer. Raises TimeoutError; the thread that still waits ends with the process."""
+    """Return the result. Raises TimeoutError; the thread that still waits ends with the process."""
     from contextvars import copy_context
     from queue import Empty, SimpleQueue
     from threading import Thread
 
-    answers: SimpleQueue[list[str] | BaseException] = SimpleQueue()
+    results: SimpleQueue[list[str] | BaseException] = SimpleQueue()
     context = copy_context()
 
     def run() -> None:
         try:
-            answers.put(context.run(send_request))
+            results.put(context.run(send_request))
         except BaseException as error:  # noqa: BLE001 - raised again by the caller
-            answers.put(error)
+            results.put(error)
 
     Thread(target=run, daemon=True).start()
     try:
-        found = answers.get(timeout=DEADLINE_S)
+        found = results.get(timeout=DEADLINE_S)
     except Empty:
         raise TimeoutError from None
     if isinstance(found, BaseException):

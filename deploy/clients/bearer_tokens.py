@@ -81,7 +81,7 @@ class TokenSource:
             return self._read() if self.is_file else self._request()
         except HTTPError as error:
             error.close()
-            reason = f"it answers {error.code} {error.reason}"
+            reason = f"it responded with {error.code} {error.reason}"
         except (OSError, HTTPException, ValueError) as error:
             reason = reason_of(str(error), self.url, ca_setting="https.ca.location")
         raise KafkaFailed(f"no token from {self.url}: {reason}")

@@ -58,7 +58,7 @@ class NoAddress(TimeoutError):
         self.faults = faults
 
 
-async def answer_of(
+async def response_of(
     client: "ControllerClient", controller: str, timeout_s: float, work: Awaitable[_T]
 ) -> _T:
     """Return the result of a request to controllers. work: raises TimeoutError after `timeout_s`.

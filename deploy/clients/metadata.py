@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.clients import state_file
-from penstock.deploy.clients.controllers import answer_of, connect, use_tls
+from penstock.deploy.clients.controllers import connect, response_of, use_tls
 from penstock.deploy.clients.profiles import current_profile
 from penstock.deploy.clients.target import dev_cluster
 from penstock.deploy.errors import NoController
@@ -60,7 +60,7 @@ async def _read_metadata(controller: str, view: Callable[[MetadataImage], _T]) -
     client = connect(controller)
     follower = MetadataFollower(client)
     try:
-        await answer_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
+        await response_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
         return view(follower.image)
     finally:
         await follower.stop()

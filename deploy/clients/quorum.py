@@ -49,11 +49,11 @@ async def _with_client(
     except RequestRefused as error:
         raise ExpectedError(error.detail or error.status.name) from None
     except NoAddress as error:
-        answers = [f"  {address}: {fault}" for address, fault in error.faults.items()]
-        raise NoController("\n".join((f"{error}; {advice(controller)}", *answers))) from None
+        responses = [f"  {address}: {fault}" for address, fault in error.faults.items()]
+        raise NoController("\n".join((f"{error}; {advice(controller)}", *responses))) from None
     except TimeoutError as error:
-        answers = [await _describe_one(address) for address in controller.split(",")]
-        raise NoController("\n".join((f"{error}; {advice(controller)}", *answers))) from None
+        responses = [await _describe_one(address) for address in controller.split(",")]
+        raise NoController("\n".join((f"{error}; {advice(controller)}", *responses))) from None
     finally:
         await client.close()
 

@@ -109,7 +109,7 @@ class BrokerResponses(Generic[_K, _T]):
         running = self._running.get(key)
         if running is not None and running.get_loop() is loop:
             return running
-        task = loop.create_task(_answer(request))
+        task = loop.create_task(_response_of(request))
         self._running[key] = task
         task.add_done_callback(lambda _: self._arrived(key, task))
         return task
@@ -127,6 +127,6 @@ class BrokerResponses(Generic[_K, _T]):
             self._last.popitem(last=False)
 
 
-async def _answer(request: Callable[[], Awaitable[_T]]) -> CachedResponse[_T]:
+async def _response_of(request: Callable[[], Awaitable[_T]]) -> CachedResponse[_T]:
     requested_at = time.monotonic()
     return CachedResponse(await request(), requested_at)

@@ -75,7 +75,7 @@ class TopicDecoder:
         self._unknown: dict[int, str] = {}
         """Why schemas are not known, by id: each is asked for once."""
         self._silent = ""
-        """Why the registry does not answer. It is not asked again for this page."""
+        """Why the registry does not respond. This page sends it no more requests."""
         self._ends_at = 0.0
         self._failures_left = FAILURES_MAX
 

@@ -139,7 +139,7 @@ def check_executors(spark: "SparkSession", master: SparkTarget, store_url: str) 
             )
         if not item.has_penstock:
             raise ExpectedError(explained(f"no Penstock in {item.python} on {item.host}", master))
-    return f"{len({(item.host, item.python) for item in seen})} executors answered"
+    return f"{len({(item.host, item.python) for item in seen})} executors responded"
 
 
 def _until_executors(spark: "SparkSession", master: SparkTarget) -> None:

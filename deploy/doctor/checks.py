@@ -51,8 +51,7 @@ SLOW_MS: Final[Mapping[str, tuple[int, str]]] = {
     "GET": (500, "reads of old offsets and failovers wait for GETs"),
     "LIST": (2_000, "readers find the newest manifest by a LIST"),
 }
-"""Limits in milliseconds, and why each matters. S3 Standard answers small requests in 20 to 200 ms.
-"""
+"""Limits in milliseconds, and why each matters. Small requests to S3 Standard take 20 to 200 ms."""
 
 CLOCK_OFF_MS: Final = 5_000
 CLOCK_FAR_OFF_MS: Final = 60_000
@@ -254,8 +253,8 @@ def listeners(cluster: ClusterFacts, requested: Sequence[ListenerFacts]) -> Chec
                     problem=item.problem.rstrip("."),
                 )
             )
-        elif item.answered is not None and item.answered != (item.node_id, cluster.cluster_id):
-            other, cluster_id = item.answered
+        elif item.responder is not None and item.responder != (item.node_id, cluster.cluster_id):
+            other, cluster_id = item.responder
             who = (
                 f"broker {other}"
                 if cluster_id == cluster.cluster_id and other >= 0

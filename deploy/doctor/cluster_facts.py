@@ -35,7 +35,7 @@ LEADER_S: Final = 5.0
 BROKER_S: Final = 5.0
 BROKERS_AT_ONCE: Final = 16
 _EXPECTED: Final = re.compile(r"expected (\d+)")
-"""In the answer of a broker that was taken for another one, as in Kafka's."""
+"""In the response of a broker that was mistaken for another one, as in Kafka's."""
 _BROKERS: Final = 1
 
 
@@ -169,7 +169,7 @@ def _check_listener(node_id: int, name: str, address: str) -> ListenerFacts:
         node_id,
         name,
         address,
-        answered=(_node_id_of(configs_response.results), cluster_response.cluster_id),
+        responder=(_node_id_of(configs_response.results), cluster_response.cluster_id),
     )
 
 

@@ -364,8 +364,8 @@ class Examination:
         """Wait until `settle_s` after the first examination if it found a state that may be
         transient.
         """
-        unanswered = any(item.problem for item in self._gathered.listeners or ())
-        if metadata.is_live and (first.may_be_transient or unanswered):
+        without_response = any(item.problem for item in self._gathered.listeners or ())
+        if metadata.is_live and (first.may_be_transient or without_response):
             now = asyncio.get_running_loop().time()
             wait_s = self._gathered.first_at + self._options.settle_s - now
             self._current_step = "waiting for failovers and moves to finish"

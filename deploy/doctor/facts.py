@@ -71,7 +71,7 @@ class QuorumFacts:
 
 @dataclass(frozen=True, slots=True)
 class ListenerFacts:
-    """The response at an advertised address. answered: (node id, cluster id); node id -1:
+    """The response at an advertised address. responder: (node id, cluster id); node id -1:
     unknown.
     """
 
@@ -79,7 +79,7 @@ class ListenerFacts:
     name: str
     address: str
     problem: str = ""
-    answered: tuple[int, str] | None = None
+    responder: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

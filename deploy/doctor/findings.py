@@ -578,7 +578,7 @@ CHECKS: Final = (
     Check(
         CLIENTS,
         "Lists producers whose settings limited their throughput within the last 10 minutes:"
-        " requests much smaller than 256 KiB while 5 of them are unanswered, or batches of few"
+        " requests much smaller than 256 KiB while 5 of them are in flight, or batches of few"
         " records at a high rate. Brokers report them to the controllers every few seconds.",
         (CLIENT_UNTUNED,),
     ),

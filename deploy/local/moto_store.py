@@ -41,7 +41,7 @@ computing thread. With Python's default of 5 ms, PUTs took 200 ms instead of 4 m
 
 _NO_BODY: Final = frozenset({"204", "304"})
 
-Answer = tuple[str, list[tuple[str, str]], bytes]
+Response = tuple[str, list[tuple[str, str]], bytes]
 """Status line, headers and body."""
 
 
@@ -54,9 +54,9 @@ class Front:
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
 
-    def answer(self, method: str, environ: dict[str, Any], size_bytes: int) -> Answer:
+    def respond(self, method: str, environ: dict[str, Any], size_bytes: int) -> Response:
         if environ["PATH_INFO"] == COUNTS_PATH:
-            return self._answer_counts()
+            return self._respond_with_counts()
         with self._counting:
             self._counts[method] += 1
             self._counts[f"{method}_bytes"] += size_bytes
@@ -65,7 +65,7 @@ class Front:
         with self._writing:
             return self._call(environ)
 
-    def _call(self, environ: dict[str, Any]) -> Answer:
+    def _call(self, environ: dict[str, Any]) -> Response:
         started: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start_response(
@@ -81,7 +81,7 @@ class Front:
             close()
         return *started[0], body
 
-    def _answer_counts(self) -> Answer:
+    def _respond_with_counts(self) -> Response:
         import msgspec
 
         with self._counting:
@@ -188,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         self.rfile = self._lines = _Lines(self.rfile.detach())
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         if (
             self._lines.has_ended
         ):  # The client disconnected while sending headers: like S3, do nothing.
@@ -210,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(403, "Forbidden")
             self.close_connection = True
             return
-        status, headers, content = self.front.answer(self.command, self._environ(body), size_bytes)
+        status, headers, content = self.front.respond(self.command, self._environ(body), size_bytes)
         lines = [
             f"HTTP/1.1 {status}",
             f"Date: {self.date_time_string()}",
@@ -222,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
         head = "\r\n".join((*lines, "", "")).encode("latin-1")
         self.wfile.write(head if self.command == "HEAD" else head + content)
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _respond
 
     def _is_allowed(self, body: bytes) -> bool:
         """Reject requests of web pages, by `Origin` and by names that resolve to this machine (DNS

@@ -181,7 +181,7 @@ class OtlpMetrics:
                 if not 200 <= status < 300:
                     said = await response.content.read(_REFUSAL_BYTES)
                 elif response.content_type == _PROTOBUF:
-                    said = await _answer(response)
+                    said = await _body_of(response)
         except aiohttp.ClientConnectorCertificateError as error:
             raise _Unavailable(self._reason(error.certificate_error)) from None
         except aiohttp.ClientConnectorError as error:
@@ -252,7 +252,7 @@ def _watched(receiver: ReceiverFiles) -> WatchedFiles[ssl.SSLContext]:
     return files
 
 
-async def _answer(response: "aiohttp.ClientResponse") -> bytes:
+async def _body_of(response: "aiohttp.ClientResponse") -> bytes:
     """Return the response of the receiver to accepted metrics; nothing if it is too long or does
     not arrive, because resending the metrics would duplicate them.
     """

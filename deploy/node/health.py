@@ -113,7 +113,7 @@ class HttpServer:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 if self._console is None or not self._console.has(_line_of(head)[1]):
-                    await _send(writer, await self._answer(head))
+                    await _send(writer, await self._respond(head))
                     return
             await _hand_over(self._console, head, reader, writer)
         except (
@@ -127,7 +127,7 @@ class HttpServer:
             self._open.discard(writer)
             writer.close()
 
-    async def _answer(self, head: bytes) -> bytes:
+    async def _respond(self, head: bytes) -> bytes:
         method, path = _line_of(head)
         route = self._routes.get(path)
         if method not in {"GET", "HEAD"}:

@@ -2,7 +2,7 @@
 
 Invariants: every request gets a response. If the process is killed at its limits, the response
 contains the reason, and the next request starts a new process. `decode` blocks; threads take turns.
-Limits: a response takes at most ANSWER_S.
+Limits: a response takes at most RESPONSE_S.
 """
 
 import signal
@@ -16,7 +16,7 @@ from msgspec import MsgspecError
 from penstock.broker.schemas.messages import FRAME_BYTES
 from penstock.broker.schemas.process import LIMIT_SIGNALS, remove, spawned, temporary_directory
 from penstock.broker.schemas.worker import CPU_S_MAX, MEMORY_BYTES_MAX
-from penstock.deploy.records.decode_worker import DecodedValue, DecodeValue, decode_answer, encode
+from penstock.deploy.records.decode_worker import DecodedValue, DecodeValue, decode_response, encode
 
 RESPONSE_S: Final = 10.0
 """Above the CPU that the process may use: a machine may be busy."""
@@ -34,7 +34,7 @@ class DecodeProcess:
         self._connection: socket.socket | None = None
         self._directory: str | None = None
         self.ended_count = 0
-        """How often the process ended before it had answered."""
+        """How often the process ended before it responded."""
 
     def close(self) -> None:
         with self._turn:
@@ -75,7 +75,7 @@ class DecodeProcess:
         size = int.from_bytes(_exactly(connection, FRAME_BYTES), "big")
         if size > _RESPONSE_BYTES_MAX:
             raise EOFError(f"a response of {size} bytes")
-        return decode_answer(_exactly(connection, size))
+        return decode_response(_exactly(connection, size))
 
     def _end(self) -> int | None:
         """Return the exit status of the process; None if there was none."""

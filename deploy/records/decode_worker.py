@@ -45,7 +45,7 @@ class DecodedValue(Struct, frozen=True):
 
 
 decode_request: Final = msgspec.msgpack.Decoder(DecodeValue).decode
-decode_answer: Final = msgspec.msgpack.Decoder(DecodedValue).decode
+decode_response: Final = msgspec.msgpack.Decoder(DecodedValue).decode
 encode: Final = msgspec.msgpack.Encoder().encode
 
 

@@ -37,7 +37,7 @@ def _nodes(view: TopView) -> "_FittingTable":
             _megabytes(node.bytes_in_s),
             _megabytes(node.bytes_out_s),
             _whole(node.requests_s),
-            _answers(node),
+            _responses(node),
             "-" if node.loop_lag_ms is None else f"{node.loop_lag_ms:,.0f}",
             node.note or "-",
         ]
@@ -142,7 +142,7 @@ def _megabytes(bytes_s: int | None) -> str:
     return "-" if bytes_s is None else f"{bytes_s / 1e6:,.2f}"
 
 
-def _answers(node: NodeView) -> str:
+def _responses(node: NodeView) -> str:
     return (
         "-"
         if node.append_p50_ms is None or node.append_p99_ms is None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from penstock.controller.api.load_messages import ProposeMoves
 from penstock.deploy.admin.cost import Prices
 from penstock.deploy.admin.views import view_cluster
-from penstock.deploy.clients.controllers import answer_of, connect
+from penstock.deploy.clients.controllers import connect, response_of
 from penstock.deploy.errors import NoController
 from penstock.deploy.top.counts import RecordCounts
 from penstock.deploy.top.offsets import EndOffsets
@@ -69,7 +69,7 @@ class Watch:
         self._client = connect(self._controller)
         self._follower = MetadataFollower(self._client)
         try:
-            await answer_of(
+            await response_of(
                 self._client, self._controller, _TIMEOUT_S, self._follower.start(_TIMEOUT_S)
             )
         except NoController:

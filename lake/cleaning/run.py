@@ -272,8 +272,8 @@ class TopicCleaner:
         replaced: list[tuple[ObjectRange, ...]] = []
         conflict = ""
         for chunk in _chunks(result.exchanges):
-            answers = await self._metadata.commit(stream_id, chunk, is_ordered=True)
-            for exchange, response in zip(chunk, answers, strict=True):
+            responses = await self._metadata.commit(stream_id, chunk, is_ordered=True)
+            for exchange, response in zip(chunk, responses, strict=True):
                 conflict = conflict or response
                 if not response:
                     replaced.append(exchange.sources)

@@ -34,7 +34,7 @@ from penstock.base.tls_faults import explain
 from penstock.lake.table.errors import CatalogRefused, CatalogUnavailable, InvalidTable, TableError
 
 TIMEOUT: Final = "penstock.timeout-s"
-"""The property that limits how long a request to a REST catalog waits for an answer."""
+"""The property that limits how long a request to a REST catalog waits for a response."""
 
 TIMEOUT_S: Final = 60.0
 _CONNECT_S: Final = 10.0

@@ -28,7 +28,7 @@ from penstock.testing.options import Options
 START_TIMEOUT_S: Final = 180.0
 """As that of `penstock dev`."""
 RESPONSE_TIMEOUT_S: Final = 60.0
-"""Longer than every deadline inside: a later answer is a defect."""
+"""Longer than every deadline inside: a later response is a defect."""
 _STOP_TIMEOUT_S: Final = 5.0
 _LOG_LINES_MAX: Final = 40
 _LOG_BYTES_MAX: Final = 64 * 1024
@@ -105,7 +105,7 @@ class ClusterProcess:
             except (OSError, ValueError):  # the pipe is broken, or closed by us
                 raise self._failure("is gone") from None
             response = self._read(
-                CommandResponse, time.monotonic() + RESPONSE_TIMEOUT_S, "does not answer"
+                CommandResponse, time.monotonic() + RESPONSE_TIMEOUT_S, "does not respond"
             )
         if response.error:
             raise Refused(response.error)

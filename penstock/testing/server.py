@@ -38,7 +38,7 @@ _RPC_FAILED: Final = "the request to the cluster failed"
 def main() -> None:
     options = msgspec.json.decode(sys.argv[1], type=Options)
     # Output of libraries must not mix with the responses.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    output = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     logs.configure(options.log_level)
     import uvloop
@@ -48,28 +48,28 @@ def main() -> None:
     )
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(options, directory, answers))
+            runner.run(_serve(options, directory, output))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
+async def _serve(options: Options, directory: Path, output: TextIO) -> None:
     try:
         nodes, ports, client_properties = await _start(options, directory)
     except ExpectedError as error:
-        _write_line(answers, Started(error=str(error)))
+        _write_line(output, Started(error=str(error)))
         return
     from penstock.base.collector import tune_collector
 
     gc.enable()
     tune_collector()
-    _write_line(answers, Started(ports=ports, client_properties=client_properties))
+    _write_line(output, Started(ports=ports, client_properties=client_properties))
     commands = asyncio.StreamReader(limit=LINE_BYTES_MAX)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(commands), sys.stdin
     )
     while line := await commands.readline():
-        _write_line(answers, await _answer(nodes, msgspec.json.decode(line, type=AnyCommand)))
+        _write_line(output, await _respond(nodes, msgspec.json.decode(line, type=AnyCommand)))
     # Everything is in memory and has no more readers, so an orderly shutdown is unnecessary.
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
@@ -104,7 +104,7 @@ async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int], 
     raise AssertionError("unreachable")
 
 
-async def _answer(nodes: "Nodes", command: AnyCommand) -> CommandResponse:
+async def _respond(nodes: "Nodes", command: AnyCommand) -> CommandResponse:
     from penstock.controller.api.errors import ControllerError
     from penstock.testing.nodes import Refused
 
@@ -137,9 +137,9 @@ async def _do(nodes: "Nodes", command: AnyCommand) -> CommandResponse:
     return CommandResponse()
 
 
-def _write_line(answers: TextIO, message: msgspec.Struct) -> None:
-    answers.write(msgspec.json.encode(message).decode() + "\n")
-    answers.flush()
+def _write_line(output: TextIO, message: msgspec.Struct) -> None:
+    output.write(msgspec.json.encode(message).decode() + "\n")
+    output.flush()
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 class SchemaRegistry:
     """A registry at `http://HOST:PORT` or `https://USER:PASSWORD@HOST/PATH`.
 
-    A response has at most ANSWER_BYTES_MAX and takes at most `timeout_s`; a schema has at most
+    A response has at most RESPONSE_BYTES_MAX and takes at most `timeout_s`; a schema has at most
     REFERENCES_MAX references in total.
     """
 

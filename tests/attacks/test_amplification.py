@@ -1,4 +1,4 @@
-"""Requests of a megabyte that ask for far more: an answer describes each thing once, has a limit,
+"""Requests of a megabyte that name far more: a response describes each thing once, has a limit,
 and leaves turns of the event loop to other clients.
 """
 
@@ -95,36 +95,36 @@ async def test_a_resource_that_is_altered_twice_is_refused(attacker: Attacker) -
 
 
 async def test_names_that_are_repeated_get_responses_once(attacker: Attacker) -> None:
-    answer = await attacker.send_request(
+    response = await attacker.send_request(
         apis.DESCRIBE_GROUPS, 5, describe_groups.DescribeGroupsRequest(["g"] * REPEATED)
     )
-    assert len(answer.groups) == 1
-    answer = await attacker.send_request(
+    assert len(response.groups) == 1
+    response = await attacker.send_request(
         apis.CONSUMER_GROUP_DESCRIBE,
         1,
         consumer_group_describe.ConsumerGroupDescribeRequest(["g"] * REPEATED),
     )
-    assert len(answer.groups) == 1
-    answer = await attacker.send_request(
+    assert len(response.groups) == 1
+    response = await attacker.send_request(
         apis.DESCRIBE_TRANSACTIONS,
         0,
         describe_transactions.DescribeTransactionsRequest(["t"] * REPEATED),
     )
-    assert len(answer.transaction_states) == 1
+    assert len(response.transaction_states) == 1
     group = offset_fetch.OffsetFetchRequestGroup("g", topics=None)
-    answer = await attacker.send_request(
+    response = await attacker.send_request(
         apis.OFFSET_FETCH, 8, offset_fetch.OffsetFetchRequest(groups=[group] * REPEATED)
     )
-    assert len(answer.groups) == 1
+    assert len(response.groups) == 1
     topic = metadata.MetadataRequestTopic(name="orders")
-    answer = await attacker.send_request(
+    response = await attacker.send_request(
         apis.METADATA, 12, metadata.MetadataRequest([topic] * REPEATED, False)
     )
-    assert len(answer.topics) == 1
+    assert len(response.topics) == 1
 
 
 async def test_others_get_responses_in_between(cluster: Cluster, attacker: Attacker) -> None:
-    """Heartbeats arrive behind a request for thousands of groups, and are answered first."""
+    """Heartbeats that arrive after a request for thousands of groups get their responses first."""
     names = [f"g{number}" for number in range(10 * SLICE_COUNT)]
     async with Attacker.connected(cluster.broker.port) as other:
         beat = heartbeat.HeartbeatRequest("g", 1, "m")
@@ -169,9 +169,9 @@ async def test_others_get_responses_while_a_request_looks_up_offsets(
         group.create_task(count_turns())
         await attacker.send_request(apis.LIST_OFFSETS, 7, request)  # whatever comes first
         count = 0
-        answer = await attacker.send_request(apis.LIST_OFFSETS, 7, request)
+        response = await attacker.send_request(apis.LIST_OFFSETS, 7, request)
         turns.set()
-    (topic,) = answer.topics
+    (topic,) = response.topics
     assert [item.partition_index for item in topic.partitions] == list(range(REPEATED))
     assert topic.partitions[0].error_code == ErrorCode.NONE
     assert {item.error_code for item in topic.partitions[1:]} == {
@@ -211,11 +211,11 @@ async def test_long_requests_reach_the_controller_in_chunks(
     large_total = PARTITIONS_PER_REQUEST_MAX
     grown.append(create_partitions.CreatePartitionsTopic("orders", large_total, None))
     added = create_partitions.CreatePartitionsRequest(grown, timeout_ms=60_000)
-    answers = (await attacker.send_request(apis.CREATE_PARTITIONS, 3, added)).results
-    codes = {answer.name: answer.error_code for answer in answers}
+    responses = (await attacker.send_request(apis.CREATE_PARTITIONS, 3, added)).results
+    codes = {response.name: response.error_code for response in responses}
     assert codes.pop("unknown") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert codes.pop("orders") == ErrorCode.POLICY_VIOLATION
-    assert "make several requests" in answers[-1].error_message
+    assert "make several requests" in responses[-1].error_message
     assert set(codes.values()) == {ErrorCode.NONE}
     assert sum(most) == len(names)
     assert max(most) <= CHUNK_PARTITIONS

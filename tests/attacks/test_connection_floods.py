@@ -35,8 +35,8 @@ def flooded(port: int) -> Iterator[None]:
 
 async def log_in(port: int) -> None:
     async with Attacker.connected(port) as client:
-        answer = await client.log_in("PLAIN", plain_message(BROKER_USER, BROKER_PASSWORD))
-        assert answer.error_code == ErrorCode.NONE
+        response = await client.log_in("PLAIN", plain_message(BROKER_USER, BROKER_PASSWORD))
+        assert response.error_code == ErrorCode.NONE
         assert (await client.send_request(apis.METADATA, 9, metadata.MetadataRequest(None))).brokers
 
 
@@ -63,8 +63,8 @@ async def test_idle_connections_keep_no_one_out(
     async with flooded_cluster(tmp_path, **settings) as cluster:
         server = cluster.broker.server
         async with Attacker.connected(server.ports["INTERNAL"]) as broker:
-            answer = await broker.log_in("PLAIN", plain_message(BROKER_USER, BROKER_PASSWORD))
-            assert answer.error_code == ErrorCode.NONE
+            response = await broker.log_in("PLAIN", plain_message(BROKER_USER, BROKER_PASSWORD))
+            assert response.error_code == ErrorCode.NONE
             before = server.accepted_count
             with flooded(server.ports[target]):
                 await until(lambda: server.accepted_count - before == sum(FLOOD.values()))

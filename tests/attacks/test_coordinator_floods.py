@@ -57,8 +57,8 @@ async def coordinated(client: Attacker, kind: int, key: str) -> None:
     request = find_coordinator.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
 
     async def is_found() -> bool:
-        answer = await client.send_request(apis.FIND_COORDINATOR, 4, request)
-        return not answer.coordinators[0].error_code
+        response = await client.send_request(apis.FIND_COORDINATOR, 4, request)
+        return not response.coordinators[0].error_code
 
     await until(is_found)
 
@@ -109,11 +109,11 @@ WAYS: dict[str, Callable[[str], tuple[apis.ApiSpec, int, Any]]] = {
 }
 
 
-def code_of(answer: Any) -> int:
+def code_of(response: Any) -> int:
     return (
-        answer.topics[0].partitions[0].error_code
-        if hasattr(answer, "topics")
-        else (answer.error_code)
+        response.topics[0].partitions[0].error_code
+        if hasattr(response, "topics")
+        else (response.error_code)
     )
 
 
@@ -142,8 +142,8 @@ async def test_groups_that_no_one_joined_make_room(cluster: Cluster) -> None:
             await client.send_request(*join(f"refused-{number}", session_ms=1))
         assert count_of(cluster, table.GROUPS) == 0
         for number in range(FLOOD):
-            answer = await client.send_request(*commit(f"refused-{number}", metadata="x" * 5_000))
-            assert code_of(answer) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+            response = await client.send_request(*commit(f"refused-{number}", metadata="x" * 5_000))
+            assert code_of(response) == ErrorCode.OFFSET_METADATA_TOO_LARGE
         assert count_of(cluster, table.GROUPS) == 0
         for number in range(FLOOD):
             await client.send_request(*join(f"left-{number}", session_ms=100))

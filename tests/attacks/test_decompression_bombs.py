@@ -95,8 +95,8 @@ async def offset_at(attacker: Attacker, topic: str, timestamp_ms: int) -> tuple[
     request = list_offsets.ListOffsetsRequest(
         -1, 0, [list_offsets.ListOffsetsTopic(topic, [wanted])]
     )
-    answer = await attacker.send_request(apis.LIST_OFFSETS, 7, request)
-    (found,) = answer.topics[0].partitions
+    response = await attacker.send_request(apis.LIST_OFFSETS, 7, request)
+    (found,) = response.topics[0].partitions
     return found.error_code, found.offset
 
 
@@ -107,13 +107,13 @@ async def test_produce_of_a_bomb_costs_its_limit(cluster: Cluster, codec: Compre
     async with Attacker.connected(cluster.broker.port) as attacker:
         tracemalloc.start()
         try:
-            answer = await attacker.produce("checked", data)
+            response = await attacker.produce("checked", data)
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
-        assert "decompressed.batch.max.bytes" in answer.error_message
-        assert peak_bytes < BOMB_BYTES // 2, answer
+        assert response.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert "decompressed.batch.max.bytes" in response.error_message
+        assert peak_bytes < BOMB_BYTES // 2, response
         after = await attacker.produce("checked", encode_batch([Record(0, NOW_MS, b"k", b"v")]))
         assert (after.error_code, after.base_offset) == (0, 0)
 
@@ -162,20 +162,20 @@ async def test_long_checks_hold_up_only_their_partition(
             assert not long.done()
             assert not behind.done()
             may_go_on.set()
-        answer = long.result()
-        assert answer.error_code == code, answer
+        response = long.result()
+        assert response.error_code == code, response
         end += len(many) if code == ErrorCode.NONE else 0
         assert behind.result().base_offset == end
         end += 1
         if code == ErrorCode.INVALID_RECORD:
-            named = [error.batch_index for error in answer.record_errors]
+            named = [error.batch_index for error in response.record_errors]
             assert named == list(range(len(many) - 200, len(many)))[:ERRORS_MAX]
 
 
 async def test_produce_of_a_bomb_in_xerial_blocks(cluster: Cluster) -> None:
     async with Attacker.connected(cluster.broker.port) as attacker:
-        answer = await attacker.produce("compacted", xerial_bomb())
-        assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        response = await attacker.produce("compacted", xerial_bomb())
+        assert response.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
 async def test_produce_of_many_tiny_records(cluster: Cluster) -> None:
@@ -187,14 +187,14 @@ async def test_produce_of_many_tiny_records(cluster: Cluster) -> None:
         records += number(6 + len(delta)) + b"\0\0" + delta + b"\2k\0\0"
     data = sealed(Compression.ZSTD, compress(Compression.ZSTD, records), count)
     async with Attacker.connected(cluster.broker.port) as attacker:
-        answer = await attacker.produce("compacted", data)
-        assert answer.error_code == ErrorCode.NONE, answer
+        response = await attacker.produce("compacted", data)
+        assert response.error_code == ErrorCode.NONE, response
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name.lower())
 async def test_a_lookup_by_time_survives_a_bomb(cluster: Cluster, codec: Compression) -> None:
-    """Nobody decompresses what a plain topic gets until someone asks for a time. The answer is the
-    first offset of the bomb, from memory and from an object, and later batches are found.
+    """Nobody decompresses what a plain topic gets until someone asks for a time. The response is
+    the first offset of the bomb, from memory and from an object, and later batches are found.
     """
     data = bomb(codec)
     async with Attacker.connected(cluster.broker.port) as attacker:

@@ -51,18 +51,18 @@ async def cluster(tmp_path: Path, issuer: TokenIssuer) -> AsyncIterator[Cluster]
 
 async def check_token_is_refused(cluster: Cluster, token: str) -> None:
     async with Attacker.connected(cluster.broker.port) as attacker:
-        answer = await attacker.log_in(OAUTHBEARER, bearer_message(token))
-        assert answer.auth_bytes == b'{"status":"invalid_token"}', token
-        answer = await attacker.token(b"\x01")
-        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        response = await attacker.log_in(OAUTHBEARER, bearer_message(token))
+        assert response.auth_bytes == b'{"status":"invalid_token"}', token
+        response = await attacker.token(b"\x01")
+        assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert await attacker.frame() is None
 
 
 async def check_message_is_taken(cluster: Cluster, mechanism: str, message: bytes) -> None:
     async with Attacker.connected(cluster.broker.port) as user:
-        answer = await user.log_in(mechanism, message)
-        assert answer.error_code == ErrorCode.NONE, answer
-        assert b"invalid_token" not in answer.auth_bytes
+        response = await user.log_in(mechanism, message)
+        assert response.error_code == ErrorCode.NONE, response
+        assert b"invalid_token" not in response.auth_bytes
 
 
 async def test_unsigned_jwt(cluster: Cluster, issuer: TokenIssuer) -> None:
@@ -113,8 +113,8 @@ async def test_long_forged_tokens_stop_no_other_client(
     await refused
     longer = bearer_message(issuer.token(sub="a" * MESSAGE_BYTES_MAX))
     async with Attacker.connected(cluster.broker.port) as attacker:
-        answer = await attacker.log_in(OAUTHBEARER, longer)
-        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        response = await attacker.log_in(OAUTHBEARER, longer)
+        assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert await attacker.frame() is None
 
 
@@ -130,12 +130,12 @@ def login_as(mechanism: str, user: str, issuer: TokenIssuer) -> bytes:
 
 async def test_impersonation_by_authzid(cluster: Cluster, issuer: TokenIssuer) -> None:
     """CVE class: a user with valid credentials asks for the rights of another one (CVE-2017-12610).
-    The answer is that of Kafka, and the connection ends.
+    The response is that of Kafka, and the connection ends.
     """
     for mechanism in (PLAIN, OAUTHBEARER, *SCRAM_BY_NAME):
         await check_message_is_taken(cluster, mechanism, login_as(mechanism, USER, issuer))
         async with Attacker.connected(cluster.broker.port) as attacker:
-            answer = await attacker.log_in(mechanism, login_as(mechanism, BROKER_USER, issuer))
-            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED, mechanism
-            assert "Client requested an authorization id" in answer.error_message, mechanism
+            response = await attacker.log_in(mechanism, login_as(mechanism, BROKER_USER, issuer))
+            assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED, mechanism
+            assert "Client requested an authorization id" in response.error_message, mechanism
             assert await attacker.frame() is None

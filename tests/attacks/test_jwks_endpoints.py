@@ -1,5 +1,5 @@
-"""Endpoints of token keys that answer with anything: the client gets its refusal, the log says why,
-and the keys that are known stay in use.
+"""Token key endpoints that respond with anything: the client gets its refusal, the log has the
+reason, and the keys that are known stay in use.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ READ_TIMEOUT_S = 0.5
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
-def answering(answer: bytes) -> Serve:
+def responding_with(response: bytes) -> Serve:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
+        writer.write(response)
         writer.close()
 
     return serve
@@ -52,7 +52,7 @@ async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 def document(body: bytes) -> Serve:
-    return answering(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    return responding_with(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
 
 def keys(*items: Any) -> Serve:
@@ -61,18 +61,18 @@ def keys(*items: Any) -> Serve:
 
 ODD = {"kty": ["RSA"], "n": {}, "e": 1, "kid": None, "alg": [1], "use": {}}
 HOSTILE: dict[str, Serve] = {
-    "no HTTP": answering(b"SSH-2.0-OpenSSH_9.6\r\n\x00\xff" * 50),
-    "nothing": answering(b""),
+    "no HTTP": responding_with(b"SSH-2.0-OpenSSH_9.6\r\n\x00\xff" * 50),
+    "nothing": responding_with(b""),
     "silence": silence,
-    "half a body": answering(HEAD + b"Content-Length: 1000\r\n\r\n{"),
+    "half a body": responding_with(HEAD + b"Content-Length: 1000\r\n\r\n{"),
     "endless body": endless(HEAD + b"\r\n", b"x" * 65_536),
     "endless header": endless(HEAD, b"X: " + b"y" * 4_000 + b"\r\n"),
     "endless header line": endless(HEAD + b"X: ", b"y" * 65_536),
     "slow body": endless(HEAD + b"\r\n", b" ", 0.05),
     "slow header": endless(HEAD + b"X: ", b"y", 0.05),
     "huge": document(b'{"keys":[]}' + b" " * DOCUMENT_BYTES_MAX),
-    "gzip": answering(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b"),
-    "an error": answering(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"),
+    "gzip": responding_with(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b"),
+    "an error": responding_with(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"),
     "no JSON": document(b"<html>"),
     "no object": document(b"[]"),
     "keys of another type": document(b'{"keys":{"a":1}}'),
@@ -88,7 +88,7 @@ WITHOUT_KEYS: dict[str, Serve] = {
 
 
 class Endpoint:
-    """An endpoint that answers as it is told."""
+    """An endpoint with configured responses."""
 
     def __init__(self) -> None:
         self.serve: Serve = silence
@@ -135,14 +135,14 @@ def keys_of(cluster: Cluster) -> TokenKeys:
 
 
 async def log_in(cluster: Cluster, token: str) -> bool:
-    """Return whether the broker lets a client in. Fails if it does not answer."""
+    """Return whether the broker lets a client in. Fails if it does not respond."""
     async with Attacker.connected(cluster.broker.port) as client:
-        answer = await client.log_in("OAUTHBEARER", bearer_message(token))
-        if b"invalid_token" in answer.auth_bytes:
-            answer = await client.token(b"\x01")
-            assert answer.error_code == 58
+        response = await client.log_in("OAUTHBEARER", bearer_message(token))
+        if b"invalid_token" in response.auth_bytes:
+            response = await client.token(b"\x01")
+            assert response.error_code == 58
             return False
-        assert answer.error_code == 0
+        assert response.error_code == 0
         return True
 
 
@@ -187,7 +187,7 @@ async def test_a_redirect_is_not_followed(cluster: Cluster, endpoint: Endpoint) 
         elsewhere.serve = document(issuer.document())
         for status in (b"301 Moved", b"302 Found", b"307 Temporary Redirect"):
             location = elsewhere.url.encode()
-            endpoint.serve = answering(
+            endpoint.serve = responding_with(
                 b"HTTP/1.1 %s\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % (status, location)
             )
             with capture_logs() as logs:
@@ -200,17 +200,17 @@ async def test_a_client_that_leaves_does_not_stop_the_read(
     cluster: Cluster, endpoint: Endpoint
 ) -> None:
     """Otherwise strangers keep everyone out: each makes the broker read the keys, and disconnects
-    before the answer.
+    before the response.
     """
     found, issuer = keys_of(cluster), TokenIssuer()
     found._unknown_interval_s, found._read_timeout_s = 3_600.0, 20.0
     requested, go_on = asyncio.Event(), asyncio.Event()
-    answer = document(issuer.document())
+    response = document(issuer.document())
 
     async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requested.set()
         await go_on.wait()
-        await answer(reader, writer)
+        await response(reader, writer)
 
     endpoint.serve = late
     async with Attacker.connected(cluster.broker.port) as stranger:

@@ -33,7 +33,7 @@ WIDE = 1_100
 
 BATCH = encode_batch([Record(0, 1_700_000_000_000, b"k", b"v")])
 
-SHORT_ANSWER_BYTES = 1_000
+SHORT_RESPONSE_BYTES = 1_000
 """A refusal of the whole request, which needs no thread."""
 
 FEW_TURNS = {
@@ -98,9 +98,9 @@ async def test_others_get_their_turns(
         count = min(NAMED, long.count)
         await attacker.send_request(long.api, long.version, long.make(1))  # whatever comes first
         thread_count = turns_count = 0
-        answer = await attacker.answer(long.api, long.version, long.make(count))
-        assert answer is not None, name
-        if thread_count != 2 and (thread_count != 1 or len(answer) > SHORT_ANSWER_BYTES):
+        response = await attacker.exchange(long.api, long.version, long.make(count))
+        assert response is not None, name
+        if thread_count != 2 and (thread_count != 1 or len(response) > SHORT_RESPONSE_BYTES):
             wrong.append(f"{name}: used the thread {thread_count} times")
         if name not in FEW_TURNS and turns_count < count // slices.SLICE_COUNT:
             wrong.append(f"{name}: {turns_count} turns for {count} things")
@@ -112,7 +112,7 @@ async def test_short_requests_use_no_thread(
 ) -> None:
     monkeypatch.setattr(LongRequests, "_run", None)
     for name, long in LONG_REQUESTS.items():
-        assert await attacker.answer(long.api, long.version, long.make(100)), name
+        assert await attacker.exchange(long.api, long.version, long.make(100)), name
 
 
 async def test_some_get_responses_at_once(
@@ -219,14 +219,14 @@ async def test_a_long_produce_keeps_its_place(attacker: Attacker) -> None:
         attacker.send(
             framing.encode_request_frame(apis.PRODUCE, 9, 1, produce.encode_request, request)
         )
-    answers: list[list[Any]] = []
+    responses: list[list[Any]] = []
     for _ in requests:
         frame = await attacker.frame()
         assert frame is not None
         _, at = framing.parse_response_header(apis.PRODUCE, 9, frame)
-        answer = framing.decode_body(produce.decode_response, frame, at, 9, 2 * NAMED)
-        answers.append([topic.partition_responses[0] for topic in answer.responses])
-    (first, *unknown, wide, twice), (later,) = answers
+        response = framing.decode_body(produce.decode_response, frame, at, 9, 2 * NAMED)
+        responses.append([topic.partition_responses[0] for topic in response.responses])
+    (first, *unknown, wide, twice), (later,) = responses
     assert [(item.error_code, item.base_offset) for item in (first, wide, later)] == [
         (ErrorCode.NONE, 0),
         (ErrorCode.NONE, 0),
@@ -240,7 +240,7 @@ async def test_a_long_produce_without_responses(cluster: Cluster, attacker: Atta
     """acks=0: what is refused closes the connection, as for a short request."""
     request = _produce_request(("orders", 0), *((f"n{number}", 0) for number in range(NAMED // 2)))
     request.acks = 0
-    assert await attacker.answer(apis.PRODUCE, 9, request) is None
+    assert await attacker.exchange(apis.PRODUCE, 9, request) is None
     async with Attacker.connected(cluster.broker.port) as other:
         assert (await other.produce("orders", BATCH)).base_offset == 1
 
@@ -270,8 +270,8 @@ async def test_a_long_fetch_misses_no_record(
             )
         ],
     )
-    answer = await attacker.send_request(apis.FETCH, 12, request)
-    found = answer.responses[0].partitions
+    response = await attacker.send_request(apis.FETCH, 12, request)
+    found = response.responses[0].partitions
     assert [item.partition_index for item in found if item.records] == [0]
     request.topics[0].partitions[0].fetch_offset = 1
     waiting = asyncio.create_task(attacker.send_request(apis.FETCH, 12, request))

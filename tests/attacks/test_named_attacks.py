@@ -104,11 +104,11 @@ async def test_bombs_of_metrics_take_little_memory_and_leave_the_broker_as_it_wa
         )
         tracemalloc.start()
         try:
-            answer = await attacker.send_request(apis.PUSH_TELEMETRY, 0, request)
+            response = await attacker.send_request(apis.PUSH_TELEMETRY, 0, request)
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert answer.error_code == ErrorCode.INVALID_RECORD
+        assert response.error_code == ErrorCode.INVALID_RECORD
         assert peak_bytes <= TRACED_BYTES_MAX + 8 * len(bomb)
         assert cluster.broker.client_metrics is not None
         assert not cluster.broker.client_metrics.sender.counts.waiting_bytes
@@ -234,8 +234,8 @@ async def test_allocation_before_authentication(tmp_path: Path, receive_bytes_ma
         _, peak_bytes = tracemalloc.get_traced_memory()
         assert peak_bytes <= STRANGERS * RECEIVE_BYTES + TRACED_BYTES_MAX
         user = await opened.enter_async_context(Attacker.connected(server.port))
-        answer = await user.log_in("PLAIN", plain_message(BROKER_USER, BROKER_PASSWORD))
-        assert answer.error_code == ErrorCode.NONE
+        response = await user.log_in("PLAIN", plain_message(BROKER_USER, BROKER_PASSWORD))
+        assert response.error_code == ErrorCode.NONE
         assert server.unauthenticated_count == len(held)
 
 
@@ -250,8 +250,8 @@ async def test_scram_messages_cannot_be_replayed(tmp_path: Path, mechanism: Scra
             """Return the code, and the final message of the client."""
             async with Attacker.connected(cluster.broker.port) as user:
                 client = ScramClient(mechanism, "alice", password, nonce="chosen")
-                answer = await user.log_in(mechanism.name.replace("_", "-"), client.first())
-                sent = final or client.final(answer.auth_bytes)
+                response = await user.log_in(mechanism.name.replace("_", "-"), client.first())
+                sent = final or client.final(response.auth_bytes)
                 return (await user.token(sent)).error_code, sent
 
         code, recorded = await log_in()

@@ -56,16 +56,16 @@ async def set_schema(
 async def refused(cluster: Cluster, topic: str, value: bytes) -> str:
     """Produce the value, which gets INVALID_RECORD. Returns its message."""
     async with Attacker.connected(cluster.broker.port) as client:
-        answer = await client.produce(topic, encode_batch([Record(0, NOW_MS, None, value)]))
-        assert answer.error_code == ErrorCode.INVALID_RECORD
-        assert answer.base_offset == -1
-        return answer.error_message
+        response = await client.produce(topic, encode_batch([Record(0, NOW_MS, None, value)]))
+        assert response.error_code == ErrorCode.INVALID_RECORD
+        assert response.base_offset == -1
+        return response.error_message
 
 
 async def accepted(cluster: Cluster, topic: str, value: bytes) -> None:
     async with Attacker.connected(cluster.broker.port) as client:
-        answer = await client.produce(topic, encode_batch([Record(0, NOW_MS, None, value)]))
-        assert (answer.error_code, answer.base_offset) == (0, 0), answer
+        response = await client.produce(topic, encode_batch([Record(0, NOW_MS, None, value)]))
+        assert (response.error_code, response.base_offset) == (0, 0), response
 
 
 def doubling(levels: int) -> str:
@@ -163,13 +163,13 @@ async def test_counts_that_are_only_declared_cost_the_limit(cluster: Cluster) ->
 
 
 async def test_a_batch_that_decompresses_to_much_costs_its_limit(cluster: Cluster) -> None:
-    """It gets what a compacted topic answers: Java's producer splits the batch."""
+    """It gets the response of a compacted topic: Java's producer splits the batch."""
     await create(cluster, "t", "json", "{}")
     records = encode_batch([Record(0, NOW_MS, None, bytes(100 << 20))])
     payload = compress(Compression.ZSTD, memoryview(records)[HEADER_BYTES:])
     async with Attacker.connected(cluster.broker.port) as client:
-        answer = await client.produce("t", sealed(Compression.ZSTD, payload, 1))
-        assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        response = await client.produce("t", sealed(Compression.ZSTD, payload, 1))
+        assert response.error_code == ErrorCode.MESSAGE_TOO_LARGE
         damaged = bytearray(encode_batch([Record(0, NOW_MS, None, b"{}")]))
         damaged[-1] ^= 1
         assert (await client.produce("t", bytes(damaged))).error_code == ErrorCode.CORRUPT_MESSAGE

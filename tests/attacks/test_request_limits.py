@@ -53,7 +53,7 @@ LIMITED: Final = (
 )
 """Long requests that name what has a limit beside that of elements."""
 
-ANSWERED: Final = {"AddPartitionsToTxn", "AlterPartitionReassignments", "ShareFetch"}
+WITH_ERROR_RESPONSE: Final = {"AddPartitionsToTxn", "AlterPartitionReassignments", "ShareFetch"}
 
 MANY: Final = 10_000
 """Partitions of a cluster, in one topic or each in its own."""
@@ -307,14 +307,14 @@ def filled(long: LongRequest, elements: int) -> bytes:
 
 
 async def test_one_element_more_than_the_limit_is_refused(cluster: Cluster) -> None:
-    """The connection closes before anything is looked up; the limit itself is answered."""
+    """The connection closes before any lookup; a request at the limit gets a response."""
     wrong: list[str] = []
     for name, long in LONG_REQUESTS.items():
         limit = elements_max(long.api.key)
-        for elements, is_answered in ((limit, True), (limit + 1, False)):
+        for elements, has_response in ((limit, True), (limit + 1, False)):
             async with Attacker.connected(cluster.broker.port) as attacker:
                 attacker.send(filled(long, elements))
-                if (await attacker.frame() is not None) is not is_answered:
+                if (await attacker.frame() is not None) is not has_response:
                     wrong.append(f"{name} of {elements} elements")
     assert not wrong, "\n".join(wrong)
 
@@ -324,7 +324,7 @@ async def test_the_log_names_the_api_the_count_and_the_limit(cluster: Cluster) -
     request = describe_groups.DescribeGroupsRequest(["g"] * (limit + 1))
     with capture_logs() as logs:
         async with Attacker.connected(cluster.broker.port) as attacker:
-            assert await attacker.answer(apis.DESCRIBE_GROUPS, 6, request) is None
+            assert await attacker.exchange(apis.DESCRIBE_GROUPS, 6, request) is None
     (reason,) = (line["reason"] for line in logs if line["event"] == "connection_refused")
     assert f"DescribeGroups has {limit + 1} elements" in reason
     assert f"allowed are {limit}" in reason
@@ -332,7 +332,7 @@ async def test_the_log_names_the_api_the_count_and_the_limit(cluster: Cluster) -
 
 async def test_more_of_what_costs_most_is_refused(cluster: Cluster) -> None:
     """Where a request has many elements that cost little, the others have a limit of their own. The
-    answer has an error if the API has one for the whole request; else the connection closes.
+    response has an error if the API has a top-level one; otherwise the connection closes.
     """
     limited = [LONG_REQUESTS[name] for name in LIMITED]
     assert {long.api.key for long in limited} == {key for key in CODECS if things_max(key)}
@@ -340,16 +340,16 @@ async def test_more_of_what_costs_most_is_refused(cluster: Cluster) -> None:
         limit = things_max(long.api.key)
         assert limit is not None
         async with Attacker.connected(cluster.broker.port) as attacker:
-            assert await attacker.answer(long.api, long.version, long.make(limit.max)) is not None
+            assert await attacker.exchange(long.api, long.version, long.make(limit.max)) is not None
             with capture_logs() as logs:
-                answer = await attacker.answer(long.api, long.version, long.make(limit.max + 1))
-        if long.api.name in ANSWERED:
-            assert answer is not None
-            _, at = framing.parse_response_header(long.api, long.version, answer)
-            found = CODECS[long.api.key].decode_response(Reader(answer, at), long.version)
+                response = await attacker.exchange(long.api, long.version, long.make(limit.max + 1))
+        if long.api.name in WITH_ERROR_RESPONSE:
+            assert response is not None
+            _, at = framing.parse_response_header(long.api, long.version, response)
+            found = CODECS[long.api.key].decode_response(Reader(response, at), long.version)
             assert found.error_code == ErrorCode.POLICY_VIOLATION, long.api.name
         else:
-            assert answer is None
+            assert response is None
             (reason,) = (line["reason"] for line in logs if "reason" in line)
             assert f"{long.api.name} failed: POLICY_VIOLATION" in reason
             assert f"{limit.max + 1} {limit.name}" in reason

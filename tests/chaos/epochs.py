@@ -31,7 +31,7 @@ _PRODUCE: Final = replace(apis.PRODUCE, max=12)
 """The last version that names topics: ids change when a topic is created again."""
 _TIMEOUT_S: Final = 5.0
 _HURRY_S: Final = 0.001
-"""The time for the answer to a batch that nobody waits for."""
+"""Response timeout of a batch that nobody waits for."""
 _PAUSE_S: Final = 0.05
 _TRANSACTION_TIMEOUT_MS: Final = 120_000
 _ABORTED_SHARE: Final = 0.4
@@ -89,8 +89,8 @@ class EpochSender(Client):
         request = init_producer_id.InitProducerIdRequest(
             self._transactional_id, _TRANSACTION_TIMEOUT_MS
         )
-        answer = self._query_coordinator(apis.INIT_PRODUCER_ID, request)
-        self._identity = answer.producer_id, answer.producer_epoch
+        response = self._query_coordinator(apis.INIT_PRODUCER_ID, request)
+        self._identity = response.producer_id, response.producer_epoch
         self.producer_count += 1
 
     def _transact(self) -> None:
@@ -144,8 +144,8 @@ class EpochSender(Client):
     def _end(self, *, committed: bool) -> None:
         assert self._identity is not None, "an end needs a producer"
         request = end_txn.EndTxnRequest(self._transactional_id, *self._identity, committed)
-        answer = self._query_coordinator(apis.END_TXN, request)
-        self._identity = answer.producer_id, answer.producer_epoch
+        response = self._query_coordinator(apis.END_TXN, request)
+        self._identity = response.producer_id, response.producer_epoch
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -154,15 +154,15 @@ class EpochSender(Client):
         request = self._batch(part, value, sequence)
         while True:
             with suppress(KafkaFailed):
-                answer = self._send_request(self._leader(part), _PRODUCE, request)
-                found = answer.responses[0].partition_responses[0]
+                response = self._send_request(self._leader(part), _PRODUCE, request)
+                found = response.responses[0].partition_responses[0]
                 if self._is_done(_PRODUCE, found.error_code):
                     return int(found.base_offset)
             self._leaders.pop(part, None)
             time.sleep(_PAUSE_S)
 
     def _hurry(self, part: Part, value: bytes, sequence: int) -> None:
-        """Send a batch, and hang up before its answer."""
+        """Send a batch, and disconnect before its response."""
         with suppress(KafkaFailed):
             request = self._batch(part, value, sequence)
             self._send_request(self._leader(part), _PRODUCE, request, _HURRY_S)
@@ -182,17 +182,17 @@ class EpochSender(Client):
         return produce.ProduceRequest(self._transactional_id, -1, 30_000, [topic])
 
     def _query_coordinator(self, api: ApiSpec, request: object) -> Any:
-        """Ask until the answer has no error that ends by itself. Raises Fenced."""
+        """Repeat until the response has no transient error. Raises Fenced."""
         while True:
             with suppress(KafkaFailed):
-                answer = self._send_request(self._find_coordinator(), api, request)
-                if self._is_done(api, answer.error_code):
-                    return answer
+                response = self._send_request(self._find_coordinator(), api, request)
+                if self._is_done(api, response.error_code):
+                    return response
             self._coordinator = ""
             time.sleep(_PAUSE_S)
 
     def _is_done(self, api: ApiSpec, number: int) -> bool:
-        """Return whether the answer counts; otherwise the caller asks again. Raises Fenced."""
+        """Return whether the response is final; otherwise the caller asks again. Raises Fenced."""
         code = known_code(number)
         if code in _FENCED:
             raise Fenced(f"{api.name} gets {code.name}")
@@ -218,13 +218,13 @@ class EpochSender(Client):
         if part not in self._leaders:
             topic = metadata.MetadataRequestTopic(name=part[0])
             request = metadata.MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
-            answer = self._send_request(self._any_broker(), apis.METADATA, request)
+            response = self._send_request(self._any_broker(), apis.METADATA, request)
             addresses = {
-                broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers
+                broker.node_id: f"{broker.host}:{broker.port}" for broker in response.brokers
             }
             self._leaders = {
                 (part[0], found.partition_index): addresses[found.leader_id]
-                for found in answer.topics[0].partitions
+                for found in response.topics[0].partitions
                 if found.leader_id in addresses
             }
         if part not in self._leaders:
@@ -239,12 +239,12 @@ class EpochSender(Client):
         """
         client = self._clients.pop(address, None) or WireClient(address)
         try:
-            answer = client.send_request(api, request, object, timeout_s)
+            response = client.send_request(api, request, object, timeout_s)
         except KafkaFailed:
             client.close()
             raise
         self._clients[address] = client
-        return answer
+        return response
 
     def _any_broker(self) -> str:
         return self._rng.choice(self._brokers)

@@ -1,7 +1,7 @@
 """A consumer group with plain commits, and a client that reads the offsets of groups all the time.
 
 Invariants: the group delivers each record at least once and never skips one. Between two
-assignments a member meets every offset in order. Each acknowledged commit, each answer of a
+assignments a member sees every offset in order. Each acknowledged commit, each response of a
 coordinator and each starting position of a member is recorded.
 """
 
@@ -66,7 +66,7 @@ class GroupMembers(Client):
                     member.poll()
                 except ClientStuck:
                     self.record.tell(
-                        "a member of the group gets no answer to a commit: another one takes its"
+                        "a member of the group gets no response to a commit: another one takes its"
                         " place"
                     )
                     members[at] = self._join()
@@ -104,7 +104,7 @@ class _Member:
         self._committed: dict[Part, int] = {}
         self._commit_at = 0.0
         self._committing: tuple[float, dict[Part, int]] | None = None
-        """The unanswered commit: its start time and its offsets."""
+        """The pending commit: its start time and its offsets."""
         self._consumer = Consumer(
             {
                 **settings,
@@ -130,7 +130,7 @@ class _Member:
         """Poll one message at a time, to tell messages before and after a rebalance apart. Commit
         if a commit is due.
 
-        Raises ClientStuck when a commit has had no answer for longer than any fault lasts.
+        Raises ClientStuck when a commit has had no response for longer than any fault lasts.
         """
         for number in range(100):
             message = self._consumer.poll(0 if number else 0.1)
@@ -178,7 +178,7 @@ class _Member:
         self._next, self._committed, self._assigned_s = {}, {}, {}
 
     def _commit(self) -> None:
-        """Send the next commit, unless the last one is unanswered: the library retries several
+        """Send the next commit, unless the last one is pending: the library retries several
         commits in any order.
 
         The commit is asynchronous, because a synchronous one may wait forever (see
@@ -203,18 +203,18 @@ class _Member:
             self._record.tell(f"a member of the group cannot commit: {error}")
             self._settle()
 
-    def _on_commit(self, error: KafkaError | None, answer: list[TopicPartition]) -> None:
+    def _on_commit(self, error: KafkaError | None, response: list[TopicPartition]) -> None:
         if error is not None:
             self._record.tell(f"a member of the group cannot commit: {error}")
         acknowledged = (
-            {(part.topic, part.partition) for part in answer if part.error is None}
+            {(part.topic, part.partition) for part in response if part.error is None}
             if error is None
             else set()
         )
         self._settle(acknowledged)
 
     def _settle(self, acknowledged: Collection[Part] = ()) -> None:
-        """Record the result of the unanswered commit, if there is one. A commit without an
+        """Record the result of the pending commit, if any. A commit without an
         acknowledgement may have taken effect.
         """
         if self._committing is None:
@@ -231,8 +231,8 @@ class _Member:
 
 
 class OffsetAsker(Client):
-    """Read the offsets of groups from coordinators, without being a member. `answer_count` counts
-    the offsets in the answers.
+    """Read the offsets of groups from coordinators, without being a member. `response_count` counts
+    the offsets in the responses.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class OffsetAsker(Client):
         self._servers = bootstrap
         self._parts = parts
         self._groups = groups
-        self.answer_count = 0
+        self.response_count = 0
 
     def work(self) -> None:
         consumers = {
@@ -251,21 +251,21 @@ class OffsetAsker(Client):
         }
         while not self.ending.wait(0.3):
             for group, consumer in consumers.items():
-                self.answer_count += ask_offsets(consumer, group, self._parts, self.record)
+                self.response_count += ask_offsets(consumer, group, self._parts, self.record)
         for consumer in consumers.values():
             consumer.close()
 
 
 def ask_offsets(consumer: Consumer, group: str, parts: list[Part], record: Record) -> int:
     """Read and record the offsets of one group. Return their number; 0 if the coordinator cannot
-    answer now.
+    respond now.
     """
     began_s = record.now()
     try:
-        answer = consumer.committed([TopicPartition(*part) for part in parts], timeout=_ASK_S)
+        response = consumer.committed([TopicPartition(*part) for part in parts], timeout=_ASK_S)
     except KafkaException:
         return 0
-    told = [part for part in answer if part.error is None]
+    told = [part for part in response if part.error is None]
     for part in told:
         record.operate(
             Committed(

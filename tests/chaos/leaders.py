@@ -1,8 +1,8 @@
 """Ask each broker by ListOffsets and Fetch for the ends of the logs that it believes to lead, like
 a client with old metadata.
 
-Invariants: each client asks its own broker only, whatever the metadata say. Each answer is recorded
-with the start time of its request. Refusals are only counted.
+Invariants: each client asks its own broker only, whatever the metadata say. Each response is
+recorded with the start time of its request. Refusals are only counted.
 """
 
 from typing import Final
@@ -20,14 +20,14 @@ from tests.support.anomalies import Latest
 from tests.support.history import Part
 
 _ASK_S: Final = 20.0
-"""Longer than any fault, because a late answer is most likely to be wrong."""
+"""Longer than any fault, because a late response is most likely to be wrong."""
 _PAUSE_S: Final = 0.3
 _FETCH_BYTES_MAX: Final = 1
 
 
 class LeaderAsker(Client):
-    """Ask one broker. `answer_count` counts the ends in its answers, `refused_count` the partitions
-    that it refused, for example because another broker leads them.
+    """Ask one broker. `response_count` counts the ends in its responses, `refused_count` the
+    partitions that it refused, for example because another broker leads them.
     """
 
     def __init__(self, address: str, parts: list[Part], record: Record, name: str) -> None:
@@ -35,7 +35,7 @@ class LeaderAsker(Client):
         self._address = address
         self._parts = parts
         self._topic_ids: dict[str, UUID] = {}
-        self.answer_count = 0
+        self.response_count = 0
         self.refused_count = 0
 
     def work(self) -> None:
@@ -54,10 +54,12 @@ class LeaderAsker(Client):
                 for topic in sorted({topic for topic, _ in self._parts})
             ]
             request = metadata.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-            answer = client.send_request(apis.METADATA, request, metadata.MetadataResponse, _ASK_S)
+            response = client.send_request(
+                apis.METADATA, request, metadata.MetadataResponse, _ASK_S
+            )
             self._topic_ids = {
                 topic.name or "": topic.topic_id
-                for topic in answer.topics
+                for topic in response.topics
                 if topic.topic_id and not topic.error_code
             }
         while not self.ending.wait(_PAUSE_S):
@@ -73,12 +75,12 @@ class LeaderAsker(Client):
         ]
         began_s = self.record.now()
         request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics)
-        answer = client.send_request(
+        response = client.send_request(
             apis.LIST_OFFSETS, request, list_offsets.ListOffsetsResponse, _ASK_S
         )
-        for topic in answer.topics:
+        for topic in response.topics:
             for found in topic.partitions:
-                self._answered(
+                self._record_response(
                     (topic.name, found.partition_index),
                     began_s,
                     found.error_code,
@@ -108,19 +110,19 @@ class LeaderAsker(Client):
         request = fetch.FetchRequest(
             max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES_MAX, topics=topics, session_epoch=-1
         )
-        answer = client.send_request(apis.FETCH, request, fetch.FetchResponse, _ASK_S)
-        for topic in answer.responses:
+        response = client.send_request(apis.FETCH, request, fetch.FetchResponse, _ASK_S)
+        for topic in response.responses:
             for found in topic.partitions:
                 part = (topic.topic or names.get(topic.topic_id, ""), found.partition_index)
                 code, end = found.error_code, found.high_watermark
                 # The log ends below. A consumer that gets this error begins somewhere else.
                 if code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     code, end = ErrorCode.NONE, wanted[part] - 1
-                self._answered(part, began_s, code, end, "Fetch")
+                self._record_response(part, began_s, code, end, "Fetch")
 
-    def _answered(self, part: Part, began_s: float, code: int, end: int, how: str) -> None:
+    def _record_response(self, part: Part, began_s: float, code: int, end: int, how: str) -> None:
         if code == ErrorCode.NONE:
-            self.answer_count += 1
+            self.response_count += 1
             self.record.operate(
                 Latest(f"{self.name} ({how})", part, began_s, self.record.now(), end)
             )

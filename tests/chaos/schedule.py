@@ -31,8 +31,8 @@ class Kind(StrEnum):
     STORE_SLOW_DOWN = "store: 503"
     STORE_LATENCY = "store: latency"
     STORE_CUT_REQUEST = "store: cut request"
-    STORE_CUT_ANSWER = "store: cut answer"
-    STORE_LOSE_ANSWER = "store: lose answer"
+    STORE_CUT_RESPONSE = "store: cut response"
+    STORE_LOSE_RESPONSE = "store: lose response"
     STORE_HOLE = "store: black hole"
 
 

@@ -23,7 +23,7 @@ _SLOW_DOWN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A request or an answer. `head` ends in the empty line."""
+    """A request or a response. `head` ends in the empty line."""
 
     head: bytes
     body: bytes
@@ -92,7 +92,7 @@ class StoreProxy:
             )
             while True:
                 request = await _read_message(reader)
-                await self._answer(request, source, writer, upstream)
+                await self._respond(request, source, writer, upstream)
         except (OSError, _Broken, asyncio.IncompleteReadError):
             pass
         finally:
@@ -100,7 +100,7 @@ class StoreProxy:
             if upstream is not None:
                 upstream[1].close()
 
-    async def _answer(
+    async def _respond(
         self,
         request: _Message,
         source: str,
@@ -108,7 +108,7 @@ class StoreProxy:
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
         """Handle one request. Raises _Broken if its connection must end."""
-        lose_answer = cut_answer = False
+        lose_response = cut_response = False
         for fault, over in list(self._weather):
             if fault.whom[0] not in (ALL, source) or self._rng.random() >= fault.chance:
                 continue
@@ -132,18 +132,18 @@ class StoreProxy:
                     await over.wait()
                     if not fault.late:
                         raise _Broken
-                case Kind.STORE_LOSE_ANSWER:
-                    lose_answer = True
+                case Kind.STORE_LOSE_RESPONSE:
+                    lose_response = True
                 case _:
-                    cut_answer = True
+                    cut_response = True
         await _write(upstream[1], request.whole)
-        answer = await _read_message(upstream[0], has_body=not request.is_for_head)
-        if lose_answer:
+        response = await _read_message(upstream[0], has_body=not request.is_for_head)
+        if lose_response:
             raise _Broken
-        if cut_answer:
-            await _write(writer, answer.whole[: self._rng.randrange(len(answer.whole))])
+        if cut_response:
+            await _write(writer, response.whole[: self._rng.randrange(len(response.whole))])
             raise _Broken
-        await _write(writer, answer.whole)
+        await _write(writer, response.whole)
 
 
 async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:

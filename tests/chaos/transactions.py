@@ -237,7 +237,7 @@ class TransactionSender(TransactionalClient):
 
     def fill(self, transaction: Transaction) -> None:
         """Produce the records. Most transactions last for a few requests only, some for longer than
-        the 5 s after which brokers close an unanswered connection.
+        the 5 s after which brokers close a connection without a response.
         """
         lasts_s = self.rng.choices((0.05, 0.5, 2.0, 6.0), (4, 3, 3, 1))[0]
         every_s = self.rng.choice((0.2, lasts_s))

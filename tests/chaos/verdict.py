@@ -92,12 +92,12 @@ async def _leaders(processes: Processes, parts: list[Part]) -> str:
     """Check that every broker names the same leader for each partition, and that this leader
     exists.
     """
-    answers = [
+    responses = [
         await asyncio.to_thread(_leaders_by, f"127.0.0.1:{node.plan.port}", parts)
         for node in processes.brokers()
     ]
     for part in parts:
-        leaders = {answer.get(part, -1) for answer in answers}
+        leaders = {response.get(part, -1) for response in responses}
         if len(leaders) != 1 or not leaders <= {0, 1, 2}:
             return f"brokers name leaders {sorted(leaders)} of {part}"
     return ""

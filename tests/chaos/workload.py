@@ -108,7 +108,7 @@ class Workload:
         commits, polled, offsets = (
             self.group.commit_count,
             self.committed.polled_count,
-            self.offsets.answer_count,
+            self.offsets.response_count,
         )
 
         def stuck() -> list[str]:
@@ -128,7 +128,7 @@ class Workload:
                 self.committed.polled_count == polled
             )
             found += ["no coordinator tells the offsets of groups"] * (
-                self.offsets.answer_count == offsets
+                self.offsets.response_count == offsets
             )
             return found
 
@@ -218,9 +218,12 @@ class Workload:
                 sum(client.rebalance_count for client in transformers),
             ),
             ("commits of the plain group", self.group.commit_count),
-            ("offsets of groups that coordinators told", self.offsets.answer_count),
+            ("offsets of groups that coordinators told", self.offsets.response_count),
             *(
-                (f"ends of logs told by {asker.name.removeprefix('ends by ')}", asker.answer_count)
+                (
+                    f"ends of logs told by {asker.name.removeprefix('ends by ')}",
+                    asker.response_count,
+                )
                 for asker in self.leaders
             ),
         ]

@@ -16,7 +16,7 @@ from penstock.deploy.clients.users import create_user
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.browser import browser, console_errors
-from tests.support.console import Answer, ConsoleProcess, Visitor, produce
+from tests.support.console import ConsoleProcess, Response, Visitor, produce
 from tests.support.npm import package
 from tests.support.waiting import PATIENCE_S
 
@@ -123,7 +123,7 @@ def admin_of(cluster: LocalCluster) -> ClientSecurity:
     return read_file(Path(cluster.state().command_config))
 
 
-def login(url: str, user: str, password: str) -> tuple[Visitor, Answer]:
+def login(url: str, user: str, password: str) -> tuple[Visitor, Response]:
     visitor = Visitor(url)
     fields = {"csrf": visitor.get("/login").csrf, "user": user, "password": password}
     return visitor, visitor.post("/login?next=%2Ftopics", fields)

@@ -160,8 +160,8 @@ def _picture(chrome: Chrome, url: str, name: str, path: str, is_dark: bool) -> i
 
 
 def _photograph(chrome: Chrome, name: str) -> int:
-    answer = chrome.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
-    data = base64.b64decode(answer["data"])
+    response = chrome.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
+    data = base64.b64decode(response["data"])
     (DIRECTORY / f"{name}.png").write_bytes(data)
     sys.stdout.write(f"{name}.png: {len(data):,} bytes\n")
     return len(data)

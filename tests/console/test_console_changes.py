@@ -25,10 +25,10 @@ def visitor(console: ConsoleProcess) -> Visitor:
 
 def sent(visitor: Visitor, page: str, path: str, **fields: str) -> str:
     """Send a form of a page, and return what the console says then."""
-    answer = visitor.post(path, {"csrf": visitor.get(page).csrf, **fields})
-    if answer.status != 303:
-        return answer.words
-    return visitor.get(answer.headers["location"]).words
+    response = visitor.post(path, {"csrf": visitor.get(page).csrf, **fields})
+    if response.status != 303:
+        return response.words
+    return visitor.get(response.headers["location"]).words
 
 
 def test_a_topic_is_created_altered_deleted_and_brought_back(
@@ -78,9 +78,9 @@ def test_offsets_are_reset_and_the_group_is_deleted(
     commit(cluster.bootstrap, group_id)
     fields = {"id": group_id, "topic": "orders", "confirm": group_id}
     csrf = visitor.get("/topics").csrf
-    answer = visitor.post("/groups/reset", {"csrf": csrf, "to": "latest", **fields})
-    assert visitor.get(answer.headers["location"]).words.count("Offsets of") == 1
-    assert "Lag 0 records" in visitor.get(answer.headers["location"]).words
+    response = visitor.post("/groups/reset", {"csrf": csrf, "to": "latest", **fields})
+    assert visitor.get(response.headers["location"]).words.count("Offsets of") == 1
+    assert "Lag 0 records" in visitor.get(response.headers["location"]).words
     visitor.post("/groups/delete", {"csrf": csrf, "id": group_id, "confirm": group_id})
     assert f"Deleted group {group_id}." in visitor.get("/groups").words
     groups = admin.list_consumer_groups().result().valid
@@ -109,8 +109,8 @@ def test_the_doctor_examines_the_cluster(visitor: Visitor) -> None:
 
 def test_sql_reads_topics_and_nothing_else(visitor: Visitor) -> None:
     query = "SELECT count(*) AS orders, any_value(note) AS note FROM orders"
-    answer = visitor.post("/sql", {"csrf": visitor.get("/sql").csrf, "query": query})
-    assert f"orders note {RECORDS} {HOSTILE} 1 row." in answer.words
+    response = visitor.post("/sql", {"csrf": visitor.get("/sql").csrf, "query": query})
+    assert f"orders note {RECORDS} {HOSTILE} 1 row." in response.words
     said = sent(visitor, "/sql", "/sql", query="SELECT * FROM nowhere")
     assert "no topic or view is named 'nowhere'" in said
     said = sent(visitor, "/sql", "/sql", query="COPY (SELECT 1) TO 'x.csv'")
@@ -151,32 +151,32 @@ def test_forms_of_other_pages_change_nothing(
     visitor: Visitor, cluster: LocalCluster, headers: dict[str, str], csrf: str
 ) -> None:
     token = csrf or visitor.get("/topics").csrf
-    answer = visitor.post("/topics", {"csrf": token, "name": "evil"}, **headers)
-    assert answer.status == 403
+    response = visitor.post("/topics", {"csrf": token, "name": "evil"}, **headers)
+    assert response.status == 403
     assert "evil" not in [topic["name"] for topic in requested(cluster, "topics", "list")]
 
 
 def test_a_name_that_was_rebound_gets_no_page(visitor: Visitor) -> None:
     for path in ("/", "/static/console.js", "/live/overview"):
-        answer = visitor.get(path, Host="evil.example")
-        assert (answer.status, "Penstock" in answer.text) == (421, False)
+        response = visitor.get(path, Host="evil.example")
+        assert (response.status, "Penstock" in response.text) == (421, False)
     assert visitor.get("/topics", Host="localhost").status == 200
 
 
 def test_every_response_forbids_inline_scripts(visitor: Visitor) -> None:
     for path in ("/topics", "/static/console.css", "/nothing", "/topics/missing"):
-        answer = visitor.get(path)
-        policy = answer.headers["content-security-policy"]
+        response = visitor.get(path)
+        policy = response.headers["content-security-policy"]
         assert "script-src 'self'" in policy
         assert "unsafe" not in policy
-        assert "<script>" not in answer.text
-        assert " style=" not in answer.text
-        assert " onclick=" not in answer.text
+        assert "<script>" not in response.text
+        assert " style=" not in response.text
+        assert " onclick=" not in response.text
 
 
 def test_long_forms_are_refused(visitor: Visitor) -> None:
-    answer = visitor.post("/topics", {"csrf": "", "name": "x" * BODY_BYTES_MAX})
-    assert answer.status == 400
+    response = visitor.post("/topics", {"csrf": "", "name": "x" * BODY_BYTES_MAX})
+    assert response.status == 400
 
 
 def test_the_console_of_dev_only_reads(cluster: LocalCluster) -> None:
@@ -188,8 +188,8 @@ def test_the_console_of_dev_only_reads(cluster: LocalCluster) -> None:
     assert "read-only" in page.words
     assert 'method="post"' not in page.text
     csrf = visitor.get("/doctor").csrf
-    answer = visitor.post("/topics", {"csrf": csrf, "name": "nothing"})
-    assert (answer.status, "--allow-changes" in answer.words) == (403, True)
+    response = visitor.post("/topics", {"csrf": csrf, "name": "nothing"})
+    assert (response.status, "--allow-changes" in response.words) == (403, True)
 
 
 def test_many_topics_are_shown_in_pages(visitor: Visitor, cluster: LocalCluster) -> None:
@@ -199,8 +199,8 @@ def test_many_topics_are_shown_in_pages(visitor: Visitor, cluster: LocalCluster)
     names = {f"many-{number:03d}": 1 for number in range(120)}
     create_topics(cluster.bootstrap, names)
     wait_until(lambda: "120 topics" in visitor.get("/topics?q=many").words)
-    answer = visitor.get("/topics?q=many")
-    assert "1–100 of 120 topics" in answer.words  # noqa: RUF001 - a range has this dash
-    assert answer.text.count("<tr>") == 101
-    assert len(answer.text) < 100_000
+    response = visitor.get("/topics?q=many")
+    assert "1–100 of 120 topics" in response.words  # noqa: RUF001 - a range has this dash
+    assert response.text.count("<tr>") == 101
+    assert len(response.text) < 100_000
     assert visitor.get("/topics?q=many&page=2").text.count("<tr>") == 21

@@ -176,13 +176,13 @@ def test_the_console_without_extras_does_not_offer_what_needs_them(
                 assert "orders" in page.words
                 assert "essages" not in page.words
                 assert ">SQL<" not in page.text
-            answer = visitor.get("/topics/orders/messages")
-            assert (answer.status, install_hint("reader") in answer.words) == (400, True)
+            response = visitor.get("/topics/orders/messages")
+            assert (response.status, install_hint("reader") in response.words) == (400, True)
             first = visitor.first("/security/users")
             assert (first.status, "data-pending" in first.text) == (200, True)
-            answer = visitor.get("/security/users")
-            assert (answer.status, "do not respond" in answer.words) == (502, True)
-            assert "retries automatically" in answer.words
+            response = visitor.get("/security/users")
+            assert (response.status, "do not respond" in response.words) == (502, True)
+            assert "retries automatically" in response.words
             assert GROUP in visitor.get("/groups").words
     assert "Browse messages" in Visitor(watching.url).get("/topics/orders").words
 

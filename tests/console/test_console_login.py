@@ -18,9 +18,9 @@ from tests.support.waiting import wait_until
 def test_without_a_login_there_is_only_the_login(secure_cluster: LocalCluster) -> None:
     visitor = Visitor(secure_cluster.state().console)
     for path in ("/", "/topics/words/messages", "/doctor"):
-        answer = visitor.get(path)
-        assert answer.status == 303
-        assert answer.headers["location"].startswith("/login?next=")
+        response = visitor.get(path)
+        assert response.status == 303
+        assert response.headers["location"].startswith("/login?next=")
     assert visitor.get("/live/overview").status == 401
     assert visitor.post("/topics", {"name": "x"}).status == 401
     assert "words" not in visitor.get("/login").text
@@ -34,11 +34,11 @@ def test_everyone_can_use_the_login(
 
 
 def test_the_super_user_sees_everything(secure_cluster: LocalCluster) -> None:
-    visitor, answer = login(
+    visitor, response = login(
         secure_cluster.state().console, "admin", admin_of(secure_cluster).password
     )
-    assert answer.headers["location"] == "/topics"
-    cookie = answer.headers["set-cookie"].lower()
+    assert response.headers["location"] == "/topics"
+    cookie = response.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert "secrets" in visitor.get("/topics").words
@@ -48,8 +48,8 @@ def test_the_super_user_sees_everything(secure_cluster: LocalCluster) -> None:
 
 
 def test_a_user_sees_what_the_acls_allow(secure_cluster: LocalCluster) -> None:
-    visitor, answer = login(secure_cluster.state().console, "alice", PASSWORD)
-    assert answer.status == 303
+    visitor, response = login(secure_cluster.state().console, "alice", PASSWORD)
+    assert response.status == 303
     topics = visitor.get("/topics").words
     assert "words" in topics
     assert "secrets" not in topics
@@ -59,9 +59,9 @@ def test_a_user_sees_what_the_acls_allow(secure_cluster: LocalCluster) -> None:
         *("/", "/nodes", "/moves", "/objects/1", "/doctor", "/live/moves/secrets/0"),
     )
     for path in refused:
-        answer = visitor.get(path)
-        assert answer.status == 403, path
-        assert "hello" not in answer.text
+        response = visitor.get(path)
+        assert response.status == 403, path
+        assert "hello" not in response.text
     assert "TOPIC_AUTHORIZATION_FAILED" not in topics
     assert "CLUSTER_AUTHORIZATION_FAILED" in visitor.get("/security").words
 
@@ -69,8 +69,8 @@ def test_a_user_sees_what_the_acls_allow(secure_cluster: LocalCluster) -> None:
 def test_describe_is_not_enough_for_records(secure_cluster: LocalCluster) -> None:
     visitor, _ = login(secure_cluster.state().console, "bob", PASSWORD)
     assert visitor.get("/topics/words").status == 200
-    answer = visitor.get("/topics/words/messages")
-    assert (answer.status, "require READ on the topic" in answer.words) == (403, True)
+    response = visitor.get("/topics/words/messages")
+    assert (response.status, "require READ on the topic" in response.words) == (403, True)
 
 
 def test_a_session_ends_with_the_logout(secure_cluster: LocalCluster) -> None:
@@ -91,10 +91,10 @@ def test_while_rights_are_unknown_the_last_page_is_shown_and_nothing_is_denied(
     secure_cluster.kill(brokers, signal.SIGSTOP)
     try:
         wait_until(lambda: "This page is" in visitor.get("/topics").words, UNKNOWN_S + 10)
-        answer = visitor.get("/topics")
-        assert (answer.status, "words" in answer.words) == (200, True)
-        answer = visitor.get("/topics/words")
-        assert (answer.status, "retries automatically" in answer.words) == (502, True)
+        response = visitor.get("/topics")
+        assert (response.status, "words" in response.words) == (200, True)
+        response = visitor.get("/topics/words")
+        assert (response.status, "retries automatically" in response.words) == (502, True)
         stranger = Visitor(url)
         stranger.cookies["penstock_session"] = "unknown"
         assert stranger.first("/topics").status == 303

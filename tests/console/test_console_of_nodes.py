@@ -89,16 +89,16 @@ def visit(node: str) -> None:
     """Log in, create a topic, and send what does not fit into one read of the node."""
     stranger = Visitor(node)
     for path in ("/console/", "/console/topics", "/console/security/users"):
-        answer = stranger.get(path)
-        assert answer.status == 303
-        assert answer.headers["location"].startswith("/console/login?next=")
+        response = stranger.get(path)
+        assert response.status == 303
+        assert response.headers["location"].startswith("/console/login?next=")
     assert stranger.get("/console/live/overview").status == 401
     assert stranger.get("/console/", Host="evil.example").status == 421
     url = f"{node}/console"
-    user, answer = login(url, BROKER_USER, "guess")
-    assert answer.status == 401
-    user, answer = login(url, BROKER_USER, BROKER_PASSWORD)
-    assert answer.headers["location"] == "/console/topics"
+    user, response = login(url, BROKER_USER, "guess")
+    assert response.status == 401
+    user, response = login(url, BROKER_USER, BROKER_PASSWORD)
+    assert response.headers["location"] == "/console/topics"
     fields = {"csrf": user.get("/topics").csrf, "name": "secrets", "configs": ""}
     assert user.post("/topics", {**fields, "partitions": "1"}).status == 303
     wait_until(lambda: "secrets" in user.get("/topics").words)

@@ -56,8 +56,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredCluster
 def admin_at(cluster: MeteredCluster, node: str) -> Visitor:
     url = f"http://127.0.0.1:{cluster.ports[node]}/console"
     assert login(url, "admin", "guess")[1].status == 401
-    visitor, answer = login(url, "admin", cluster.admin.password)
-    assert answer.status == 303
+    visitor, response = login(url, "admin", cluster.admin.password)
+    assert response.status == 303
     return visitor
 
 

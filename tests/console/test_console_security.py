@@ -151,17 +151,17 @@ def test_a_quota_is_set_and_removed(
 def test_a_user_changes_only_what_the_acls_allow(
     changing: ConsoleProcess, secure_cluster: LocalCluster
 ) -> None:
-    visitor, answer = login(changing.url, "alice", PASSWORD)
-    assert answer.status == 303
+    visitor, response = login(changing.url, "alice", PASSWORD)
+    assert response.status == 303
     csrf = visitor.get("/topics").csrf
     fields = {"csrf": csrf, "name": "mallory", "password": FIRST, "mechanism": "SCRAM-SHA-256"}
-    answer = visitor.post("/security/users", fields)
-    assert (answer.status, "users cannot be listed" in answer.words) == (502, True)
+    response = visitor.post("/security/users", fields)
+    assert (response.status, "users cannot be listed" in response.words) == (502, True)
     assert not can_log_in(secure_cluster, "mallory", FIRST)
     acl = {"principal": "User:alice", "operation": "all", "resource": "cluster"}
     acl |= {"csrf": csrf, "permission": "allow", "pattern": "literal"}
-    answer = visitor.post("/security/acls", acl)
-    assert (answer.status, "CLUSTER_AUTHORIZATION_FAILED" in answer.words) == (502, True)
+    response = visitor.post("/security/acls", acl)
+    assert (response.status, "CLUSTER_AUTHORIZATION_FAILED" in response.words) == (502, True)
 
 
 def test_changes_of_security_need_a_token_and_a_console_that_changes(
@@ -170,11 +170,11 @@ def test_changes_of_security_need_a_token_and_a_console_that_changes(
     visitor, _ = login(changing.url, "admin", admin_of(secure_cluster).password)
     fields = {"name": "alice", "confirm": "alice"}
     for path in CHANGES:
-        answer = visitor.post(path, {"csrf": "guessed", **fields})
-        assert (answer.status, "is not from a page" in answer.words) == (403, True), path
+        response = visitor.post(path, {"csrf": "guessed", **fields})
+        assert (response.status, "is not from a page" in response.words) == (403, True), path
     visitor = Visitor(cluster.state().console)
     csrf = visitor.get("/doctor").csrf
     for path, form in CHANGES.items():
         assert 'method="post"' not in visitor.get(form).text
-        answer = visitor.post(path, {"csrf": csrf, **fields})
-        assert (answer.status, "--allow-changes" in answer.words) == (403, True), path
+        response = visitor.post(path, {"csrf": csrf, **fields})
+        assert (response.status, "--allow-changes" in response.words) == (403, True), path

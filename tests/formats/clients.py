@@ -60,8 +60,8 @@ def _bytes(found: bytes | str | None) -> bytes | None:
 def committed_offsets(servers: str, group: str) -> dict[str, dict[str, int]]:
     """Return what a group has committed, by topic and partition."""
     admin = AdminClient({"bootstrap.servers": servers})
-    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    (response,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
     found: dict[str, dict[str, int]] = {}
-    for part in answer.result(TIMEOUT_S).topic_partitions:
+    for part in response.result(TIMEOUT_S).topic_partitions:
         found.setdefault(part.topic, {})[str(part.partition)] = part.offset
     return found

@@ -303,8 +303,8 @@ class Recording:
         with closing(ShareMember(leader, SHARE_GROUP, member_id)) as member:
             assert member.acquired(("jobs", 0), max_wait_ms=20_000, max_records=5) == [(0, 4, 1)]
             done = [(0, 1, [ACCEPT]), (2, 2, [RELEASE]), (3, 3, [REJECT]), (4, 4, [RELEASE])]
-            answer = member.acknowledge({("jobs", 0): done})
-            assert answer["responses"][0]["partitions"][0]["error_code"] == 0
+            response = member.acknowledge({("jobs", 0): done})
+            assert response["responses"][0]["partitions"][0]["error_code"] == 0
         self._expected["share"] = {"acquired": [[2, 2, 2], [4, 4, 2]]}
 
     def _leave_open(self) -> None:

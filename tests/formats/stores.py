@@ -274,15 +274,15 @@ def found(
     rows = [row for item in batches for row in item.rows if row.offset >= log_start]
     left_out = {row.offset for item in aborted for row in item.rows}
     committed = [row for row in rows if row.offset < stable and row.offset not in left_out]
-    answer: dict[str, Any] = {
+    response: dict[str, Any] = {
         "log_start": log_start,
         "end_offset": end,
         "last_stable_offset": stable,
         "rows": [row_json(row) for row in rows],
     }
     if committed != rows:
-        answer["committed_offsets"] = [row.offset for row in committed]
-    return answer
+        response["committed_offsets"] = [row.offset for row in committed]
+    return response
 
 
 def stores() -> Iterator[StoreVector]:

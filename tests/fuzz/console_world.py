@@ -1,6 +1,6 @@
 """A small cluster for the pages of the console, without a network: the metadata and the objects of
-`tests/formats/1.0`, records that are made to hurt a page, and a broker that answers each request
-with hostile texts.
+`tests/formats/1.0`, records that are made to hurt a page, and a broker that responds to each
+request with hostile texts.
 """
 
 import asyncio
@@ -89,10 +89,10 @@ def _value(struct: Struct, field: Field) -> Any:
 
 
 class BrokerSocket:
-    """A connection to a broker that has an answer to everything."""
+    """A connection to a broker that responds to every request."""
 
     def __init__(self) -> None:
-        self._answers = bytearray()
+        self._responses = bytearray()
 
     def settimeout(self, _seconds: float) -> None: ...
 
@@ -102,23 +102,23 @@ class BrokerSocket:
         header = parse_header(frame[SIZE_BYTES:])
         api, version = header.api, header.api_version
         encode = CODECS[api.key].encode_response
-        self._answers += encode_response_frame(
-            api, version, header.correlation_id, encode, _answer(api, version)
+        self._responses += encode_response_frame(
+            api, version, header.correlation_id, encode, _response(api, version)
         )
 
     def recv(self, count: int) -> bytes:
-        found = bytes(self._answers[:count])
-        del self._answers[:count]
+        found = bytes(self._responses[:count])
+        del self._responses[:count]
         return found
 
 
 @cache
-def _answer(api: ApiSpec, version: int) -> Any:
-    """Return an answer. The first one of an API takes 0.1 s, which is no finding."""
-    answer = built_message(api, "response", version, _value, _NONE)
+def _response(api: ApiSpec, version: int) -> Any:
+    """Return a response. The first one of an API takes 0.1 s, which is not a finding."""
+    response = built_message(api, "response", version, _value, _NONE)
     if api is apis.METADATA:
-        answer.topics[0].frozen_topic = encode_frozen_topic(_FROZEN)
-    return answer
+        response.topics[0].frozen_topic = encode_frozen_topic(_FROZEN)
+    return response
 
 
 async def _load_image() -> MetadataImage:
@@ -172,6 +172,8 @@ for _api in (
     *(apis.LIST_TRANSACTIONS, apis.DESCRIBE_TRANSACTIONS, apis.DESCRIBE_CLIENT_QUOTAS),
     *(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, apis.CREATE_ACLS, apis.DELETE_ACLS),
 ):
-    _answer(_api, _api.max)
+    _response(_api, _api.max)
 hostile_records(STORE, RecordSelection(topic=TOPIC), lambda _part, data: shown_bytes(data))
-"""What comes first loads Arrow and makes answers of the broker: a second, which is no finding."""
+"""The first request loads Arrow and prepares the broker's responses: the second that it takes is
+not a finding.
+"""

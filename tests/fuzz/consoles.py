@@ -36,7 +36,7 @@ from tests.fuzz.parts import Connection
 
 CSRF = "token-of-forms"
 TURNS_S = 0.2
-"""How long a client waits for an answer. A stream of events ends then."""
+"""How long a client waits for a response. A stream of events ends then."""
 END_S = 10.0
 _NO_NETWORK = "there is no network"
 _WITH_NETWORK: Final = (groups._reset, doctor._examine, snapshots._plan, snapshots._restore)
@@ -99,7 +99,7 @@ class _OfflineConsole(Console):
 
 
 class _Watched:
-    """Keep what a page raises. uvicorn would log it, and answer with 500."""
+    """Keep what a page raises. uvicorn would log it, and respond with 500."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -136,13 +136,13 @@ def console(data: bytes) -> None:
     if b"\r\n\r\n" not in data:
         return  # The node hands over only what has a whole head.
     _APP.raised.clear()
-    answer = asyncio.run(_answer_of(data))
+    response = asyncio.run(_response_of(data))
     for error in _APP.raised:
         raise error
-    assert not answer or answer.startswith(b"HTTP/1.1 "), f"the answer is {answer[:80]!r}"
+    assert not response or response.startswith(b"HTTP/1.1 "), f"the response is {response[:80]!r}"
 
 
-async def _answer_of(data: bytes) -> bytes:
+async def _response_of(data: bytes) -> bytes:
     """Return what the console writes to a client that sends this, waits a little and goes."""
     state = ServerState()
     handed = HandedConnection(_CONFIG, state, {})

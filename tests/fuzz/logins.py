@@ -124,7 +124,7 @@ def _stepped(state: SaslState, token: bytes) -> Done | None:
 
 
 def _encode(response: SaslAuthenticateResponse) -> None:
-    """Encode an answer as the broker does: what does not fit on the wire is found here."""
+    """Encode a response as the broker does, to find values that do not fit on the wire."""
     for version in range(SASL_AUTHENTICATE.max + 1):
         encode = CODECS[SASL_AUTHENTICATE.key].encode_response
         encode_response_frame(SASL_AUTHENTICATE, version, 1, encode, response)

@@ -79,12 +79,12 @@ class Connection(asyncio.Transport):
     abort = close
 
 
-def answer_of(server: HttpServer, request: bytes, limit: int) -> bytes:
+def response_of(server: HttpServer, request: bytes, limit: int) -> bytes:
     """Return what the server writes to a client that sends these bytes and then nothing more."""
-    return asyncio.run(_answer_of(server, request, limit))
+    return asyncio.run(_response_of(server, request, limit))
 
 
-async def _answer_of(server: HttpServer, request: bytes, limit: int) -> bytes:
+async def _response_of(server: HttpServer, request: bytes, limit: int) -> bytes:
     reader = asyncio.StreamReader(limit)
     protocol = asyncio.StreamReaderProtocol(reader)
     connection = Connection()

@@ -71,7 +71,7 @@ from penstock.stream.format.manifest.lease import Lease
 from penstock.stream.format.manifest.model import PageRef, SectionRef
 from penstock.stream.format.transaction_log import decode_events
 from tests.fuzz import arrow_batches, consoles, logins, schemas, seals
-from tests.fuzz.parts import JournalParts, answer_of
+from tests.fuzz.parts import JournalParts, response_of
 
 Function = Callable[[bytes], object]
 Errors = tuple[type[BaseException], ...]
@@ -273,15 +273,15 @@ _ROUTES = routes_of(_Well())
 
 
 def _http(data: bytes) -> None:
-    answer = answer_of(HttpServer(_ROUTES), data, REQUEST_BYTES_MAX)
-    assert not answer or answer.startswith(b"HTTP/1.1 "), f"the answer is {answer[:80]!r}"
+    response = response_of(HttpServer(_ROUTES), data, REQUEST_BYTES_MAX)
+    assert not response or response.startswith(b"HTTP/1.1 "), f"the response is {response[:80]!r}"
 
 
 _RESOURCE = resource_of([("client_id", "a")])
 _otlp = all_of(
     lambda data: with_resource(data, _RESOURCE), read_response, allowed=(MetricsInvalid,)
 )
-"""Metrics that a client pushes, and what a receiver answers."""
+"""Metrics that a client pushes, and the responses of a receiver."""
 
 _OBJECT_ERRORS: Errors = (ObjectCorrupt, FormatUnknown)
 _MESSAGE_ERRORS: Errors = (msgspec.DecodeError, UnicodeDecodeError)

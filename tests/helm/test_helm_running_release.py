@@ -1,6 +1,6 @@
-"""Render the chart for a release that runs: Helm looks up what is there. A small server answers for
-the API server, with the StatefulSets that the chart itself rendered; `make kubernetes` has a real
-one.
+"""Render the chart for a release that runs: Helm looks up what is there. A small server stands in
+for the API server, with the StatefulSets that the chart itself rendered; `make kubernetes` has a
+real one.
 """
 
 import json
@@ -52,17 +52,17 @@ _DISCOVERY: dict[str, Object] = {
 @contextmanager
 def running(values: Object, **replicas: int) -> Iterator[str]:
     """Serve the StatefulSets of a release with these values. replicas: the live numbers."""
-    answers = dict(_DISCOVERY)
+    responses = dict(_DISCOVERY)
     objects = render(values)
     for role in ("broker", "controller"):
         live = named(objects, "StatefulSet", f"penstock-{role}")
         live["spec"]["replicas"] = replicas.get(role, live["spec"].get("replicas", 3))
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/penstock-{role}"
-        answers[path] = live
+        responses[path] = live
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = answers.get(self.path.partition("?")[0])
+            found = responses.get(self.path.partition("?")[0])
             body = json.dumps(found or {"kind": "Status", "code": 404, "reason": "NotFound"})
             self.send_response(404 if found is None else 200)
             self.send_header("Content-Type", "application/json")

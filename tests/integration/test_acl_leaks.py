@@ -128,7 +128,7 @@ UNDELETIONS: dict[str, tuple[str, list[Operation], ErrorCode]] = {
     "alter": ("payroll", [Operation.ALTER], ErrorCode.NONE),
     "delete and read, elsewhere": ("mine", [Operation.DELETE, Operation.READ], ErrorCode.NONE),
 }
-"""The name under which `payroll` is restored with these operations on it, and the answer."""
+"""Restore `payroll` with these operations allowed; return the new name and the response."""
 
 
 async def test_undeletion_needs_delete_or_alter_on_the_old_name(cluster: Cluster) -> None:
@@ -220,8 +220,8 @@ async def test_sync_group_without_a_protocol_does_not_skip_the_rights(cluster: C
         for version, protocol_type, protocol, _ in SYNCS:
             request = sync_group.SyncGroupRequest("g", 1, "m", None, protocol_type, protocol)
             with HostClient(cluster.bootstrap) as client:
-                answer = client.send_request(apis.SYNC_GROUP, request, version)
-            found.append(known_code(answer["error_code"]))
+                response = client.send_request(apis.SYNC_GROUP, request, version)
+            found.append(known_code(response["error_code"]))
         return found
 
     assert await asyncio.to_thread(codes) == [code for *_, code in SYNCS]
@@ -248,8 +248,8 @@ def is_committed(address: str, group: str) -> bool:
             apis.FIND_COORDINATOR, find_coordinator.FindCoordinatorRequest(group, 0, [group])
         )
         request = offset_commit.OffsetCommitRequest(group, topics=[topic])
-        (answer,) = admin.send_request(apis.OFFSET_COMMIT, request, 9)["topics"]
-    return int(answer["partitions"][0]["error_code"]) == 0
+        (response,) = admin.send_request(apis.OFFSET_COMMIT, request, 9)["topics"]
+    return int(response["partitions"][0]["error_code"]) == 0
 
 
 def frozen_under_rights(address: str) -> list[FrozenTopicInfo]:

@@ -86,8 +86,8 @@ def address_of(cluster: Cluster, node_id: int) -> str:
 async def create(cluster: Cluster, *acls: create_acls.AclCreation) -> None:
     def send_request() -> list[int]:
         with HostClient(address_of(cluster, 0), ADMIN_HOST) as admin:
-            answer = admin.send_request(apis.CREATE_ACLS, create_acls.CreateAclsRequest(acls))
-        return [result["error_code"] for result in answer["results"]]
+            response = admin.send_request(apis.CREATE_ACLS, create_acls.CreateAclsRequest(acls))
+        return [result["error_code"] for result in response["results"]]
 
     assert await asyncio.to_thread(send_request) == [0] * len(acls)
 
@@ -136,10 +136,10 @@ async def create_topic(cluster: Cluster, name: str) -> None:
 async def until_code(cluster: Cluster, node_id: int, code: ErrorCode, topic: str = "t") -> None:
     address = address_of(cluster, node_id)
 
-    async def is_answered() -> bool:
+    async def has_response() -> bool:
         return await described(address, topic) is code
 
-    await until(is_answered)
+    await until(has_response)
 
 
 async def test_a_broker_without_a_controller_does_not_serve_on_old_acls(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def codes_without_session(address: str) -> tuple[int, str]:
             client.send_request(apis.PRODUCE, produce.ProduceRequest(None, -1, 1_000, data), 12)
         except EOFError:
             return code, "closed"
-        return code, "answered"
+        return code, "responded"
 
 
 async def test_a_denied_topic_does_not_end_the_wait_for_others(cluster: Cluster) -> None:
@@ -192,10 +192,10 @@ async def test_a_denied_topic_does_not_end_the_wait_for_others(cluster: Cluster)
             producer = Producer({"bootstrap.servers": cluster.bootstrap})
             producer.produce("mine", b"late")
             assert not producer.flush(TIMEOUT_S)
-            answer = client.receive(apis.FETCH, 12)
+            response = client.receive(apis.FETCH, 12)
         return {
             topic["topic"]: (part["error_code"], bool(part["records"]))
-            for topic in answer["responses"]
+            for topic in response["responses"]
             for part in topic["partitions"]
         }
 
@@ -387,8 +387,8 @@ def coordinator_of(cluster: Cluster, group: str) -> int:
 
     def found() -> list[int]:
         with HostClient(address_of(cluster, 0), ADMIN_HOST) as admin:
-            (answer,) = admin.send_request(apis.FIND_COORDINATOR, request)["coordinators"]
-        return [] if answer["error_code"] else [answer["node_id"]]
+            (response,) = admin.send_request(apis.FIND_COORDINATOR, request)["coordinators"]
+        return [] if response["error_code"] else [response["node_id"]]
 
     node_id: int = wait_until(found)[0]
     return node_id
@@ -409,19 +409,21 @@ def subscribed_by_regex(
         topic_partitions=None if epoch else [],
     )
 
-    def answered() -> Any:
+    def heartbeat() -> Any:
         with HostClient(address) as client:
-            answer = client.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
-        return None if answer["error_code"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else answer
+            response = client.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
+        return (
+            None if response["error_code"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else response
+        )
 
-    answer = wait_until(answered)
-    assert answer["error_code"] == 0, answer
-    if answer["assignment"] is None:
-        return answer["member_epoch"], None
-    ids = [UUID(str(part["topic_id"])) for part in answer["assignment"]["topic_partitions"]]
+    response = wait_until(heartbeat)
+    assert response["error_code"] == 0, response
+    if response["assignment"] is None:
+        return response["member_epoch"], None
+    ids = [UUID(str(part["topic_id"])) for part in response["assignment"]["topic_partitions"]]
     wanted = [metadata.MetadataRequestTopic(topic_id, None) for topic_id in ids]
     with HostClient(address, ADMIN_HOST) as admin:
         found = admin.send_request(apis.METADATA, metadata.MetadataRequest(wanted, False), 12)[
             "topics"
         ]
-    return answer["member_epoch"], {topic["name"] for topic in found}
+    return response["member_epoch"], {topic["name"] for topic in found}

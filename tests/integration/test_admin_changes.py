@@ -40,26 +40,26 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def _changes(
     client: Attacker, api: apis.ApiSpec, version: int, request: object
 ) -> tuple[Any, list[tuple[str, list[str]]]]:
-    """Return the answer, and what the audit log has of it. Repeat the request while the topic of a
+    """Return the response and its audit log entry. Repeat the request while the topic of a
     coordinator is being created.
     """
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             with capture_logs() as logs:
-                answer = await client.send_request(api, version, request)
-            if not _UNREADY & _codes(answer):
+                response = await client.send_request(api, version, request)
+            if not _UNREADY & _codes(response):
                 break
             await asyncio.sleep(0.05)
     lines = [line for line in logs if line["event"] == "admin_change"]
     assert {line["principal"] for line in lines} <= {"User:ANONYMOUS"}
-    return answer, [(line["change"], line["resources"]) for line in lines]
+    return response, [(line["change"], line["resources"]) for line in lines]
 
 
-def _codes(answer: Any) -> set[int]:
-    """Return the error codes in an answer, at any depth."""
-    found = {getattr(answer, "error_code", 0)}
+def _codes(response: Any) -> set[int]:
+    """Return the error codes in a response, at any depth."""
+    found = {getattr(response, "error_code", 0)}
     for name in ("coordinators", "topics", "partitions", "responses"):
-        for item in getattr(answer, name, ()):
+        for item in getattr(response, name, ()):
             found |= _codes(item)
     return found
 
@@ -76,8 +76,8 @@ async def test_offsets_and_elections_are_changes(cluster: Cluster) -> None:
                 )
             ],
         )
-        answer, found = await _changes(client, apis.OFFSET_COMMIT, 8, commit)
-        assert answer.topics[0].partitions[0].error_code == 0
+        response, found = await _changes(client, apis.OFFSET_COMMIT, 8, commit)
+        assert response.topics[0].partitions[0].error_code == 0
         assert found == [], "consumers do that all the time"
         delete = offset_delete.OffsetDeleteRequest(
             "g",
@@ -87,8 +87,8 @@ async def test_offsets_and_elections_are_changes(cluster: Cluster) -> None:
                 )
             ],
         )
-        answer, found = await _changes(client, apis.OFFSET_DELETE, 0, delete)
-        assert answer.topics[0].partitions[0].error_code == 0
+        response, found = await _changes(client, apis.OFFSET_DELETE, 0, delete)
+        assert response.topics[0].partitions[0].error_code == 0
         assert found == [("offsets_deleted", ["g: orders"])]
         alter = altering.AlterShareGroupOffsetsRequest(
             "s",
@@ -98,15 +98,15 @@ async def test_offsets_and_elections_are_changes(cluster: Cluster) -> None:
                 )
             ],
         )
-        answer, found = await _changes(client, apis.ALTER_SHARE_GROUP_OFFSETS, 0, alter)
-        assert answer.responses[0].partitions[0].error_code == 0, answer
+        response, found = await _changes(client, apis.ALTER_SHARE_GROUP_OFFSETS, 0, alter)
+        assert response.responses[0].partitions[0].error_code == 0, response
         assert found == [("share_offsets_altered", ["s: orders"])]
         remove = deleting.DeleteShareGroupOffsetsRequest(
             "s", [deleting.DeleteShareGroupOffsetsRequestTopic("orders")]
         )
-        answer, found = await _changes(client, apis.DELETE_SHARE_GROUP_OFFSETS, 0, remove)
-        assert answer.responses[0].error_code == 0, answer
+        response, found = await _changes(client, apis.DELETE_SHARE_GROUP_OFFSETS, 0, remove)
+        assert response.responses[0].error_code == 0, response
         assert found == [("share_offsets_deleted", ["s: orders"])]
         elect = elect_leaders.ElectLeadersRequest(0, None, 10_000)
-        answer, found = await _changes(client, apis.ELECT_LEADERS, 2, elect)
-        assert (answer.error_code, found) == (0, []), "each leader is the preferred one"
+        response, found = await _changes(client, apis.ELECT_LEADERS, 2, elect)
+        assert (response.error_code, found) == (0, []), "each leader is the preferred one"

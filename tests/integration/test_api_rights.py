@@ -1,5 +1,5 @@
 """Every API in every version declares what it needs, and refuses a client without any right; with
-each field null, empty or absent it answers as Apache Kafka 4.2. Over real sockets.
+each field null, empty or absent it responds as Apache Kafka 4.2 does. Over real sockets.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ SERVED = frozenset({*make_handlers(has_client_metrics=True), *INLINE})
 
 
 async def test_every_api_in_every_version_responds_as_kafka_under_rights(tmp_path: Path) -> None:
-    """`make interop` compares the recorded answers with Kafka itself."""
+    """`make interop` compares the recorded responses with Kafka itself."""
     async with cluster_with_acls(tmp_path) as cluster:
         given = await asyncio.to_thread(matrix, cluster.bootstrap)
     found = differences(recorded(), given)
@@ -87,5 +87,7 @@ async def test_a_handler_that_requests_an_undeclared_right_fails() -> None:
     fixture.connection.principal = Principal(USER, "alice")
     fixture.authorize(super_users="User:alice")
     fixture.use({apis.HEARTBEAT.key: handle})
-    answer = await fixture.send_request(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
-    assert known_code(answer.error_code) is ErrorCode.UNKNOWN_SERVER_ERROR
+    response = await fixture.send_request(
+        apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m")
+    )
+    assert known_code(response.error_code) is ErrorCode.UNKNOWN_SERVER_ERROR

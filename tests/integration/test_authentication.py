@@ -193,9 +193,9 @@ async def test_an_unknown_mechanism_is_refused_with_the_list(cluster: Cluster) -
     def talk() -> None:
         with connect(cluster) as raw:
             request = sasl_handshake.SaslHandshakeRequest("GSSAPI")
-            answer = raw.send_request(apis.SASL_HANDSHAKE, 1, request)
-            assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            assert tuple(answer.mechanisms) == MECHANISMS
+            response = raw.send_request(apis.SASL_HANDSHAKE, 1, request)
+            assert response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            assert tuple(response.mechanisms) == MECHANISMS
             raw.expect_end()
 
     await asyncio.to_thread(talk)
@@ -274,7 +274,7 @@ async def test_the_old_handshake_is_followed_by_bare_tokens(cluster: Cluster) ->
             raw.expect_end()
 
     await asyncio.to_thread(talk)
-    assert set(cluster.broker.server.requests.answers) <= set(apis.APIS)
+    assert set(cluster.broker.server.requests.responses) <= set(apis.APIS)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -284,8 +284,8 @@ async def test_api_versions_comes_first_and_nothing_else(cluster: Cluster, versi
             listed = raw.send_request(apis.API_VERSIONS, 2, api_versions.ApiVersionsRequest())
             assert {17, 36} <= {api.api_key for api in listed.api_keys}
             assert raw.send_request(*plain_handshake(1)).error_code == 0
-            answer = raw.send_request(*token(GOOD, version))
-            assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
+            response = raw.send_request(*token(GOOD, version))
+            assert (response.error_code, response.session_lifetime_ms) == (0, 0)
             again = raw.send_request(*token(GOOD, version))
             assert again.error_code == ErrorCode.ILLEGAL_SASL_STATE
         for first in ((), (plain_handshake(1),)):
@@ -312,9 +312,9 @@ async def test_failures_are_reported_as_by_kafka(cluster: Cluster) -> None:
         ):
             with connect(cluster) as raw:
                 raw.send_request(*plain_handshake(1))
-                answer = raw.send_request(*token(wrong))
-                assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-                assert text in answer.error_message
+                response = raw.send_request(*token(wrong))
+                assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+                assert text in response.error_message
                 raw.expect_end()
 
     await asyncio.to_thread(talk)

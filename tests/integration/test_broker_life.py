@@ -215,12 +215,12 @@ async def test_metadata_waits_while_a_leader_may_be_dying(
         for connection in list(dying.server._connections):
             connection.close("its process dies")
         await until(other.peer_watch.is_in_doubt)
-        answer = asyncio.create_task(asyncio.to_thread(leader_by, f"127.0.0.1:{other.port}", "t"))
+        response = asyncio.create_task(asyncio.to_thread(leader_by, f"127.0.0.1:{other.port}", "t"))
         async with asyncio.timeout(TIMEOUT_S):
             await requested.wait()
             await cluster.kill_broker(1)
             # The epoch of the dead leader: the controller has not fenced it yet.
-            assert await answer == (0, 0)
+            assert await response == (0, 0)
 
 
 def leader_by(address: str, topic: str) -> tuple[int, int]:

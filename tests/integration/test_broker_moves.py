@@ -138,22 +138,24 @@ async def test_admin_clients_alter_list_cancel_and_elect(tmp_path: Path) -> None
                 t: None
             }
             assert await asyncio.to_thread(admin.list_partition_reassignments) == {}
-            answer = await asyncio.to_thread(
+            response = await asyncio.to_thread(
                 admin.alter_partition_reassignments, {t: None, TopicPartition("t", 9): [1]}
             )
-            assert answer[t] is NoReassignmentInProgressError
+            assert response[t] is NoReassignmentInProgressError
             gate.is_open.set()
             await until(lambda: cluster.leader_of("t") == 0)
-            answer = await asyncio.to_thread(admin.alter_partition_reassignments, {t: [77]})
-            assert answer[t] is InvalidReplicationAssignmentError
+            response = await asyncio.to_thread(admin.alter_partition_reassignments, {t: [77]})
+            assert response[t] is InvalidReplicationAssignmentError
             assert await asyncio.to_thread(admin.alter_partition_reassignments, {t: [2, 0]}) == {
                 t: None
             }
             assert cluster.leader_of("t") == 0, "it is still a candidate"
             await asyncio.to_thread(admin.elect_leaders, 0, {"t": [0]})
             assert cluster.leader_of("t") == 2
-            answer = await asyncio.to_thread(admin.elect_leaders, 0, {"t": [0]}, raise_errors=False)
-            assert answer.replica_election_results[0][1][0][1] == ElectionNotNeededError.errno
+            response = await asyncio.to_thread(
+                admin.elect_leaders, 0, {"t": [0]}, raise_errors=False
+            )
+            assert response.replica_election_results[0][1][0][1] == ElectionNotNeededError.errno
         finally:
             await asyncio.to_thread(admin.close)
         sent = await producer.stop()

@@ -270,10 +270,10 @@ async def call(cluster: Cluster, api: apis.ApiSpec, version: int, request: Any) 
     writer.write(struct.pack(">i", len(body)) + body)
     async with asyncio.timeout(TIMEOUT_S):
         (size,) = struct.unpack(">i", await reader.readexactly(4))
-        answer = Reader(await reader.readexactly(size), 5 if api.is_flexible(version) else 4)
+        response = Reader(await reader.readexactly(size), 5 if api.is_flexible(version) else 4)
     writer.close()
     await writer.wait_closed()
-    return CODECS[api.key].decode_response(answer, version)
+    return CODECS[api.key].decode_response(response, version)
 
 
 async def produce_raw(
@@ -357,7 +357,7 @@ async def test_a_deleted_topic_is_unknown_and_its_successor_is_empty(cluster: Cl
     await produce_raw(cluster, "t", bytes(sound()))
 
     def delete() -> None:
-        # In a variable, so that it lives until the answer has come.
+        # In a variable, so that it lives until the response arrives.
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.delete_topics(["t"])["t"].result(TIMEOUT_S)
 

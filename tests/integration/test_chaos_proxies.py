@@ -25,10 +25,10 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 class Server:
     """Keep what arrives, and send what the test says."""
 
-    def __init__(self, answer: Callable[[bytes], bytes] = lambda _: b"") -> None:
+    def __init__(self, response: Callable[[bytes], bytes] = lambda _: b"") -> None:
         self.received = b""
         self.writer: asyncio.StreamWriter | None = None
-        self._answer = answer
+        self._respond = response
         self._server = StreamServer(self._serve)
 
     def start(self) -> int:
@@ -38,7 +38,7 @@ class Server:
         self.writer = writer
         while data := await reader.read(4096):
             self.received += data
-            writer.write(self._answer(self.received))
+            writer.write(self._respond(self.received))
 
     def stop(self) -> None:
         self._server.close()
@@ -221,17 +221,17 @@ def fault(kind: Kind, *, late: bool = False) -> Fault:
 
 
 async def requested(port: int) -> bytes:
-    """Return the bytes that answer one PUT, up to the end of the answer or of the connection."""
+    """Return the bytes of the response to one PUT, up to its end or that of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(PUT)
-    answer = b""
+    response = b""
     try:
-        while not answer.endswith((b"ok", b"</Error>")) and (data := await reader.read(4096)):
-            answer += data
+        while not response.endswith((b"ok", b"</Error>")) and (data := await reader.read(4096)):
+            response += data
     except ConnectionResetError:
         pass
     writer.close()
-    return answer
+    return response
 
 
 @pytest.fixture
@@ -244,26 +244,26 @@ async def store() -> AsyncIterator[tuple[StoreProxy, Server, int]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "answer", "arrives"),
+    ("kind", "response", "arrives"),
     [
         (Kind.STORE_LATENCY, OK, PUT),
         (Kind.STORE_SLOW_DOWN, b"HTTP/1.1 503 Slow Down", b""),
-        (Kind.STORE_LOSE_ANSWER, b"", PUT),
-        (Kind.STORE_CUT_ANSWER, OK[:-1], PUT),
+        (Kind.STORE_LOSE_RESPONSE, b"", PUT),
+        (Kind.STORE_CUT_RESPONSE, OK[:-1], PUT),
         (Kind.STORE_CUT_REQUEST, b"", PUT[:-1]),
     ],
 )
 async def test_the_store_fails_as_reported(
-    store: tuple[StoreProxy, Server, int], kind: Kind, answer: bytes, arrives: bytes
+    store: tuple[StoreProxy, Server, int], kind: Kind, response: bytes, arrives: bytes
 ) -> None:
     proxy, server, port = store
     proxy.begin(fault(kind))
     told = await requested(port)
-    if kind is Kind.STORE_CUT_ANSWER:
-        assert answer.startswith(told)
+    if kind is Kind.STORE_CUT_RESPONSE:
+        assert response.startswith(told)
     else:
-        assert told.startswith(answer)
-        assert bool(told) == bool(answer)
+        assert told.startswith(response)
+        assert bool(told) == bool(response)
     if kind is Kind.STORE_CUT_REQUEST:
         assert arrives.startswith(server.received)
     else:

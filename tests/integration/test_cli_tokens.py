@@ -113,11 +113,11 @@ async def test_the_connection_of_a_token_ends_with_it(cluster: Cluster, config: 
         done = await log_in(client, token)
         assert 0 < done.session_lifetime_ms <= 3_000
         nested = creating.CreateDelegationTokenRequest(max_lifetime_ms=-1)
-        answer = await client.send_request(apis.CREATE_DELEGATION_TOKEN, 3, nested)
-        assert answer.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+        response = await client.send_request(apis.CREATE_DELEGATION_TOKEN, 3, nested)
+        assert response.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
         async def closed() -> bool:
-            return await client.answer(apis.METADATA, 12, metadata.MetadataRequest([])) is None
+            return await client.exchange(apis.METADATA, 12, metadata.MetadataRequest([])) is None
 
         await until(closed)
     assert not await accepted(port, token)
@@ -139,10 +139,10 @@ async def test_owners_and_renewers_with_strange_names_break_nothing(cluster: Clu
         for kind in ("Group", "", "User:"):
             assert await create(kind, "alice") == ErrorCode.INVALID_PRINCIPAL_TYPE
         assert not await create("User", "a:b", "", "c:d")
-        answer = await client.send_request(
+        response = await client.send_request(
             apis.DESCRIBE_DELEGATION_TOKEN, 3, describing.DescribeDelegationTokenRequest(None)
         )
-        (token,) = answer.tokens
+        (token,) = response.tokens
         assert (token.principal_type, token.principal_name) == ("User", "a:b")
         assert [renewer.principal_name for renewer in token.renewers] == ["", "c:d"]
 
@@ -154,6 +154,6 @@ async def test_without_a_key_or_a_login_there_are_no_tokens(tmp_path: Path, conf
         plain = cluster.broker.server.ports["PLAINTEXT"]
         async with Attacker.connected(plain) as client:
             request = creating.CreateDelegationTokenRequest(max_lifetime_ms=-1)
-            answer = await client.send_request(apis.CREATE_DELEGATION_TOKEN, 3, request)
-            assert answer.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-            assert answer.max_timestamp_ms == -1
+            response = await client.send_request(apis.CREATE_DELEGATION_TOKEN, 3, request)
+            assert response.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+            assert response.max_timestamp_ms == -1

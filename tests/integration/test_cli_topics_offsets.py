@@ -1,4 +1,4 @@
-"""`penstock topics offsets` against real brokers, each of which answers for its partitions."""
+"""`penstock topics offsets` against real brokers, each of which responds for its partitions."""
 
 import asyncio
 import json

@@ -43,9 +43,9 @@ async def test_delete_list_undelete_and_remove_for_good(cluster: Cluster, tmp_pa
     assert found["topic_id"] in await cli.run("topics", "list", "--deleted")
     assert "orders" not in await cli.run("topics", "list")
 
-    answer = json.loads(await cli.run("topics", "undelete", "orders", "--as", "again", "--json"))
-    del answer["took_ms"]
-    assert answer == {
+    response = json.loads(await cli.run("topics", "undelete", "orders", "--as", "again", "--json"))
+    del response["took_ms"]
+    assert response == {
         "name": "again",
         "deleted_name": "orders",
         "topic_id": found["topic_id"],

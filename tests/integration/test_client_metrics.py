@@ -147,8 +147,10 @@ async def push(cluster: Cluster, subscription: Any, compression: int, metrics: b
         compression_type=compression,
         metrics=metrics,
     )
-    answer = await asyncio.to_thread(send_request, cluster.bootstrap, apis.PUSH_TELEMETRY, request)
-    return int(answer["error_code"])
+    response = await asyncio.to_thread(
+        send_request, cluster.bootstrap, apis.PUSH_TELEMETRY, request
+    )
+    return int(response["error_code"])
 
 
 @pytest.mark.parametrize("compression", list(Compression))
@@ -179,8 +181,8 @@ async def test_what_cannot_be_passed_on_is_refused(
 ) -> None:
     await subscribe(cluster, metrics="*", interval_ms="100")
     subscription = await requested(cluster)
-    answer = await push(cluster, subscription, compression, metrics)
-    assert answer == ErrorCode.INVALID_RECORD
+    response = await push(cluster, subscription, compression, metrics)
+    assert response == ErrorCode.INVALID_RECORD
     assert not receiver.paths
 
 
@@ -197,12 +199,12 @@ async def test_a_client_without_an_id_gets_one_and_the_subscription_of_it(
 
 async def test_brokers_without_a_receiver_do_not_announce_the_apis(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
-        answer = await asyncio.to_thread(
+        response = await asyncio.to_thread(
             send_request,
             cluster.bootstrap,
             apis.API_VERSIONS,
             api_versions.ApiVersionsRequest("test", "1"),
         )
-        keys = {item["api_key"] for item in answer["api_keys"]}
+        keys = {item["api_key"] for item in response["api_keys"]}
         assert apis.LIST_CONFIG_RESOURCES.key in keys
         assert not keys & {apis.GET_TELEMETRY_SUBSCRIPTIONS.key, apis.PUSH_TELEMETRY.key}

@@ -229,8 +229,8 @@ async def test_aiokafka_lists_and_describes_groups(cluster: Cluster) -> None:
         await admin.start()
         try:
             assert await admin.list_consumer_groups() == [("a", "consumer")]
-            (answer,) = await admin.describe_consumer_groups(["a"])
-            assert [(group[1], group[2]) for group in answer.groups] == [("a", "Stable")]
+            (response,) = await admin.describe_consumer_groups(["a"])
+            assert [(group[1], group[2]) for group in response.groups] == [("a", "Stable")]
             offsets = await admin.list_consumer_group_offsets("a")
             assert [found.offset for found in offsets.values()] == [3]
         finally:

@@ -138,8 +138,8 @@ async def test_the_level_of_a_logger_changes_while_a_broker_runs(
             {"penstock.broker.handlers": None},
             {"penstock.broker": None},
         ):
-            answer = await asyncio.to_thread(alter_configs, address, (8, "5"), changes)
-            assert answer == (0, None)
+            response = await asyncio.to_thread(alter_configs, address, (8, "5"), changes)
+            assert response == (0, None)
     finally:
         broker.terminate()
         _, stderr = await broker.communicate()
@@ -282,11 +282,11 @@ async def test_what_listens_at_the_address_must_speak_kafka(
         await reader.read(1_000)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    for answer, told in (
-        (hang_up, "closed the connection without an answer"),
+    for response, told in (
+        (hang_up, "closed the connection without a response"),
         (speak_http, "does not speak the Kafka protocol"),
     ):
-        server = StreamServer(answer)
+        server = StreamServer(response)
         try:
             with pytest.raises(UnreachableAsAdvertised, match=told):
                 await self_check.check([Listener("A", "127.0.0.1", server.open())])

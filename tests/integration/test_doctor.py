@@ -55,9 +55,9 @@ def examined(*arguments: str, code: int) -> dict[str, Any]:
     """Return the output of `penstock doctor --json`."""
     done = CliRunner().invoke(app, ["doctor", "--json", "--settle", "0.3", *SLOW_DISK, *arguments])
     assert done.exit_code == code, done.output
-    answer: dict[str, Any] = json.loads(done.stdout)
-    assert answer["exit_code"] == code
-    return answer
+    response: dict[str, Any] = json.loads(done.stdout)
+    assert response["exit_code"] == code
+    return response
 
 
 def whole(cluster: ThreadedCluster, *arguments: str, code: int) -> dict[str, Any]:
@@ -66,18 +66,18 @@ def whole(cluster: ThreadedCluster, *arguments: str, code: int) -> dict[str, Any
     )
 
 
-def sentences(answer: dict[str, Any]) -> dict[str, str]:
+def sentences(response: dict[str, Any]) -> dict[str, str]:
     """Return the sentences by code, without hints."""
     return {
         finding["code"]: finding["sentence"]
-        for check in answer["checks"]
+        for check in response["checks"]
         for finding in check["findings"]
         if finding["level"] != "hint"
     }
 
 
-def levels(answer: dict[str, Any]) -> dict[str, str]:
-    return {check["name"]: check["level"] for check in answer["checks"]}
+def levels(response: dict[str, Any]) -> dict[str, str]:
+    return {check["name"]: check["level"] for check in response["checks"]}
 
 
 def put(cluster: ThreadedCluster, key: str, data: bytes) -> None:
@@ -87,9 +87,9 @@ def put(cluster: ThreadedCluster, key: str, data: bytes) -> None:
 def test_a_healthy_cluster_has_no_findings_and_nothing_of_the_probe_stays(
     cluster: ThreadedCluster,
 ) -> None:
-    answer = whole(cluster, code=0)
-    assert sentences(answer) == {}
-    assert levels(answer) == {
+    response = whole(cluster, code=0)
+    assert sentences(response) == {}
+    assert levels(response) == {
         "store": "ok",
         "clocks": "ok",
         "controllers": "hint",
@@ -104,7 +104,7 @@ def test_a_healthy_cluster_has_no_findings_and_nothing_of_the_probe_stays(
         "objects": "ok",
         "tables": "ok",
     }
-    assert answer["verdict"] == "no problem found"
+    assert response["verdict"] == "no problem found"
     assert not [key for key in cluster.keys("probe/") if "doctor" in key]
     shown = CliRunner().invoke(
         app,
@@ -124,10 +124,10 @@ def test_nothing_is_wrong_with_a_deleted_topic_that_can_return(
     cluster.until_uploaded("kept", before)
     cluster.delete("kept")
     wait_until(lambda: not cluster.has("kept"))
-    answer = whole(cluster, "--older-than", "0s", code=0)
-    assert sentences(answer) == {}
-    assert (levels(answer)["manifest"], levels(answer)["objects"]) == ("ok", "ok")
-    assert "; 1 deleted topics (" in json.dumps(answer["checks"])
+    response = whole(cluster, "--older-than", "0s", code=0)
+    assert sentences(response) == {}
+    assert (levels(response)["manifest"], levels(response)["objects"]) == ("ok", "ok")
+    assert "; 1 deleted topics (" in json.dumps(response["checks"])
 
 
 def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(
@@ -179,9 +179,9 @@ def test_a_deleted_object_is_data_loss_by_topic_partition_and_offsets(
     key = cluster.until_uploaded(TOPIC, set())
     data = cluster.run(cluster.store.get(key))
     cluster.run(cluster.store.delete([key]))
-    for answer in (whole(cluster, code=1), examined("--store", cluster.store_url, code=1)):
-        assert sentences(answer)["data-lost"].startswith(f"{TOPIC}-0 has lost offsets [0, 100)")
-        assert key in sentences(answer)["data-lost"]
+    for response in (whole(cluster, code=1), examined("--store", cluster.store_url, code=1)):
+        assert sentences(response)["data-lost"].startswith(f"{TOPIC}-0 has lost offsets [0, 100)")
+        assert key in sentences(response)["data-lost"]
     put(cluster, key, data[:-1])
     assert (
         f"{key} has {len(data) - 1:,} bytes" in sentences(whole(cluster, code=1))["object-damaged"]
@@ -203,15 +203,15 @@ def test_a_killed_broker_is_named_and_so_is_what_no_one_can_reach_as_advertised(
         cluster.start_broker(
             1, advertised_listeners=(f"PLAINTEXT://{nowhere}",), advertised_check="off"
         )
-        answer = sentences(whole(cluster, "--no-objects", code=1))
-        assert list(answer) == ["broker-unreachable"]
-        assert f"Broker 1 cannot be reached at {nowhere}" in answer["broker-unreachable"]
+        response = sentences(whole(cluster, "--no-objects", code=1))
+        assert list(response) == ["broker-unreachable"]
+        assert f"Broker 1 cannot be reached at {nowhere}" in response["broker-unreachable"]
         cluster.stop_broker(1)
 
     other = cluster.bootstrap
     cluster.start_broker(1, advertised_listeners=(f"PLAINTEXT://{other}",), advertised_check="off")
-    answer = sentences(whole(cluster, "--no-objects", code=1))
-    assert answer == {
+    response = sentences(whole(cluster, "--no-objects", code=1))
+    assert response == {
         "broker-is-another": (
             f"{other} is advertised by broker 1 (listener first), but broker 0 responds there."
         )
@@ -225,28 +225,28 @@ def test_a_killed_broker_is_named_and_so_is_what_no_one_can_reach_as_advertised(
 
 
 def test_with_the_store_alone_it_reports_what_the_store_knows(cluster: ThreadedCluster) -> None:
-    answer = examined("--store", cluster.store_url, code=0)
-    assert answer["cluster_id"] == cluster.image(lambda image: image.cluster_id)
+    response = examined("--store", cluster.store_url, code=0)
+    assert response["cluster_id"] == cluster.image(lambda image: image.cluster_id)
     assert (
-        answer["verdict"]
+        response["verdict"]
         == "no problem found; not checked: controllers, versions, brokers, listeners, partitions,"
         " clients"
     )
-    assert levels(answer)["objects"] == levels(answer)["backup"] == "ok"
+    assert levels(response)["objects"] == levels(response)["backup"] == "ok"
 
 
 def test_controllers_that_do_not_respond_do_not_hide_the_rest(cluster: ThreadedCluster) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        answer = examined(
+        response = examined(
             "--controller",
             f"127.0.0.1:{taken.getsockname()[1]}",
             "--store",
             cluster.store_url,
             code=1,
         )
-    assert list(sentences(answer)) == ["no-controller"]
-    assert levels(answer)["objects"] == "ok"
+    assert list(sentences(response)) == ["no-controller"]
+    assert levels(response)["objects"] == "ok"
 
 
 def test_a_slot_of_a_wal_that_no_one_registered_is_stated_and_left_alone(
@@ -278,17 +278,17 @@ class Forgetful(BaseHTTPRequestHandler):
             closing(http.client.HTTPConnection(self.behind, timeout=PATIENCE_S)) as connection,
             suppress(ConnectionError),
         ):
-            self._answer(connection, body, headers)
+            self._respond(connection, body, headers)
 
-    def _answer(
+    def _respond(
         self, connection: http.client.HTTPConnection, body: bytes, headers: dict[str, str]
     ) -> None:
-        """Answer the request. ConnectionError: the client has canceled it."""
+        """Respond to the request. ConnectionError: the client has canceled it."""
         connection.request(self.command, self.path, body, headers)
-        answer = connection.getresponse()
-        data = answer.read()
-        self.send_response(answer.status)
-        for name, value in answer.getheaders():
+        response = connection.getresponse()
+        data = response.read()
+        self.send_response(response.status)
+        for name, value in response.getheaders():
             if name.lower() not in {
                 "connection",
                 "content-length",
@@ -299,7 +299,7 @@ class Forgetful(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header(
             "Content-Length",
-            answer.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(data)),
+            response.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(data)),
         )
         self.end_headers()
         self.wfile.write(data)
@@ -328,11 +328,11 @@ def forgetful(cluster: ThreadedCluster) -> Iterator[str]:
 def test_a_store_that_ignores_if_none_match_is_refused(
     cluster: ThreadedCluster, forgetful: str
 ) -> None:
-    answer = examined(
+    response = examined(
         "--controller", cluster.controller, "--store", forgetful, "--no-objects", code=1
     )
-    assert list(sentences(answer)) == ["store-not-conditional"]
-    assert "If-None-Match" in sentences(answer)["store-not-conditional"]
+    assert list(sentences(response)) == ["store-not-conditional"]
+    assert "If-None-Match" in sentences(response)["store-not-conditional"]
 
 
 def test_a_store_that_is_not_there_and_one_of_another_cluster(
@@ -341,13 +341,13 @@ def test_a_store_that_is_not_there_and_one_of_another_cluster(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"s3://penstock?endpoint=http://127.0.0.1:{taken.getsockname()[1]}&deadline_ms=500"
-        answer = examined("--controller", cluster.controller, "--store", url, code=1)
-    assert list(sentences(answer)) == ["store-fails"]
-    assert levels(answer)["listeners"] == "ok"
-    answer = examined(
+        response = examined("--controller", cluster.controller, "--store", url, code=1)
+    assert list(sentences(response)) == ["store-fails"]
+    assert levels(response)["listeners"] == "ok"
+    response = examined(
         "--controller", cluster.controller, "--store", f"file:{tmp_path}", "--no-objects", code=1
     )
-    assert "holds no cluster at all" in sentences(answer)["store-of-another-cluster"]
+    assert "holds no cluster at all" in sentences(response)["store-of-another-cluster"]
 
 
 # --- three controllers ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Odd requests get the answers of Kafka 4.2, with which `tests/interop/test_interop_edge_data.py`
+"""Odd requests get the responses of Kafka 4.2, with which `tests/interop/test_interop_edge_data.py`
 compares many more.
 """
 
@@ -46,8 +46,8 @@ def _fetch(talk: EdgeClient, **options: int) -> Any:
         topics=[fetch.FetchTopic(talk.ids[TOPIC], TOPIC, [part])],
         **{"max_bytes": 1 << 20, "min_bytes": 1, "max_wait_ms": 1, **options},
     )
-    answer = talk.send_request(apis.FETCH, request, 12)
-    (found,) = answer["responses"][0]["partitions"]
+    response = talk.send_request(apis.FETCH, request, 12)
+    (found,) = response["responses"][0]["partitions"]
     return found["error_code"], found["high_watermark"], bool(found["records"])
 
 
@@ -124,8 +124,8 @@ def producers(talk: EdgeClient) -> Iterator[Check]:
             yield label, (ErrorCode(found["error_code"]), is_logged), (code, True)
     for identity, code in (((-1, -1), 0), ((5, 0), 0), ((-1, 0), 42), ((5, -1), 42)):
         request = init_producer_id.InitProducerIdRequest(None, 60_000, *identity)
-        answer = talk.send_request(apis.INIT_PRODUCER_ID, request)
-        yield f"id {identity}", answer["error_code"], code
+        response = talk.send_request(apis.INIT_PRODUCER_ID, request)
+        yield f"id {identity}", response["error_code"], code
 
 
 def timeouts(talk: EdgeClient) -> Iterator[Check]:
@@ -171,8 +171,8 @@ async def test_odd_requests(
     def run(address: str) -> None:
         with closing(EdgeClient(address)) as talk:
             talk.topic(TOPIC)
-            for label, answer, expected in checks(talk):
-                assert answer == expected, label
+            for label, response, expected in checks(talk):
+                assert response == expected, label
 
     async with Cluster(tmp_path) as cluster:
         await asyncio.to_thread(run, cluster.bootstrap)
@@ -205,5 +205,5 @@ def test_times_before_1970_are_stored_and_read(tmp_path: Path) -> None:
             part = list_offsets.ListOffsetsPartition(0, timestamp=when)
             topics = [list_offsets.ListOffsetsTopic(TOPIC, [part])]
             request = list_offsets.ListOffsetsRequest(-1, 0, topics)
-            (answer,) = talk.send_request(apis.LIST_OFFSETS, request)["topics"][0]["partitions"]
-            assert answer["offset"] == expected
+            (response,) = talk.send_request(apis.LIST_OFFSETS, request)["topics"][0]["partitions"]
+            assert response["offset"] == expected

@@ -82,7 +82,7 @@ class Client:
         self._writer.write(data)
 
     async def frame(self) -> bytes | None:
-        """Return the next answer; None if the connection was closed."""
+        """Return the next response; None if the connection was closed."""
         async with asyncio.timeout(TIMEOUT_S):
             try:
                 (size,) = struct.unpack(">i", await self._reader.readexactly(4))
@@ -95,7 +95,7 @@ class Client:
             framing.encode_request_frame(api, version, 7, CODECS[api.key].encode_request, request)
         )
         frame = await self.frame()
-        assert frame is not None, f"{api.name} was not answered"
+        assert frame is not None, f"{api.name} got no response"
         _, body = framing.parse_response_header(api, version, frame)
         return framing.decode_body(
             CODECS[api.key].decode_response, frame, body, version, MAX_ELEMENTS_COUNT
@@ -159,7 +159,7 @@ async def test_every_hostile_frame_costs_its_connection_and_one_log_line(
             logs.clear()
             async with Client.connected(cluster) as client:
                 client.send(data)
-                assert await client.frame() is None, f"{name} was answered"
+                assert await client.frame() is None, f"{name} got a response"
             told = [line["event"] for line in logs if line["log_level"] != "debug"]
             assert told == ["connection_refused"], f"{name}: {logs}"
             known = await bystander.call(
@@ -231,8 +231,8 @@ BAD_BATCHES = [
 async def test_bad_batches_get_their_code_and_leave_no_trace(cluster: Cluster, logs: Logs) -> None:
     async with Client.connected(cluster) as client:
         for topic, batch, code in BAD_BATCHES:
-            answer = await client.produce(topic, batch)
-            assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1), bytes(
+            response = await client.produce(topic, batch)
+            assert (ErrorCode(response.error_code), response.base_offset) == (code, -1), bytes(
                 batch
             ).hex()
         for topic in ("sound", "small", "compacted"):

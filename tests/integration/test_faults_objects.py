@@ -44,8 +44,8 @@ def findings(cluster: ThreadedCluster) -> dict[str, str]:
         "--store",
         cluster.store_url,
     ]
-    answer: dict[str, Any] = json.loads(CliRunner().invoke(app, command).stdout)
-    check = next(check for check in answer["checks"] if check["name"] == "partitions")
+    response: dict[str, Any] = json.loads(CliRunner().invoke(app, command).stdout)
+    check = next(check for check in response["checks"] if check["name"] == "partitions")
     return {finding["code"]: finding["sentence"] for finding in check["findings"]}
 
 

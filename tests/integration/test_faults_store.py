@@ -53,7 +53,7 @@ async def test_store_that_is_down_delays_everything_and_loses_nothing(
         await asyncio.gather(load.until_acknowledged(200), aio.until_acknowledged(20))
         for faults in cluster.faults.values():
             faults.down = True
-        await asyncio.sleep(DOWN_S / 10)  # answers in flight arrive
+        await asyncio.sleep(DOWN_S / 10)  # responses in flight arrive
         before = high_watermarks(cluster)
         await asyncio.sleep(DOWN_S)  # the duration of the fault, not a wait
         assert high_watermarks(cluster) == before, "something was acknowledged that is nowhere"
@@ -104,7 +104,7 @@ async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, pro
 async def test_damaged_responses_are_never_served(cluster: FaultCluster, damage: Fault) -> None:
     """Recovery, opening and cold reads try again, and consumers get what was written.
 
-    Five wrong answers in a row for one object would count as damage.
+    Five wrong responses in a row for one object would count as damage.
     """
     async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS) as load:
         await load.until_acknowledged(1_500)

@@ -118,7 +118,7 @@ async def test_zombie_acknowledges_only_what_is_in_the_log(
     through at once.
 
     With a stopped clock it trusts its session forever, so only the slots of its WAL keep it from a
-    false acknowledgement. PUTs whose answers hung were durable and the recoverer has them: it may
+    false acknowledgement. PUTs whose responses hung were durable and the recoverer has them: it may
     acknowledge those.
     """
     async with FaultCluster(tmp_path, linked=True) as cluster:

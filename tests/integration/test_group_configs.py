@@ -71,10 +71,10 @@ async def join(cluster: Cluster) -> Any:
 
 async def members(cluster: Cluster) -> int:
     request = consumer_group_describe.ConsumerGroupDescribeRequest(["g"])
-    answer = await asyncio.to_thread(
+    response = await asyncio.to_thread(
         send_request, cluster.bootstrap, apis.CONSUMER_GROUP_DESCRIBE, request
     )
-    return len(answer["groups"][0]["members"])
+    return len(response["groups"][0]["members"])
 
 
 async def test_a_member_learns_of_new_timeouts_in_its_next_heartbeat(cluster: Cluster) -> None:

@@ -19,16 +19,16 @@ from tests.support.waiting import until
 
 
 async def send_request(port: int, request: str) -> tuple[int, str]:
-    """Return status and body; 0 if the connection was closed without an answer."""
+    """Return status and body; 0 if the connection was closed without a response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request.encode())
-        answer = (await reader.read()).decode()
+        response = (await reader.read()).decode()
     except ConnectionError:
-        answer = ""
+        response = ""
     finally:
         writer.close()
-    head, _, body = answer.partition("\r\n\r\n")
+    head, _, body = response.partition("\r\n\r\n")
     return (int(head.split()[1]) if head else 0), body
 
 
@@ -82,8 +82,8 @@ async def test_the_store_is_queried_once_for_many_questions_and_its_refusal_is_r
     async with Cluster(tmp_path) as cluster:
         store = Store()
         it = healthy(cluster.broker, store)
-        answers = await asyncio.gather(*(it.not_ready() for _ in range(20)))
-        assert answers == [[]] * 20
+        responses = await asyncio.gather(*(it.not_ready() for _ in range(20)))
+        assert responses == [[]] * 20
         assert store.requested == 1
         store, refused = Store(), BrokerHealth()
         store.refuses = True

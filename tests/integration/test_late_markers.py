@@ -29,7 +29,7 @@ class HoldingProxy:
     def __init__(self, release: asyncio.Event) -> None:
         self.target_port = 0
         self.held = asyncio.Event()
-        self.answered = asyncio.Event()
+        self.responded = asyncio.Event()
         """The broker has executed the held request."""
         self._release = release
         self._server = StreamServer(self._relay)
@@ -52,7 +52,7 @@ class HoldingProxy:
             their_writer.write(size + frame)
             if is_held:
                 await their_reader.readexactly(_SIZE_BYTES)
-                self.answered.set()
+                self.responded.set()
             await asyncio.gather(_pump(reader, their_writer), _pump(their_reader, writer))
         finally:
             their_writer.transport.abort()
@@ -147,7 +147,7 @@ async def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(
     await asyncio.to_thread(_write, producer, partition, b"second")
     held.release.set()
     async with asyncio.timeout(TIMEOUT_S):
-        await proxy.answered.wait()
+        await proxy.responded.wait()
     await asyncio.to_thread(_end, producer, commit=not commit_first)
     assert await asyncio.to_thread(_committed, bootstrap, partition) == [
         b"first" if commit_first else b"second"

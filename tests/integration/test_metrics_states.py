@@ -67,7 +67,7 @@ def of_controller(server: ControllerServer | None) -> Told:
 
 
 def produce(bootstrap: str, producer: Producer) -> None:
-    # Keep a reference until the answer: the futures die with it.
+    # Keep a reference until the response: the futures die with it.
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(PATIENCE_S)
     for number in range(10):

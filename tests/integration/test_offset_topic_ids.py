@@ -46,8 +46,8 @@ async def commit(cluster: Cluster, *topic_ids: UUID | None) -> list[int]:
             for topic_id in topic_ids
         ],
     )
-    answer = await asyncio.to_thread(send_request, cluster.bootstrap, apis.OFFSET_COMMIT, request)
-    return [part["error_code"] for topic in answer["topics"] for part in topic["partitions"]]
+    response = await asyncio.to_thread(send_request, cluster.bootstrap, apis.OFFSET_COMMIT, request)
+    return [part["error_code"] for topic in response["topics"] for part in topic["partitions"]]
 
 
 async def fetch(cluster: Cluster, *topic_ids: UUID) -> dict[str, list[tuple[int, int, int]]]:
@@ -58,10 +58,10 @@ async def fetch(cluster: Cluster, *topic_ids: UUID) -> dict[str, list[tuple[int,
     ]
     group = offset_fetch.OffsetFetchRequestGroup("g", topics=topics or None)
     request = offset_fetch.OffsetFetchRequest(groups=[group])
-    answer: Any = await asyncio.to_thread(
+    response: Any = await asyncio.to_thread(
         send_request, cluster.bootstrap, apis.OFFSET_FETCH, request
     )
-    (found,) = answer["groups"]
+    (found,) = response["groups"]
     assert found["error_code"] == 0
     return {
         topic["topic_id"]: [
@@ -94,10 +94,10 @@ async def test_a_group_that_does_not_exist_is_described_with_an_error(cluster: C
     request = describe_groups.DescribeGroupsRequest(["none"])
 
     async def is_described() -> bool:
-        answer = await asyncio.to_thread(
+        response = await asyncio.to_thread(
             send_request, cluster.bootstrap, apis.DESCRIBE_GROUPS, request
         )
-        (group,) = answer["groups"]
+        (group,) = response["groups"]
         if group["error_code"] != ErrorCode.GROUP_ID_NOT_FOUND:
             return False
         assert (group["error_message"], group["group_state"]) == ("Group none not found.", "Dead")

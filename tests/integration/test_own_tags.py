@@ -55,10 +55,10 @@ BETWEEN_BROKERS = {apis.READ_SHARE_GROUP_STATE_SUMMARY.key}
 """Needs ClusterAction; the field has a value only after a deletion, and if the request asks."""
 
 
-def _values(answer: Any, names: set[str]) -> Iterator[tuple[str, object]]:
-    """Yield the own fields of an answer, at any depth."""
-    for name in getattr(answer, "__struct_fields__", ()):
-        value = getattr(answer, name)
+def _values(response: Any, names: set[str]) -> Iterator[tuple[str, object]]:
+    """Yield the own fields of a response, at any depth."""
+    for name in getattr(response, "__struct_fields__", ()):
+        value = getattr(response, name)
         if name in names:
             yield name, value
         for item in value if isinstance(value, list) else [value]:
@@ -75,9 +75,9 @@ def _defaults(api: ApiSpec) -> dict[str, object]:
 
 
 def test_every_response_with_own_fields_has_a_request_that_requests_them() -> None:
-    answered = {key for key, api in APIS.items() if _own_fields(api, "response")}
-    assert answered == REQUESTS.keys() | BETWEEN_BROKERS
-    assert all(_own_fields(APIS[key], "request") for key in answered)
+    with_own_fields = {key for key, api in APIS.items() if _own_fields(api, "response")}
+    assert with_own_fields == REQUESTS.keys() | BETWEEN_BROKERS
+    assert all(_own_fields(APIS[key], "request") for key in with_own_fields)
 
 
 async def test_clients_get_own_fields_only_if_they_ask(tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def _check(address: str) -> None:
     for key, requests in REQUESTS.items():
         api, defaults = APIS[key], _defaults(APIS[key])
         for version in range(api.flexible_from, api.max + 1):
-            plain, asking = (_answered(address, api, request, version) for request in requests)
+            plain, asking = (_own_values(address, api, request, version) for request in requests)
             assert set(plain) <= set(defaults.items()), (api.name, version)
             assert set(asking) - set(defaults.items()), (api.name, version)
 
 
-def _answered(
+def _own_values(
     address: str, api: ApiSpec, request: object, version: int
 ) -> list[tuple[str, object]]:
     with WireClient(address) as client:
-        answer = client.send_request(api, request, object, version=version)
-    return list(_values(answer, _own_fields(api, "response")))
+        response = client.send_request(api, request, object, version=version)
+    return list(_values(response, _own_fields(api, "response")))

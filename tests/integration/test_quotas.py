@@ -44,13 +44,13 @@ async def set_quota(
         [altering.EntityData(kind, name) for kind, name in entity.items()],
         [altering.OpData(key, value)],
     )
-    answer = await asyncio.to_thread(
+    response = await asyncio.to_thread(
         send_request,
         cluster.bootstrap.partition(",")[0],
         apis.ALTER_CLIENT_QUOTAS,
         altering.AlterClientQuotasRequest([entry]),
     )
-    assert [item["error_code"] for item in answer["entries"]] == [0]
+    assert [item["error_code"] for item in response["entries"]] == [0]
     await until(lambda: all(has_quota(broker, key, value) for broker in cluster.brokers.values()))
 
 
@@ -157,8 +157,8 @@ async def test_the_time_of_requests_is_limited(cluster: Cluster) -> None:
     waits_ms: list[int] = []
 
     async def is_throttled() -> bool:
-        answer = await asyncio.to_thread(send_request, cluster.bootstrap, apis.METADATA, request)
-        waits_ms.append(answer["throttle_time_ms"])
+        response = await asyncio.to_thread(send_request, cluster.bootstrap, apis.METADATA, request)
+        waits_ms.append(response["throttle_time_ms"])
         return waits_ms[-1] > 0
 
     await until(is_throttled)
@@ -174,7 +174,7 @@ async def test_quotas_survive_restarts(tmp_path: Path) -> None:
         await cluster.start_controller()
         await cluster.kill_broker(0)
         await cluster.start_broker(0)
-        answer = await asyncio.to_thread(
+        response = await asyncio.to_thread(
             send_request,
             cluster.bootstrap,
             apis.DESCRIBE_CLIENT_QUOTAS,
@@ -184,7 +184,7 @@ async def test_quotas_survive_restarts(tmp_path: Path) -> None:
             tuple((part["entity_type"], part["entity_name"]) for part in entry["entity"]): [
                 (value["key"], value["value"]) for value in entry["values"]
             ]
-            for entry in answer["entries"]
+            for entry in response["entries"]
         }
         assert found == {
             (("client-id", None), ("user", "a")): [("request_percentage", 12.5)],
@@ -218,16 +218,16 @@ async def test_brokers_share_the_quota_of_changes(tmp_path: Path) -> None:
                 "responses",
             ),
         ):
-            answer = await asyncio.to_thread(send_request, second, api, request)
-            codes = [item["error_code"] for item in answer[items]]
+            response = await asyncio.to_thread(send_request, second, api, request)
+            codes = [item["error_code"] for item in response[items]]
             assert codes == [ErrorCode.THROTTLING_QUOTA_EXCEEDED], api.name
-            assert answer["throttle_time_ms"] > 60_000
+            assert response["throttle_time_ms"] > 60_000
         topics = cluster.broker.image.topics
         assert [(topic.name, len(topic.partitions)) for topic in topics] == [("a", 2)]
 
 
 async def created_on_demand(address: str, name: str) -> list[int]:
     request = metadata.MetadataRequest([metadata.MetadataRequestTopic(None, name)], True)
-    answer = await asyncio.to_thread(send_request, address, apis.METADATA, request)
-    assert answer["throttle_time_ms"] == 0
-    return [topic["error_code"] for topic in answer["topics"]]
+    response = await asyncio.to_thread(send_request, address, apis.METADATA, request)
+    assert response["throttle_time_ms"] == 0
+    return [topic["error_code"] for topic in response["topics"]]

@@ -231,8 +231,8 @@ async def fetch(
     topic = FetchTopic(world.led.topic_id, partitions=[wanted])
     request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[topic], rack_id=rack)
     address = f"127.0.0.1:{world.near.port}"
-    answer = await asyncio.to_thread(send_request, address, apis.FETCH, request)
-    (found,) = answer["responses"][0]["partitions"]
+    response = await asyncio.to_thread(send_request, address, apis.FETCH, request)
+    (found,) = response["responses"][0]["partitions"]
     return found["error_code"], found["high_watermark"], bool(found["records"])
 
 
@@ -265,8 +265,8 @@ async def test_a_broker_in_the_rack_returns_consumers_to_the_leader(world: World
             rack_id=rack,
         )
         with WireClient(f"127.0.0.1:{broker.port}") as client:
-            answer: Any = client.send_request(apis.FETCH, request, object, version=version)
-        (result,) = answer.responses[0].partitions
+            response: Any = client.send_request(apis.FETCH, request, object, version=version)
+        (result,) = response.responses[0].partitions
         assert result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         return int(result.preferred_read_replica)
 
@@ -507,8 +507,8 @@ async def test_the_leader_redirects_each_consumer_once(world: World) -> None:
                 assert (result.preferred_read_replica, result.records) == (world.near.node_id, b"")
                 session = (sent.session_id, 1) if epoch == 0 else (0, epoch)
                 for _ in range(2):
-                    answer = fetch(client, version, at, session)
-                    (result,) = answer.responses[0].partitions
+                    response = fetch(client, version, at, session)
+                    (result,) = response.responses[0].partitions
                     assert result.preferred_read_replica == -1
                     assert result.records
                     session = (session[0], session[1] + 1) if epoch == 0 else session

@@ -189,10 +189,10 @@ async def test_a_batch_with_another_record_is_refused_as_a_whole(
         batch = encode_batch(
             [Record(at, NOW_MS, None, value) for at, value in enumerate((good, None, bad))]
         )
-        answer = await client.produce("t", batch)
-    assert (answer.error_code, answer.base_offset) == (ErrorCode.INVALID_RECORD, -1)
-    assert answer.error_message == said
-    (found,) = answer.record_errors
+        response = await client.produce("t", batch)
+    assert (response.error_code, response.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+    assert response.error_message == said
+    (found,) = response.record_errors
     assert (found.batch_index, found.batch_index_error_message) == (2, said)
     assert await send(cluster, "t", good) == [None]
     assert await values_of(cluster, "t", 3) == [good, None, good]
@@ -217,11 +217,11 @@ async def test_a_refused_batch_takes_no_sequence(cluster: Cluster) -> None:
             (b'{"id": 2}', 2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1),
             (b'{"id": 2}', 1, ErrorCode.NONE, 1),
         ):
-            answer = await client.produce("t", batch(value, sequence))
-            assert (answer.error_code, answer.base_offset) == (code, offset), value
+            response = await client.produce("t", batch(value, sequence))
+            assert (response.error_code, response.base_offset) == (code, offset), value
         await alter(cluster, "t", schema='{"type": "string"}')
-        answer = await client.produce("t", batch(b'{"id": 2}', 1))
-        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 1)
+        response = await client.produce("t", batch(b'{"id": 2}', 1))
+        assert (response.error_code, response.base_offset) == (ErrorCode.NONE, 1)
 
 
 async def test_what_no_topic_accepts_has_the_same_response(cluster: Cluster) -> None:
@@ -234,9 +234,9 @@ async def test_what_no_topic_accepts_has_the_same_response(cluster: Cluster) -> 
     large = encode_batch([Record(0, NOW_MS, None, bytes(2 << 20))])
     async with Attacker.connected(cluster.broker.port) as client:
         for sent in (old, damaged, batch + batch, batch[:60], large):
-            answers = [await client.produce(topic, sent) for topic in ("plain", "t")]
-            assert answers[0].error_code != ErrorCode.NONE
-            assert answers[0] == answers[1]
+            responses = [await client.produce(topic, sent) for topic in ("plain", "t")]
+            assert responses[0].error_code != ErrorCode.NONE
+            assert responses[0] == responses[1]
 
 
 async def test_a_partition_that_is_named_twice_gets_the_first_batch(cluster: Cluster) -> None:
@@ -255,10 +255,10 @@ async def test_a_partition_that_is_named_twice_gets_the_first_batch(cluster: Clu
         request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data)
         async with Attacker.connected(cluster.broker.port) as client:
             responses = (await client.send_request(apis.PRODUCE, 9, request)).responses
-        answers = [answer for response in responses for answer in response.partition_responses]
+        replies = [reply for response in responses for reply in response.partition_responses]
         refused = ErrorCode.INVALID_REQUEST
-        assert [answer.error_code for answer in answers] == [ErrorCode.NONE, refused, refused]
-        assert answers[1].error_message == NAMED_TWICE
+        assert [reply.error_code for reply in replies] == [ErrorCode.NONE, refused, refused]
+        assert replies[1].error_message == NAMED_TWICE
         assert await send(cluster, topic, b'{"id": 4}') == [None]
         assert await values_of(cluster, topic, 2) == [b'{"id": 1}', b'{"id": 4}']
 
@@ -386,9 +386,9 @@ async def test_serializers_of_confluent_pass_and_others_do_not(
         (head + b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "value"),
     ):
         async with Attacker.connected(cluster.broker.port) as client:
-            answer = await client.produce("t", encode_batch([Record(0, NOW_MS, None, bad)]))
-        assert answer.error_code == ErrorCode.INVALID_RECORD, (bad, answer)
-        assert said in answer.error_message
+            response = await client.produce("t", encode_batch([Record(0, NOW_MS, None, bad)]))
+        assert response.error_code == ErrorCode.INVALID_RECORD, (bad, response)
+        assert said in response.error_message
     assert await values_of(cluster, "t", 3) == [good, None, good]
 
 
@@ -416,7 +416,7 @@ async def test_known_schemas_outlive_the_registry_and_others_wait_for_it(
     cluster: Cluster, registry: SchemaRegistryServer
 ) -> None:
     """While the registry fails, a batch with an unknown id is refused with an error that clients
-    repeat; once it answers, the batch gets in.
+    repeat; once it responds, the batch is accepted.
     """
     await create(cluster, "t", BY_REGISTRY)
     known = await asyncio.to_thread(serialized, registry, "avro", "t")
@@ -426,9 +426,9 @@ async def test_known_schemas_outlive_the_registry_and_others_wait_for_it(
     registry.fails = True
     assert await send(cluster, "t", known) == [None]
     async with Attacker.connected(cluster.broker.port) as client:
-        answer = await client.produce("t", encode_batch([Record(0, NOW_MS, None, value)]))
-        assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-        assert "returned 500" in answer.error_message
+        response = await client.produce("t", encode_batch([Record(0, NOW_MS, None, value)]))
+        assert response.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert "returned 500" in response.error_message
         registry.fails = False
         registry.hangs.clear()
         await until(lambda: _is_asked_again(client, registry, value))
@@ -437,10 +437,10 @@ async def test_known_schemas_outlive_the_registry_and_others_wait_for_it(
 
 
 async def _is_asked_again(client: Attacker, registry: SchemaRegistryServer, value: bytes) -> bool:
-    """A registry that does not answer is one that fails."""
+    """A registry that does not respond counts as failed."""
     count = len(registry.requests)
-    answer = await client.produce("t", encode_batch([Record(0, NOW_MS, None, value)]))
-    assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    response = await client.produce("t", encode_batch([Record(0, NOW_MS, None, value)]))
+    assert response.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     return len(registry.requests) > count
 
 
@@ -503,7 +503,7 @@ async def test_a_broker_without_the_library_lets_nothing_in(
         await cluster.until_served("t")
         async with Attacker.connected(cluster.broker.port) as client:
             batch = encode_batch([Record(0, NOW_MS, None, b"{}")])
-            answer = await client.produce("t", batch)
-        assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-        assert "jsonschema_rs is missing" in answer.error_message
+            response = await client.produce("t", batch)
+        assert response.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert "jsonschema_rs is missing" in response.error_message
         assert cluster.broker.record_checks.refused == {"unavailable": 1}

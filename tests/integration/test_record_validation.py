@@ -69,7 +69,7 @@ def frame_of(batch: bytes, correlation_id: int) -> bytes:
     )
 
 
-async def answered(attacker: Attacker) -> Any:
+async def next_response(attacker: Attacker) -> Any:
     frame = await attacker.frame()
     assert frame is not None
     _, at = framing.parse_response_header(apis.PRODUCE, VERSION, frame)
@@ -84,12 +84,12 @@ async def send_all(cluster: Cluster, batches: Sequence[bytes]) -> list[tuple[int
     async with Attacker.connected(cluster.broker.port) as attacker:
         for number, batch in enumerate(batches):
             if number >= IN_FLIGHT:
-                answer = await answered(attacker)
-                found.append((answer.error_code, answer.base_offset))
+                response = await next_response(attacker)
+                found.append((response.error_code, response.base_offset))
             attacker.send(frame_of(batch, number))
         while len(found) < len(batches):
-            answer = await answered(attacker)
-            found.append((answer.error_code, answer.base_offset))
+            response = await next_response(attacker)
+            found.append((response.error_code, response.base_offset))
     return found
 
 
@@ -99,8 +99,8 @@ async def stored(cluster: Cluster) -> list[Record]:
         max_bytes=100 << 20, topics=[fetch.FetchTopic(topic=TOPIC, partitions=[wanted])]
     )
     async with Attacker.connected(cluster.broker.port) as attacker:
-        answer = await attacker.send_request(apis.FETCH, 12, request)
-    records = bytes(answer.responses[0].partitions[0].records)
+        response = await attacker.send_request(apis.FETCH, 12, request)
+    records = bytes(response.responses[0].partitions[0].records)
     return [
         record
         for at, header in iter_headers(records)

@@ -99,7 +99,7 @@ async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
 
 
 async def create(bootstrap: str, name: str) -> None:
-    """Create the topic and return when the request is answered; the brokers may still be
+    """Create the topic and return after the response; the brokers may still be
     starting.
     """
     async with asyncio.timeout(PATIENCE_S):

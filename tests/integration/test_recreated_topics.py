@@ -158,13 +158,13 @@ async def test_a_member_of_a_deleted_topic_commits_nothing_for_the_new_one(
         member.memberid() or "",
         topics=[offset_commit.OffsetCommitRequestTopic(name=TOPIC, partitions=[part])],
     )
-    answer = await asyncio.to_thread(
+    response = await asyncio.to_thread(
         client.send_request,
         replace(apis.OFFSET_COMMIT, max=9),
         request,
         lambda found: found.topics[0].partitions[0].error_code,
     )
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert response.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await asyncio.to_thread(committed, cluster, TOPIC) == [-1]
     await asyncio.to_thread(member.close)
 

@@ -148,8 +148,8 @@ async def test_a_live_issuer_is_queried_once_in_a_flood_of_unknown_keys(tmp_path
 
             async def log_in(token: str) -> bool:
                 async with Attacker.connected(port) as client:
-                    answer = await client.log_in("OAUTHBEARER", bearer_message(token))
-                    return not answer.error_code and b"invalid_token" not in answer.auth_bytes
+                    response = await client.log_in("OAUTHBEARER", bearer_message(token))
+                    return not response.error_code and b"invalid_token" not in response.auth_bytes
 
             assert await log_in(issuer.token())
             now = int(time.time())

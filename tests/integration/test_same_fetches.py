@@ -1,4 +1,4 @@
-"""Consumers of one tail on real sockets share answers, and each gets every record once."""
+"""Consumers of one tail on real sockets share responses, and each gets every record once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -68,8 +68,8 @@ class TailReader:
         frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
         correlation_id, at = parse_response_header(apis.FETCH, VERSION, frame)
         assert correlation_id == self._correlation_id
-        answer = wire_fetch.decode_response(Reader(frame, at), VERSION)
-        partition = answer.responses[0].partitions[0]
+        response = wire_fetch.decode_response(Reader(frame, at), VERSION)
+        partition = response.responses[0].partitions[0]
         assert partition.error_code == 0
         for _, header in iter_headers(partition.records or b""):
             self.offsets.append((header.base_offset, header.next_offset))
@@ -106,9 +106,9 @@ async def test_consumers_of_one_tail_share_looks_and_get_every_record_once(
     survivors = readers[4:]
     expected = [(number, number + 1) for number in range(ROUNDS)]
     assert all(reader.offsets == expected for reader in survivors)
-    answers_count = sum(len(reader.offsets) for reader in readers)
+    responses_count = sum(len(reader.offsets) for reader in readers)
     # Without sharing, each of them has a look before its wait, and one behind it.
-    assert looks_count < 2 * answers_count
+    assert looks_count < 2 * responses_count
     for run in runs:
         run.cancel()
     ended = await asyncio.gather(*runs, return_exceptions=True)

@@ -350,15 +350,15 @@ async def test_a_move_reports_members_the_new_leader(cluster: Cluster) -> None:
         waiting = asyncio.create_task(asyncio.to_thread(member.fetch, max_wait_ms=WAIT_MS))
         items = (await cluster.broker.client.alter_reassignments(request)).items
         assert not any(item.status for item in items), items
-        answer = await waiting
-        (partition,) = answer["responses"][0]["partitions"]
+        response = await waiting
+        (partition,) = response["responses"][0]["partitions"]
         assert partition["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
         await until(lambda: cluster.leader_of(TOPIC) == other)
-        answer = await asyncio.to_thread(member.acknowledge, {HERE: [(0, 4, [ACCEPT])]})
-        (partition,) = answer["responses"][0]["partitions"]
+        response = await asyncio.to_thread(member.acknowledge, {HERE: [(0, 4, [ACCEPT])]})
+        (partition,) = response["responses"][0]["partitions"]
         assert partition["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert partition["current_leader"]["leader_id"] == other
-        assert [node["node_id"] for node in answer["node_endpoints"]] == [other]
+        assert [node["node_id"] for node in response["node_endpoints"]] == [other]
 
 
 async def test_records_that_are_not_cached_are_delivered(cluster: Cluster) -> None:
@@ -397,8 +397,8 @@ async def test_a_deleted_topic_ends_its_share_partitions(cluster: Cluster) -> No
                 ErrorCode.UNKNOWN_TOPIC_ID,
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
             )
-            answer = one.acknowledge({HERE: [(0, 2, [ACCEPT])]})
-            assert _code(answer) == ErrorCode.UNKNOWN_TOPIC_ID
+            response = one.acknowledge({HERE: [(0, 2, [ACCEPT])]})
+            assert _code(response) == ErrorCode.UNKNOWN_TOPIC_ID
 
     await asyncio.to_thread(run)
     await until(lambda: all(not len(broker.shares) for broker in cluster.brokers.values()))
@@ -427,8 +427,8 @@ def _accept(got: list[tuple[int, int, int]]) -> list[tuple[int, int, list[int]]]
     return [(first, last, [ACCEPT]) for first, last, _ in got]
 
 
-def _code(answer: Any) -> int:
+def _code(response: Any) -> int:
     """Return the error of the only partition of a ShareAcknowledge."""
-    assert answer["error_code"] == 0
-    (partition,) = answer["responses"][0]["partitions"]
+    assert response["error_code"] == 0
+    (partition,) = response["responses"][0]["partitions"]
     return int(partition["error_code"])

@@ -52,18 +52,18 @@ class Client(CoordinatorClient):
         )
         if request.member_epoch == 0:
             request.subscribed_topic_names = [TOPIC]
-        answer = self.send_request(
+        response = self.send_request(
             apis.SHARE_GROUP_HEARTBEAT, request, lambda found: found.error_code
         )
-        if answer.error_code == 0:
-            self.epochs[member_id] = answer.member_epoch
-        if answer.assignment is not None:
+        if response.error_code == 0:
+            self.epochs[member_id] = response.member_epoch
+        if response.assignment is not None:
             self.changes_count += 1
             self.assigned[member_id] = {
                 topic.topic_id: sorted(topic.partitions)
-                for topic in answer.assignment.topic_partitions
+                for topic in response.assignment.topic_partitions
             }
-        return int(answer.error_code)
+        return int(response.error_code)
 
     def settle(self, *member_ids: str) -> None:
         """Send heartbeats until the members read all partitions between them."""
@@ -79,12 +79,12 @@ class Client(CoordinatorClient):
     def offsets(self) -> dict[int, int]:
         group = describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(GROUP, None)
         request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest([group])
-        answer = self.send_request(
+        response = self.send_request(
             apis.DESCRIBE_SHARE_GROUP_OFFSETS, request, lambda found: found.groups[0].error_code
         )
         return {
             part.partition_index: part.start_offset
-            for topic in answer.groups[0].topics
+            for topic in response.groups[0].topics
             for part in topic.partitions
         }
 
@@ -97,11 +97,11 @@ class Client(CoordinatorClient):
             ],
         )
         request = alter_share_group_offsets.AlterShareGroupOffsetsRequest(GROUP, [topic])
-        answer = self.send_request(
+        response = self.send_request(
             apis.ALTER_SHARE_GROUP_OFFSETS, request, lambda found: found.error_code
         )
-        assert answer.error_code == 0, answer
-        assert not any(part.error_code for part in answer.responses[0].partitions), answer
+        assert response.error_code == 0, response
+        assert not any(part.error_code for part in response.responses[0].partitions), response
 
 
 def group_on(cluster: Cluster) -> ShareGroup | None:

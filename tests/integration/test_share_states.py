@@ -250,8 +250,10 @@ async def delete_without_epoch(broker: Broker, *wanted: SharePartitionKey) -> se
     data = delete_share_group_state.DeleteStateData(wanted[0].topic_id, partitions)
     request = delete_share_group_state.DeleteShareGroupStateRequest(GROUP, [data])
     address = f"127.0.0.1:{broker.port}"
-    answer = await asyncio.to_thread(send_request, address, apis.DELETE_SHARE_GROUP_STATE, request)
-    return {ErrorCode(found["error_code"]) for found in answer["results"][0]["partitions"]}
+    response = await asyncio.to_thread(
+        send_request, address, apis.DELETE_SHARE_GROUP_STATE, request
+    )
+    return {ErrorCode(found["error_code"]) for found in response["results"][0]["partitions"]}
 
 
 async def test_states_of_a_group_are_not_deleted_without_an_epoch(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""`penstock.sql` answers from the store what clients wrote: types, transactions, tombstones and
+"""`penstock.sql` returns from the store what clients wrote: types, transactions, tombstones and
 earlier states; it reads only what a statement needs.
 """
 

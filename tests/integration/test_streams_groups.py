@@ -95,17 +95,17 @@ class Client(CoordinatorClient):
             task_offsets=None,
             task_end_offsets=None,
         )
-        answer = self.send_request(
+        response = self.send_request(
             apis.STREAMS_GROUP_HEARTBEAT, request, lambda found: found.error_code
         )
-        if answer.error_code == 0:
-            self.epochs[member_id] = answer.member_epoch
-        if answer.active_tasks is not None:
+        if response.error_code == 0:
+            self.epochs[member_id] = response.member_epoch
+        if response.active_tasks is not None:
             before = self.active[member_id], self.standby[member_id]
-            self.active[member_id] = _found(answer.active_tasks)
-            self.standby[member_id] = _found(answer.standby_tasks)
+            self.active[member_id] = _found(response.active_tasks)
+            self.standby[member_id] = _found(response.standby_tasks)
             self.changes_count += before != (self.active[member_id], self.standby[member_id])
-        return answer
+        return response
 
     def settle(self, *member_ids: str) -> None:
         """Send heartbeats until the members have all tasks between them."""
@@ -127,10 +127,10 @@ class Client(CoordinatorClient):
 
     def describe(self) -> Any:
         request = streams_group_describe.StreamsGroupDescribeRequest([GROUP])
-        answer = self.send_request(
+        response = self.send_request(
             apis.STREAMS_GROUP_DESCRIBE, request, lambda found: found.groups[0].error_code
         )
-        return answer.groups[0]
+        return response.groups[0]
 
 
 ALL = [(key, index) for key in ("0", "1") for index in range(COUNT)]
@@ -200,14 +200,14 @@ async def test_members_that_fall_silent_are_replaced(tmp_path: Path) -> None:
         await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
         client = Client(cluster)
         for member_id in "ab":
-            answer = await asyncio.to_thread(client.beat, member_id, 0)
-            assert (answer.error_code, answer.heartbeat_interval_ms) == (0, 9)
+            response = await asyncio.to_thread(client.beat, member_id, 0)
+            assert (response.error_code, response.heartbeat_interval_ms) == (0, 9)
         await asyncio.to_thread(client.settle, "a", "b")
         del client.epochs["b"], client.active["b"]
         await asyncio.to_thread(client.settle, "a")
         client.active["b"] = {}
-        answer = await asyncio.to_thread(client.beat, "b", 9)
-        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        response = await asyncio.to_thread(client.beat, "b", 9)
+        assert response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_topics_that_cannot_be_created_are_reported(cluster: Cluster) -> None:
@@ -217,10 +217,10 @@ async def test_topics_that_cannot_be_created_are_reported(cluster: Cluster) -> N
 
     def beat() -> str:
         request = first_heartbeat("a", topology)
-        answer = client.send_request(
+        response = client.send_request(
             apis.STREAMS_GROUP_HEARTBEAT, request, lambda found: found.error_code
         )
-        return str(answer.status[0].status_detail)
+        return str(response.status[0].status_detail)
 
     await asyncio.to_thread(lambda: wait_until(lambda: "Creation failed" in beat()))
     detail = await asyncio.to_thread(beat)
@@ -243,8 +243,8 @@ async def test_internal_topics_are_created_with_the_rights_of_the_client(tmp_pat
             with HostClient(address) as client:
                 find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[GROUP])
                 client.send_request(apis.FIND_COORDINATOR, find)
-                answer = client.send_request(apis.STREAMS_GROUP_HEARTBEAT, first_heartbeat("a"))
-            return "".join(item["status_detail"] for item in answer["status"] if item)
+                response = client.send_request(apis.STREAMS_GROUP_HEARTBEAT, first_heartbeat("a"))
+            return "".join(item["status_detail"] for item in response["status"] if item)
 
         def told(*denied: str) -> bool:
             return status().endswith(f"; Unauthorized to CREATE on topics {', '.join(denied)}.")

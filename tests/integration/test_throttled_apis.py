@@ -1,4 +1,6 @@
-"""Every API under a quota that is used up: its handler answers, and the answer tells the wait."""
+"""Every API under an exhausted quota: its handler responds, and the response contains the throttle
+time.
+"""
 
 import asyncio
 from pathlib import Path
@@ -32,16 +34,16 @@ async def test_every_response_reports_the_wait(tmp_path: Path) -> None:
 
 
 def _silent(bootstrap: str, ids: dict[str, UUID]) -> list[str]:
-    """Return the requests whose answers do not tell the wait although they have the field."""
+    """Return the requests whose responses have the throttle time field but not the time."""
     silent: list[str] = []
     for question in (*questions(ids), *share_state_questions(ids[HIDDEN])):
         api = question.api
         version = api.max if question.version is None else question.version
         with HostClient(bootstrap) as client:
-            answer = client.send_request(api, question.request, question.version)
+            response = client.send_request(api, question.request, question.version)
         has_field = api == apis.PRODUCE or api.key not in WITHOUT
         if has_field and version >= FIRST_FROM.get(api.key, 0):
             of_brokers = api == apis.ADD_PARTITIONS_TO_TXN and version >= 4
-            if not of_brokers and not 0 < answer["throttle_time_ms"] <= 1_000:
-                silent.append(f"{question.name}: {answer['throttle_time_ms']}")
+            if not of_brokers and not 0 < response["throttle_time_ms"] <= 1_000:
+                silent.append(f"{question.name}: {response['throttle_time_ms']}")
     return silent

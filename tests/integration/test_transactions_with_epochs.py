@@ -73,7 +73,7 @@ def opened(broker: Broker, index: int) -> Partition:
 def asked_count(cluster: Cluster) -> int:
     """Return how many requests leaders sent to other brokers."""
     key = apis.ADD_PARTITIONS_TO_TXN.key
-    return sum(broker.server.requests.answers[key] for broker in cluster.brokers.values())
+    return sum(broker.server.requests.responses[key] for broker in cluster.brokers.values())
 
 
 async def begun(cluster: Cluster) -> tuple[int, int]:
@@ -237,10 +237,10 @@ async def test_levels_outlive_the_controller_and_reach_every_broker(cluster: Clu
         return int(client.send_request(apis.UPDATE_FEATURES, request)["error_code"])
 
     def level(client: TransactionClient) -> int:
-        answer = client.send_request(
+        response = client.send_request(
             apis.API_VERSIONS, api_versions.ApiVersionsRequest("test", "1")
         )
-        found = {item["name"]: item["max_version_level"] for item in answer["finalized_features"]}
+        found = {item["name"]: item["max_version_level"] for item in response["finalized_features"]}
         return int(found["transaction.version"])
 
     assert await on(cluster.broker, level) == 2

@@ -60,7 +60,7 @@ class Writer:
             self.failed += 1
 
     def write(self, count: int) -> None:
-        """Write some, and wait for their answers."""
+        """Write some, and wait for their responses."""
         for _ in range(count):
             self._producer.produce(
                 TOPIC,
@@ -187,8 +187,8 @@ async def test_the_leader_may_die_before_it_has_closed(
             )
         )
     returning = NewTopic(name=TOPIC, configs={UNDELETE: TOPIC})
-    answer = await client.create_topics(CreateTopics(topics=[returning]), timeout_s=TIMEOUT_S)
-    assert answer.topics[0].topic_id == topic.topic_id
+    response = await client.create_topics(CreateTopics(topics=[returning]), timeout_s=TIMEOUT_S)
+    assert response.topics[0].topic_id == topic.topic_id
     await cluster.until_served(TOPIC)
     assert await asyncio.to_thread(read, bootstrap, COUNT) == values
     await asyncio.to_thread(produce, bootstrap, TOPIC, [b"more"])

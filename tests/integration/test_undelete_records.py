@@ -57,10 +57,10 @@ async def test_the_command_brings_back_what_delete_records_deleted(
     assert (found["name"], found["what"], found["partitions"]) == (TOPIC, "records", 1)
     with pytest.raises(UsageError, match="--records needs --as"):
         await cli.run("topics", "undelete", TOPIC, "--records")
-    answer = json.loads(
+    response = json.loads(
         await cli.run("topics", "undelete", TOPIC, "--records", "--as", "whole", "--json")
     )
-    assert answer["partitions"] == [{"partition": 0, "earliest": 0, "source_earliest": 60}]
+    assert response["partitions"] == [{"partition": 0, "earliest": 0, "source_earliest": 60}]
     assert await asyncio.to_thread(read, bootstrap, 100, "whole") == VALUES
     out = await cli.run("topics", "undelete", TOPIC, "--records", "--as", "again")
     assert "earliest in orders" in out

@@ -50,12 +50,12 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 def unregister(cluster: Cluster, node_id: int) -> tuple[int, str | None]:
     """Ask the first broker."""
     with WireClient(f"127.0.0.1:{cluster.broker.port}") as client:
-        answer = client.send_request(
+        response = client.send_request(
             apis.UNREGISTER_BROKER,
             wire.UnregisterBrokerRequest(node_id),
             wire.UnregisterBrokerResponse,
         )
-    return answer.error_code, answer.error_message
+    return response.error_code, response.error_message
 
 
 async def fill(cluster: Cluster) -> None:

@@ -56,8 +56,8 @@ def repair(cluster: ThreadedCluster, *arguments: str) -> dict[str, Any]:
     ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    response: dict[str, Any] = json.loads(done.stdout)
+    return response
 
 
 def findings(cluster: ThreadedCluster) -> dict[str, str]:
@@ -72,10 +72,10 @@ def findings(cluster: ThreadedCluster) -> dict[str, str]:
         "--store",
         cluster.store_url,
     ]
-    answer = json.loads(CliRunner().invoke(app, command).stdout)
+    response = json.loads(CliRunner().invoke(app, command).stdout)
     return {
         finding["code"]: finding["sentence"]
-        for check in answer["checks"]
+        for check in response["checks"]
         for finding in check["findings"]
     }
 

@@ -22,11 +22,11 @@ class Both:
             await asyncio.to_thread(create_topic, address, topic, partitions, **configs)
 
     async def send_request(self, api: ApiSpec, request: object) -> tuple[Any, Any]:
-        kafka_answer, answer = [
+        kafka_response, response = [
             await asyncio.to_thread(send_request, address, api, request)
             for address in self.addresses
         ]
-        return kafka_answer, answer
+        return kafka_response, response
 
     async def tool(self, main: str, *arguments: str) -> tuple[str, str]:
         """Return what a tool prints."""

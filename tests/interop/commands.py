@@ -82,7 +82,7 @@ FILES: Final[Mapping[str, str]] = {
 class Command:
     """One command for both.
 
-    line: `@` is where the address belongs, else in front. differs: why the answers differ; the
+    line: `@` is where the address belongs, else in front. differs: why the responses differ; the
     output of Penstock then has `says`. figures: numbers are not compared. only: lines without this
     pattern are not compared. stdin: what the tool reads.
     """

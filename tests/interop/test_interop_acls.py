@@ -1,5 +1,5 @@
-"""Compare ACLs with Apache Kafka 4.2: the recorded answers under each set of ACLs are its own, and
-`kafka-acls` changes both.
+"""Compare ACLs with Apache Kafka 4.2: the recorded responses under each set of ACLs are its own,
+and `kafka-acls` changes both.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from tests.support import acl_matrix
 from tests.support.acl_rights import (
     Creation,
     allow,
-    answers_under_all_rights,
     cluster_with_acls,
     differences,
     kafka_with_acls,
     on_cluster,
     recorded,
+    responses_under_all_rights,
     set_rights,
 )
 from tests.support.clients import TIMEOUT_S, create_topic
@@ -55,7 +55,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 async def test_the_recorded_responses_are_those_of_kafka(authorizing: str) -> None:
     """tests/integration/test_acls_as_kafka.py compares them with a cluster."""
-    given = await asyncio.to_thread(answers_under_all_rights, authorizing)
+    given = await asyncio.to_thread(responses_under_all_rights, authorizing)
     assert not differences(recorded(), given), "\n".join(differences(recorded(), given))
 
 
@@ -173,8 +173,8 @@ def fetch_while_denied(address: str) -> tuple[int, bool, int]:
         producer = Producer({"bootstrap.servers": address})
         producer.produce(topic, b"late")
         assert not producer.flush(TIMEOUT_S)
-        (answer,) = client.receive(apis.FETCH, 12)["responses"]
-        (found,) = answer["partitions"]
+        (response,) = client.receive(apis.FETCH, 12)["responses"]
+        (found,) = response["partitions"]
         after = fetch.FetchRequest(max_wait_ms=0, session_id=session, session_epoch=2)
         (refused,) = client.send_request(apis.FETCH, after, 12)["responses"]
         return found["error_code"], bool(found["records"]), refused["partitions"][0]["error_code"]
@@ -209,13 +209,13 @@ class RegexMember:
             topic_partitions=self._owned,
         )
         with HostClient(self.address) as client:
-            answer = client.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
-        if answer["error_code"] and not self._epoch:
+            response = client.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
+        if response["error_code"] and not self._epoch:
             return False  # the coordinator is loading
-        assert answer["error_code"] == 0, answer
-        self._epoch = answer["member_epoch"]
-        if answer["assignment"] is not None:
-            parts = answer["assignment"]["topic_partitions"]
+        assert response["error_code"] == 0, response
+        self._epoch = response["member_epoch"]
+        if response["assignment"] is not None:
+            parts = response["assignment"]["topic_partitions"]
             ids = [UUID(str(part["topic_id"])) for part in parts]
             self._owned = [
                 consumer_group_heartbeat.TopicPartitions(topic_id, part["partitions"])
@@ -280,12 +280,12 @@ async def test_streams_groups_need_rights_as_in_kafka(authorizing: str, cluster:
         await asyncio.to_thread(join_under_rights, address)
         for address in (authorizing, cluster.bootstrap)
     ]
-    for answer, wanted in zip(found, expected, strict=True):
-        assert answer == wanted
+    for response, wanted in zip(found, expected, strict=True):
+        assert response == wanted
 
 
 def join_under_rights(address: str) -> list[tuple[str, Any]]:
-    """Return the answers to a member of a streams group that gets one right after the other."""
+    """Return the responses to a member of a streams group that gets one right after the other."""
     lines = "streams-lines"
     admin, member = StreamsTalk(address), StreamsTalk(address, CLIENT_HOST)
     admin.create(lines, 2)
@@ -312,16 +312,16 @@ def join_under_rights(address: str) -> list[tuple[str, Any]]:
         ],
         "create-on-cluster": [group, describe, on_cluster(Operation.CREATE)],
     }
-    answers: list[tuple[str, Any]] = []
+    responses: list[tuple[str, Any]] = []
     for step, rights in steps.items():
         name = f"streams-{step}"
         admin.coordinate(name)
         set_rights(address, rights)
-        answer = member.join(name, "m", counting(name, lines))
-        answers.append((step, {key: answer[key] for key in ("error_code", "status", "active")}))
+        response = member.join(name, "m", counting(name, lines))
+        responses.append((step, {key: response[key] for key in ("error_code", "status", "active")}))
         described = member.describe(name, operations=True)
         kept = ("error_code", "group_state", "authorized_operations")
-        answers.append((step, {key: described[key] for key in kept}))
+        responses.append((step, {key: described[key] for key in kept}))
     member.close()
     admin.close()
-    return answers
+    return responses

@@ -54,13 +54,13 @@ def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
 # --- DescribeTopicPartitions ----------------------------------------------------------------------
 
 
-def _topics(answer: Any) -> Any:
-    """The answer without what differs: ids of topics, and the bits of epochs."""
-    for topic in answer["topics"]:
+def _topics(response: Any) -> Any:
+    """The response without what differs: topic ids, and the bits of epochs."""
+    for topic in response["topics"]:
         topic["topic_id"] = topic["topic_id"] is not None
         for part in topic["partitions"]:
             part["leader_epoch"] = part["leader_epoch"] >= 0
-    return answer
+    return response
 
 
 @pytest.mark.long
@@ -84,8 +84,8 @@ async def test_topics_are_described_as_by_kafka(both: Both) -> None:
             limit,
             cursor and describe_topic_partitions.Cursor(*cursor),
         )
-        expected, answer = await both.send_request(apis.DESCRIBE_TOPIC_PARTITIONS, request)
-        assert _topics(answer) == _topics(expected), (topics, limit, cursor)
+        expected, response = await both.send_request(apis.DESCRIBE_TOPIC_PARTITIONS, request)
+        assert _topics(response) == _topics(expected), (topics, limit, cursor)
 
     expected, shown = await both.tool(TOPICS, "--describe", "--topic", "pages-.*")
     assert len(shown.splitlines()) == len(names) + sum(names.values())
@@ -184,8 +184,8 @@ async def test_transactional_ids_are_listed_by_pattern_as_by_kafka(both: Both) -
         expected, found = await both.send_request(apis.LIST_TRANSACTIONS, request)
         assert found["error_code"] == expected["error_code"], pattern
         listed = [
-            {state["transactional_id"] for state in answer["transaction_states"]}
-            for answer in (expected, found)
+            {state["transactional_id"] for state in response["transaction_states"]}
+            for response in (expected, found)
         ]
         assert ("teller" in listed[1]) == ("teller" in listed[0]), pattern
     for producer in producers:
@@ -228,8 +228,8 @@ async def test_configs_are_replaced_as_by_kafka(both: Both) -> None:
                 for named, configs in request
             ]
         )
-        expected, answer = await both.send_request(apis.ALTER_CONFIGS, requested)
-        assert _codes(answer["responses"]) == _codes(expected["responses"]), request
+        expected, response = await both.send_request(apis.ALTER_CONFIGS, requested)
+        assert _codes(response["responses"]) == _codes(expected["responses"]), request
         describe = ("--describe", "--entity-type", "topics", "--entity-name", topic)
         expected, shown = await both.tool(CONFIGS, *describe)
         assert _set_configs(shown) == _set_configs(expected), request
@@ -277,8 +277,8 @@ async def test_offsets_are_deleted_as_by_kafka(both: Both) -> None:
         for group, topics in wanted
     ]
     for request in requests:
-        expected, answer = await both.send_request(apis.OFFSET_DELETE, request)
-        assert _deleted(answer) == _deleted(expected), request
+        expected, response = await both.send_request(apis.OFFSET_DELETE, request)
+        assert _deleted(response) == _deleted(expected), request
     command = ("--delete-offsets", "--group", "readers", "--topic", read, "--topic", other)
     expected, shown = await both.tool(GROUPS, *command)
     assert sorted(shown.split()) == sorted(expected.split())
@@ -290,11 +290,11 @@ async def test_offsets_are_deleted_as_by_kafka(both: Both) -> None:
         assert await asyncio.to_thread(_committed, address, read, other) == {OFFSET_INVALID}
 
 
-def _deleted(answer: Any) -> tuple[int, list[tuple[str, int, int]]]:
+def _deleted(response: Any) -> tuple[int, list[tuple[str, int, int]]]:
     """Return the error, and (topic, partition, error) of each partition; Kafka has no order."""
-    return answer["error_code"], sorted(
+    return response["error_code"], sorted(
         (topic["name"], part["partition_index"], part["error_code"])
-        for topic in answer["topics"]
+        for topic in response["topics"]
         for part in topic["partitions"]
     )
 
@@ -331,19 +331,19 @@ async def test_config_resources_are_listed_as_by_kafka(both: Both) -> None:
     assert shown == expected
     for types in ([2], [4], [8], [16], [32], [16, 32], [1], [2, 77], [0]):
         request = list_config_resources.ListConfigResourcesRequest(types)
-        expected, answer = await both.send_request(apis.LIST_CONFIG_RESOURCES, request)
-        assert answer["error_code"] == expected["error_code"], types
+        expected, response = await both.send_request(apis.LIST_CONFIG_RESOURCES, request)
+        assert response["error_code"] == expected["error_code"], types
         ours = ("configured", str(NODE_ID))
-        assert _named(answer, ours) == _named(expected, ours), types
+        assert _named(response, ours) == _named(expected, ours), types
     expected, shown = await both.tool(CLIENT_METRICS, "--list")
     # Other tests may leave subscriptions in Kafka.
     assert set(shown.splitlines()) <= set(expected.splitlines())
     assert "configured" in shown
 
 
-def _named(answer: Any, names: Sequence[str]) -> list[tuple[str, int]]:
+def _named(response: Any, names: Sequence[str]) -> list[tuple[str, int]]:
     """Return only the resources with these names: other tests create topics in Kafka as well."""
-    found = answer["config_resources"]
+    found = response["config_resources"]
     pairs = [(item["resource_name"], item["resource_type"]) for item in found]
     return sorted(pair for pair in pairs if pair[0] in names)
 
@@ -364,16 +364,16 @@ async def test_quotas_and_credentials_are_missed_as_by_kafka(both: Both) -> None
     ]
     quotas, users = describe_client_quotas, describe_user_scram_credentials
     for components in filters:
-        expected, answer = await both.send_request(
+        expected, response = await both.send_request(
             apis.DESCRIBE_CLIENT_QUOTAS,
             quotas.DescribeClientQuotasRequest(
                 [quotas.ComponentData(*component) for component in components]
             ),
         )
-        expected["error_message"] = answer["error_message"]
-        assert answer == expected, components
+        expected["error_message"] = response["error_message"]
+        assert response == expected, components
     for names in (None, [], ["x", "y", "x"]):
-        expected, answer = await both.send_request(
+        expected, response = await both.send_request(
             apis.DESCRIBE_USER_SCRAM_CREDENTIALS,
             users.DescribeUserScramCredentialsRequest(
                 None if names is None else [users.UserName(name) for name in names]
@@ -381,7 +381,7 @@ async def test_quotas_and_credentials_are_missed_as_by_kafka(both: Both) -> None
         )
         found, wanted = [
             sorted((item["user"], item["error_code"]) for item in one["results"])
-            for one in (answer, expected)
+            for one in (response, expected)
         ]
         assert found == wanted, names
     for kind in ("users", "clients", "ips"):
@@ -396,7 +396,7 @@ async def test_a_log_dir_that_does_not_exist_is_refused_as_by_kafka(both: Both) 
     _, here = await both.send_request(apis.DESCRIBE_LOG_DIRS, dirs.DescribeLogDirsRequest(None))
     there, _ = await both.send_request(apis.DESCRIBE_LOG_DIRS, dirs.DescribeLogDirsRequest(None))
     for paths in (["/elsewhere"], None, ["", "/elsewhere"]):
-        answers: list[Any] = []
+        responses: list[Any] = []
         for address, own in zip(both.addresses, (there, here), strict=True):
             wanted = [own["results"][0]["log_dir"]] if paths is None else paths
             topics = [
@@ -409,11 +409,11 @@ async def test_a_log_dir_that_does_not_exist_is_refused_as_by_kafka(both: Both) 
             found = await asyncio.to_thread(
                 send_request, address, apis.ALTER_REPLICA_LOG_DIRS, request
             )
-            answers.append(
+            responses.append(
                 sorted(
                     (topic["topic_name"], part["partition_index"], part["error_code"])
                     for topic in found["results"]
                     for part in topic["partitions"]
                 )
             )
-        assert answers[1] == answers[0], paths
+        assert responses[1] == responses[0], paths

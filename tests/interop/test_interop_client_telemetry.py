@@ -199,12 +199,12 @@ async def sides(
             await asyncio.to_thread(first.clear)
 
 
-def _shown(answer: Subscriptions) -> dict[str, Any]:
+def _shown(response: Subscriptions) -> dict[str, Any]:
     """Return what does not depend on the client, with the metrics in order."""
-    shown = asdict(answer)
-    shown["client_instance_id"] = answer.client_instance_id != ZERO
-    shown["subscription_id"] = answer.subscription_id != 0
-    shown["requested_metrics"] = sorted(answer.requested_metrics)
+    shown = asdict(response)
+    shown["client_instance_id"] = response.client_instance_id != ZERO
+    shown["subscription_id"] = response.subscription_id != 0
+    shown["requested_metrics"] = sorted(response.requested_metrics)
     del shown["delta_temporality"]
     return shown
 
@@ -275,7 +275,7 @@ SEQUENCES: tuple[tuple[Step, ...], ...] = (
 )
 
 
-def _answers(side: Side) -> list[list[int]]:
+def _responses(side: Side) -> list[list[int]]:
     """Return the error codes of each sequence, with that of the client's first request."""
     return [_codes(side, steps) for steps in SEQUENCES]
 
@@ -313,7 +313,7 @@ def _pushed(client: TelemetryClient, push: Push, instance: UUID, subscription_id
 
 async def test_requests_of_a_client_are_handled_as_by_kafka(sides: Sides) -> None:
     """No interval ends here."""
-    expected, found = await sides.run(_answers)
+    expected, found = await sides.run(_responses)
     for steps, kafkas_codes, codes in zip(SEQUENCES, expected, found, strict=True):
         assert codes == kafkas_codes, steps
     assert {code for codes in expected for code in codes} == {0, 42, 76, 87, 89, 117, 118}
@@ -346,22 +346,22 @@ async def test_clients_push_again_after_the_interval_as_with_kafka(sides: Sides)
 # Clients and subscriptions
 
 
-def _first_answers(side: Side) -> list[Any]:
-    """Return the answers to clients without an id, and to those that bring one."""
+def _first_responses(side: Side) -> list[Any]:
+    """Return the responses to clients without an id, and to those that bring one."""
     brought, late = uuid4(), uuid4()
     with TelemetryClient(side.address) as client:
-        answers = [client.get(instance) for instance in (ZERO, ZERO, RESERVED, brought)]
-        assert answers[0].client_instance_id != answers[1].client_instance_id
-        assert answers[0].client_instance_id.version == 4
-        assert [answer.client_instance_id for answer in answers[2:]] == [RESERVED, brought]
+        responses = [client.get(instance) for instance in (ZERO, ZERO, RESERVED, brought)]
+        assert responses[0].client_instance_id != responses[1].client_instance_id
+        assert responses[0].client_instance_id.version == 4
+        assert [response.client_instance_id for response in responses[2:]] == [RESERVED, brought]
         refused = client.get(brought)
         codes = [client.push(instance, 0, ONE) for instance in (ZERO, RESERVED, uuid4())]
         codes += [client.push(late, 7, ONE), client.push(late, 7, ONE), client.get(late).error_code]
-    return [*map(_shown, answers), asdict(refused), codes]
+    return [*map(_shown, responses), asdict(refused), codes]
 
 
 async def test_clients_without_subscriptions_get_what_kafka_says(sides: Sides) -> None:
-    found = await sides.compare(_first_answers)
+    found = await sides.compare(_first_responses)
     assert found[0]["push_interval_ms"] == LONG_MS
     assert found[0]["accepted_compression_types"] == (4, 3, 1, 2)
     assert found[-1] == [42, 42, 117, 117, 89, 89]
@@ -387,21 +387,23 @@ SUBSCRIPTIONS: tuple[dict[str, tuple[str | None, str | None, str | None]], ...] 
 
 def _subscribed(side: Side) -> list[Any]:
     """Return whether each set of subscriptions is taken, and what it gives a client."""
-    answers: list[Any] = []
+    responses: list[Any] = []
     for subscriptions in SUBSCRIPTIONS:
         done = [side.subscribe(name, *values) for name, values in subscriptions.items()]
         side.wait_for_metadata()
         with TelemetryClient(side.address) as client:
-            answers.append((done, _shown(client.get())))
+            responses.append((done, _shown(client.get())))
         for name in subscriptions:
             side.subscribe(name)
-    return answers
+    return responses
 
 
 async def test_subscriptions_together_give_what_they_give_in_kafka(sides: Sides) -> None:
     expected, found = await sides.run(_subscribed)
-    for subscriptions, kafkas_answer, answer in zip(SUBSCRIPTIONS, expected, found, strict=True):
-        assert answer == kafkas_answer, subscriptions
+    for subscriptions, kafkas_response, response in zip(
+        SUBSCRIPTIONS, expected, found, strict=True
+    ):
+        assert response == kafkas_response, subscriptions
 
 
 INSTANCE = UUID("6bd8f6a0-3a24-4b4a-9c5b-6c5f5f0d8e11")
@@ -469,8 +471,8 @@ async def test_subscriptions_match_the_clients_that_they_match_in_kafka(sides: S
 
 
 def _ids(side: Side) -> list[tuple[Any, bool]]:
-    """Return the answers to a client while its subscription changes, and whether it then has the id
-    of its first one.
+    """Return the responses to a client while its subscription changes, and whether it then has the
+    id of its first one.
     """
     side.subscribe("all", "a,b", "1000")
     side.subscribe("first", "hit", match="client_id=first")
@@ -487,12 +489,12 @@ def _ids(side: Side) -> list[tuple[Any, bool]]:
         for metrics, interval_ms in (("b,a", "1000"), ("b,a", "999"), ("c", "1000"), ("a,b", None)):
             side.subscribe("all", metrics, interval_ms)
             side.wait_for_metadata()
-            answer = second.get(began.client_instance_id)
-            found.append((_shown(answer), answer.subscription_id == began.subscription_id))
+            response = second.get(began.client_instance_id)
+            found.append((_shown(response), response.subscription_id == began.subscription_id))
         side.subscribe("all", "a,b", "1000")
         side.wait_for_metadata()
-        answer = second.get(began.client_instance_id)
-        found.append((_shown(answer), answer.subscription_id == began.subscription_id))
+        response = second.get(began.client_instance_id)
+        found.append((_shown(response), response.subscription_id == began.subscription_id))
     return found
 
 
@@ -542,7 +544,7 @@ def _has_ended(side: Side, instance: UUID) -> bool:
 
 
 def _delivered(side: Side) -> list[Any]:
-    """Return the answers to pushes that each have a client of their own, and what is received."""
+    """Return the responses to pushes of one client each, and what is received."""
     side.subscribe("all", "*", str(LONG_MS))
     side.wait_for_metadata()
     found: list[Any] = []

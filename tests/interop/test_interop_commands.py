@@ -1,5 +1,5 @@
-"""Kafka's command line tools answer for Penstock as for Apache Kafka 4.2: `commands.py` lists the
-commands and the differences.
+"""Kafka's command line tools print the same for Penstock as for Apache Kafka 4.2: `commands.py`
+lists the commands and the differences.
 """
 
 import asyncio
@@ -230,11 +230,11 @@ async def _compare(
         (directory / name).write_text(content)
     found: list[str] = []
     for command in commands:
-        answers = [
+        responses = [
             await asyncio.to_thread(_run, tools, command, address, directory)
             for address in addresses
         ]
-        found += _complaints(command, *answers)
+        found += _complaints(command, *responses)
     assert not found, "\n".join(found)
 
 
@@ -249,13 +249,13 @@ def _run(tools: ToolRunner, command: Command, address: str, directory: Path) -> 
 
 
 def _complaints(command: Command, expected: list[str], found: list[str]) -> Iterator[str]:
-    answers = "\n    ".join(("", "of Kafka:", *expected, "of Penstock:", *found))
+    responses = "\n    ".join(("", "of Kafka:", *expected, "of Penstock:", *found))
     if not command.differs and found != expected:
-        yield f"{command.line}: the answers differ:{answers}"
+        yield f"{command.line}: the responses differ:{responses}"
     elif command.differs and found == expected:
         yield f"{command.line}: no longer differs ({command.differs})"
     elif command.says not in "\n".join(found):
-        yield f"{command.line}: no {command.says!r} in the answer:{answers}"
+        yield f"{command.line}: no {command.says!r} in the response:{responses}"
 
 
 @pytest.mark.long

@@ -91,8 +91,8 @@ class Talk(TransactionClient):
 
     def _repeat(self, api: apis.ApiSpec, request: object, version: int) -> str:
         while True:
-            answer = self.send_request(api, request, version)
-            code = ErrorCode(answer["topics"][0]["partitions"][0]["error_code"])
+            response = self.send_request(api, request, version)
+            code = ErrorCode(response["topics"][0]["partitions"][0]["error_code"])
             if code not in _RETRIED:
                 return code.name
 
@@ -109,10 +109,10 @@ class Talk(TransactionClient):
     def delete_offsets(self, group: str) -> Any:
         partitions = [offset_delete.OffsetDeleteRequestPartition(0)]
         topics = [offset_delete.OffsetDeleteRequestTopic(TOPIC, partitions)]
-        answer = self.send_request(
+        response = self.send_request(
             apis.OFFSET_DELETE, offset_delete.OffsetDeleteRequest(group, topics)
         )
-        return answer["error_code"], answer["topics"]
+        return response["error_code"], response["topics"]
 
     def listed(self, group: str) -> Any:
         groups = self.send_request(apis.LIST_GROUPS, list_groups.ListGroupsRequest())["groups"]
@@ -143,12 +143,12 @@ def _join(talk: Talk, group: str, instance: str | None, kind: str) -> tuple[str,
         protocol_type=kind,
         protocols=[join_group.JoinGroupRequestProtocol("range", _SUBSCRIPTION)],
     )
-    answer = talk.send_request(apis.JOIN_GROUP, request)
-    if answer["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
-        request.member_id = answer["member_id"]
-        answer = talk.send_request(apis.JOIN_GROUP, request)
-    assert answer["error_code"] == 0, answer
-    return answer["member_id"], answer["generation_id"]
+    response = talk.send_request(apis.JOIN_GROUP, request)
+    if response["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
+        request.member_id = response["member_id"]
+        response = talk.send_request(apis.JOIN_GROUP, request)
+    assert response["error_code"] == 0, response
+    return response["member_id"], response["generation_id"]
 
 
 _NAME = TOPIC.encode()
@@ -201,9 +201,9 @@ def consumer(talk: Talk, group: str, instance: str | None = None) -> tuple[str, 
         subscribed_topic_names=[TOPIC],
         topic_partitions=[],
     )
-    answer = talk.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
-    assert answer["error_code"] == 0, answer
-    return "own", answer["member_epoch"]
+    response = talk.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
+    assert response["error_code"] == 0, response
+    return "own", response["member_epoch"]
 
 
 def consumer_static(talk: Talk, group: str) -> tuple[str, int]:
@@ -225,12 +225,12 @@ def mixed(talk: Talk, group: str) -> tuple[str, int]:
 
 def streams(talk: Talk, group: str, *, leaves: bool = False) -> tuple[str, int]:
     member = StreamsTalk(talk.address)
-    answer = member.join(group, "own", reading(TOPIC))
-    assert answer["error_code"] == 0, answer
+    response = member.join(group, "own", reading(TOPIC))
+    assert response["error_code"] == 0, response
     if leaves:
         assert member.beat(group, "own", -1)["error_code"] == 0
     member.close()
-    return "own", answer["member_epoch"]
+    return "own", response["member_epoch"]
 
 
 def empty_streams(talk: Talk, group: str) -> tuple[str, int]:
@@ -241,9 +241,9 @@ def share(talk: Talk, group: str) -> tuple[str, int]:
     request = share_group_heartbeat.ShareGroupHeartbeatRequest(
         group_id=group, member_id="own", subscribed_topic_names=[TOPIC]
     )
-    answer = talk.send_request(apis.SHARE_GROUP_HEARTBEAT, request)
-    assert answer["error_code"] == 0, answer
-    return "own", answer["member_epoch"]
+    response = talk.send_request(apis.SHARE_GROUP_HEARTBEAT, request)
+    assert response["error_code"] == 0, response
+    return "own", response["member_epoch"]
 
 
 def empty_share(talk: Talk, group: str) -> tuple[str, int]:
@@ -323,7 +323,7 @@ async def test_offsets_are_committed_and_read_by_those_who_may_in_kafka(
                     f"{label}: read {version}",
                     talk.fetch(requested, caller[0], caller[2], version),
                 )
-            # Kafka answers an epoch without a member with UNKNOWN_SERVER_ERROR.
+            # Kafka responds to an epoch without a member with UNKNOWN_SERVER_ERROR.
             if caller[2] < 0:
                 yield f"{label}: read by an administrator", talk.fetch(requested, None, caller[2])
         for label, caller in callers(member, epoch):

@@ -53,8 +53,8 @@ async def describe(both: Both, kind: int, name: str, *keys: str) -> tuple[Any, A
         [describe_configs.DescribeConfigsResource(kind, name, list(keys) or None)], True, False
     )
     expected, found = await both.send_request(apis.DESCRIBE_CONFIGS, requested)
-    for answer in (expected, found):
-        for result in answer["results"]:
+    for response in (expected, found):
+        for result in response["results"]:
             for config in result["configs"]:
                 config.pop("documentation")
             result["configs"] = {config["name"]: config for config in result["configs"]}
@@ -117,8 +117,8 @@ async def replace(
     return _outcome(expected), _outcome(found)
 
 
-def _outcome(answer: Any) -> tuple[int, str | None]:
-    (result,) = answer["responses"]
+def _outcome(response: Any) -> tuple[int, str | None]:
+    (result,) = response["responses"]
     return result["error_code"], result["error_message"]
 
 
@@ -281,8 +281,8 @@ async def listed(both: Both) -> set[str]:
     """Return the subscriptions of Penstock, which Kafka has, too."""
     requested = list_config_resources.ListConfigResourcesRequest([CLIENT_METRICS])
     expected, found = [
-        {item["resource_name"] for item in answer["config_resources"]}
-        for answer in await both.send_request(apis.LIST_CONFIG_RESOURCES, requested)
+        {item["resource_name"] for item in response["config_resources"]}
+        for response in await both.send_request(apis.LIST_CONFIG_RESOURCES, requested)
     ]
     assert found <= expected
     return found
@@ -504,7 +504,7 @@ async def test_configs_of_brokers_change_as_in_kafka(both: Both) -> None:
         resource = incremental_alter_configs.AlterConfigsResource(BROKER, "", [change])
         requested = incremental_alter_configs.IncrementalAlterConfigsRequest([resource], True)
         expected, found = await both.send_request(apis.INCREMENTAL_ALTER_CONFIGS, requested)
-        codes = [answer["responses"][0]["error_code"] for answer in (expected, found)]
+        codes = [response["responses"][0]["error_code"] for response in (expected, found)]
         if codes[0] == 0 and codes[1] != 0:
             refused.add(name)
         elif codes[0] != 0 and codes[1] == 0:

@@ -33,7 +33,7 @@ STRINGS = "org.apache.kafka.connect.storage.StringConverter"
 FILE = "org.apache.kafka.connect.file.FileStream"
 ASKED_S = 10
 RETRIED = {404, 409, 500, 503}
-"""What a worker answers before it is ready, and while tasks are distributed."""
+"""Responses of a worker before it is ready, and while tasks are distributed."""
 
 
 @pytest.fixture
@@ -81,15 +81,15 @@ class Worker:
         return stack.enter_context(self._java.application(WORKER, str(self.config), log=self.log))
 
     def send_request(self, path: str, body: object = None) -> Any:
-        """Return the answer; None while the workers distribute what they do, or do not listen."""
+        """Return the response; None while the workers distribute what they do, or do not listen."""
         request = urllib.request.Request(f"http://{self.address}{path}")
         if body is not None:
             request.method = "PUT"
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/json")
         try:
-            with urllib.request.urlopen(request, timeout=ASKED_S) as answer:
-                return json.load(answer)
+            with urllib.request.urlopen(request, timeout=ASKED_S) as response:
+                return json.load(response)
         except urllib.error.HTTPError as error:
             with error:
                 if error.code not in RETRIED:

@@ -92,12 +92,12 @@ class Conversation:
             create_topic(self.address, topic, count)
 
     def _topic_ids(self) -> dict[str, UUID]:
-        answer = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
-        return {topic["name"]: topic["topic_id"] for topic in answer["topics"]}
+        response = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
+        return {topic["name"]: topic["topic_id"] for topic in response["topics"]}
 
     def send_request(self, api: ApiSpec, request: object) -> Any:
-        answer = self._client.send_request(api, request, object)
-        return msgspec.to_builtins(answer, builtin_types=(UUID, bytes))
+        response = self._client.send_request(api, request, object)
+        return msgspec.to_builtins(response, builtin_types=(UUID, bytes))
 
     def coordinate(self, *groups: str) -> None:
         """Wait until the groups have a coordinator."""
@@ -131,13 +131,13 @@ class Conversation:
             ],
             **fields,
         )
-        answer = self.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
-        if answer["error_code"] == 0:
-            self.epochs[member] = answer["member_epoch"]
-        if answer["assignment"] is not None:
-            answer["assignment"] = self._named(answer["assignment"]["topic_partitions"])
-            self.owned[member] = answer["assignment"]
-        return answer
+        response = self.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
+        if response["error_code"] == 0:
+            self.epochs[member] = response["member_epoch"]
+        if response["assignment"] is not None:
+            response["assignment"] = self._named(response["assignment"]["topic_partitions"])
+            self.owned[member] = response["assignment"]
+        return response
 
     def _named(self, topics: Sequence[Any]) -> dict[str, list[int]]:
         names = {topic_id: name for name, topic_id in self._topic_ids().items()}
@@ -173,10 +173,10 @@ class Conversation:
             protocol_type=kind,
             protocols=[join_group.JoinGroupRequestProtocol(protocol, bytes(writer))],
         )
-        answer = self.send_request(apis.JOIN_GROUP, request)
-        if answer["error_code"] in {0, int(ErrorCode.MEMBER_ID_REQUIRED)}:
-            self.classic, self.generation = answer["member_id"], answer["generation_id"]
-        return answer
+        response = self.send_request(apis.JOIN_GROUP, request)
+        if response["error_code"] in {0, int(ErrorCode.MEMBER_ID_REQUIRED)}:
+            self.classic, self.generation = response["member_id"], response["generation_id"]
+        return response
 
     def sync_classic(
         self, group: str, assignment: dict[str, list[int]], *, generation: int | None = None
@@ -195,11 +195,11 @@ class Conversation:
             if assignment
             else [],
         )
-        answer = self.send_request(apis.SYNC_GROUP, request)
-        if answer["error_code"] == 0:
-            found = decode_assignment(bytes(answer["assignment"]))
+        response = self.send_request(apis.SYNC_GROUP, request)
+        if response["error_code"] == 0:
+            found = decode_assignment(bytes(response["assignment"]))
             self.classic_owned = {topic: sorted(indexes) for topic, indexes in found.items()}
-        return answer
+        return response
 
     def heartbeat_classic(self, group: str) -> Any:
         request = heartbeat.HeartbeatRequest(group, self.generation, self.classic)
@@ -337,8 +337,8 @@ def first_version(talk: Conversation) -> Iterator[Step]:
         beat = ConsumerGroupHeartbeatRequest(
             group_id=group, member_id=member, member_epoch=epoch, topic_partitions=None
         )
-        answer = talk.send_request(api, beat)
-        yield f"heartbeat {epoch}", (answer["error_code"], answer["member_epoch"])
+        response = talk.send_request(api, beat)
+        yield f"heartbeat {epoch}", (response["error_code"], response["member_epoch"])
     for epoch, instance in ((1, None), (-1, None), (-2, "i")):
         beat = ConsumerGroupHeartbeatRequest(
             group_id=group, member_epoch=epoch, instance_id=instance, topic_partitions=None
@@ -580,18 +580,18 @@ def upgrade_epochs(talk: Conversation) -> Iterator[Step]:
             yield f"{group} epochs", [described[name] for name in names]
 
 
-def _classic(answer: Any) -> Any:
+def _classic(response: Any) -> Any:
     return [
-        answer[name]
+        response[name]
         for name in ("error_code", "generation_id", "protocol_type", "protocol_name", "leader")
-    ] + [answer["members"], answer["skip_assignment"]]
+    ] + [response["members"], response["skip_assignment"]]
 
 
-def _sized(answer: Any) -> Any:
-    """Return the answer with the number of partitions, which Kafka may choose otherwise."""
-    if answer["assignment"] is not None:
-        answer = answer | {"assignment": _size(answer["assignment"])}
-    return answer
+def _sized(response: Any) -> Any:
+    """Return the response with the number of partitions, which Kafka may choose otherwise."""
+    if response["assignment"] is not None:
+        response = response | {"assignment": _size(response["assignment"])}
+    return response
 
 
 def _size(assignment: dict[str, list[int]]) -> int:

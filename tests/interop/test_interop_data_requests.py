@@ -1,5 +1,5 @@
-"""Single requests of Produce, Fetch, ListOffsets and AlterPartitionReassignments get the answers of
-Kafka 4.2, in the newest versions and for every kind of replica id.
+"""Single requests of Produce, Fetch, ListOffsets and AlterPartitionReassignments get the responses
+of Kafka 4.2, in the newest versions and for every kind of replica id.
 """
 
 import asyncio
@@ -74,21 +74,21 @@ def _until_led(address: str, topic: str) -> None:
 def _produce(
     address: str, topic_id: UUID | None, *, index: int = 0, acks: int = -1, records: bool = True
 ) -> Any:
-    """Return the answer for the partition, or how the connection ends."""
+    """Return the response for the partition, or how the connection ends."""
     batch = encode_batch([Record(0, time.time_ns() // 1_000_000, None, b"value")])
     part = produce.PartitionProduceData(index, memoryview(bytes(batch)) if records else None)
     topic = produce.TopicProduceData(topic_id, partition_data=[part])
     request = produce.ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=[topic])
     try:
-        (answer,) = send_request(address, apis.PRODUCE, request)["responses"]
+        (response,) = send_request(address, apis.PRODUCE, request)["responses"]
     except KafkaFailed:
         return "closed"
-    assert answer["topic_id"] == (None if topic_id is None else str(topic_id))
-    (found,) = answer["partition_responses"]
+    assert response["topic_id"] == (None if topic_id is None else str(topic_id))
+    (found,) = response["partition_responses"]
     return found
 
 
-def _produce_answers(address: str, topic: str) -> list[Any]:
+def _produce_responses(address: str, topic: str) -> list[Any]:
     topic_id = _topic_id(address, topic)
     return [
         _produce(address, topic_id),
@@ -106,11 +106,13 @@ async def test_produce_names_topics_by_id_as_for_kafka(both: Both) -> None:
     await both.create("by-id")
     for address in both.addresses:
         await asyncio.to_thread(_until_led, address, "by-id")
-    answers = [
-        await asyncio.to_thread(_produce_answers, address, "by-id") for address in both.addresses
+    responses = [
+        await asyncio.to_thread(_produce_responses, address, "by-id") for address in both.addresses
     ]
-    assert answers[1] == answers[0]
-    assert [answer if answer == "closed" else answer["error_code"] for answer in answers[1]] == [
+    assert responses[1] == responses[0]
+    assert [
+        response if response == "closed" else response["error_code"] for response in responses[1]
+    ] == [
         *(ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID),
         *(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUIRED_ACKS),
         *(ErrorCode.UNKNOWN_TOPIC_ID, "closed"),
@@ -118,7 +120,7 @@ async def test_produce_names_topics_by_id_as_for_kafka(both: Both) -> None:
 
 
 def _produce_twice(address: str, topic: str) -> tuple[list[int], int]:
-    """Name a partition twice in one request. Return the codes of the answer and the end offset."""
+    """Name a partition twice in one request. Return the error codes and the end offset."""
     now_ms = time.time_ns() // 1_000_000
     parts = [
         produce.PartitionProduceData(0, memoryview(bytes(encode_batch(records))))
@@ -129,8 +131,8 @@ def _produce_twice(address: str, topic: str) -> tuple[list[int], int]:
     ]
     data = produce.TopicProduceData(_topic_id(address, topic), partition_data=parts)
     request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
-    (answer,) = send_request(address, apis.PRODUCE, request)["responses"]
-    codes = [found["error_code"] for found in answer["partition_responses"]]
+    (response,) = send_request(address, apis.PRODUCE, request)["responses"]
+    codes = [found["error_code"] for found in response["partition_responses"]]
     partition = list_offsets.ListOffsetsPartition(0, timestamp=LATEST)
     requested = list_offsets.ListOffsetsRequest(
         CONSUMER, topics=[list_offsets.ListOffsetsTopic(topic, [partition])]
@@ -140,23 +142,23 @@ def _produce_twice(address: str, topic: str) -> tuple[list[int], int]:
 
 
 async def test_produce_that_names_a_partition_twice_is_reported_so(both: Both) -> None:
-    """Kafka answers once, appends the last batch and drops the first without a word. Penstock
+    """Kafka responds once, appends the last batch and silently drops the first. Penstock
     appends the first, and refuses the others.
     """
     await both.create("twice")
     for address in both.addresses:
         await asyncio.to_thread(_until_led, address, "twice")
-    answers = [
+    responses = [
         await asyncio.to_thread(_produce_twice, address, "twice") for address in both.addresses
     ]
-    assert answers == [
+    assert responses == [
         ([ErrorCode.NONE], 2),
         ([ErrorCode.NONE, ErrorCode.INVALID_REQUEST], 1),
     ]
 
 
 def _recreate(address: str, topic: str) -> list[Any]:
-    """Delete a topic and create it again. Return the answers to the old id and to the new one."""
+    """Delete a topic and create it again. Return the responses to the old id and to the new one."""
     old = _topic_id(address, topic)
     found = [_produce(address, old)["error_code"]]
     admin = AdminClient({"bootstrap.servers": address})
@@ -166,8 +168,8 @@ def _recreate(address: str, topic: str) -> list[Any]:
     _until_led(address, topic)
     new = _topic_id(address, topic)
     for topic_id in (old, new):
-        answer = _produce(address, topic_id)
-        found.append((answer["error_code"], answer["base_offset"]))
+        response = _produce(address, topic_id)
+        found.append((response["error_code"], response["base_offset"]))
     return found
 
 
@@ -210,16 +212,16 @@ def _fetch(
         request.replica_id = replica_id
     else:
         request.replica_state = fetch.ReplicaState(replica_id, -1)
-    answer = send_request(address, replace(apis.FETCH, max=version), request)
-    (found,) = answer["responses"][0]["partitions"]
+    response = send_request(address, replace(apis.FETCH, max=version), request)
+    (found,) = response["responses"][0]["partitions"]
     found["records"] = bool(found["records"])
     del found["current_leader"]  # Kafka names itself to those that it refuses.
     if found["error_code"]:
         del found["aborted_transactions"]  # null or empty
-    return answer["error_code"], found
+    return response["error_code"], found
 
 
-def _fetch_answers(address: str, topic: str) -> dict[str, Any]:
+def _fetch_responses(address: str, topic: str) -> dict[str, Any]:
     topic_id = _topic_id(address, topic)
     found: dict[str, Any] = {}
 
@@ -238,7 +240,7 @@ def _fetch_answers(address: str, topic: str) -> dict[str, Any]:
     return found
 
 
-def _list_answers(address: str, topic: str) -> dict[str, Any]:
+def _list_responses(address: str, topic: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for replica_id in (CONSUMER, DEBUGGING, OTHER, NODE_ID, STRANGER):
         for committed in (False, True):
@@ -247,8 +249,8 @@ def _list_answers(address: str, topic: str) -> dict[str, Any]:
                 request = list_offsets.ListOffsetsRequest(
                     replica_id, int(committed), [list_offsets.ListOffsetsTopic(topic, [part])]
                 )
-                answer = send_request(address, apis.LIST_OFFSETS, request)
-                (result,) = answer["topics"][0]["partitions"]
+                response = send_request(address, apis.LIST_OFFSETS, request)
+                (result,) = response["topics"][0]["partitions"]
                 key = f"replica {replica_id} committed {committed} timestamp {timestamp}"
                 found[key] = result["error_code"], result["offset"]
     return found
@@ -269,14 +271,16 @@ def _fill(address: str, topic: str) -> Producer:
 async def test_replica_ids_mean_what_they_mean_to_kafka(both: Both) -> None:
     topic = "replica-ids"
     producers = [await asyncio.to_thread(_fill, address, topic) for address in both.addresses]
-    for answers_of in (_fetch_answers, _list_answers):
+    for responses_of in (_fetch_responses, _list_responses):
         expected, found = [
-            await asyncio.to_thread(answers_of, address, topic) for address in both.addresses
+            await asyncio.to_thread(responses_of, address, topic) for address in both.addresses
         ]
         # Kafka finds no newest record for committed reads while a transaction has it.
         expected.pop(f"replica {CONSUMER} committed True timestamp {NEWEST}", None)
         differing = {
-            key: (answer, found[key]) for key, answer in expected.items() if found[key] != answer
+            key: (response, found[key])
+            for key, response in expected.items()
+            if found[key] != response
         }
         assert not differing
     for producer in producers:
@@ -302,6 +306,6 @@ async def test_reassignments_may_keep_the_replication_factor(both: Both) -> None
             [alter_partition_reassignments.ReassignableTopic(topic, [part])],
         )
         expected, found = await both.send_request(apis.ALTER_PARTITION_REASSIGNMENTS, request)
-        for answer in (expected, found):
-            answer["responses"][0]["partitions"][0].pop("error_message")
+        for response in (expected, found):
+            response["responses"][0]["partitions"][0].pop("error_message")
         assert found == expected, (replicas, may_resize)

@@ -1,4 +1,4 @@
-"""Delegation tokens: Kafka and Penstock answer the same, and Java's clients log in with them."""
+"""Delegation tokens: Kafka and Penstock respond alike, and Java's clients log in with them."""
 
 import asyncio
 import base64
@@ -102,34 +102,34 @@ class Side:
         request = creating.CreateDelegationTokenRequest(
             "User" if owner else None, owner or None, found, lifetime_ms
         )
-        answer = await self.send_request(user, apis.CREATE_DELEGATION_TOKEN, 3, request)
-        if isinstance(answer, int):
-            return (answer,)
-        self.tokens[name] = answer
-        if not answer.error_code:
+        response = await self.send_request(user, apis.CREATE_DELEGATION_TOKEN, 3, request)
+        if isinstance(response, int):
+            return (response,)
+        self.tokens[name] = response
+        if not response.error_code:
             await until(lambda: self._is_known(name))
         return (
-            answer.error_code,
-            answer.principal_type,
-            answer.principal_name,
-            answer.token_requester_principal_type,
-            answer.token_requester_principal_name,
-            min(answer.issue_timestamp_ms, 1),
-            answer.expiry_timestamp_ms - answer.issue_timestamp_ms,
-            answer.max_timestamp_ms - answer.issue_timestamp_ms,
-            len(answer.token_id) > 0,
-            len(answer.hmac),
+            response.error_code,
+            response.principal_type,
+            response.principal_name,
+            response.token_requester_principal_type,
+            response.token_requester_principal_name,
+            min(response.issue_timestamp_ms, 1),
+            response.expiry_timestamp_ms - response.issue_timestamp_ms,
+            response.max_timestamp_ms - response.issue_timestamp_ms,
+            len(response.token_id) > 0,
+            len(response.hmac),
         )
 
     async def renew(self, name: str, user: str, period_ms: int) -> tuple[object, ...]:
         request = renewing.RenewDelegationTokenRequest(self._hmac(name), period_ms)
-        answer = await self.send_request(user, apis.RENEW_DELEGATION_TOKEN, 2, request)
-        return answer.error_code, self._after_issue(name, answer.expiry_timestamp_ms)
+        response = await self.send_request(user, apis.RENEW_DELEGATION_TOKEN, 2, request)
+        return response.error_code, self._after_issue(name, response.expiry_timestamp_ms)
 
     async def expire(self, name: str, user: str, period_ms: int) -> tuple[object, ...]:
         request = expiring.ExpireDelegationTokenRequest(self._hmac(name), period_ms)
-        answer = await self.send_request(user, apis.EXPIRE_DELEGATION_TOKEN, 2, request)
-        return answer.error_code, self._after_issue(name, answer.expiry_timestamp_ms)
+        response = await self.send_request(user, apis.EXPIRE_DELEGATION_TOKEN, 2, request)
+        return response.error_code, self._after_issue(name, response.expiry_timestamp_ms)
 
     async def describe(self, user: str, *owners: str, all_: bool = False) -> object:
         request = describing.DescribeDelegationTokenRequest(
@@ -137,11 +137,11 @@ class Side:
             if all_
             else [describing.DescribeDelegationTokenOwner("User", owner) for owner in owners]
         )
-        answer = await self.send_request(user, apis.DESCRIBE_DELEGATION_TOKEN, 3, request)
-        if isinstance(answer, int):
-            return answer
+        response = await self.send_request(user, apis.DESCRIBE_DELEGATION_TOKEN, 3, request)
+        if isinstance(response, int):
+            return response
         names = {token.token_id: name for name, token in self.tokens.items() if token.token_id}
-        return answer.error_code, sorted(
+        return response.error_code, sorted(
             (
                 names[token.token_id],
                 token.principal_name,
@@ -149,7 +149,7 @@ class Side:
                 token.hmac == self.tokens[names[token.token_id]].hmac,
                 sorted(renewer.principal_name for renewer in token.renewers),
             )
-            for token in answer.tokens
+            for token in response.tokens
         )
 
     def _hmac(self, name: str) -> bytes:
@@ -166,15 +166,15 @@ class Side:
             kind, name, PatternType.LITERAL, f"User:{user}", "*", operation, Permission.ALLOW
         )
         request = create_acls.CreateAclsRequest([acl])
-        answer = await self.send_request("admin", apis.CREATE_ACLS, 3, request)
-        assert not answer.results[0].error_code
+        response = await self.send_request("admin", apis.CREATE_ACLS, 3, request)
+        assert not response.results[0].error_code
         wanted = describe_acls.DescribeAclsRequest(
             kind, name, PatternType.LITERAL, None, None, operation, Permission.ANY
         )
 
         async def is_there() -> bool:
-            answer = await self.send_request("admin", apis.DESCRIBE_ACLS, 3, wanted)
-            return bool(answer.resources)
+            response = await self.send_request("admin", apis.DESCRIBE_ACLS, 3, wanted)
+            return bool(response.resources)
 
         await until(is_there)
 
@@ -185,7 +185,7 @@ class Side:
 
 
 async def conversation(side: Side) -> list[object]:
-    """Return what a side answers to one request after the other."""
+    """Return the responses of a side to one request after the other."""
     said: list[object] = []
     say = said.append
     say(await side.create("a", "alice"))
@@ -238,7 +238,7 @@ async def test_tokens_are_handled_as_by_kafka(peer: int, cluster: Cluster) -> No
     ours, kafkas = Side(cluster.broker.port), Side(peer)
     expected = await conversation(kafkas)
     for number, (wanted, found) in enumerate(zip(expected, await conversation(ours), strict=True)):
-        assert found == wanted, f"answer {number}"
+        assert found == wanted, f"response {number}"
 
 
 async def test_javas_tool_and_clients_use_tokens(

@@ -52,13 +52,13 @@ def _fetch(talk: EdgeClient, topic: str, version: int, part: dict[str, int], **l
         topics=[fetch.FetchTopic(talk.ids[topic], topic, [fetch.FetchPartition(**wanted)])],
         **{"max_bytes": 1 << 20, "min_bytes": 1, "max_wait_ms": 10, **limits},
     )
-    answer = talk.send_request(apis.FETCH, request, version)
-    if answer == CLOSED:
-        return answer
+    response = talk.send_request(apis.FETCH, request, version)
+    if response == CLOSED:
+        return response
     names = ("error_code", "high_watermark", "last_stable_offset", "log_start_offset")
-    return answer["error_code"], [
+    return response["error_code"], [
         ([found[name] for name in names], len(found["records"] or b""))
-        for topic in answer["responses"]
+        for topic in response["responses"]
         for found in topic["partitions"]
     ]
 
@@ -107,11 +107,11 @@ def offsets(talk: EdgeClient) -> Iterator[Step]:
     def listed(version: int, level: int = 0, replica: int = -1, **wanted: int) -> Any:
         part = list_offsets.ListOffsetsPartition(**{"partition_index": 0, "timestamp": -1} | wanted)
         topics = [list_offsets.ListOffsetsTopic(topic, [part])]
-        answer = talk.send_request(
+        response = talk.send_request(
             apis.LIST_OFFSETS, list_offsets.ListOffsetsRequest(replica, level, topics), version
         )
         names = ("error_code", "timestamp", "offset", "leader_epoch")
-        return [answer["topics"][0]["partitions"][0][name] for name in names]
+        return [response["topics"][0]["partitions"][0][name] for name in names]
 
     for version in (1, 2, 5, 7, 8, 9, 10, 11):
         for when in (*range(-7, 2), -100, -(2**63), NOW, NOW + 1, 2**63 - 1):
@@ -234,8 +234,8 @@ def repetitions(talk: EdgeClient) -> Iterator[Step]:
         yield f"repeated {sequence}", [other == first for other in others]
 
 
-def _code(answer: Any) -> str:
-    return answer if answer == CLOSED else ErrorCode(answer["error_code"]).name
+def _code(response: Any) -> str:
+    return response if response == CLOSED else ErrorCode(response["error_code"]).name
 
 
 # --- requests that take a time --------------------------------------------------------------------
@@ -282,14 +282,14 @@ def timeouts(talk: EdgeClient) -> Iterator[Step]:
     for kind, timeout_ms in ((0, 0), (1, -1), (2, 5_000), (-1, 5_000), (127, 5_000), (0, 5_000)):
         wanted = [elect_leaders.TopicPartitions("edge-elected", [0])]
         request = elect_leaders.ElectLeadersRequest(kind, wanted, timeout_ms)
-        answer = talk.send_request(apis.ELECT_LEADERS, request)
+        response = talk.send_request(apis.ELECT_LEADERS, request)
         yield (
             f"elect {kind} {timeout_ms}",
             (
-                answer["error_code"],
+                response["error_code"],
                 [
                     (topic["topic"], part["partition_id"], part["error_code"])
-                    for topic in answer["replica_election_results"]
+                    for topic in response["replica_election_results"]
                     for part in topic["partition_result"]
                 ],
             ),
@@ -345,7 +345,7 @@ async def test_some_differences_are_deliberate(peer: str, cluster: Cluster) -> N
         for address in (peer, cluster.bootstrap)
     ]
     out_of_range = (0, [([ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1, -1], 0)])
-    assert [answer for _, answer in expected] == [out_of_range, (-1, []), ["NONE"] * 2, "NONE"]
-    assert [answer for _, answer in found] == [
+    assert [response for _, response in expected] == [out_of_range, (-1, []), ["NONE"] * 2, "NONE"]
+    assert [response for _, response in found] == [
         *(whole, whole, ["NONE", "OUT_OF_ORDER_SEQUENCE_NUMBER"], "INVALID_RECORD")
     ]

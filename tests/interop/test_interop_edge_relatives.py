@@ -40,8 +40,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-def _code(answer: Any) -> Any:
-    return answer if isinstance(answer, str) else answer["error_code"]
+def _code(response: Any) -> Any:
+    return response if isinstance(response, str) else response["error_code"]
 
 
 def _commit(talk: EdgeClient, group: str, member: str, epoch: int, version: int = 9) -> Any:
@@ -55,10 +55,10 @@ def _commit(talk: EdgeClient, group: str, member: str, epoch: int, version: int 
 def _offsets(talk: EdgeClient, group: str, member: str | None, epoch: int) -> Any:
     topic = offset_fetch.OffsetFetchRequestTopics(talk.ids[TOPIC], TOPIC, [0])
     wanted = offset_fetch.OffsetFetchRequestGroup(group, member, epoch, [topic])
-    answer = talk.send_request(
+    response = talk.send_request(
         apis.OFFSET_FETCH, offset_fetch.OffsetFetchRequest(groups=[wanted]), 9
     )
-    (found,) = answer["groups"]
+    (found,) = response["groups"]
     return found["error_code"], [
         (part["committed_offset"], part["error_code"])
         for topic in found["topics"]
@@ -71,9 +71,9 @@ def _deleted(talk: EdgeClient, group: str) -> Any:
     request = offset_delete.OffsetDeleteRequest(
         group, [offset_delete.OffsetDeleteRequestTopic(TOPIC, [part])]
     )
-    answer = talk.send_request(apis.OFFSET_DELETE, request)
-    return answer["error_code"], [
-        part["error_code"] for topic in answer["topics"] for part in topic["partitions"]
+    response = talk.send_request(apis.OFFSET_DELETE, request)
+    return response["error_code"], [
+        part["error_code"] for topic in response["topics"] for part in topic["partitions"]
     ]
 
 
@@ -210,12 +210,12 @@ def share_limits(talk: EdgeClient) -> Iterator[Step]:
             epoch,
             topics=[share_acknowledge.AcknowledgeTopic(talk.ids[topic], [part])],
         )
-        answer = talk.send_request(apis.SHARE_ACKNOWLEDGE, acked)
+        response = talk.send_request(apis.SHARE_ACKNOWLEDGE, acked)
         yield (
             f"acknowledge {ack}",
             (
-                answer["error_code"],
-                [p["error_code"] for t in answer["responses"] for p in t["partitions"]],
+                response["error_code"],
+                [p["error_code"] for t in response["responses"] for p in t["partitions"]],
             ),
         )
         epoch += 1
@@ -227,9 +227,9 @@ def share_limits(talk: EdgeClient) -> Iterator[Step]:
         alter = alter_share_group_offsets.AlterShareGroupOffsetsRequest(
             group, [alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic(topic, [part])]
         )
-        answer = talk.send_request(apis.ALTER_SHARE_GROUP_OFFSETS, alter)
-        codes = [p["error_code"] for t in answer["responses"] for p in t["partitions"]]
-        yield f"alter to {offset}", (answer["error_code"], codes)
+        response = talk.send_request(apis.ALTER_SHARE_GROUP_OFFSETS, alter)
+        codes = [p["error_code"] for t in response["responses"] for p in t["partitions"]]
+        yield f"alter to {offset}", (response["error_code"], codes)
 
 
 def administration(talk: EdgeClient) -> Iterator[Step]:
@@ -242,11 +242,11 @@ def administration(talk: EdgeClient) -> Iterator[Step]:
                 limit,
                 None if cursor is None else describe_topic_partitions.Cursor(topic, cursor),
             )
-            answer = talk.send_request(apis.DESCRIBE_TOPIC_PARTITIONS, request)
-            shown = answer
-            if not isinstance(answer, str):
-                parts = [(t["error_code"], len(t["partitions"])) for t in answer["topics"]]
-                shown = parts, answer["next_cursor"]
+            response = talk.send_request(apis.DESCRIBE_TOPIC_PARTITIONS, request)
+            shown = response
+            if not isinstance(response, str):
+                parts = [(t["error_code"], len(t["partitions"])) for t in response["topics"]]
+                shown = parts, response["next_cursor"]
             yield f"partitions {limit} {cursor}", shown
     for number in (-1, -2, -(2**63), 0, 2**63 - 1):
         wanted: list[dict[str, Any]] = [
@@ -263,8 +263,8 @@ def administration(talk: EdgeClient) -> Iterator[Step]:
         request = describe_producers.DescribeProducersRequest(
             [describe_producers.TopicRequest(topic, [index])]
         )
-        answer = talk.send_request(apis.DESCRIBE_PRODUCERS, request)
-        codes = [p["error_code"] for t in answer["topics"] for p in t["partitions"]]
+        response = talk.send_request(apis.DESCRIBE_PRODUCERS, request)
+        codes = [p["error_code"] for t in response["topics"] for p in t["partitions"]]
         yield f"producers of {index}", codes
 
 

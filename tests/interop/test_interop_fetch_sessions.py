@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227) answer as those of Kafka 4.2: the same requests go to both."""
+"""Fetch sessions (KIP-227) respond as those of Kafka 4.2: the same requests go to both."""
 
 import asyncio
 import base64
@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 
 TOPIC = "sessions"
 PARTITIONS = 3
-Answer = tuple[int, bool, list[tuple[int, int, int, int, bool]]]
+Response = tuple[int, bool, list[tuple[int, int, int, int, bool]]]
 """The error, whether there is a session, and of each partition: index, error, high watermark, log
 start, and whether it has records.
 """
@@ -36,16 +36,16 @@ class Consumer:
         topics = self._admin.describe_topics(TopicCollection([TOPIC]))
         self._topic_id = UUID(_hex(str(topics[TOPIC].result(TIMEOUT_S).topic_id)))
         self.session = 0
-        self.answers: list[Answer] = []
+        self.responses: list[Response] = []
 
     def close(self) -> None:
         self._client.close()
 
     def wait_for_leaders(self) -> None:
         def are_there() -> bool:
-            self.answers.clear()
+            self.responses.clear()
             self.fetch(-1, dict.fromkeys(range(PARTITIONS), 0))
-            return not any(part[1] for part in self.answers.pop()[2])
+            return not any(part[1] for part in self.responses.pop()[2])
 
         wait_until(are_there)
 
@@ -65,7 +65,7 @@ class Consumer:
         session: int | None = None,
         max_bytes: int = 1 << 20,
     ) -> None:
-        """Fetch from these offsets, and note the answer."""
+        """Fetch from these offsets, and record the response."""
         partitions = [
             wire.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
             for index, offset in (wanted or {}).items()
@@ -83,7 +83,7 @@ class Consumer:
         if epoch == 0:
             self.session = found.session_id
         parts = [part for topic in found.responses for part in topic.partitions]
-        self.answers.append(
+        self.responses.append(
             (
                 found.error_code,
                 found.session_id > 0,
@@ -106,7 +106,7 @@ def _hex(topic_id: str) -> str:
     return base64.urlsafe_b64decode(topic_id + "==").hex() if len(topic_id) < 32 else topic_id
 
 
-def run(bootstrap: str) -> list[Answer]:
+def run(bootstrap: str) -> list[Response]:
     consumer = Consumer(bootstrap)
     consumer.wait_for_leaders()
     consumer.fetch(0, {0: 0, 1: 0, 2: 0})
@@ -136,7 +136,7 @@ def run(bootstrap: str) -> list[Answer]:
     consumer.fetch(-1, {0: 0})
     consumer.fetch(1)
     consumer.close()
-    return consumer.answers
+    return consumer.responses
 
 
 async def test_sessions_behave_as_those_of_kafka(peer: str, tmp_path: Path) -> None:

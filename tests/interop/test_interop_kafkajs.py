@@ -57,7 +57,7 @@ async def compare(cluster: Cluster, peer: str, *checks: str) -> None:
 
 
 async def test_kafkajs_uses_scram_over_tls_and_acls(tmp_path: Path) -> None:
-    """The expected answers are those of Kafka 4.2 with an authorizer."""
+    """The expected responses are those of Kafka 4.2 with an authorizer."""
     files = SecureFiles(tmp_path / "security")
     security = {"authorizer": STANDARD_AUTHORIZER, "allow_everyone_if_no_acl_found": True}
     async with secure_cluster(tmp_path, "SASL_SSL", files=files, security=security) as cluster:

@@ -65,7 +65,7 @@ async def both(java: JavaHome, peer: str, tmp_path: Path) -> AsyncIterator[Both]
 
 
 def _outcomes(both: Both, name: str, changes: tuple[Change, ...], *, validate: bool) -> list[Any]:
-    """Return the answer of each side to IncrementalAlterConfigs."""
+    """Return the response of each side to IncrementalAlterConfigs."""
     outcomes: list[Any] = []
     for address, logger in zip(both.addresses, LOGGERS, strict=True):
         configs = [
@@ -82,7 +82,7 @@ def _outcomes(both: Both, name: str, changes: tuple[Change, ...], *, validate: b
 
 def _described(both: Both, name: str) -> list[Any]:
     """Return what each side says about two loggers and one that does not exist."""
-    answers: list[Any] = []
+    responses: list[Any] = []
     for address, logger in zip(both.addresses, LOGGERS, strict=True):
         named = describe_configs.DescribeConfigsResource(
             LOGGER_RESOURCE, name, [logger, ROOT, "no.such.logger"]
@@ -93,8 +93,8 @@ def _described(both: Both, name: str) -> list[Any]:
             config.pop("documentation")
             config["name"] = config["name"].replace(logger, "X")
         result["configs"].sort(key=itemgetter("name"))
-        answers.append(result)
-    return answers
+        responses.append(result)
+    return responses
 
 
 async def test_levels_are_altered_as_by_kafka(both: Both) -> None:

@@ -1,4 +1,4 @@
-"""Quotas: the answers and the tools of Kafka."""
+"""Quotas: the responses and the tools of Kafka."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -39,7 +39,7 @@ AUTO_CREATED = [f"quota-auto-{number:02}" for number in range(20)]
 ALICE: Entity = [("user", "alice")]
 BOTH: Entity = [("client-id", "c"), ("user", "alice")]
 HOST: Entity = [("ip", "10.0.0.1")]
-"""No address of this test: a connection over the rate is closed without an answer."""
+"""No address of this test: a connection over the rate is closed without a response."""
 REQUESTS: list[list[Alteration]] = [
     [(ALICE, [(PRODUCE, 1_000.0), (CONSUME, 5.0)])],
     [(BOTH, [(PRODUCE, 7.0)]), ([("user", None)], [(TIME, 150.5)])],
@@ -130,20 +130,20 @@ def entity_of(item: Any) -> list[tuple[str, str]]:
     return sorted((part["entity_type"], part["entity_name"] or "<null>") for part in item["entity"])
 
 
-def results(answer: Any) -> list[Any]:
+def results(response: Any) -> list[Any]:
     return sorted(
-        (entity_of(item), item["error_code"], item["error_message"]) for item in answer["entries"]
+        (entity_of(item), item["error_code"], item["error_message"]) for item in response["entries"]
     )
 
 
-def quotas(answer: Any) -> Any:
-    if answer["entries"] is None:
-        return answer["error_code"], answer["error_message"]
+def quotas(response: Any) -> Any:
+    if response["entries"] is None:
+        return response["error_code"], response["error_message"]
     values = [
         (entity_of(item), sorted((value["key"], value["value"]) for value in item["values"]))
-        for item in answer["entries"]
+        for item in response["entries"]
     ]
-    return answer["error_code"], answer["error_message"], sorted(values)
+    return response["error_code"], response["error_message"], sorted(values)
 
 
 async def described(
@@ -156,11 +156,11 @@ async def described(
 
 
 async def until_equal(both: Both) -> None:
-    """Wait until both have the same quotas: Kafka's broker learns of a change after its answer."""
+    """Wait until both have the same quotas: Kafka's broker applies a change after its response."""
     found: list[Any] = []
 
     async def are_equal() -> bool:
-        found[:] = [quotas(answer) for answer in await described(both)]
+        found[:] = [quotas(response) for response in await described(both)]
         return bool(found[0] == found[1])
 
     try:
@@ -170,13 +170,13 @@ async def until_equal(both: Both) -> None:
 
 
 async def remove_all(both: Both) -> None:
-    for answer in await described(both):
+    for response in await described(both):
         items: list[Alteration] = [
             (
                 [(part["entity_type"], part["entity_name"]) for part in entry["entity"]],
                 [(value["key"], None) for value in entry["values"]],
             )
-            for entry in answer["entries"]
+            for entry in response["entries"]
         ]
         await both.send_request(apis.ALTER_CLIENT_QUOTAS, request(*items))
 
@@ -186,13 +186,13 @@ async def test_quotas_are_altered_and_described_as_by_kafka(both: Both) -> None:
     for items in REQUESTS:
         for validate_only in (True, False):
             requested = request(*items, validate_only=validate_only)
-            kafka, answer = await both.send_request(apis.ALTER_CLIENT_QUOTAS, requested)
-            assert results(answer) == results(kafka), items
+            kafka, response = await both.send_request(apis.ALTER_CLIENT_QUOTAS, requested)
+            assert results(response) == results(kafka), items
         await until_equal(both)
     for components in FILTERS:
         for strict in (False, True):
-            kafka, answer = await described(both, components, strict=strict)
-            assert quotas(answer) == quotas(kafka), (components, strict)
+            kafka, response = await described(both, components, strict=strict)
+            assert quotas(response) == quotas(kafka), (components, strict)
 
 
 @pytest.mark.long
@@ -297,17 +297,19 @@ async def test_changes_over_the_quota_are_refused_as_by_kafka(both: Both) -> Non
     )
     await until_equal(both)
     for client_id, (api, requested), version, wanted in CHANGES:
-        kafka, answer = await ask_as(both, client_id, api, requested, version)
+        kafka, response = await ask_as(both, client_id, api, requested, version)
         case = client_id, api.name, requested
-        assert sorted(codes(answer, ITEMS[api])) == sorted(codes(kafka, ITEMS[api])) == wanted, case
-        throttles = answer["throttle_time_ms"], kafka["throttle_time_ms"]
+        assert sorted(codes(response, ITEMS[api])) == sorted(codes(kafka, ITEMS[api])) == wanted, (
+            case
+        )
+        throttles = response["throttle_time_ms"], kafka["throttle_time_ms"]
         is_old = version is not None and version < STRICT_FROM[api]
         if THROTTLED in wanted or is_old:
             assert min(throttles) > 10_000, (case, throttles)
             assert abs(throttles[0] - throttles[1]) < 20_000, (case, throttles)
         else:
             assert throttles == (0, 0), case
-        for item, of_kafka in zip(by_name(answer, api), by_name(kafka, api), strict=True):
+        for item, of_kafka in zip(by_name(response, api), by_name(kafka, api), strict=True):
             if of_kafka["error_code"] == item["error_code"] == THROTTLED and version != 4:
                 assert item["error_message"] == of_kafka["error_message"], case
     await auto_create(both)
@@ -315,27 +317,27 @@ async def test_changes_over_the_quota_are_refused_as_by_kafka(both: Both) -> Non
     api, gone = deletion(*(f"quota-{letter}" for letter in "aeh"), *AUTO_CREATED)
 
     async def are_gone() -> bool:
-        answers = await both.send_request(api, gone)
-        return all(THROTTLED not in codes(answer, "responses") for answer in answers)
+        responses = await both.send_request(api, gone)
+        return all(THROTTLED not in codes(response, "responses") for response in responses)
 
     await until(are_gone)
 
 
-def codes(answer: Any, items: str) -> list[int]:
-    return [item["error_code"] for item in answer[items]]
+def codes(response: Any, items: str) -> list[int]:
+    return [item["error_code"] for item in response[items]]
 
 
 async def auto_create(both: Both) -> None:
     """Have Metadata create topics: of twenty, the quota allows two."""
     topics = [metadata.MetadataRequestTopic(None, name) for name in AUTO_CREATED]
     wanted = metadata.MetadataRequest(topics, True)
-    for answer in await ask_as(both, "auto", apis.METADATA, wanted):
-        assert answer["throttle_time_ms"] == 0
+    for response in await ask_as(both, "auto", apis.METADATA, wanted):
+        assert response["throttle_time_ms"] == 0
 
     async def created() -> list[int]:
         listed = metadata.MetadataRequest(topics, False)
-        answers = await ask_as(both, "looks", apis.METADATA, listed)
-        return [sum(code != 3 for code in codes(answer, "topics")) for answer in answers]
+        responses = await ask_as(both, "looks", apis.METADATA, listed)
+        return [sum(code != 3 for code in codes(response, "topics")) for response in responses]
 
     async def have_two() -> bool:
         return min(await created()) >= 2
@@ -351,9 +353,9 @@ async def ask_as(
         with HostClient(address, client_id=client_id) as client:
             return client.send_request(api, requested, version)
 
-    kafka, answer = [await asyncio.to_thread(ask_one, address) for address in both.addresses]
-    return kafka, answer
+    kafka, response = [await asyncio.to_thread(ask_one, address) for address in both.addresses]
+    return kafka, response
 
 
-def by_name(answer: Any, api: ApiSpec) -> list[Any]:
-    return sorted(answer[ITEMS[api]], key=lambda item: str(item["name"]))
+def by_name(response: Any, api: ApiSpec) -> list[Any]:
+    return sorted(response[ITEMS[api]], key=lambda item: str(item["name"]))

@@ -39,8 +39,8 @@ COUNT, WRONG = 600, 200
 
 async def create(cluster: Cluster, topic: str, configs: dict[str, str]) -> None:
     request = CreateTopics(topics=[NewTopic(name=topic, configs=configs)])
-    answer = await cluster.broker.client.create_topics(request)
-    assert not answer.topics[0].status, answer.topics[0].detail
+    response = await cluster.broker.client.create_topics(request)
+    assert not response.topics[0].status, response.topics[0].detail
     await cluster.until_served(topic)
 
 

@@ -44,7 +44,7 @@ _OTHER_TIMES = {"append time with deltas"}
 
 
 class Result(NamedTuple):
-    """errors: the records that the answer names. stored: the batch in the log; None if refused."""
+    """errors: the rejected records. stored: the batch in the log; None if refused."""
 
     code: int
     errors: tuple[int, ...]

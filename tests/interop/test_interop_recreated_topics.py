@@ -59,10 +59,10 @@ def fetched(address: str, group: str, *, stable: bool = False) -> list[Any]:
     for topics in ([topic], None):
         wanted = offset_fetch.OffsetFetchRequestGroup(group, topics=topics)
         request = offset_fetch.OffsetFetchRequest(groups=[wanted], require_stable=stable)
-        (answer,) = send(address, replace(apis.OFFSET_FETCH, max=9), request).groups
+        (response,) = send(address, replace(apis.OFFSET_FETCH, max=9), request).groups
         found += [
             (item.name, part.committed_offset, part.error_code)
-            for item in answer.topics
+            for item in response.topics
             for part in item.partitions
         ]
     return found

@@ -38,9 +38,9 @@ class Registry(Apicurio):
 
     def register(self, schema: object) -> int:
         """Return the id of the schema."""
-        status, answer = self.send_request("POST", f"{SUBJECT}/versions", schema)
-        assert status == 200, answer
-        return answer["id"]
+        status, response = self.send_request("POST", f"{SUBJECT}/versions", schema)
+        assert status == 200, response
+        return response["id"]
 
     def versions(self) -> list[tuple[int, Any]]:
         """Return id and schema of each version."""
@@ -65,14 +65,14 @@ def _evolve(registry: Registry) -> None:
     with registry.start() as process:
         registry.until(process, registry.is_ready)
         ids = [registry.register(FIRST)]
-        status, answer = registry.send_request(
+        status, response = registry.send_request(
             "PUT", "/config/orders-value", {"compatibility": "BACKWARD"}
         )
-        assert status == 200, answer
+        assert status == 200, response
         ids.append(registry.register(SECOND))
         assert registry.register(FIRST) == ids[0] != ids[1]
-        status, answer = registry.send_request("POST", f"{SUBJECT}/versions", INCOMPATIBLE)
-        assert status == 409, answer
+        status, response = registry.send_request("POST", f"{SUBJECT}/versions", INCOMPATIBLE)
+        assert status == 409, response
         assert [schema_id for schema_id, _ in registry.versions()] == ids
 
 
@@ -84,8 +84,8 @@ def _restart_two(one: Registry, other: Registry) -> list[tuple[int, Any]]:
         one.until(process, lambda: len(one.versions()) == 2)
         known = one.versions()
         other.until(other_process, lambda: other.versions() == known)
-        status, answer = other.send_request("POST", f"{SUBJECT}/versions", INCOMPATIBLE)
-        assert status == 409, answer
+        status, response = other.send_request("POST", f"{SUBJECT}/versions", INCOMPATIBLE)
+        assert status == 409, response
         new = other.register(THIRD)
         assert new not in dict(known)
         one.until(process, lambda: new in dict(one.versions()))

@@ -77,23 +77,23 @@ class Conversation:
         produce(self.address, self.topic, values, [partition], **settings)
 
 
-def _told(answer: Any) -> Any:
+def _told(response: Any) -> Any:
     """Return what both brokers must say: no messages, which differ in words, and no ids."""
     return {
-        "error": answer["error_code"],
-        "lock_ms": answer["acquisition_lock_timeout_ms"],
+        "error": response["error_code"],
+        "lock_ms": response["acquisition_lock_timeout_ms"],
         "partitions": [
             {
                 "partition": partition["partition_index"],
                 "error": partition["error_code"],
                 "acknowledge_error": partition.get("acknowledge_error_code"),
             }
-            for topic in answer["responses"]
+            for topic in response["responses"]
             for partition in topic["partitions"]
         ],
     } | (
-        {"acquired": acquired(answer), "batches": batches(answer)}
-        if any("records" in item for topic in answer["responses"] for item in topic["partitions"])
+        {"acquired": acquired(response), "batches": batches(response)}
+        if any("records" in item for topic in response["responses"] for item in topic["partitions"])
         else {}
     )
 
@@ -201,9 +201,9 @@ def last_deliveries(talk: Conversation) -> Iterator[Step]:
     first.fetch(here, max_wait_ms=0)
     talk.produce(8)
     for round_ in range(24):
-        answer = first.fetch(max_wait_ms=100)
-        yield f"round {round_}", answer
-        items = acquired(answer)
+        response = first.fetch(max_wait_ms=100)
+        yield f"round {round_}", response
+        items = acquired(response)
         if items:
             acks = [(start, last, [RELEASE]) for start, last, _ in items]
             yield f"released {round_}", first.acknowledge({here: acks})
@@ -227,8 +227,8 @@ async def test_conversations_are_those_of_kafka(
         await asyncio.to_thread(_hold, begin, scenario)
         for begin in (partial(_with_kafka, peer), partial(Conversation, cluster.bootstrap))
     ]
-    for answer, wanted in zip(found, expected, strict=True):
-        assert answer == wanted
+    for response, wanted in zip(found, expected, strict=True):
+        assert response == wanted
 
 
 def _with_kafka(address: str) -> Conversation:
@@ -245,7 +245,7 @@ def _hold(
     begin: Callable[[], Conversation], scenario: Callable[[Conversation], Iterator[Step]]
 ) -> list[Step]:
     with closing(begin()) as talk:
-        return [(label, _told(answer)) for label, answer in scenario(talk)]
+        return [(label, _told(response)) for label, response in scenario(talk)]
 
 
 @pytest.fixture(scope="session")

@@ -98,12 +98,12 @@ class Conversation:
         self._client.close()
 
     def topic_ids(self) -> dict[str, UUID]:
-        answer = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
-        return {topic["name"]: topic["topic_id"] for topic in answer["topics"]}
+        response = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
+        return {topic["name"]: topic["topic_id"] for topic in response["topics"]}
 
     def send_request(self, api: ApiSpec, request: object) -> Any:
-        answer = self._client.send_request(api, request, object)
-        return msgspec.to_builtins(answer, builtin_types=(UUID, bytes))
+        response = self._client.send_request(api, request, object)
+        return msgspec.to_builtins(response, builtin_types=(UUID, bytes))
 
     def find(self, key: str, key_type: int) -> Any:
         request = find_coordinator.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
@@ -136,12 +136,12 @@ class Conversation:
             member_epoch=self.epochs.get(member, 0) if epoch is None else epoch,
             **fields,
         )
-        answer = self.send_request(apis.SHARE_GROUP_HEARTBEAT, request)
-        if answer["error_code"] == 0:
-            self.epochs[member] = answer["member_epoch"]
-        if answer["assignment"] is not None:
-            answer["assignment"] = self._named(answer["assignment"]["topic_partitions"])
-        return answer
+        response = self.send_request(apis.SHARE_GROUP_HEARTBEAT, request)
+        if response["error_code"] == 0:
+            self.epochs[member] = response["member_epoch"]
+        if response["assignment"] is not None:
+            response["assignment"] = self._named(response["assignment"]["topic_partitions"])
+        return response
 
     def join(self, group: str, member: str, *names: str, **fields: Any) -> Any:
         return self.beat(group, member, 0, subscribed_topic_names=list(names), **fields)
@@ -232,18 +232,18 @@ class Conversation:
         )
         return self._with_known_ids(self.send_request(apis.DELETE_SHARE_GROUP_OFFSETS, request))
 
-    def _with_known_ids(self, answer: Any) -> Any:
-        for topic in answer["responses"]:
+    def _with_known_ids(self, response: Any) -> Any:
+        for topic in response["responses"]:
             topic["topic_id"] = topic["topic_id"] == self.topic_ids().get(topic["topic_name"])
             if "partitions" in topic:
                 topic["partitions"].sort(key=lambda part: part["partition_index"])
-        answer["responses"].sort(key=lambda topic: topic["topic_name"])
-        return answer
+        response["responses"].sort(key=lambda topic: topic["topic_name"])
+        return response
 
     # --- the share coordinator ---
 
-    def _one(self, answer: Any) -> Any:
-        ((result,),) = [result["partitions"] for result in answer["results"]]
+    def _one(self, response: Any) -> Any:
+        ((result,),) = [result["partitions"] for result in response["results"]]
         return result
 
     def initialize(self, group: str, topic: str, index: int, epoch: int, start: int) -> Any:
@@ -587,12 +587,12 @@ def offsets(talk: Conversation) -> Iterator[Step]:
     yield "delete of a classic group", talk.delete_offsets(classic, PAGES)
 
 
-def _sized(answer: Any) -> Any:
+def _sized(response: Any) -> Any:
     """Replace partitions by their number: which ones they are is up to the broker."""
-    assignment = answer["assignment"]
+    assignment = response["assignment"]
     if assignment is not None:
-        answer["assignment"] = {name: len(indexes) for name, indexes in assignment.items()}
-    return answer
+        response["assignment"] = {name: len(indexes) for name, indexes in assignment.items()}
+    return response
 
 
 def _sizes(described: Any) -> Any:
@@ -605,8 +605,8 @@ def _state(summary: Any) -> Any:
     return {name: summary[name] for name in ("error_code", "start_offset", "state_epoch")}
 
 
-def _errors(answer: Any) -> Any:
-    return [part["error_code"] for topic in answer["topics"] for part in topic["partitions"]]
+def _errors(response: Any) -> Any:
+    return [part["error_code"] for topic in response["topics"] for part in topic["partitions"]]
 
 
 LONG = [pytest.param(offsets, marks=pytest.mark.long)]

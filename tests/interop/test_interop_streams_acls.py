@@ -75,7 +75,7 @@ CAUSES = {
 }
 """How an application ends without a right, or with Describe in its place, with both protocols."""
 UNNAMED = "TopicAuthorizationException: Topic authorization failed."
-"""What the answer to a heartbeat says."""
+"""The contents of a heartbeat response."""
 NOT_CREATED = "TopicAuthorizationException: Authorization failed."
 """How an application with the classic protocol ends without Create: it creates the topics."""
 
@@ -235,7 +235,7 @@ def count_acls(client: HostClient) -> int:
 
 def failures(log: Path) -> dict[str, str]:
     """Return the causes by which applications have ended. Up to their threads is which internal
-    topic they miss first, and whether the answer to a heartbeat or to Metadata comes first: only
+    topic they miss first, and whether the response to a heartbeat or to Metadata comes first: only
     the latter names the source topic.
     """
     found = re.findall(r"^(\S+) fails: (.*)$", log.read_text(), re.MULTILINE)

@@ -231,11 +231,11 @@ def endpoints(talk: StreamsTalk) -> Iterator[Step]:
         talk.beat(group, name, -1)
 
 
-def _located(answer: Any) -> Any:
+def _located(response: Any) -> Any:
     """Replace the partitions of endpoints by their number."""
-    answer = sized(answer)
-    if (found := answer["partitions_by_user_endpoint"]) is not None:
-        answer["partitions_by_user_endpoint"] = sorted(
+    response = sized(response)
+    if (found := response["partitions_by_user_endpoint"]) is not None:
+        response["partitions_by_user_endpoint"] = sorted(
             (
                 one["user_endpoint"]["host"],
                 one["user_endpoint"]["port"],
@@ -246,7 +246,7 @@ def _located(answer: Any) -> Any:
             )
             for one in found
         )
-    return answer
+    return response
 
 
 def standbys(talk: StreamsTalk) -> Iterator[Step]:
@@ -399,10 +399,10 @@ def offsets(talk: StreamsTalk) -> Iterator[Step]:
     yield "b has come", (old, new)
     for index in (kept, lost):
         for epoch in range(old - 1, new + 2):
-            answers = [talk.commit(group, member, epoch, index) for member in "ab"]
-            yield f"commit {epoch}, {'kept' if index == kept else 'lost'}", answers
-            answers = [_fetch(talk, group, member, epoch) for member in "ab"]
-            yield f"fetch {epoch}", answers
+            responses = [talk.commit(group, member, epoch, index) for member in "ab"]
+            yield f"commit {epoch}, {'kept' if index == kept else 'lost'}", responses
+            responses = [_fetch(talk, group, member, epoch) for member in "ab"]
+            yield f"fetch {epoch}", responses
     for member in "ab":
         talk.beat(group, member, -1)
     yield "delete offsets", _delete_offsets(talk, group, PAGES)
@@ -461,8 +461,11 @@ def types(talk: StreamsTalk) -> Iterator[Step]:
     ):
         yield f"{api.name}", talk.send_request(api, request)["error_code"]
         request.group_id = streams
-        answer = talk.send_request(api, request)
-        yield f"{api.name} of a streams group", (answer["error_code"], answer.get("error_message"))
+        response = talk.send_request(api, request)
+        yield (
+            f"{api.name} of a streams group",
+            (response["error_code"], response.get("error_message")),
+        )
     joined = talk.send_request(apis.JOIN_GROUP, join_classic)
     yield "join of a classic member", joined["error_code"]
     for group in (consumer, share, classic):
@@ -506,7 +509,7 @@ def types(talk: StreamsTalk) -> Iterator[Step]:
         "an empty streams group: classic",
         talk.send_request(apis.JOIN_GROUP, join_classic)["error_code"],
     )
-    # Kafka lists what is committed, and answers before that.
+    # Kafka lists what is committed, and responds before that.
     wait_until(lambda: talk.listed(empty)[0]["group_type"] == "classic")
     yield "listed", talk.listed(empty)
 

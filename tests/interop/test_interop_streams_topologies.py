@@ -88,14 +88,14 @@ def bad_topologies(talk: StreamsTalk) -> Iterator[Step]:
         yield f"{label}, described", talk.describe(group)
 
 
-def _without_failures(answer: Any) -> Any:
-    for status in answer.get("status") or ():
+def _without_failures(response: Any) -> Any:
+    for status in response.get("status") or ():
         status["status_detail"] = status["status_detail"].partition("; Creation failed")[0]
-    return answer
+    return response
 
 
-def _fails(answer: Any) -> bool:
-    return any("Creation failed" in status["status_detail"] for status in answer["status"])
+def _fails(response: Any) -> bool:
+    return any("Creation failed" in status["status_detail"] for status in response["status"])
 
 
 def topologies(talk: StreamsTalk) -> Iterator[Step]:

@@ -1,4 +1,4 @@
-"""Kafka's own command line tools for configs and for the life of a log. The expected answers are
+"""Kafka's own command line tools for configs and for the life of a log. The expected responses are
 those of Kafka 4.2 to the same commands.
 """
 

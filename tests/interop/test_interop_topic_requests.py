@@ -1,4 +1,4 @@
-"""CreateTopics, CreatePartitions and DeleteTopics answer as those of Kafka 4.2: the same requests,
+"""CreateTopics, CreatePartitions and DeleteTopics respond as those of Kafka 4.2: the same requests,
 right and wrong ones, go to both.
 """
 
@@ -24,7 +24,7 @@ DEFAULT = -1
 LONGEST = "n" * 249
 UNKNOWN_ID = UUID(int=5)
 Step = tuple[str, Any]
-"""What was requested, and the answer."""
+"""A request and its response."""
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ class Topics:
         self, *topics: create_topics.CreatableTopic, validate_only: bool = False, version: int = 7
     ) -> list[Any]:
         request = create_topics.CreateTopicsRequest(topics, TIMEOUT_MS, validate_only)
-        answer = send_request(self._address, replace(apis.CREATE_TOPICS, max=version), request)
+        response = send_request(self._address, replace(apis.CREATE_TOPICS, max=version), request)
         found: list[Any] = []
-        for topic in answer["topics"]:
+        for topic in response["topics"]:
             if topic["topic_id"] is not None:
                 self.ids[topic["name"]] = UUID(topic["topic_id"])
             counts = topic["num_partitions"], topic["replication_factor"]
@@ -71,14 +71,14 @@ class Topics:
             for name, count, assignments in topics
         ]
         request = create_partitions.CreatePartitionsRequest(wanted, TIMEOUT_MS, validate_only)
-        answer = send_request(self._address, apis.CREATE_PARTITIONS, request)
-        return sorted((topic["name"], _name(topic)) for topic in answer["results"])
+        response = send_request(self._address, apis.CREATE_PARTITIONS, request)
+        return sorted((topic["name"], _name(topic)) for topic in response["results"])
 
     def delete(self, *topics: tuple[str | None, UUID | None]) -> list[Any]:
         states = [delete_topics.DeleteTopicState(name, topic_id) for name, topic_id in topics]
         request = delete_topics.DeleteTopicsRequest(states, timeout_ms=TIMEOUT_MS)
-        answer = send_request(self._address, apis.DELETE_TOPICS, request)
-        return self._deleted(answer)
+        response = send_request(self._address, apis.DELETE_TOPICS, request)
+        return self._deleted(response)
 
     def delete_by_name(self, *names: str, version: int = 5) -> list[Any]:
         request = delete_topics.DeleteTopicsRequest(topic_names=names, timeout_ms=TIMEOUT_MS)
@@ -86,11 +86,11 @@ class Topics:
             send_request(self._address, replace(apis.DELETE_TOPICS, max=version), request)
         )
 
-    def _deleted(self, answer: Any) -> list[Any]:
+    def _deleted(self, response: Any) -> list[Any]:
         names = {str(topic_id): name for name, topic_id in self.ids.items()}
         found = [
             (topic["name"], names.get(topic["topic_id"], topic["topic_id"]), _name(topic))
-            for topic in answer["responses"]
+            for topic in response["responses"]
         ]
         return sorted(found, key=str)
 
@@ -256,8 +256,8 @@ async def test_requests_about_topics_are_handled_as_by_kafka(
 
     expected, found = [await asyncio.to_thread(tell, at) for at in (peer, cluster.bootstrap)]
     differing = [
-        f"{wanted[0]}\n    of Kafka:    {wanted[1]}\n    of Penstock: {answer[1]}"
-        for wanted, answer in zip(expected, found, strict=True)
-        if wanted != answer
+        f"{wanted[0]}\n    of Kafka:    {wanted[1]}\n    of Penstock: {response[1]}"
+        for wanted, response in zip(expected, found, strict=True)
+        if wanted != response
     ]
     assert not differing, "\n".join(differing)

@@ -311,16 +311,16 @@ CONVERSATIONS: list[Callable[[TransactionClient], Iterator[Step]]] = [
 def _compare(
     told: Callable[[TransactionClient], Iterator[Step]], kafka_address: str, address: str
 ) -> None:
-    answers: list[list[Step]] = []
+    responses: list[list[Step]] = []
     for where in (kafka_address, address):
         create_ledger(where)
         talk = TransactionClient(where)
         try:
-            answers.append(list(told(talk)))
+            responses.append(list(told(talk)))
         finally:
             talk.close()
-    for expected, answer in zip(*answers, strict=True):
-        assert answer == expected, expected[0]
+    for expected, response in zip(*responses, strict=True):
+        assert response == expected, expected[0]
 
 
 @pytest.mark.parametrize("told", CONVERSATIONS, ids=lambda told: told.__name__)
@@ -416,32 +416,32 @@ def _update(
     )
     talk = TransactionClient(address)
     try:
-        answer = talk.send_request(apis.UPDATE_FEATURES, request, version)
+        response = talk.send_request(apis.UPDATE_FEATURES, request, version)
     finally:
         talk.close()
     results = sorted(
-        (item["feature"], item["error_code"], item["error_message"]) for item in answer["results"]
+        (item["feature"], item["error_code"], item["error_message"]) for item in response["results"]
     )
-    return answer["error_code"], answer["error_message"], results
+    return response["error_code"], response["error_message"], results
 
 
 def _finalized(address: str) -> dict[str, tuple[int, int]]:
     talk = TransactionClient(address)
     try:
-        answer = talk.send_request(
+        response = talk.send_request(
             apis.API_VERSIONS, api_versions.ApiVersionsRequest("probe", "1"), 3
         )
     finally:
         talk.close()
     return {
         item["name"]: (item["min_version_level"], item["max_version_level"])
-        for item in answer["finalized_features"]
+        for item in response["finalized_features"]
         if item["name"] in {"transaction.version", "group.version"}
     }
 
 
 def _finalized_alike(peer: str, address: str) -> None:
-    """Kafka's broker learns of a level some time after the answer."""
+    """Kafka's broker learns of a level some time after the response."""
     expected = _finalized(address)
     wait_until(lambda: _finalized(peer) == expected)
 
@@ -479,12 +479,12 @@ def _levels() -> Iterator[tuple[list[tuple[str, int, int]], dict[str, Any]]]:
 
 async def test_levels_of_features_change_as_in_kafka(peer: str, cluster: Cluster) -> None:
     for updates, options in _levels():
-        expected, answer = [
+        expected, response = [
             await asyncio.to_thread(_update, address, *updates, **options)
             for address in (peer, cluster.bootstrap)
         ]
         # The ids of the controllers differ.
-        assert str(answer) == str(expected).replace("Local controller 1", "Local controller 0"), (
+        assert str(response) == str(expected).replace("Local controller 1", "Local controller 0"), (
             updates,
             options,
         )
@@ -492,12 +492,12 @@ async def test_levels_of_features_change_as_in_kafka(peer: str, cluster: Cluster
 
 
 async def test_consumer_groups_need_their_level_as_in_kafka(peer: str, cluster: Cluster) -> None:
-    answers: list[Any] = []
+    responses: list[Any] = []
     for address in (peer, cluster.bootstrap):
         await asyncio.to_thread(_update, address, ("group.version", 0, SAFE))
-        answers.append(await asyncio.to_thread(_beat_and_describe, address))
+        responses.append(await asyncio.to_thread(_beat_and_describe, address))
         await asyncio.to_thread(_update, address, ("group.version", 1, UP))
-    assert answers[1] == answers[0]
+    assert responses[1] == responses[0]
 
 
 def _beat_and_describe(address: str) -> Any:
@@ -534,12 +534,12 @@ async def test_the_tool_of_features(java: JavaHome, peer: str, cluster: Cluster)
         ("downgrade", "--feature", "transaction.version=3", "--unsafe"),
         ("describe",),
     ):
-        expected, answer = [
+        expected, response = [
             await asyncio.to_thread(shown, address, *arguments)
             for address in (peer, cluster.bootstrap)
         ]
         same_id = [line.replace("controller 1", "controller 0") for line in expected[1]]
-        assert answer == (expected[0], same_id), arguments
+        assert response == (expected[0], same_id), arguments
 
 
 # --- the Java producer ----------------------------------------------------------------------------
@@ -580,10 +580,12 @@ async def test_the_java_producer_commits_many_transactions(
 def _described(address: str, name: str) -> Any:
     talk = TransactionClient(address)
     try:
-        answer = talk.send_request(apis.DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest([name]))
+        response = talk.send_request(
+            apis.DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest([name])
+        )
     finally:
         talk.close()
-    return answer["transaction_states"][0]
+    return response["transaction_states"][0]
 
 
 def _committed_count(address: str) -> int:

@@ -25,7 +25,7 @@ RESPONSE_MS = 250.0
 RECORD_BYTES = 1_000
 TIMEOUT_S = PATIENCE_S
 REASON = (
-    r"it waits for responses: 5 requests of ([\d.]+) kB are unanswered most of the time, and a"
+    r"it waits for responses: 5 requests of ([\d.]+) kB are in flight most of the time, and a"
     r" response takes ([\d,]+) ms, so it sends ([\d,]+) kB/s; requests of 262 kB allow up to"
     r" ([\d,]+) kB/s"
 )
@@ -80,5 +80,5 @@ async def test_a_java_producer_with_default_settings_is_named_with_what_helps(
 
 
 def possible_kb_s(request_kb: float, response_ms: float) -> float:
-    """Return the rate at which all requests in flight are unanswered all the time."""
+    """Return the rate at which the maximum of requests is always in flight."""
     return IN_FLIGHT * request_kb / response_ms * 1_000

@@ -50,13 +50,13 @@ def upsertion(name: str, mechanism: int = 2, iterations: int = 4_096) -> Any:
     return altering.ScramCredentialUpsertion(name, mechanism, iterations, b"salt", b"salted")
 
 
-def _by_user(answer: Any, *fields: str) -> list[tuple[Any, ...]]:
+def _by_user(response: Any, *fields: str) -> list[tuple[Any, ...]]:
     """Return these fields of each user. Kafka lists the mechanisms of a user in any order."""
-    for item in answer["results"]:
+    for item in response["results"]:
         item["credential_infos"] = sorted(
             item.get("credential_infos", ()), key=lambda info: int(info["mechanism"])
         )
-    return sorted(tuple(item[field] for field in ("user", *fields)) for item in answer["results"])
+    return sorted(tuple(item[field] for field in ("user", *fields)) for item in response["results"])
 
 
 @pytest.mark.long
@@ -74,20 +74,20 @@ async def test_credentials_are_altered_and_described_as_by_kafka(both: Both) -> 
         request([deletion("alice", 7), deletion("bob", 1)], []),
         request([], []),
     ):
-        kafka, answer = await both.send_request(apis.ALTER_USER_SCRAM_CREDENTIALS, requested)
+        kafka, response = await both.send_request(apis.ALTER_USER_SCRAM_CREDENTIALS, requested)
         fields = ("error_code", "error_message")
-        assert _by_user(answer, *fields) == _by_user(kafka, *fields), requested
+        assert _by_user(response, *fields) == _by_user(kafka, *fields), requested
         for names in (None, ["alice", "bob", "ghost", "alice"], ["alice"]):
-            kafka, answer = await both.send_request(
+            kafka, response = await both.send_request(
                 apis.DESCRIBE_USER_SCRAM_CREDENTIALS,
                 describing.DescribeUserScramCredentialsRequest(
                     None if names is None else [describing.UserName(name) for name in names]
                 ),
             )
             fields = ("error_code", "error_message", "credential_infos")
-            assert _by_user(answer, *fields) == _by_user(kafka, *fields), names
-            assert answer["error_code"] == kafka["error_code"]
-            assert answer["error_message"] == kafka["error_message"]
+            assert _by_user(response, *fields) == _by_user(kafka, *fields), names
+            assert response["error_code"] == kafka["error_code"]
+            assert response["error_message"] == kafka["error_message"]
     for user in ("alice",):
         kafka_text, text = await both.tool(
             CONFIGS, "--describe", "--entity-type", "users", "--entity-name", user

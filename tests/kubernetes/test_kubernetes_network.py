@@ -119,8 +119,8 @@ class Release:
 
         def is_ready() -> bool:
             try:
-                with urllib.request.urlopen(url, timeout=5) as answer:
-                    return bool(answer.status == 200)
+                with urllib.request.urlopen(url, timeout=5) as response:
+                    return bool(response.status == 200)
             except urllib.error.HTTPError as error:
                 error.close()
                 return False

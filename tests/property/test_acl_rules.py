@@ -140,7 +140,7 @@ def test_the_index_decides_as_the_rules(
         for question in requested:
             user, host, operation, resource_type, name = question
             principal = Principal(USER, user)
-            for _ in range(2):  # the second answer is remembered
+            for _ in range(2):  # the second response is remembered
                 assert index.allows(principal, host, operation, resource_type, name) is allowed(
                     known, question, default=default
                 ), question

@@ -1,4 +1,4 @@
-"""Consumer groups under random events: members join, beat, lose answers, leave, die and restart,
+"""Consumer groups under random events: members join, beat, lose responses, leave, die and restart,
 topics change, and coordinators change.
 """
 
@@ -62,7 +62,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.assignor = assignor
         self.started = 0
         self.classic_owned: dict[str, Assignment] = {}
-        self.unanswered: set[str] = set()
+        self.without_response: set[str] = set()
         """Clients that say everything in the next heartbeat."""
         self.fields: dict[str, dict[str, Any]] = {}
 
@@ -89,7 +89,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule(member_id=members)
     def beat(self, member_id: str) -> None:
         fields: dict[str, Any] = {}
-        if member_id in self.unanswered:
+        if member_id in self.without_response:
             fields = self.fields[member_id] | {"rebalance_timeout_ms": 5_000}
         try:
             self.world.beat(member_id, **fields)
@@ -101,21 +101,21 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             if error is ErrorCode.FENCED_MEMBER_EPOCH and instance_id is not None:
                 self.world.send(member_id, -2, instance_id=instance_id)
             self.join(member_id)
-        self.unanswered.discard(member_id)
+        self.without_response.discard(member_id)
 
     @rule(member_id=members)
-    def beat_without_answer(self, member_id: str) -> None:
+    def beat_and_lose_response(self, member_id: str) -> None:
         """The client repeats its heartbeat with its old epoch."""
         world = self.world
         if member_id in world.group.members:
-            self.unanswered.add(member_id)
+            self.without_response.add(member_id)
             with suppress(HeartbeatRefused):
                 world.send(member_id, world.epochs[member_id], owned=world.owned[member_id])
 
     @rule(member_id=members, names=st.sets(st.sampled_from(NAMES), min_size=1))
     def subscribe(self, member_id: str, names: set[str]) -> None:
         self.fields[member_id]["subscribed_names"] = tuple(names)
-        self.unanswered.add(member_id)
+        self.without_response.add(member_id)
         self.beat(member_id)
 
     @rule(target=members, member_id=consumes(members))

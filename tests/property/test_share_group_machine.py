@@ -1,5 +1,5 @@
-"""Share groups under random events: members join, beat, lose answers, leave and fall silent, topics
-change, states are initialized or not, and coordinators change.
+"""Share groups under random events: members join, beat, lose responses, leave and fall silent,
+topics change, states are initialized or not, and coordinators change.
 """
 
 from typing import Any
@@ -118,7 +118,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
             self.join(member_id)
 
     @rule(member_id=members)
-    def beat_without_answer(self, member_id: str) -> None:
+    def beat_and_lose_response(self, member_id: str) -> None:
         if member_id in self.group.members:
             current = self.group.members[member_id].current
             self.send(member_id, current.epoch)

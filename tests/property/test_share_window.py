@@ -81,7 +81,7 @@ class WindowMachine(RuleBasedStateMachine):
         self.stored = Stored()
         self.window = ShareWindow(0, LIMITS)
         self.owners: dict[int, tuple[str, float]] = {}
-        self.answered: set[int] = set()
+        self.settled: set[int] = set()
         """Offsets whose end was acknowledged to a member."""
         self.given_up: set[int] = set()
         """Offsets that a write, successful or not, was to end."""
@@ -113,7 +113,7 @@ class WindowMachine(RuleBasedStateMachine):
             assert item.delivery_count <= LIMITS.deliveries_max
             for at in range(item.first_offset, item.last_offset + 1):
                 assert at not in self.owners, f"{at} is locked for {self.owners[at]}"
-                assert at not in self.answered, f"{at} was acknowledged"
+                assert at not in self.settled, f"{at} was acknowledged"
                 assert at >= self.log_start
                 self.owners[at] = (member, self.now + LOCK_S)
                 assert item.delivery_count <= self.deliveries.get(at, 0) + 1
@@ -216,7 +216,7 @@ class WindowMachine(RuleBasedStateMachine):
                     if state == AVAILABLE:
                         self.deliveries[at] = count
                     elif is_written:
-                        self.answered.add(at)
+                        self.settled.add(at)
         self.pending = []
         if is_written:
             assert draft.start_offset <= window.start_offset
@@ -264,13 +264,13 @@ class WindowMachine(RuleBasedStateMachine):
             if span.state == AVAILABLE
             for at in range(span.first, span.end)
         }
-        assert not available & self.answered
+        assert not available & self.settled
         real = {at for item in self.batches for at in range(*item) if at >= self.log_start}
         done = set(range(self.window.start_offset)) | {
             at for span in self.window.spans() if span.is_done for at in range(span.first, span.end)
         }
         assert not (done & real) - self.given_up, "records are never delivered"
-        lost = self.answered & set(range(self.window.end_offset, self.batches[-1].end))
+        lost = self.settled & set(range(self.window.end_offset, self.batches[-1].end))
         assert not lost, f"{lost} will be delivered again"
 
 

@@ -31,7 +31,7 @@ def new_controller() -> MemoryController:
 
 
 class LossyGate(GatedStore):
-    """Loses the answers of some released PUTs, although the objects are stored."""
+    """Loses the responses of some released PUTs, although the objects are stored."""
 
     def __init__(self, store: MemoryStore, rng: Random) -> None:
         super().__init__(store)

@@ -1,4 +1,4 @@
-"""Streams groups under random events: members join, beat, lose answers, leave and fall silent,
+"""Streams groups under random events: members join, beat, lose responses, leave and fall silent,
 topics come and go, and coordinators change.
 """
 
@@ -126,7 +126,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
         return StreamsHeartbeatRequest(member_id=member_id, member_epoch=epoch, **fields)
 
     def send(self, member_id: str, epoch: int, **fields: Any) -> None:
-        """Send a heartbeat, and have what the answer says."""
+        """Send a heartbeat, and take the assignment in the response."""
         if epoch == 0:
             self.owned.pop(member_id, None)
         request = self.request(member_id, epoch, **fields)
@@ -163,7 +163,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
             self.send(member_id, epoch, active=None, standby=None, warmup=None)
 
     @rule(member_id=members)
-    def lose_an_answer(self, member_id: str) -> None:
+    def lose_a_response(self, member_id: str) -> None:
         if member_id in self.group.members:
             epoch = self.group.members[member_id].current.epoch
             request = self.request(member_id, epoch, active=None, standby=None, warmup=None)

@@ -22,7 +22,7 @@ from tests.property.test_wire_strategies import messages
 
 ALL = [pytest.param(api, id=api.name) for api in APIS.values()]
 SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""Of each API. `make fuzz` mutates frames and answers for longer."""
+"""Examples per API. `make fuzz` mutates frames and responses for longer."""
 
 
 def _try(api: ApiSpec, direction: str, version: int, body: bytes) -> None:

@@ -38,7 +38,7 @@ def _removal_takes_the_acls_beside_it() -> list[Patch]:
     return [(AclsImage, "remove", remove)]
 
 
-def _removal_answered_before_the_commit() -> list[Patch]:
+def _removal_acknowledged_before_the_commit() -> list[Patch]:
     async def submit(
         self: Runtime,
         name: str,
@@ -53,8 +53,8 @@ def _removal_answered_before_the_commit() -> list[Patch]:
         )
         if name != DeleteAcls.__name__:
             return await asking
-        answering = asyncio.ensure_future(asking)
-        answering.add_done_callback(lambda done: done.cancelled() or done.exception())
+        pending = asyncio.ensure_future(asking)
+        pending.add_done_callback(lambda done: done.cancelled() or done.exception())
         found = work(self._image, self._now_ms())
         return Reply(
             offset=self._quorum.committed_offset, controller_epoch=self._epoch, value=found.value
@@ -148,7 +148,7 @@ def _snapshots_lack_tokens() -> list[Patch]:
 
 ACL_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "removal_takes_the_acls_beside_it": _removal_takes_the_acls_beside_it,
-    "removal_answered_before_the_commit": _removal_answered_before_the_commit,
+    "removal_acknowledged_before_the_commit": _removal_acknowledged_before_the_commit,
     "snapshots_have_removed_acls": _snapshots_have_removed_acls,
     "acls_copied_after_the_offset_of_the_snapshot": _acls_copied_after_the_offset_of_the_snapshot,
     "attempts_of_earlier_epochs_carried_out": _attempts_of_earlier_epochs_carried_out,

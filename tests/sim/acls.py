@@ -76,7 +76,7 @@ class AclAdmins:
         self._rng = Random(f"{world.seed}/acl admins")
         self._pace_s = self._rng.choice((0.02, 0.2, 1.0))
         self._kept: dict[_Ruled, int] = {}
-        """What is there, with the end of the metadata log when that was answered."""
+        """What is there, with the end of the metadata log at the time of the response."""
         self._removed: dict[_Ruled, int] = {}
         """What is gone, with the same of its removal."""
         self._process: Process
@@ -167,7 +167,7 @@ class AclAdmins:
         return True
 
     async def _renew(self, token_id: str) -> None:
-        """Whether it is answered or not, the token stays."""
+        """The token stays, whether or not a response arrives."""
         request = RenewDelegationToken(token_id=token_id, principal=_OWNER, period_ms=_PERIOD_MS)
         await self._send_request(
             self._client.renew_delegation_token(request, timeout_s=self._timeout_s())
@@ -185,7 +185,7 @@ class AclAdmins:
                 await asyncio.sleep(0.1)
             except RequestRefused as refused:
                 if refused.status is Status.TOKEN_NOT_FOUND:
-                    break  # an earlier attempt, whose answer was lost
+                    break  # an earlier attempt, whose response was lost
                 await asyncio.sleep(0.1)
             except ControllerError:
                 await asyncio.sleep(0.1)
@@ -201,20 +201,20 @@ class AclAdmins:
     async def _add(self, acl: AclEntry) -> bool:
         """Return True if it is there; False: it is unknown whether it is."""
         request = CreateAcls(acls=[acl])
-        answer = await self._send_request(
+        response = await self._send_request(
             self._client.create_acls(request, timeout_s=self._timeout_s())
         )
-        if answer is None:
+        if response is None:
             return False
         self._world.trace("acl added", acl.principal)
-        if answer.items[0].status is not Status.OK:
-            self._world.fail(f"{acl} is refused: {answer.items[0]}")
+        if response.items[0].status is not Status.OK:
+            self._world.fail(f"{acl} is refused: {response.items[0]}")
         self._kept[acl] = self._world.metadata.end_offset
         self._look()
         return True
 
     async def _remove(self, acl: AclEntry) -> None:
-        """Ask until the removal is answered."""
+        """Repeat the removal until a response arrives."""
         del self._kept[acl]
         request = DeleteAcls(filters=[AclFilter(principal=acl.principal)])
         while (
@@ -261,6 +261,6 @@ class AclAdmins:
         try:
             return await work
         except (TimeoutError, ControllerError) as error:
-            self._world.trace("no answer", type(error).__name__)
+            self._world.trace("no response", type(error).__name__)
             await asyncio.sleep(0.1)
             return None

@@ -99,7 +99,9 @@ class Chaos:
             self._replace(broker)
 
     def cut(self) -> None:
-        """Cut a broker off from all controllers, or only its requests, or only their answers."""
+        """Cut a broker off from all controllers in both directions, or only its requests or their
+        responses.
+        """
         if (broker := self._running()) is not None:
             self._cut_off(broker.process.link, self._rng.choice((0.3, 3.0, 12.0)))
 

@@ -363,7 +363,7 @@ class StableOffsets:
         """The newest leader epoch seen, and the highest offset of it or of an earlier one."""
 
     def told(self, part: Part, epoch: int, offset: int) -> None:
-        """Note an answer of the leader of this epoch. Late answers of earlier leaders do not
+        """Note a response of the leader of this epoch. Late responses of earlier leaders do not
         count.
         """
         known_epoch, known = self._known.get(part, (epoch, 0))

@@ -20,7 +20,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import heartbeat, join_group, leave_group, sync_group
 from penstock.protocol.primitives import Writer
 from tests.sim.checkers import Part
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.groups import RETRIED, Asker, ConsumerGroup
 from tests.sim.owners import Life, Ownership
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PROTOCOL: Final = "range"
 _WAIT_S: Final = 6.0
-"""For the answer to JoinGroup and SyncGroup, which wait for other members."""
+"""Timeout of JoinGroup and SyncGroup, which wait for other members."""
 _RUNS_SHARE: Final = 0.4
 _PHASE_S: Final = 2.5
 LIVES_S: Final = (0.5, 1.5, 4.0)
@@ -117,7 +117,7 @@ class ClassicSubscriber(Asker):
             if code is ErrorCode.NONE:
                 await self._sync(life, joined)
                 return str(joined.member_id)
-        except Unanswered:
+        except NoResponse:
             return member_id
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             return ""
@@ -154,7 +154,7 @@ class ClassicSubscriber(Asker):
         return bytes(writer)
 
     async def _sync(self, life: Life, joined: Any) -> None:
-        """Raises Unanswered."""
+        """Raises NoResponse."""
         request = sync_group.SyncGroupRequest(
             self.group.name,
             joined.generation_id,
@@ -166,8 +166,8 @@ class ClassicSubscriber(Asker):
         response = await self.send_request(
             apis.SYNC_GROUP, 3, request, _code_of, timeout_s=_WAIT_S, connection=connection
         )
-        # A process that was replaced may lag, and members do not trust an answer that is older than
-        # their session.
+        # A process that was replaced may lag, and members do not trust a response that is older
+        # than their session.
         is_late = self._owners.silence_s <= self.now_s() - sent_s
         if response.error_code or is_late or connection.broker in self.world.zombies:
             return
@@ -200,7 +200,7 @@ class ClassicSubscriber(Asker):
             response = await self.send_request(
                 apis.HEARTBEAT, 3, request, _code_of, connection=connection
             )
-        except Unanswered:
+        except NoResponse:
             return member_id
         code, is_old = ErrorCode(response.error_code), connection.broker in self.world.zombies
         if code is ErrorCode.NONE:
@@ -221,7 +221,7 @@ class ClassicSubscriber(Asker):
         if not parts:
             return
         was_replaced = life.is_replaced
-        with contextlib.suppress(Unanswered):
+        with contextlib.suppress(NoResponse):
             code = await self.commit(parts, member_id, life.epoch)
             if was_replaced and code is ErrorCode.NONE:
                 self.world.fail(f"{life.member_id} commits after others were given its partitions")
@@ -230,7 +230,7 @@ class ClassicSubscriber(Asker):
         request = leave_group.LeaveGroupRequest(
             self.group.name, [leave_group.MemberIdentity(member_id)]
         )
-        with contextlib.suppress(Unanswered):
+        with contextlib.suppress(NoResponse):
             await self.send_request(apis.LEAVE_GROUP, 4, request, _code_of)
 
 

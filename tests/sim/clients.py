@@ -99,15 +99,15 @@ class Producer:
     ) -> list[Part]:
         """Send one attempt; return the partitions that are acknowledged now."""
         world, loop = self._world, self._world.loop
-        answer: asyncio.Future[dict[Part, Any]] = loop.create_future()
+        response: asyncio.Future[dict[Part, Any]] = loop.create_future()
         body = produce_request(
             {part: data for part, (data, _) in batches.items()}, int(self._timeout_s * 1000)
         )
         identities = {part: names for part, (_, names) in batches.items()}
 
-        def answered(results: dict[Part, Any]) -> None:
+        def respond(results: dict[Part, Any]) -> None:
             if not world.network.chance():
-                world.later(world.network.delay_s(), settle, answer, results)
+                world.later(world.network.delay_s(), settle, response, results)
 
         copies = [0.0, self._rng.uniform(0, 5)] if world.network.chance(0.3) else [0.0]
         if not world.network.chance():
@@ -118,14 +118,14 @@ class Producer:
                     broker.produce,
                     body,
                     identities,
-                    answered,
+                    respond,
                 )
         results: dict[Part, Any] = {}
         with suppress(TimeoutError):
             # An impatient producer without sequences would go on writing for ever; in peace
             # everybody waits.
             async with asyncio.timeout(10 if world.calm else self._timeout_s):
-                results = await answer
+                results = await response
         return [part for part, item in results.items() if self._is_settled(part, item, broker)]
 
     def _is_settled(self, part: Part, item: Any, broker: SimBroker) -> bool:
@@ -146,18 +146,18 @@ class Producer:
 
 def may_lag(world: "World", part: Part, broker: SimBroker, rng: Random) -> bool:
     """Return True if the broker may lag. A former leader that still believes in its leadership
-    refuses newer offsets. With leases it would not answer, unless its node has come back in another
-    process, or the cluster was recovered from the store meanwhile: then its lease is worth nothing,
-    and the WAL's fence holds back only what it acknowledges.
+    refuses newer offsets. With leases it would not respond, unless its node has come back in
+    another process, or the cluster was recovered from the store meanwhile: then its lease is worth
+    nothing, and the WAL's fence holds back only what it acknowledges.
     """
     is_of_old_history = world.metadata.image.end_offset - broker.follower.offset >= HISTORY_GAP
     is_unsure = not world.leases or broker in world.zombies or is_of_old_history
     return is_unsure and world.leader(part, rng, exact=True)[0] is not broker
 
 
-def settle(answer: "asyncio.Future[Any]", results: Any) -> None:
-    if not answer.done():
-        answer.set_result(results)
+def settle(response: "asyncio.Future[Any]", results: Any) -> None:
+    if not response.done():
+        response.set_result(results)
 
 
 class Consumer:
@@ -180,7 +180,7 @@ class Consumer:
             await asyncio.sleep(self._rng.uniform(0.01, 0.3))
 
     def has_read(self, part: Part) -> bool:
-        """Return True if it has read up to the end in the last answer."""
+        """Return True if it has read up to the end in the last response."""
         return part in self.watermarks and self.positions[part] >= self.watermarks[part]
 
     async def poll(self, max_wait_ms: int, *, exact: bool = False) -> None:
@@ -197,11 +197,11 @@ class Consumer:
         self, broker: SimBroker, wanted: dict[Part, tuple[int, int]], max_wait_ms: int
     ) -> None:
         world, loop = self._world, self._world.loop
-        answer: asyncio.Future[dict[Part, FetchResult]] = loop.create_future()
+        response: asyncio.Future[dict[Part, FetchResult]] = loop.create_future()
 
-        def answered(results: dict[Part, FetchResult]) -> None:
+        def respond(results: dict[Part, FetchResult]) -> None:
             if not world.network.chance():
-                world.later(world.network.delay_s(), settle, answer, results)
+                world.later(world.network.delay_s(), settle, response, results)
 
         world.later(
             world.network.delay_s(),
@@ -210,11 +210,11 @@ class Consumer:
             wanted,
             max_wait_ms,
             self._max_bytes,
-            answered,
+            respond,
         )
         try:
             async with asyncio.timeout(3):
-                results = await answer
+                results = await response
         except TimeoutError:
             return
         for part, found in results.items():
@@ -225,7 +225,7 @@ class Consumer:
             found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             and self._world.log_start(part) > offset
         ):
-            # The answer's own log start may lag behind a trim that is just being made.
+            # The response's own log start may lag behind a trim that is just being made.
             self.positions[part] = self.starts[part] = self._world.log_start(part)
             self._epochs[part] = max(self._epochs.get(part, 0), epoch)
             return

@@ -189,8 +189,8 @@ _MOVE_SHARE = 0.02
 
 
 class CommittedReader:
-    """Take committed values from the leaders' answers as Kafka's consumer does, from the beginning
-    on.
+    """Take committed values from the leaders' responses as Kafka's consumer does, from the
+    beginning on.
     """
 
     pauses_s: tuple[float, float] = (0.05, 0.5)
@@ -281,8 +281,8 @@ class CommittedReader:
         return False
 
 
-def answered_batches(found: Any) -> Iterator[tuple[memoryview, BatchHeader, bool]]:
-    """Yield the batches of an answer, and whether a consumer hands out their records: they are not
+def returned_batches(found: Any) -> Iterator[tuple[memoryview, BatchHeader, bool]]:
+    """Yield the batches of a response, and whether a consumer hands out their records: they are not
     aborted.
     """
     begun, aborting = list(found.aborted_transactions or ()), set[int]()
@@ -301,7 +301,7 @@ def _is_commit(data: memoryview, header: BatchHeader) -> bool:
 
 def _taken(found: Any, fetch_offset: int) -> tuple[list[bytes], int]:
     values, offset = list[bytes](), fetch_offset
-    for data, header, is_kept in answered_batches(found):
+    for data, header, is_kept in returned_batches(found):
         offset = header.next_offset
         if is_kept:
             values += [

@@ -145,7 +145,7 @@ class CompactedTopic:
 
     async def _read_once(self, part: Part, rng: Random) -> KeyedRead | None:
         """Read from the start to the end, sometimes with a long rest on the way, in which the log
-        may be cleaned. Return what it finds of transactions, None if a broker did not answer.
+        may be cleaned. Return what it finds of transactions, None if a broker did not respond.
         """
         world = self._world
         began_s, acked = world.loop.time(), dict(self.acked[part])
@@ -188,7 +188,7 @@ class CompactedTopic:
         max_bytes: int,
         is_committed: bool = False,
     ) -> Any:
-        """Return the answer for the partition, None without one."""
+        """Return the response for the partition, None without one."""
         if not broker.serving or not isinstance(broker.partitions.get(*part), Partition):
             return None
         wanted = wire_fetch.FetchPartition(
@@ -205,7 +205,7 @@ class CompactedTopic:
             topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
         )
         body = encode_request(apis.FETCH, FETCH_VERSION, request)
-        answer: asyncio.Future[Any] = self._world.loop.create_future()
+        reply: asyncio.Future[Any] = self._world.loop.create_future()
 
         async def serve() -> None:
             response = handle_fetch(broker, broker.context(apis.FETCH, FETCH_VERSION, body))
@@ -214,12 +214,12 @@ class CompactedTopic:
                     response = await response
                 except (ObjectStoreError, StreamError, TimeoutError):
                     return
-            settle(answer, response)
+            settle(reply, response)
 
         broker.spawn(serve)
         try:
             async with asyncio.timeout(5):
-                response = await answer
+                response = await reply
         except TimeoutError:
             return None
         found = decode_response(apis.FETCH, FETCH_VERSION, response).responses[0].partitions[0]
@@ -233,10 +233,10 @@ class CompactedTopic:
         states: dict[bytes, State],
         keyed: KeyedRead,
     ) -> int:
-        """Take over the records of an answer. Return the next offset."""
+        """Take over the records of a response. Return the next offset."""
         start, view = offset, memoryview(data)
         for at, header in iter_headers(view):
-            # A leader may pass over batches without records at the start of an answer.
+            # A leader may pass over batches without records at the start of a response.
             if header.base_offset > offset > start:
                 self._world.fail(f"{part}: a fetch finds {header.base_offset} behind {offset}")
             for record in () if header.is_control else decode_records(view[at:]):
@@ -337,7 +337,7 @@ class _Guest(Producer):
         self._topic.acked[self._part][_GUEST_KEY] = states[_GUEST_KEY][-1]
 
     async def repeat(self) -> None:
-        """Send the newest batch again, as if its answer had come late."""
+        """Send the newest batch again, as if its response had been late."""
         self._repeats = True
         if self._newest is not None:
             await self.write([self._part])

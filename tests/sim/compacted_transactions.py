@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.protocol.batch.records import Record, decode_records
 from penstock.protocol.gen import fetch as wire_fetch
 from tests.sim.checkers import Part
-from tests.sim.committed import answered_batches
+from tests.sim.committed import returned_batches
 from tests.sim.ledger import Entry, Fate
 from tests.sim.nodes import SimBroker
 from tests.sim.transactional import Application, Fenced, Instance
@@ -225,11 +225,11 @@ class KeyedTransactions:
                 return False
             if not found.records:
                 break
-            offset = self._take_answer(part, found, offset, read)
+            offset = self._take_response(part, found, offset, read)
             await asyncio.sleep(pause_s)
         else:
             return False
-        # An empty answer: all that was cleaned by now lies below this last stable offset.
+        # An empty response: all that was cleaned by now lies below this last stable offset.
         if offset < found.last_stable_offset:
             return False
         took_ms = 1_000 * (world.loop.time() - began_s) + 2 * world.limits.skew_ms
@@ -241,12 +241,12 @@ class KeyedTransactions:
         }
         return True
 
-    def _take_answer(
+    def _take_response(
         self, part: Part, found: wire_fetch.PartitionData, offset: int, read: KeyedRead
     ) -> int:
         """Return the next offset."""
         start = offset
-        for data, header, is_kept in answered_batches(found):
+        for data, header, is_kept in returned_batches(found):
             if header.base_offset > offset > start:
                 self._world.fail(f"{part}: a fetch finds {header.base_offset} behind {offset}")
             for record in decode_records(data) if is_kept else ():

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 
-class Unanswered(Exception):
-    """The connection broke, or no answer came in time: the request was carried out, or not."""
+class NoResponse(Exception):
+    """The connection broke, or the response was late. The request may have been carried out."""
 
 
 class Connection:
@@ -43,18 +43,18 @@ class Connection:
         self._running: list[asyncio.Task[None]] = []
 
     async def send_request(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
-        """Raises Unanswered."""
+        """Raises NoResponse."""
         frame = framing.encode_request_frame(
             api, version, 1, CODECS[api.key].encode_request, message
         )[framing.SIZE_BYTES :]
-        answer: asyncio.Future[Any] = self._world.loop.create_future()
-        self._travel(self._arrive, bytes(frame), answer)
+        response: asyncio.Future[Any] = self._world.loop.create_future()
+        self._travel(self._arrive, bytes(frame), response)
         try:
             async with asyncio.timeout(timeout_s):
-                return decode_response(api, version, await answer)
+                return decode_response(api, version, await response)
         except TimeoutError:
             self.close()
-            raise Unanswered from None
+            raise NoResponse from None
         except BaseException:
             self.close()
             raise
@@ -71,47 +71,47 @@ class Connection:
         self._arrival_s = max(self._arrival_s, now_s + self._world.network.delay_s())
         self._world.later(self._arrival_s - now_s, what, *args)
 
-    def _arrive(self, frame: bytes, answer: "asyncio.Future[Any]") -> None:
+    def _arrive(self, frame: bytes, response: "asyncio.Future[Any]") -> None:
         network, broker = self._world.network, self.broker
         if self._is_cut or network.links.blocked(self._link, broker.process.link):
             self._is_cut = True
             return
         if broker.process.dead or network.chance():
-            self._reset(answer)
+            self._reset(response)
         else:
-            broker.deliver(self._start, frame, answer)
+            broker.deliver(self._start, frame, response)
 
-    def _start(self, frame: bytes, answer: "asyncio.Future[Any]") -> None:
+    def _start(self, frame: bytes, reply: "asyncio.Future[Any]") -> None:
         """Run in the broker's process."""
         broker = self.broker
         if self._is_cut or not broker.serving:
-            self._reset(answer)
+            self._reset(reply)
             return
         try:
             coroutine = broker.dispatcher.start(
-                self._info, bytearray(frame), lambda response: self._back(answer, response)
+                self._info, bytearray(frame), lambda response: self._back(reply, response)
             )
         except (WireError, CannotRespond):
-            self._hang_up(answer)
+            self._hang_up(reply)
             return
         if coroutine is not None:
             self._running = [task for task in self._running if not task.done()]
-            self._running.append(self._world.loop.create_task(self._finish(coroutine, answer)))
+            self._running.append(self._world.loop.create_task(self._finish(coroutine, reply)))
 
-    async def _finish(self, coroutine: Any, answer: "asyncio.Future[Any]") -> None:
+    async def _finish(self, coroutine: Any, response: "asyncio.Future[Any]") -> None:
         try:
-            self._back(answer, await coroutine)
+            self._back(response, await coroutine)
         except (WireError, CannotRespond):
-            self._hang_up(answer)
+            self._hang_up(response)
 
-    def _hang_up(self, answer: "asyncio.Future[Any]") -> None:
+    def _hang_up(self, response: "asyncio.Future[Any]") -> None:
         """Close the connection as the broker does."""
-        self._reset(answer)
+        self._reset(response)
         self.broker.on_connection_closed(self.id)
 
-    def _reset(self, answer: "asyncio.Future[Any]") -> None:
+    def _reset(self, response: "asyncio.Future[Any]") -> None:
         self._is_cut = True
-        self._back(answer, None)
+        self._back(response, None)
 
     def _cancel(self) -> None:
         """Handle the client's departure. The request just before it may have had its first step, or
@@ -121,19 +121,19 @@ class Connection:
             self._world.loop.call_later(self._world.network.rng.choice((0, 0.001)), task.cancel)
         self.broker.on_connection_closed(self.id)
 
-    def _back(self, answer: "asyncio.Future[Any]", response: Any) -> None:
-        """Send the answer back. None: the connection is reset."""
+    def _back(self, reply: "asyncio.Future[Any]", response: Any) -> None:
+        """Send the response back. None: the connection is reset."""
         network = self._world.network
         if network.links.blocked(self.broker.process.link, self._link):
             return
 
         def arrive() -> None:
-            if answer.done():
+            if reply.done():
                 return
             if response is None:
-                answer.set_exception(Unanswered())
+                reply.set_exception(NoResponse())
             else:
-                answer.set_result(response)
+                reply.set_result(response)
 
         if network.chance():
             response = None
@@ -166,5 +166,5 @@ class SimPeers(PeerConnections):
             self._connections[node_id] = (state.node_epoch, connection)
         try:
             return await connection.send_request(api, version, request, 60)
-        except Unanswered as error:
+        except NoResponse as error:
             raise ConnectionResetError from error

@@ -35,16 +35,16 @@ def _member_epochs_unchecked() -> list[Patch]:
     return [(ConsumerGroup, "check_commit", lambda *_, **__: ErrorCode.NONE)]
 
 
-def _heartbeats_answered_before_durable() -> list[Patch]:
+def _heartbeats_acknowledged_before_durable() -> list[Patch]:
     real = ConsumerCoordinator._write
 
     def write(self: ConsumerCoordinator, *args: Any, **options: Any) -> Any:
         outcome = real(self, *args, **options)
         if outcome.done():
             return outcome
-        answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        answered.set_result(ErrorCode.NONE)
-        return answered
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        done.set_result(ErrorCode.NONE)
+        return done
 
     return [(ConsumerCoordinator, "_write", write)]
 
@@ -72,7 +72,7 @@ CONSUMER_GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "owned_partitions_given_away": _owned_partitions_given_away,
     "revocations_not_awaited": _revocations_not_awaited,
     "member_epochs_unchecked": _member_epochs_unchecked,
-    "heartbeats_answered_before_durable": _heartbeats_answered_before_durable,
+    "heartbeats_acknowledged_before_durable": _heartbeats_acknowledged_before_durable,
     "assignments_not_restored": _assignments_not_restored,
     "silent_members_stay": _silent_members_stay,
     "upgrades_forget_what_members_own": _upgrades_forget_what_members_own,

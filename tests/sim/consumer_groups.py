@@ -18,7 +18,7 @@ from tests.sim.classic_subscribers import (
     ClassicSubscriber,
     Migration,
 )
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.groups import LATE_MEMBERS, RETRIED, Asker, ConsumerGroup
 from tests.sim.owners import Life, Ownership, check_new_coordinator
 
@@ -113,7 +113,7 @@ class Subscriber(Asker):
                 lambda response: int(response.error_code),
                 connection=connection,
             )
-        except Unanswered:
+        except NoResponse:
             life.lost_count += 1
             life.is_reported = False
             return True
@@ -194,7 +194,7 @@ class Subscriber(Asker):
             code = await self.commit(
                 parts, life.member_id, life.epoch, version=_COMMIT_VERSION, refusals=_STALE
             )
-        except Unanswered:
+        except NoResponse:
             return
         if was_replaced and code is ErrorCode.NONE:
             self.world.fail(f"{life.member_id} commits after others were given its partitions")
@@ -204,9 +204,12 @@ class Subscriber(Asker):
             group_id=self.group.name, member_id=life.member_id, member_epoch=_LEAVE_EPOCH
         )
         request.topic_partitions = None
-        with contextlib.suppress(Unanswered):
+        with contextlib.suppress(NoResponse):
             await self.send_request(
-                apis.CONSUMER_GROUP_HEARTBEAT, _VERSION, request, lambda answer: answer.error_code
+                apis.CONSUMER_GROUP_HEARTBEAT,
+                _VERSION,
+                request,
+                lambda response: response.error_code,
             )
 
 

@@ -31,8 +31,8 @@ from penstock.protocol.gen import fetch as wire_fetch
 from penstock.protocol.gen import produce as wire_produce
 from penstock.stream.cleaning.cleaner import CleanerConfig
 from tests.sim.checkers import Part
-from tests.sim.committed import answered_batches
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.committed import returned_batches
+from tests.sim.connections import Connection, NoResponse
 from tests.sim.limits import quick_limits
 from tests.sim.nodes import FETCH_VERSION, PRODUCE_VERSION, RACK, SimBroker
 from tests.sim.world import World
@@ -235,7 +235,7 @@ class Script:
     ) -> Held:
         """The same for the responses of the store."""
         held = Held(first)
-        self.broker(node_id).raw_store.answer_gates[operation] = held
+        self.broker(node_id).raw_store.response_gates[operation] = held
         return held
 
     def hold_in_wal_store(self, node_id: int, *, first: int | None = None) -> Held:
@@ -350,7 +350,7 @@ class Script:
         self, broker: SimBroker, part: Part, batch: bytes, timeout_s: float = _TIMEOUT_S
     ) -> Any:
         """Send a batch once to this broker, and return the response for the partition. Raises
-        Unanswered.
+        NoResponse.
         """
         request = produce_request_of(part, batch)
         response = await self.world.connect(broker).send_request(
@@ -362,7 +362,7 @@ class Script:
         """Send a batch once, and do not wait for the response. Its result is None without one."""
 
         async def send() -> Any:
-            with suppress(Unanswered):
+            with suppress(NoResponse):
                 return await self.produce(broker, part, batch)
 
         return self.world.loop.create_task(send())
@@ -396,7 +396,7 @@ class Script:
             found = await self._fetch(part, offset, committed=committed)
             if not bytes(found.records or b""):
                 return records
-            for data, header, is_kept in answered_batches(found):
+            for data, header, is_kept in returned_batches(found):
                 if is_kept:
                     records += [item for item in decode_records(data) if item.offset >= offset]
                 offset = header.next_offset
@@ -430,14 +430,14 @@ class Script:
         while True:
             request = self.fetch_request(part, 0, committed=committed)
             request.rack_id = RACK
-            answer = await self.send_request(
+            response = await self.send_request(
                 self.broker(node_id), apis.FETCH, FETCH_VERSION, request
             )
-            found = answer.responses[0].partitions[0]
+            found = response.responses[0].partitions[0]
             if found.error_code == ErrorCode.NONE and found.high_watermark >= end:
                 return [
                     record
-                    for data, _, is_kept in answered_batches(found)
+                    for data, _, is_kept in returned_batches(found)
                     if is_kept
                     for record in decode_records(data)
                 ]
@@ -502,7 +502,7 @@ class Script:
         return self.world.loop.create_task(run(), context=broker.process.context())
 
     async def send_request(self, broker: SimBroker, api: Any, version: int, request: Any) -> Any:
-        """Send a request once, on a connection of its own. Raises Unanswered."""
+        """Send a request once, on a connection of its own. Raises NoResponse."""
         return await self.world.connect(broker).send_request(api, version, request, _TIMEOUT_S)
 
     async def coordinator(self, key: str, kind: int = GROUP) -> SimBroker:
@@ -542,7 +542,7 @@ class Script:
             if isinstance(broker, Awaitable):
                 broker = await broker
             if broker is not None:
-                with suppress(Unanswered):
+                with suppress(NoResponse):
                     item = item_of(await self.send_request(broker, *request))
                     code = ErrorCode(getattr(item, field))
                     if code in done:

@@ -251,36 +251,36 @@ class _Thread(Executor):
         self._busy = False
 
     def begin(self, work: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((work, args, answer))
+        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((work, args, response))
         if not self._busy:
             self._busy = True
             self._next()
-        return answer
+        return response
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         pass
 
     def _next(self) -> None:
-        work, args, answer = self._waiting.popleft()
+        work, args, response = self._waiting.popleft()
         result, error = None, None
         try:
             result = work(*args)
         except Exception as failure:  # noqa: BLE001 - as an executor does
             error = failure
         asyncio.get_running_loop().call_later(
-            self._disk.delay_s(), self._done, answer, result, error, context=Context()
+            self._disk.delay_s(), self._done, response, result, error, context=Context()
         )
 
-    def _done(self, answer: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+    def _done(self, response: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
         if self._process.dead:
             return
         self._disk.complete()
-        if not answer.done():
+        if not response.done():
             if error is None:
-                answer.set_result(result)
+                response.set_result(result)
             else:
-                answer.set_exception(error)
+                response.set_exception(error)
         self._busy = bool(self._waiting)
         if self._busy:
             asyncio.get_running_loop().call_soon(self._next, context=self._process.context())

@@ -28,7 +28,7 @@ from penstock.stream.format.manifest.model import SNAPSHOT_SEPARATOR, in_snapsho
 from tests.sim.checkers import Part, identity_of
 from tests.sim.clients import Producer
 from tests.sim.compacted import COMPACT_TOPIC, State
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.leaks import LEAKING
 from tests.sim.loop import Process
 from tests.sim.nodes import FETCH_VERSION, SimBroker
@@ -72,7 +72,7 @@ class KnownFork:
     """Asked for with deleted records."""
     ends: list[int] = field(default_factory=list[int])
     """Fork points, once the metadata have them."""
-    is_answered: bool = False
+    is_acknowledged: bool = False
     """A client was told that it is there."""
     is_doomed: bool = False
 
@@ -145,12 +145,12 @@ class Forks:
 
     def rebuilt(self, image: MetadataImage) -> None:
         """The disks of all controllers were lost, and `image` is what they begin with. Only what
-        was not answered may be gone.
+        got no response may be absent.
         """
         for fork in self.known.values():
             if not fork.ends or fork.is_doomed or self._find(fork.name, image) is not None:
                 continue
-            if fork.is_answered:
+            if fork.is_acknowledged:
                 self._world.fail(f"{fork.name} was created and is gone after a recovery")
             fork.is_doomed = True
 
@@ -304,7 +304,7 @@ class Forks:
         ]
 
     async def _ask_for(self, fork: KnownFork) -> None:
-        """Ask brokers until the fork is there, or its source is gone. An answer may be lost."""
+        """Ask brokers until the fork is there, or its source is gone. A response may be lost."""
         world = self._world
         while not fork.ends:
             source = self.known.get(fork.source)
@@ -314,11 +314,11 @@ class Forks:
             requested_s = world.loop.time()
             topic = create_topics.CreatableTopic(fork.name, -1, -1, [], self._configs(fork))
             request = create_topics.CreateTopicsRequest([topic], 5_000, validate_only=False)
-            answer = await self._send_request(apis.CREATE_TOPICS, _CREATE_VERSION, request)
-            if answer is not None:
-                made = answer.topics[0]
+            response = await self._send_request(apis.CREATE_TOPICS, _CREATE_VERSION, request)
+            if response is not None:
+                made = response.topics[0]
                 world.trace("fork", fork.name, made.error_code, made.error_message)
-                fork.is_answered = fork.is_answered or made.error_code == ErrorCode.NONE
+                fork.is_acknowledged = fork.is_acknowledged or made.error_code == ErrorCode.NONE
                 if fork.with_deleted and made.error_code == ErrorCode.INVALID_CONFIG:
                     self._refused(fork, requested_s)
             if fork.wanted and any(
@@ -390,7 +390,7 @@ class Forks:
         )
         try:
             return await connection.send_request(api, version, request, 10)
-        except Unanswered:
+        except NoResponse:
             return None
 
     async def _write(self, number: int, stop: asyncio.Event) -> None:
@@ -621,7 +621,7 @@ class Forks:
             response = await self._world.connect(broker).send_request(
                 apis.FETCH, FETCH_VERSION, request, 10
             )
-        except Unanswered:
+        except NoResponse:
             return None
         found = response.responses[0].partitions[0]
         return None if found.error_code else found

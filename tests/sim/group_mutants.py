@@ -64,7 +64,7 @@ def _generations_unchecked() -> list[Patch]:
     return [(ClassicGroup, "check_member", check_member)]
 
 
-def _stale_coordinator_answers() -> list[Patch]:
+def _stale_coordinator_responds() -> list[Patch]:
     return [
         (TopicLog, "can_write", property(lambda _: True)),
         (TopicLog, "leads_alone", property(lambda _: True)),
@@ -86,7 +86,7 @@ def _copies_override_newer_records() -> list[Patch]:
 GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "plain_commits_never_written": _plain_commits_never_written,
     "generations_unchecked": _generations_unchecked,
-    "stale_coordinator_answers": _stale_coordinator_answers,
+    "stale_coordinator_responds": _stale_coordinator_responds,
     "tombstones_behind_commits_in_flight": _tombstones_behind_commits_in_flight,
     "groups_with_commits_in_flight_forgotten": _groups_with_commits_in_flight_forgotten,
     "copies_override_newer_records": _copies_override_newer_records,

@@ -26,7 +26,7 @@ from penstock.protocol.gen import (
     sync_group,
 )
 from tests.sim.checkers import Part
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.connections import Connection, NoResponse
 from tests.sim.offset_history import Change, Generations, OffsetHistory
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _KEYS_MAX: Final = 3
 _REFUSALS: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}
 )
-"""Answers that prove that nothing was written."""
+"""Responses that prove that nothing was written."""
 _NOT_DELETED: Final = frozenset(
     {
         ErrorCode.GROUP_ID_NOT_FOUND,
@@ -83,8 +83,8 @@ class Asker:
         self.name = name
         self.rng = Random(f"{world.seed}/{name}")
         self._connection: Connection | None = None
-        self._unanswered: dict[tuple[Part, str, int], list[Change]] = {}
-        """Commits of a member in an epoch, since its last one with an answer."""
+        self._pending: dict[tuple[Part, str, int], list[Change]] = {}
+        """Commits of a member in an epoch, since its last one with a response."""
 
     async def send_request(
         self,
@@ -95,13 +95,13 @@ class Asker:
         timeout_s: float | None = None,
         connection: Connection | None = None,
     ) -> Any:
-        """Return the answer, with any error code. Raises Unanswered."""
+        """Return the response, with any error code. Raises NoResponse."""
         connection = connection or await self._coordinator()
         try:
             response = await connection.send_request(
                 api, version, request, timeout_s or self.rng.choice((0.7, 0.7, 2.0, 10.0))
             )
-        except Unanswered:
+        except NoResponse:
             self._connection = None
             raise
         code = ErrorCode(code_of(response))
@@ -111,7 +111,7 @@ class Asker:
         return response
 
     async def _coordinator(self) -> Connection:
-        """Raises Unanswered."""
+        """Raises NoResponse."""
         if self._connection is not None and not self._connection.is_broken:
             return self._connection
         world, rng = self.world, self.rng
@@ -126,14 +126,14 @@ class Asker:
             apis.FIND_COORDINATOR, self.FIND_VERSION, request, 2.0
         )
         if not response.coordinators or response.coordinators[0].error_code:
-            raise Unanswered
+            raise NoResponse
         node_id = response.coordinators[0].node_id
         old = [zombie for zombie in world.zombies if zombie.node_id == node_id]
         found = (
             old[-1] if old and not world.calm and rng.random() < 0.3 else world.brokers.get(node_id)
         )
         if found is None:
-            raise Unanswered
+            raise NoResponse
         self._connection = world.connect(found)
         return self._connection
 
@@ -150,9 +150,9 @@ class Asker:
         version: int = 7,
         refusals: frozenset[ErrorCode] = _REFUSALS,
     ) -> ErrorCode:
-        """Commit a new offset of each partition and return the answer. behind: deletions that were
-        just sent over this connection. refusals: answers that prove that nothing was written.
-        Raises Unanswered.
+        """Commit a new offset of each partition and return the response. behind: deletions that
+        were just sent over this connection. refusals: responses that prove that nothing was
+        written. Raises NoResponse.
         """
         changes = {part: self.group.offsets[part].commit(self.now_s()) for part in parts}
         by_topic: dict[str, list[Any]] = {}
@@ -191,11 +191,11 @@ class Asker:
         return code
 
     def _note_sent(self, changes: dict[Part, Change], member_id: str, generation: int) -> None:
-        """Note which commits without an answer come before these: they were given up with their
+        """Note which commits without a response come before these: they were given up with their
         connections.
         """
         for part, change in changes.items():
-            earlier = self._unanswered.setdefault((part, member_id, generation), [])
+            earlier = self._pending.setdefault((part, member_id, generation), [])
             for item in earlier:
                 item.next_of_member = item.next_of_member or change
             earlier[:] = [change]
@@ -207,8 +207,8 @@ class Asker:
             change.is_refused = True
 
     async def read(self, timeout_s: float | None = None) -> bool:
-        """Read every offset of the group. Return False if the coordinator cannot answer. Raises
-        Unanswered.
+        """Read every offset of the group. Return False if the coordinator cannot respond. Raises
+        NoResponse.
         """
         by_topic: dict[str, list[int]] = {}
         for topic, index in self.group.parts:
@@ -245,7 +245,7 @@ class Asker:
         return True
 
     async def delete(self, changes: dict[Part, Change] | None = None) -> None:
-        """Raises Unanswered."""
+        """Raises NoResponse."""
         changes = changes or self.deletions()
         request = delete_groups.DeleteGroupsRequest([self.group.name])
         response = await self.send_request(
@@ -270,7 +270,7 @@ class Member(Asker):
         while not stop.is_set():
             try:
                 await self._live(stop)
-            except Unanswered:
+            except NoResponse:
                 await asyncio.sleep(self.rng.uniform(0.02, 0.3))
 
     async def _live(self, stop: asyncio.Event) -> None:
@@ -380,7 +380,7 @@ class Committer(Asker):
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             parts = self.rng.sample(self.group.parts, self.rng.randint(1, len(self.group.parts)))
-            with contextlib.suppress(Unanswered):
+            with contextlib.suppress(NoResponse):
                 await self.commit(parts)
             if self.rng.random() < _PAUSE_SHARE and self.now_s() > self.group.quiet_until_s:
                 self.group.quiet_until_s = (
@@ -402,14 +402,14 @@ class Committer(Asker):
 class Reader(Asker):
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            with contextlib.suppress(Unanswered):
+            with contextlib.suppress(NoResponse):
                 await self.read()
             await asyncio.sleep(self.rng.uniform(0, 0.3))
 
 
 class LateReader(Reader):
     """Take any broker for the coordinator, also a stopped or replaced one, and wait long for its
-    answer.
+    response.
     """
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -422,7 +422,7 @@ class LateReader(Reader):
         await asyncio.gather(*reads)
 
     async def _read_late(self) -> None:
-        with contextlib.suppress(Unanswered):
+        with contextlib.suppress(NoResponse):
             await self.read(_LATE_TIMEOUT_S)
 
     async def _coordinator(self) -> Connection:
@@ -436,7 +436,7 @@ class LateReader(Reader):
 
 
 class Deleter(Asker):
-    """Delete the group, and sometimes commit right behind that, without waiting for the answer."""
+    """Delete the group, and sometimes commit right after that without awaiting the response."""
 
     def __init__(self, world: "World", group: ConsumerGroup, name: str, *, commits: bool) -> None:
         super().__init__(world, group, name)
@@ -445,7 +445,7 @@ class Deleter(Asker):
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             await asyncio.sleep(self.rng.choice((0.5, 3.0, 6.0)))
-            with contextlib.suppress(Unanswered):
+            with contextlib.suppress(NoResponse):
                 if self._commits and self.rng.random() < 0.7:
                     await self._delete_and_commit()
                 else:
@@ -470,7 +470,7 @@ class OffsetDeleter(Asker):
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             await asyncio.sleep(self.rng.choice((0.2, 1.0, 4.0)))
-            with contextlib.suppress(Unanswered):
+            with contextlib.suppress(NoResponse):
                 await self._delete()
 
     async def _delete(self) -> None:
@@ -498,7 +498,7 @@ class OffsetDeleter(Asker):
             self._judge(change, code, refusals=_NOT_DELETED)
             if code not in RETRIED | _NOT_DELETED | {ErrorCode.NONE}:
                 self.world.fail(f"{self.name} is told {code.name}")
-        # What a replaced process answers may be old, unless it wrote.
+        # A replaced process may return old data, unless it wrote.
         if ErrorCode.NONE in codes.values() and connection.broker not in self.world.zombies:
             self.group.generations.offsets_deleted(began_s, self.now_s())
 
@@ -578,7 +578,7 @@ async def _until(act: Callable[[], Any]) -> None:
         try:
             if await act():
                 return
-        except Unanswered:
+        except NoResponse:
             pass
         await asyncio.sleep(0.2)
 

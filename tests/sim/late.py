@@ -51,7 +51,7 @@ _HELD_MEMBERS_SHARES: Final = {
 _HELD_MEMBERS_SHARE: Final = 0.06
 """The share of other requests in `LATE_MEMBERS`."""
 _PATIENCE_S: Final = (0.2, 1.0)
-"""How long members wait for the answer to a request that is held: they send it again soon."""
+"""How long members wait for the response to a delayed request before they send it again."""
 _HELD_S: Final = (1.0, 9.0)
 MARKERS_TIMEOUT_S: Final = 1.0
 """Replaces `broker.transactions.markers.REQUEST_TIMEOUT_S`, so that a copy is sent soon."""
@@ -127,11 +127,11 @@ class LateConnection(Connection):
             what, args = self._arrived.popleft()
             what(*args)
 
-    def _arrive(self, frame: bytes, answer: "asyncio.Future[Any]") -> None:
+    def _arrive(self, frame: bytes, response: "asyncio.Future[Any]") -> None:
         sender = self._senders.popleft()
         if sender is not None and not self._is_cut and self.broker.serving:
             self._world.reorderings.arrived(sender, self.broker.process, self.id)
-        super()._arrive(frame, answer)
+        super()._arrive(frame, response)
         if frame.startswith(_MARKERS) and self._world.on_marker is not None:
             strike, self._world.on_marker = self._world.on_marker, None
             strike(self.broker)

@@ -34,7 +34,7 @@ class Ledger:
         self._entries: list[Entry] = []
         self.applied_offset = -1
         """The lowest offset that the group may have. One that was committed counts when its marker
-        is written, which is later than the answer to EndTxn.
+        is written, which is later than the response to EndTxn.
         """
 
     def begin(self) -> Entry:

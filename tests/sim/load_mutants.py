@@ -28,7 +28,7 @@ def _markers_lost_during_load() -> list[Patch]:
 
 def _last_stable_offset_passes_markers_that_are_not_durable() -> list[Patch]:
     """It moves when another batch becomes durable before the marker. The event of an abort lies
-    with the marker and is not durable either. For records of an earlier leader, answers name only
+    with the marker and is not durable either. For records of an earlier leader, responses name only
     aborts whose events are durable: readers get aborted records.
     """
     real = Transactions.end

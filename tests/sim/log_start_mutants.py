@@ -1,6 +1,6 @@
 """Planted bugs of retention and DeleteRecords, for `tests.sim.mutants`.
 
-Not planted: a broker that ignores a trim whose answer was lost. The log cache serves the records
+Not planted: a broker that ignores a trim whose response was lost. The log cache serves the records
 below the new start until the run ends; tests/unit/broker/test_retention.py finds it.
 """
 

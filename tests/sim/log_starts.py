@@ -45,7 +45,7 @@ class LogStarts:
             self._age_ms = -1
         self._sent_ms: dict[bytes, int] = {}
         self._requested: dict[Part, int] = {}
-        self._answered: dict[Part, int] = {}
+        self._reported: dict[Part, int] = {}
         self._seen: dict[Part, int] = {}
         self._starts: dict[Part, set[int]] = {}
         """All log starts so far."""
@@ -94,12 +94,12 @@ class LogStarts:
             start = move.start
         return start
 
-    def answered(self) -> Mapping[Part, int]:
-        """Return the latest log start of every answer so far."""
-        return dict(self._answered)
+    def reported(self) -> Mapping[Part, int]:
+        """Return the latest log start of every response so far."""
+        return dict(self._reported)
 
-    def note_answer(self, part: Part, log_start: int, before: Mapping[Part, int]) -> None:
-        """A broker names a log start. before: `answered` when it began to look."""
+    def note_response(self, part: Part, log_start: int, before: Mapping[Part, int]) -> None:
+        """A broker reports a log start. before: `reported` at the start of its call."""
         committed = self._world.log_start(part)
         if log_start > committed:
             self._world.fail(
@@ -107,7 +107,7 @@ class LogStarts:
             )
         if log_start < before.get(part, 0):
             self._world.fail(f"{part}: the log start goes back from {before[part]} to {log_start}")
-        self._answered[part] = max(self._answered.get(part, 0), log_start)
+        self._reported[part] = max(self._reported.get(part, 0), log_start)
 
     def rebuilt(self, image: MetadataImage) -> None:
         """The disks of all controllers were lost, and `image` is what they begin with. A log start
@@ -121,7 +121,7 @@ class LogStarts:
             if start not in self._starts.get(part, {0}):
                 self._world.fail(f"{part}: the log start {start} after a recovery is a new one")
             self._seen[part] = min(start, self._seen.get(part, 0))
-            self._answered.pop(part, None)
+            self._reported.pop(part, None)
             self._moves.pop(part, None)
 
     def observe(self, image: MetadataImage) -> None:

@@ -60,7 +60,7 @@ class MetadataLog:
         self._leaders: dict[int, int] = {}
         self._requested: dict[str, int] = {}
         self._heard: dict[tuple[int, int], dict[int, float]] = {}
-        """The time at which a voter last answered the leader of a term, by leader and term."""
+        """The time of a voter's last response to the leader of a term, by leader and term."""
 
     @property
     def end_offset(self) -> int:
@@ -134,7 +134,7 @@ class MetadataLog:
                 )
 
     def proposed(self, epoch: int, records: Sequence[bytes], end_offset: int) -> None:
-        """Check a proposal of this epoch that was answered with success."""
+        """Check a successful proposal of this epoch."""
         end = end_offset - self._first_offset
         if self.records[end - len(records) : end] != list(records):
             self._fail(
@@ -162,18 +162,18 @@ class MetadataLog:
     def requested(self, request_id: str) -> None:
         self._requested.setdefault(request_id, self.end_offset)
 
-    def answered(self, controller: str, method: str, request_id: str, data: bytes) -> None:
+    def check_response(self, controller: str, method: str, request_id: str, data: bytes) -> None:
         reply = _reply_decoder.decode(data)
         if reply.offset <= 0:
             return
         if reply.offset > self.end_offset:
             self._fail(
-                f"{controller} answers {method} with offset {reply.offset}, {self.end_offset} are"
-                " committed"
+                f"{controller} responds to {method} with offset {reply.offset},"
+                f" {self.end_offset} are committed"
             )
         if reply.offset < self._requested.get(request_id, 0):
             self._fail(
-                f"{controller} answers {method} from offset {reply.offset},"
+                f"{controller} responds to {method} from offset {reply.offset},"
                 f" {self._requested[request_id]} was committed before"
             )
 

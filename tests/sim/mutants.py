@@ -203,7 +203,7 @@ def _producers_not_restored() -> list[Patch]:
     return [(ProducerState, "restore", lambda _self, _snapshot: None)]
 
 
-def _duplicate_answered_at_once() -> list[Patch]:
+def _duplicate_acknowledged_at_once() -> list[Patch]:
     def await_repetition(
         _: PartitionAppend, partition: Partition, known: Any, _batch: Any, outcome: Any
     ) -> None:
@@ -286,20 +286,20 @@ def _leader_counts_its_unsynced_log() -> list[Patch]:
     return [(RaftCore, "take_write", take_write)]
 
 
-def _commit_answered_before_the_quorum() -> list[Patch]:
+def _commit_acknowledged_before_the_quorum() -> list[Patch]:
     async def propose(self: Any, epoch: Any, records: Any) -> Any:
-        answering = asyncio.ensure_future(real(self, epoch, records))
-        answering.add_done_callback(lambda done: done.cancelled() or done.exception())
+        pending = asyncio.ensure_future(real(self, epoch, records))
+        pending.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.sleep(0.001)
-        if answering.done():
-            return answering.result()
+        if pending.done():
+            return pending.result()
         return self._proposed[-1].end_offset
 
     real = RaftQuorum.propose
     return [(RaftQuorum, "propose", propose)]
 
 
-def _old_leader_answers_reads() -> list[Patch]:
+def _old_leader_serves_reads() -> list[Patch]:
     async def confirm(_: Any, __: Any) -> None:
         await asyncio.sleep(0)
 
@@ -377,7 +377,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "closed_without_flush": _closed_at_the_appended_end,
     "unclean_open_without_scan": _unclean_open_without_scan,
     "producers_not_restored": _producers_not_restored,
-    "duplicate_answered_at_once": _duplicate_answered_at_once,
+    "duplicate_acknowledged_at_once": _duplicate_acknowledged_at_once,
     "readers_not_told_of_transactions": _readers_not_told_of_transactions,
     "open_transactions_not_restored": _open_transactions_not_restored,
     "sequences_not_checked": _sequences_not_checked,
@@ -387,8 +387,8 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "vote_not_durable": _vote_not_durable,
     "journal_not_synced": _journal_not_synced,
     "leader_counts_its_unsynced_log": _leader_counts_its_unsynced_log,
-    "commit_answered_before_the_quorum": _commit_answered_before_the_quorum,
-    "old_leader_answers_reads": _old_leader_answers_reads,
+    "commit_acknowledged_before_the_quorum": _commit_acknowledged_before_the_quorum,
+    "old_leader_serves_reads": _old_leader_serves_reads,
     "uncommitted_records_are_served": _uncommitted_records_are_served,
     "image_not_rebuilt_after_leading": _image_not_rebuilt_after_leading,
     "snapshot_of_what_is_not_committed": _snapshot_of_what_is_not_committed,

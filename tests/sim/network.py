@@ -130,7 +130,7 @@ class Network:
         address: str,
         hello: Hello,
         message: Message,
-        answered: Callable[[int, str], None],
+        responded: Callable[[int, str], None],
     ) -> None:
         """Send a message between voters: it may be lost, repeated or overtaken. The stream that
         carries it may be refused.
@@ -151,7 +151,7 @@ class Network:
                 address,
                 hello,
                 data,
-                answered,
+                responded,
                 context=Context(),
             )
 
@@ -161,10 +161,10 @@ class Network:
         address: str,
         hello: Hello,
         data: bytes,
-        answered: Callable[[int, str], None],
+        responded: Callable[[int, str], None],
     ) -> None:
-        """Deliver a controller's hello and what follows it to another controller. The answer takes
-        no time, but needs the way back.
+        """Deliver a controller's hello and what follows it to another controller. The response
+        takes no time, but needs the way back.
         """
         listener = self.listeners.get(address)
         if (
@@ -175,14 +175,14 @@ class Network:
             return
         other = listener.process
 
-        def answer(why: str) -> None:
+        def report(why: str) -> None:
             if not self.links.blocked(other.link, sender.link):
                 asyncio.get_running_loop().call_soon(
-                    answered, hello.to, why, context=sender.context()
+                    responded, hello.to, why, context=sender.context()
                 )
 
         asyncio.get_running_loop().call_soon(
-            _receive, listener.raft.__self__, hello, data, answer, context=other.context()
+            _receive, listener.raft.__self__, hello, data, report, context=other.context()
         )
 
     def register_stream(self, stream: "SimStreamCall") -> None:
@@ -223,16 +223,16 @@ class Network:
 
 
 def _receive(
-    peers: PeerTransport, hello: Hello, data: bytes, answer: Callable[[str], None]
+    peers: PeerTransport, hello: Hello, data: bytes, report: Callable[[str], None]
 ) -> None:
     """Handle a stream with one message, or none yet, as `PeerTransport.serve` does."""
     refused = peers._refusal(hello)
     if refused is not None:
         if refused.forgot:
-            answer(refused.why)
+            report(refused.why)
         return
     if data is _NO_MESSAGES:
-        answer("")
+        report("")
     sender = hello.sender
     if peers._heard.get(sender.node_id) != sender:
         peers._heard[sender.node_id] = sender
@@ -253,13 +253,13 @@ class SimRaftSender:
         node_id: int,
         hello_to: Callable[[int], Hello],
         addresses_of: Callable[[int], list[str]],
-        answered: Callable[[int, str], None],
+        responded: Callable[[int, str], None],
         tls: None,
     ) -> None:
         del tls
         process = PROCESS.get()
         assert process is not None, "a controller belongs to a process"
-        self._answered = answered
+        self._responded = responded
         self._is_welcome = False
         self._process = process
         self._node_id = node_id
@@ -301,7 +301,7 @@ class SimRaftSender:
     def _hear(self, member: int, why: str) -> None:
         self._is_welcome = self._is_welcome or not why
         if not self._stopped:
-            self._answered(member, why)
+            self._responded(member, why)
 
 
 class SimListener:
@@ -343,26 +343,26 @@ class SimListener:
     ) -> "asyncio.Future[bytes]":
         """Run a handler in the server's process. The future belongs to the network."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bytes] = loop.create_future()
+        report: asyncio.Future[bytes] = loop.create_future()
         context = _UnaryContext(loop.time() + timeout, metadata)
 
         async def run() -> None:
             try:
                 result = await self.unary[method](request, context)
             except Aborted as aborted:
-                _fail(answer, aborted.failure)
+                _fail(report, aborted.failure)
             except Exception as error:  # noqa: BLE001 - as gRPC does
-                _fail(answer, rpc_failed(StatusCode.UNKNOWN, repr(error)))
+                _fail(report, rpc_failed(StatusCode.UNKNOWN, repr(error)))
             else:
-                if not answer.done():
-                    answer.set_result(result)
+                if not report.done():
+                    report.set_result(result)
 
         self._serial += 1
         serial = self._serial
-        self._calls[serial] = answer
-        answer.add_done_callback(lambda _: self._calls.pop(serial, None), context=Context())
+        self._calls[serial] = report
+        report.add_done_callback(lambda _: self._calls.pop(serial, None), context=Context())
         loop.call_soon(self._begin, run, context=self.process.context())
-        return answer
+        return report
 
     def _begin(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.get_running_loop().create_task(run())
@@ -370,14 +370,14 @@ class SimListener:
         task.add_done_callback(self._tasks.discard)
 
     def died(self) -> None:
-        for answer in list(self._calls.values()):
-            _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
+        for report in list(self._calls.values()):
+            _fail(report, rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
 
 
-def _fail(answer: "asyncio.Future[Any]", error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-        answer.exception()
+def _fail(report: "asyncio.Future[Any]", error: Exception) -> None:
+    if not report.done():
+        report.set_exception(error)
+        report.exception()
 
 
 class _UnaryContext:
@@ -409,13 +409,13 @@ class SimChannel:
     def unary(self, method: str) -> Any:
         async def call(request: bytes, *, timeout: float, metadata: Metadata = ()) -> bytes:
             loop = asyncio.get_running_loop()
-            answer: asyncio.Future[bytes] = loop.create_future()
-            self._network.spawn(self._exchange(method, request, timeout, metadata, answer))
+            report: asyncio.Future[bytes] = loop.create_future()
+            self._network.spawn(self._exchange(method, request, timeout, metadata, report))
             try:
                 async with asyncio.timeout(timeout):
-                    return await answer
+                    return await report
             except TimeoutError:
-                raise rpc_failed(StatusCode.DEADLINE_EXCEEDED, "no answer in time") from None
+                raise rpc_failed(StatusCode.DEADLINE_EXCEEDED, "no response in time") from None
 
         return call
 
@@ -433,7 +433,7 @@ class SimChannel:
         request: bytes,
         timeout: float,
         metadata: Metadata,
-        answer: "asyncio.Future[bytes]",
+        report: "asyncio.Future[bytes]",
     ) -> None:
         network, rng = self._network, self._network.rng
         await asyncio.sleep(network.delay_s())
@@ -445,7 +445,7 @@ class SimChannel:
             or network.chance()
         ):
             if rng.random() < 0.5:
-                _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
+                _fail(report, rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
             return
         copies = 2 if network.chance() else 1
         for copy in range(copies):
@@ -453,7 +453,7 @@ class SimChannel:
                 await asyncio.sleep(rng.uniform(0, network.copies_late_s))
             listener = network.listeners.get(self.address)
             if listener is None or network.links.rejects(self._process.link, server):
-                _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))
+                _fail(report, rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))
                 return
             network.trace("rpc", self._process.name, method)
             metadata_log = listener.process.controller.metadata
@@ -461,19 +461,19 @@ class SimChannel:
             try:
                 data = await listener.call(method, request, timeout, metadata)
             except RpcFailed as error:
-                _fail(answer, error)
+                _fail(report, error)
                 continue
-            metadata_log.answered(listener.process.name, method, request_id, data)
+            metadata_log.check_response(listener.process.name, method, request_id, data)
             if network.chance() or network.links.blocked(server, self._process.link):
                 if rng.random() < 0.5:
                     _fail(
-                        answer,
+                        report,
                         rpc_failed(StatusCode.UNAVAILABLE, "connection reset after the request"),
                     )
                 continue
             await asyncio.sleep(network.delay_s())
-            if not answer.done():
-                answer.set_result(data)
+            if not report.done():
+                report.set_result(data)
 
 
 class _Pipe:

@@ -576,7 +576,7 @@ class SimBroker:
         self,
         body: bytes,
         sent: dict[Part, list[bytes]],
-        answered: Callable[[dict[Part, Any]], None],
+        respond: Callable[[dict[Part, Any]], None],
         version: int = PRODUCE_VERSION,
     ) -> None:
         """sent: the records in the request, for the checker."""
@@ -604,7 +604,7 @@ class SimBroker:
                     self.world.checker.acknowledged(
                         places[part], epoch, self.me, item.base_offset, sent[part]
                     )
-            answered(results)
+            respond(results)
 
         try:
             handle_produce(self, self.context(apis.PRODUCE, version, body), respond)
@@ -620,9 +620,9 @@ class SimBroker:
         wanted: dict[Part, tuple[int, int]],
         max_wait_ms: int,
         max_bytes: int,
-        answered: Callable[[dict[Part, Any]], None],
+        respond: Callable[[dict[Part, Any]], None],
     ) -> None:
-        """wanted: offset and leader epoch by partition. Answers with results whose `records` are
+        """wanted: offset and leader epoch by partition. Responds with results whose `records` are
         batches of records.
         """
         if self.serving:
@@ -630,7 +630,7 @@ class SimBroker:
                 if isinstance(found := self.partitions.get(*part), Partition):
                     self.world.checker.watermark(part, found.leader_epoch, found.high_watermark)
             self._tasks.append(
-                self.world.loop.create_task(self._fetch(wanted, max_wait_ms, max_bytes, answered))
+                self.world.loop.create_task(self._fetch(wanted, max_wait_ms, max_bytes, respond))
             )
 
     async def _fetch(
@@ -638,7 +638,7 @@ class SimBroker:
         wanted: dict[Part, tuple[int, int]],
         max_wait_ms: int,
         max_bytes: int,
-        answered: Callable[[dict[Part, Any]], None],
+        respond: Callable[[dict[Part, Any]], None],
     ) -> None:
         by_topic: dict[str, list[Any]] = {}
         for (topic, index), (offset, epoch) in wanted.items():
@@ -664,7 +664,7 @@ class SimBroker:
         )
         body = encode_request(apis.FETCH, FETCH_VERSION, request)
         log_starts = self.world.log_starts
-        before = {} if log_starts is None else log_starts.answered()
+        before = {} if log_starts is None else log_starts.reported()
         response = handle_fetch(self, self.context(apis.FETCH, FETCH_VERSION, body))
         if asyncio.iscoroutine(response):
             try:
@@ -682,10 +682,10 @@ class SimBroker:
                     item.error_code, item.high_watermark, item.log_start_offset, batches
                 )
                 if log_starts is not None and item.log_start_offset >= 0:
-                    log_starts.note_answer(part, item.log_start_offset, before)
+                    log_starts.note_response(part, item.log_start_offset, before)
                 if item.error_code == 0:
                     self.world.checker.fetched(part, item.high_watermark, wanted[part][0], batches)
-        answered(results)
+        respond(results)
 
     async def _trim_by_retention(
         self, starts: Sequence[tuple[Partition, Offset]]
@@ -716,7 +716,7 @@ class SimBroker:
 
     async def delete_records(self, part: Part, share: float, timeout_ms: int) -> None:
         """A client asks this broker to delete a share of a log. The shortest timeout is 1 s; when
-        the store or the network is slow, the answer of the controller comes too late.
+        the store or the network is slow, the response of the controller comes too late.
         """
         found, log_starts = self.partitions.get(*part), self.world.log_starts
         assert log_starts is not None
@@ -730,7 +730,7 @@ class SimBroker:
         )
         body = encode_request(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, request)
         log_starts.record_request(part, offset)
-        before = log_starts.answered()
+        before = log_starts.reported()
         response = await handle_delete_records(
             self, self.context(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, body)
         )
@@ -738,9 +738,11 @@ class SimBroker:
         (item,) = message.topics[0].partitions
         self.world.trace("delete_records", part, offset, item.error_code, item.low_watermark)
         if item.error_code == 0:
-            log_starts.note_answer(part, item.low_watermark, before)
+            log_starts.note_response(part, item.low_watermark, before)
             if item.low_watermark < offset:
-                self.world.fail(f"{part}: {offset} was asked for, {item.low_watermark} is answered")
+                self.world.fail(
+                    f"{part}: {offset} was requested, {item.low_watermark} was returned"
+                )
 
     def spawn(self, make: Callable[[], Any]) -> None:
         self.deliver(lambda: self._tasks.append(self.world.loop.create_task(make())))

@@ -109,11 +109,11 @@ class Generations:
         self._name = name
         self._fail = fail
         self._synced: list[tuple[float, float, int]] = []
-        """(request, answer, generation) of SyncGroup requests that were answered without an error:
+        """(request, response, generation) of successful SyncGroup requests:
         their generation is durable.
         """
         self._deleted: list[tuple[float, float]] = []
-        """(request, answer) of OffsetDelete requests that deleted offsets."""
+        """(request, response) of OffsetDelete requests that deleted offsets."""
 
     def synced(self, began_s: float, ended_s: float, generation: int) -> None:
         self._synced.append((began_s, ended_s, generation))
@@ -123,7 +123,7 @@ class Generations:
 
     def committed(self, joined_s: float, generation: int, began_s: float) -> None:
         """Check an acknowledged commit that a member sent at `began_s`, whose generation was
-        answered at `joined_s`.
+        completed at `joined_s`.
 
         Deleted groups begin again with generation 1, so only generations that were synced after the
         member had joined count.
@@ -134,8 +134,8 @@ class Generations:
                     f"{self._name}: a commit of generation {generation} is acknowledged, generation"
                     f" {newer} was there before"
                 )
-        for deleted_s, answered_s in self._deleted:
-            if joined_s < deleted_s and answered_s < began_s:
+        for deleted_s, responded_s in self._deleted:
+            if joined_s < deleted_s and responded_s < began_s:
                 self._fail(
                     f"{self._name}: offsets were deleted, a member of generation {generation} was"
                     " subscribed all the time"

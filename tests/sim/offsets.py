@@ -21,7 +21,7 @@ from penstock.protocol.gen import fetch, list_offsets, metadata, offset_for_lead
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 from tests.sim.checkers import Part
 from tests.sim.clients import Producer
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.connections import Connection, NoResponse
 from tests.sim.nodes import FETCH_VERSION, SimBroker
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ class Offsets:
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._answers: list[tuple[Moment, SimBroker, Any, Any]] = []
-        """(moment, broker, request, answer) of answers that only the whole log can judge."""
+        self._responses: list[tuple[Moment, SimBroker, Any, Any]] = []
+        """(moment, broker, request, response) of responses that only the whole log can judge."""
         self._ends: deque[tuple[float, dict[Part, int]]] = deque()
         self._fenced_at: dict[SimBroker, float] = {}
 
@@ -147,22 +147,22 @@ class Offsets:
             part, next((ends[part] for at_s, ends in reversed(self._ends) if at_s <= since_s), 0)
         )
 
-    def keep(self, moment: Moment, broker: SimBroker, question: Any, answer: Any) -> None:
-        self._answers.append((moment, broker, question, answer))
+    def keep(self, moment: Moment, broker: SimBroker, question: Any, response: Any) -> None:
+        self._responses.append((moment, broker, question, response))
 
     async def check(self) -> None:
         if self._world.scenario not in ASKING:
             return
         logs = {part: await self._read(part) for part in self._world.parts}
-        for moment, broker, question, answer in self._answers:
-            what = f"{broker.process.name} answers {question} with {answer}; {moment}"
+        for moment, broker, question, response in self._responses:
+            what = f"{broker.process.name} responds to {question} with {response}; {moment}"
             log = logs[moment.part]
             judge = (
                 _judge_time
                 if isinstance(question, list_offsets.ListOffsetsPartition)
                 else _judge_epoch
             )
-            wrong = judge(log, moment, question, answer)
+            wrong = judge(log, moment, question, response)
             if wrong:
                 self._world.fail(f"{what}: {wrong}")
 
@@ -173,11 +173,11 @@ class Offsets:
             broker, _ = world.leader(part, rng, exact=True)
             found: Any = None
             if broker is not None:
-                with suppress(Unanswered):
-                    answer = await Connection(world, broker).send_request(
+                with suppress(NoResponse):
+                    response = await Connection(world, broker).send_request(
                         apis.FETCH, FETCH_VERSION, _fetch({part: (len(log.epochs), -1)}, 0), 5
                     )
-                    found = answer.responses[0].partitions[0]
+                    found = response.responses[0].partitions[0]
             if found is None or found.error_code:
                 await asyncio.sleep(0.1)
                 continue
@@ -186,13 +186,13 @@ class Offsets:
                 return log
 
 
-def _judge_time(log: Log, moment: Moment, question: Any, answer: Any) -> str:
+def _judge_time(log: Log, moment: Moment, question: Any, response: Any) -> str:
     """Return what is wrong with the offset found for a time."""
-    target, offset = question.timestamp, answer.offset
+    target, offset = question.timestamp, response.offset
     known = log.timestamps[: moment.acked_end]
     if target == _NEWEST:
         target = max(known, default=-1)
-        if offset >= 0 and answer.timestamp < target:
+        if offset >= 0 and response.timestamp < target:
             return f"a record with the time {target} was acknowledged"
     elif offset >= 0 and offset != log.first_at(target):
         return f"the first record of that time is {log.first_at(target)}"
@@ -202,24 +202,24 @@ def _judge_time(log: Log, moment: Moment, question: Any, answer: Any) -> str:
             if known and max(known) >= target
             else ""
         )
-    if (log.timestamps[offset], log.epochs[offset]) != (answer.timestamp, answer.leader_epoch):
+    if (log.timestamps[offset], log.epochs[offset]) != (response.timestamp, response.leader_epoch):
         return (
             f"that record has the time {log.timestamps[offset]} and the epoch {log.epochs[offset]}"
         )
     return ""
 
 
-def _judge_epoch(log: Log, moment: Moment, question: Any, answer: Any) -> str:
+def _judge_epoch(log: Log, moment: Moment, question: Any, response: Any) -> str:
     """Return what is wrong with the end of an epoch."""
     end = log.first_after_epoch(question.leader_epoch)
-    if answer.end_offset < 0:
+    if response.end_offset < 0:
         known = max(log.epochs[: moment.acked_end], default=-1)
         return (
             f"records of epoch {known} were acknowledged" if known >= question.leader_epoch else ""
         )
-    if answer.end_offset < min(end, moment.acked_end):
+    if response.end_offset < min(end, moment.acked_end):
         return f"records up to {min(end, moment.acked_end)} are of that epoch, or an earlier one"
-    return f"a later epoch begins at {end}" if answer.end_offset > end else ""
+    return f"a later epoch begins at {end}" if response.end_offset > end else ""
 
 
 def _fetch(wanted: dict[Part, tuple[int, int]], max_wait_ms: int) -> fetch.FetchRequest:
@@ -269,7 +269,7 @@ class _Asker:
                 broker for broker in brokers if broker.serving and broker.process.held is None
             ]
             if brokers:
-                with suppress(Unanswered):
+                with suppress(NoResponse):
                     await (self._query_leaders if rng.random() < 0.1 else rng.choice(asks))(
                         rng.choice(brokers)
                     )
@@ -281,7 +281,7 @@ class _Asker:
             connection = self._connections[broker] = Connection(self._world, broker)
         try:
             return await connection.send_request(api, version, message, self._rng.choice((0.3, 2)))
-        except Unanswered:
+        except NoResponse:
             self._connections.pop(broker, None)
             raise
 
@@ -290,16 +290,16 @@ class _Asker:
         _, epoch = self._world.leader(part, self._rng)
         return self._rng.choice((-1, -1, -1, epoch, epoch, epoch - 1, epoch + 1))
 
-    def _judge_leader(self, part: Part, broker: SimBroker, epoch: int, answer: Any) -> None:
+    def _judge_leader(self, part: Part, broker: SimBroker, epoch: int, response: Any) -> None:
         world = self._world
         if (
-            answer.error_code == ErrorCode.NONE
+            response.error_code == ErrorCode.NONE
             and epoch >= 0
             and not world.checker.is_owner(part, epoch, broker.me)
         ):
             world.fail(
-                f"{part}: {broker.process.name} answers a client that knows the leader of epoch"
-                f" {epoch}, which it is not: {answer}"
+                f"{part}: {broker.process.name} responds to a client that names the leader of epoch"
+                f" {epoch}, which it is not: {response}"
             )
 
     async def _ask_offsets(self, broker: SimBroker) -> None:
@@ -324,29 +324,31 @@ class _Asker:
             topics=[list_offsets.ListOffsetsTopic(self._world.parts[0][0], wanted)],
         )
         moments = [self._offsets.moment(part, broker) for part in self._world.parts]
-        answers = (
+        responses = (
             (await self._send_request(broker, apis.LIST_OFFSETS, _LIST_VERSION, request))
             .topics[0]
             .partitions
         )
-        for moment, question, answer in zip(moments, wanted, answers, strict=True):
-            if answer.error_code == ErrorCode.NONE:
-                self._judge_leader(moment.part, broker, question.current_leader_epoch, answer)
-                self._judge_offset(moment, broker, question, answer)
+        for moment, question, response in zip(moments, wanted, responses, strict=True):
+            if response.error_code == ErrorCode.NONE:
+                self._judge_leader(moment.part, broker, question.current_leader_epoch, response)
+                self._judge_offset(moment, broker, question, response)
 
-    def _judge_offset(self, moment: Moment, broker: SimBroker, question: Any, answer: Any) -> None:
+    def _judge_offset(
+        self, moment: Moment, broker: SimBroker, question: Any, response: Any
+    ) -> None:
         if question.timestamp == LATEST:
-            if answer.offset < moment.acked_end:
+            if response.offset < moment.acked_end:
                 self._world.fail(
-                    f"{broker.process.name} says that the log ends at {answer.offset}; {moment}"
+                    f"{broker.process.name} says that the log ends at {response.offset}; {moment}"
                 )
         elif question.timestamp == EARLIEST:
-            if answer.offset != 0:
+            if response.offset != 0:
                 self._world.fail(
-                    f"{broker.process.name} says that the log begins at {answer.offset}; {moment}"
+                    f"{broker.process.name} says that the log begins at {response.offset}; {moment}"
                 )
         else:
-            self._offsets.keep(moment, broker, question, answer)
+            self._offsets.keep(moment, broker, question, response)
 
     async def _ask_epochs(self, broker: SimBroker) -> None:
         rng, module = self._rng, offset_for_leader_epoch
@@ -362,7 +364,7 @@ class _Asker:
             topics=[module.OffsetForLeaderTopic(self._world.parts[0][0], wanted)]
         )
         moments = [self._offsets.moment(part, broker) for part in self._world.parts]
-        answers = (
+        responses = (
             (
                 await self._send_request(
                     broker, apis.OFFSET_FOR_LEADER_EPOCH, _EPOCH_VERSION, request
@@ -371,10 +373,10 @@ class _Asker:
             .topics[0]
             .partitions
         )
-        for moment, question, answer in zip(moments, wanted, answers, strict=True):
-            if answer.error_code == ErrorCode.NONE:
-                self._judge_leader(moment.part, broker, question.current_leader_epoch, answer)
-                self._offsets.keep(moment, broker, question, answer)
+        for moment, question, response in zip(moments, wanted, responses, strict=True):
+            if response.error_code == ErrorCode.NONE:
+                self._judge_leader(moment.part, broker, question.current_leader_epoch, response)
+                self._offsets.keep(moment, broker, question, response)
 
     async def _ask_for_more(self, broker: SimBroker) -> None:
         """Let a consumer that has read everything from the present leader ask another broker for
@@ -383,16 +385,16 @@ class _Asker:
         moments = {part: self._offsets.moment(part, broker) for part in self._world.parts}
         wanted = {part: (moment.acked_end, self._epoch(part)) for part, moment in moments.items()}
         request = _fetch(wanted, self._rng.choice((0, 500)))
-        answers = (
+        responses = (
             (await self._send_request(broker, apis.FETCH, FETCH_VERSION, request))
             .responses[0]
             .partitions
         )
-        for moment, (_, epoch), answer in zip(
-            moments.values(), wanted.values(), answers, strict=True
+        for moment, (_, epoch), response in zip(
+            moments.values(), wanted.values(), responses, strict=True
         ):
-            self._judge_leader(moment.part, broker, epoch, answer)
-            if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._judge_leader(moment.part, broker, epoch, response)
+            if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._world.fail(f"{broker.process.name} says that this is out of range: {moment}")
 
     async def _query_leaders(self, broker: SimBroker) -> None:
@@ -401,11 +403,11 @@ class _Asker:
             [metadata.MetadataRequestTopic(name=self._world.parts[0][0])],
             allow_auto_topic_creation=False,
         )
-        answer = await self._send_request(broker, apis.METADATA, _METADATA_VERSION, request)
+        response = await self._send_request(broker, apis.METADATA, _METADATA_VERSION, request)
         if is_fenced and any(
-            partition.leader_id == broker.node_id for partition in answer.topics[0].partitions
+            partition.leader_id == broker.node_id for partition in response.topics[0].partitions
         ):
             self._world.fail(
                 f"{broker.process.name}, which the controllers fenced long ago, says that it leads:"
-                f" {answer}"
+                f" {response}"
             )

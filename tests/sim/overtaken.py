@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock.protocol import apis
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.connections import Connection, NoResponse
 
 if TYPE_CHECKING:
     from tests.sim.directed import Script
@@ -72,7 +72,7 @@ class Copy:
         connection = self._connection
         is_served = connection.broker.serving and not connection.broker.process.dead
         self._counts[self._name] += self.is_overtaken and is_served
-        with suppress(Unanswered):
+        with suppress(NoResponse):
             # The end of the connection follows at once, or later.
             api, version, message = request
             await Connection.send_request(
@@ -89,7 +89,7 @@ class RepeatingConnection(Connection):
         self.rng = Random(f"{world.seed}/repeating/{self.id}")
 
     async def send_request(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
-        """Raises Unanswered."""
+        """Raises NoResponse."""
         left = None
         is_enough = self._world.overtaken.counts[api.name] >= COPIES_MIN
         share = _FURTHER_SHARE if is_enough else _GIVEN_UP_SHARE
@@ -134,7 +134,7 @@ class Exchange:
     async def run(self, script: "Script") -> None:
         try:
             await self._run(script)
-        except (AssertionError, Unanswered) as error:
+        except (AssertionError, NoResponse) as error:
             script.world.fail(f"{self.act.__name__}: {error!r}")
 
     async def _run(self, script: "Script") -> None:

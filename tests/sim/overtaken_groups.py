@@ -277,10 +277,10 @@ async def share(script: Script, rng: Random, number: int) -> None:
         for connection, delay_s in zip(old[_COPIES:], delays[_COPIES:], strict=True)
     ]
     offset, epoch = found[0][0], 1
-    answer = await member.send_request(
+    response = await member.send_request(
         *requests.share_acknowledge(script, epoch, offset, group=group), _TIMEOUT_S
     )
-    _expect(answer, "ShareAcknowledge")
+    _expect(response, "ShareAcknowledge")
     for copy in last:
         copy.is_overtaken = True
     for _ in range(3):
@@ -290,9 +290,9 @@ async def share(script: Script, rng: Random, number: int) -> None:
     for offset, _ in found[1:]:
         epoch += 1
         request = requests.share_acknowledge(script, epoch, offset, group=group)
-        answer = await member.send_request(*request, _TIMEOUT_S)
-        _expect(answer, "ShareAcknowledge")
-        _expect(answer.responses[0].partitions[0], "ShareAcknowledge")
+        response = await member.send_request(*request, _TIMEOUT_S)
+        _expect(response, "ShareAcknowledge")
+        _expect(response.responses[0].partitions[0], "ShareAcknowledge")
 
 
 async def keep_states(script: Script, rng: Random, number: int) -> None:

@@ -18,7 +18,7 @@ from penstock.protocol.gen import (
 )
 from penstock.protocol.gen import fetch as wire_fetch
 from tests.sim.checkers import Part
-from tests.sim.committed import answered_batches
+from tests.sim.committed import returned_batches
 from tests.sim.directed import Script
 from tests.sim.directed_clients import Group, Producer
 from tests.sim.nodes import FETCH_VERSION
@@ -137,7 +137,7 @@ class FetchingClient:
         self._named, values = self._position, list[bytes | None]()
         for topic in response.responses:
             for found in topic.partitions:
-                for data, header, _ in answered_batches(found):
+                for data, header, _ in returned_batches(found):
                     offsets = [record.offset for record in decode_records(data)]
                     assert offsets[0] == self._position, (
                         f"a session at offset {self._position} gets {offsets}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 _LOST_MAX: Final = 2
-"""After so many answers in a row that were lost, the coordinator may be two epochs ahead."""
+"""After so many responses in a row that were lost, the coordinator may be two epochs ahead."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,11 +29,11 @@ class Life:
     revoked: set[Part] = field(default_factory=set[Part])
     """The part of `owned` to revoke before the next heartbeat."""
     heard_s: float = 0.0
-    """When the last heartbeat was sent that a coordinator answered."""
+    """When the last heartbeat that got a response was sent."""
     has_regex: bool = False
     """It subscribes to the topics by a regular expression."""
     lost_count: int = 0
-    """Answers that were lost since then."""
+    """Responses that were lost since then."""
     is_reported: bool = False
     """The coordinator knows what it owns."""
     owned_generation: bool = False
@@ -62,8 +62,8 @@ class Ownership:
         return self._is_over(life) or life.lost_count >= _LOST_MAX
 
     def _is_over(self, life: Life) -> bool:
-        """Return True if a timeout of the member may be over. Lost answers alone give nothing of it
-        away.
+        """Return True if a timeout of the member may be over. Lost responses alone give nothing of
+        it away.
         """
         return self._world.loop.time() - life.heard_s >= self.silence_s
 

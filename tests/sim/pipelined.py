@@ -16,7 +16,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import produce
 from tests.sim.checkers import Part
 from tests.sim.clients import may_lag
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.connections import Connection, NoResponse
 from tests.sim.nodes import PRODUCE_VERSION, SimBroker
 
 if TYPE_CHECKING:
@@ -95,23 +95,25 @@ class PipelinedProducer:
             await asyncio.sleep(self._rng.choice((0, 0.005, 0.1, 0.5)))
             if any(task.done() and _code(task.result()) not in _SETTLED for task in requested):
                 break
-        for answer in await asyncio.gather(*requested):
-            code = _code(answer)
+        for response in await asyncio.gather(*requested):
+            code = _code(response)
             if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not may_lag(
                 self._world, part, broker, self._rng
             ):
                 self._world.fail(
                     f"producer {self._id} writes in order to {part} and is told {code.name}:"
-                    f" {answer and answer.error_message}"
+                    f" {response and response.error_message}"
                 )
         done = max(
             (at for at, task in enumerate(requested, 1) if _code(task.result()) in _SETTLED),
             default=0,
         )
         for task in requested[:done]:
-            answer, batch = task.result(), left.popleft()
+            response, batch = task.result(), left.popleft()
             base_offset = (
-                answer.base_offset if answer is not None and _code(answer) is ErrorCode.NONE else -1
+                response.base_offset
+                if response is not None and _code(response) is ErrorCode.NONE
+                else -1
             )
             self._world.checker.delivered(part, base_offset, batch.identities)
 
@@ -130,18 +132,18 @@ class PipelinedProducer:
             response = await connection.send_request(
                 apis.PRODUCE, PRODUCE_VERSION, request, 2 * timeout_s
             )
-        except Unanswered:
+        except NoResponse:
             return None
-        answer: produce.PartitionProduceResponse = response.responses[0].partition_responses[0]
+        reply: produce.PartitionProduceResponse = response.responses[0].partition_responses[0]
         self._world.trace(
             "produced",
             connection.broker.process.name,
             part,
             batch.identities[0],
-            ErrorCode(answer.error_code).name,
+            ErrorCode(reply.error_code).name,
         )
-        return answer
+        return reply
 
 
-def _code(answer: produce.PartitionProduceResponse | None) -> ErrorCode | None:
-    return None if answer is None else ErrorCode(answer.error_code)
+def _code(response: produce.PartitionProduceResponse | None) -> ErrorCode | None:
+    return None if response is None else ErrorCode(response.error_code)

@@ -22,7 +22,7 @@ def _deleted_before_the_backup() -> list[Patch]:
     return [(ControllerStreamMetadata, "backed_up", at_once), (Janitor, "_backed_up", at_once)]
 
 
-def _answered_before_the_backup() -> list[Patch]:
+def _acknowledged_before_the_backup() -> list[Patch]:
     return [(Dispatch, "_backup_offset_needed", lambda _self, _request, _reply: MetadataOffset(0))]
 
 
@@ -65,7 +65,7 @@ def _only_the_owners_wal_is_read() -> list[Patch]:
 
 RECOVERY_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "deleted_before_the_backup": _deleted_before_the_backup,
-    "answered_before_the_backup": _answered_before_the_backup,
+    "acknowledged_before_the_backup": _acknowledged_before_the_backup,
     "ids_and_epochs_given_out_again": _ids_and_epochs_given_out_again,
     "recovered_wals_not_fenced": _recovered_wals_not_fenced,
     "old_history_not_fenced": _old_history_not_fenced,

@@ -101,7 +101,7 @@ class SimRewriter:
             )
             if result.new is not None:
                 exchanges.append(Exchange(result.new, compaction.sources))
-            # A faulty store may damage two answers in a row.
+            # A faulty store may damage two responses in a row.
             elif not (result.gone or result.late or was_faulty or self.world.weather.faults):
                 self.world.fail(f"{self.process.name} finds damage: {result.detail}")
         if not exchanges:

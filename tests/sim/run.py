@@ -56,7 +56,7 @@ class Run:
         self._calm_down()
         world.phase("calm")
         await workload.end()
-        world.phase("answered")
+        world.phase("idle")
         await workload.check()
         world.phase("cleaning")
         await self._clean()

@@ -433,13 +433,13 @@ _LOG_LIFE: Mapping[str, int] = {"delete_records": 2, "trim": 1, "move_compacted"
 """What is drawn besides in every fourth run of any scenario: see `has_log_life`."""
 
 WHOLE_LOGS = frozenset({"stale"})
-"""Answers are judged by the whole log at the end, so no record is deleted."""
+"""Responses are judged by the whole log at the end, so no record is deleted."""
 
 WAL_STORING = frozenset({"wal_store"})
 """WALs are in a store of their own, which fails independently of the other one."""
 
 WITHOUT_TOPIC_LIFE = frozenset({"disaster"})
-"""A recovery may undo what was done to topics without an answer, and the checks of
+"""A recovery may undo what was done to topics without a response, and the checks of
 `tests.sim.topic_life` take what is committed for final.
 """
 

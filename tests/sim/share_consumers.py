@@ -19,7 +19,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import share_acknowledge as acknowledging
 from penstock.protocol.gen import share_fetch as fetching
 from tests.sim.checkers import Part
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.connections import Connection, NoResponse
 from tests.sim.groups import LATE_MEMBERS
 from tests.sim.share_states import ShareAsker, StateHistory, until_done
 
@@ -50,7 +50,7 @@ _GONE: Final = frozenset(
         ErrorCode.INVALID_SHARE_SESSION_EPOCH,
     }
 )
-"""Answers after which a member looks for the leader again."""
+"""Error codes after which a member looks up the leader again."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Deliveries:
     delivered: dict[int, int] = field(default_factory=dict[int, int])
     """The highest delivery count of each record."""
     lost_count: int = 0
-    """Fetches without an answer: each may have delivered a record unseen."""
+    """Fetches without a response: each may have delivered a record unseen."""
     holdings: dict[int, Holding] = field(default_factory=dict[int, Holding])
 
     def got(
@@ -155,7 +155,7 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             deliveries = self._rng.choice(self._all)
-            with contextlib.suppress(Unanswered):
+            with contextlib.suppress(NoResponse):
                 await self.live(deliveries, self._world.loop.time() + self._rng.uniform(0.5, 8))
             await asyncio.sleep(self._rng.uniform(0.02, 0.4))
 
@@ -163,7 +163,7 @@ class Worker:
         self, deliveries: Deliveries, end_s: float, *, accepts: bool = False
     ) -> int | None:
         """Be a member with one connection until `end_s`. Return the number of records that it got;
-        None if it found no leader. Raises Unanswered.
+        None if it found no leader. Raises NoResponse.
         """
         world, rng = self._world, self._rng
         broker, _ = world.leader(deliveries.part, rng, exact=accepts)
@@ -178,7 +178,7 @@ class Worker:
             while world.loop.time() < end_s:
                 try:
                     got_count = await self._work(member, accepts=accepts)
-                except Unanswered:
+                except NoResponse:
                     if world.scenario != LATE_MEMBERS:
                         raise
                     member.reconnect()
@@ -192,7 +192,7 @@ class Worker:
 
     async def _work(self, member: "_Member", *, accepts: bool) -> int | None:
         """Fetch once, and acknowledge most of it. Return the number of records; None if the broker
-        does not lead. Raises Unanswered.
+        does not lead. Raises NoResponse.
         """
         rng = self._rng
         got = await member.fetch(rng)
@@ -249,7 +249,7 @@ class _Member:
         began = self._world.loop.time(), self._deliveries.openings_count
         try:
             response = await self._send_request(apis.SHARE_FETCH, request)
-        except Unanswered:
+        except NoResponse:
             self._deliveries.lost_count += 1
             raise
         if response.error_code:
@@ -336,7 +336,7 @@ class ShareConsumers:
             empty_count = 0
             while empty_count < _AT_END_ROUNDS:
                 count = None
-                with contextlib.suppress(Unanswered):
+                with contextlib.suppress(NoResponse):
                     count = await worker.live(
                         deliveries, self._world.loop.time() + 1.5 * LOCK_S, accepts=True
                     )

@@ -16,7 +16,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import read_share_group_state_summary as summing
 from penstock.protocol.gen import share_group_heartbeat as wire
 from tests.sim.checkers import Part
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.groups import LATE_MEMBERS, RETRIED, Asker
 from tests.sim.owners import check_new_coordinator
 
@@ -31,7 +31,7 @@ _LEAVE_EPOCH: Final = -1
 _SHARE_KEY_TYPE: Final = 2
 _FIND_VERSION: Final = 6
 _LOST_MAX: Final = 2
-"""After so many answers in a row that were lost, the coordinator may be two epochs ahead."""
+"""After so many responses in a row that were lost, the coordinator may be two epochs ahead."""
 _FENCED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
@@ -60,7 +60,7 @@ class StateAsker(Asker):
     FIND_VERSION = _FIND_VERSION
 
     async def epoch_of(self, topic_id: Any, index: int) -> int | None:
-        """Return the state epoch, 0 for no state, None for no answer. Raises Unanswered."""
+        """Return the state epoch, 0 for no state, None for no response. Raises NoResponse."""
         request = summing.ReadShareGroupStateSummaryRequest(
             _GROUP, [summing.ReadStateSummaryData(topic_id, [summing.PartitionData(index, -1)])]
         )
@@ -97,7 +97,7 @@ class ShareSubscriber(Asker):
             await asyncio.sleep(pause_s if rng.random() < 0.97 else 1.5 * self._session_s)
         if is_alive and rng.random() < 0.7:
             request = wire.ShareGroupHeartbeatRequest(_GROUP, life.member_id, _LEAVE_EPOCH)
-            with contextlib.suppress(Unanswered):
+            with contextlib.suppress(NoResponse):
                 await self.send_request(
                     apis.SHARE_GROUP_HEARTBEAT, 1, request, lambda a: a.error_code
                 )
@@ -122,10 +122,10 @@ class ShareSubscriber(Asker):
                 apis.SHARE_GROUP_HEARTBEAT,
                 1,
                 request,
-                lambda answer: int(answer.error_code),
+                lambda reply: int(reply.error_code),
                 connection=connection,
             )
-        except Unanswered:
+        except NoResponse:
             life.lost_count += 1
             return True
         code, message = ErrorCode(response.error_code), response.error_message
@@ -162,7 +162,7 @@ class ShareSubscriber(Asker):
         topic_id = self._topic_id(part[0])
         key = SharePartitionKey(_GROUP, topic_id, part[1])
         asker = StateAsker(self.world, Named(key.coordinator_key), f"{self.name} of {part}")
-        with contextlib.suppress(Unanswered):
+        with contextlib.suppress(NoResponse):
             if await asker.epoch_of(topic_id, part[1]) == 0:
                 self.world.fail(f"{self.name} is given {part}, which has no state")
 

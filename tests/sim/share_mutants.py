@@ -23,9 +23,9 @@ def _states_confirmed_before_durable() -> list[Patch]:
         outcome = real(self, *args)
         if outcome.done():
             return outcome
-        answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        answered.set_result(ErrorCode.NONE)
-        return answered
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        done.set_result(ErrorCode.NONE)
+        return done
 
     return [(ShareCoordinator, "_append", append)]
 

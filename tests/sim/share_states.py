@@ -23,7 +23,7 @@ from penstock.protocol.gen import initialize_share_group_state as initializing
 from penstock.protocol.gen import read_share_group_state as reading
 from penstock.protocol.gen import write_share_group_state as writing
 from tests.sim.checkers import Part
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.groups import RETRIED, Asker
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ _NOT_YET: Final = RETRIED | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The first answer to a leader: older ones are over."""
+    """Time of the first response to a leader: earlier leaders are fenced."""
 
     leader_epoch: int
-    answered_s: float
+    responded_s: float
     start_offset: int
     offsets: frozenset[int]
 
@@ -93,7 +93,7 @@ class StateHistory:
         """Note a confirmed write."""
         epoch, now_s = self.writers[offset], self.world.loop.time()
         for fence in self.fences:
-            if fence.leader_epoch > epoch and fence.answered_s <= sent_s:
+            if fence.leader_epoch > epoch and fence.responded_s <= sent_s:
                 self._fail(f"leader {epoch} writes after leader {fence.leader_epoch} has read")
         self.confirmed[offset] = now_s
         if start_offset != NO_START_OFFSET:
@@ -102,7 +102,7 @@ class StateHistory:
     def read(
         self, leader_epoch: int, start_offset: int, offsets: frozenset[int], began_s: float
     ) -> None:
-        """Check the answer to a read that was asked for at `began_s`."""
+        """Check the response to a read that began at `began_s`."""
         starts = [start for confirmed_s, start in self.starts if confirmed_s <= began_s]
         lowest = max(starts, default=NO_START_OFFSET)
         if not lowest <= start_offset <= self.start_sent:
@@ -124,7 +124,7 @@ class StateHistory:
     def _check_fence(
         self, fence: Fence, leader_epoch: int, offsets: frozenset[int], began_s: float
     ) -> None:
-        if fence.answered_s > began_s:
+        if fence.responded_s > began_s:
             return
         if fence.leader_epoch > leader_epoch:
             self._fail(f"leader {leader_epoch} reads after leader {fence.leader_epoch} has read")
@@ -153,7 +153,7 @@ class ShareAsker(Asker):
         self.history = history
 
     async def initialize(self) -> bool:
-        """Return True if the state exists. Raises Unanswered."""
+        """Return True if the state exists. Raises NoResponse."""
         request = initializing.InitializeShareGroupStateRequest(
             _GROUP,
             [
@@ -174,7 +174,7 @@ class ShareAsker(Asker):
         return code is ErrorCode.NONE
 
     async def read(self, leader_epoch: int) -> ErrorCode:
-        """Read the state and check it. Raises Unanswered."""
+        """Read the state and check it. Raises NoResponse."""
         history = self.history
         history.asked_epoch = max(history.asked_epoch, leader_epoch)
         request = reading.ReadShareGroupStateRequest(
@@ -207,7 +207,7 @@ class ShareAsker(Asker):
         return code
 
     async def write(self, leader_epoch: int) -> ErrorCode:
-        """Acknowledge one more record; sometimes everything below it is done. Raises Unanswered."""
+        """Acknowledge one more record; sometimes everything below it is done. Raises NoResponse."""
         history, rng = self.history, self.rng
         offset, start = history.sent(leader_epoch), NO_START_OFFSET
         if rng.random() < 0.3:
@@ -251,7 +251,7 @@ class ShareLeader(ShareAsker):
         has_read = False
         while not stop.is_set() and self.now_s() < end_s:
             await asyncio.sleep(self.rng.uniform(0.02, 0.3))
-            with contextlib.suppress(Unanswered):
+            with contextlib.suppress(NoResponse):
                 if not has_read or self.rng.random() < 0.1:
                     code = await self.read(leader_epoch)
                     has_read = has_read or code is ErrorCode.NONE
@@ -268,7 +268,7 @@ class Initializer(ShareAsker):
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             await asyncio.sleep(self.rng.uniform(0.1, 2.0))
-            with contextlib.suppress(Unanswered):
+            with contextlib.suppress(NoResponse):
                 await self.initialize()
 
 
@@ -326,7 +326,7 @@ async def _reads(asker: ShareAsker) -> bool:
 
 async def until_done(act: Any) -> None:
     while True:
-        with contextlib.suppress(Unanswered):
+        with contextlib.suppress(NoResponse):
             if await act():
                 return
         await asyncio.sleep(0.2)

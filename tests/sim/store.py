@@ -214,7 +214,7 @@ class SimStore:
         """What calls of an operation wait for on their way to the store, in a script. By operation,
         as in "put", or by operation and root of the key, as in "put data".
         """
-        self.answer_gates: dict[str, Gate] = {}
+        self.response_gates: dict[str, Gate] = {}
         """The same for responses on their way back."""
         self._under_way: dict[int, tuple[str, asyncio.Task[None]]] = {}
         self._serial = 0
@@ -254,7 +254,7 @@ class SimStore:
             async with asyncio.timeout(PUT_DEADLINE_S):
                 return await self._call("put", key, lambda: self._faulty.put(key, data))
         except TimeoutError as error:
-            raise Unavailable("put", key, f"no answer in {PUT_DEADLINE_S} s") from error
+            raise Unavailable("put", key, f"no response in {PUT_DEADLINE_S} s") from error
 
     async def put_if_absent(self, key: str, body: Body) -> str:
         data = join_body(body)
@@ -288,16 +288,16 @@ class SimStore:
         pass
 
     async def _call(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        response: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._serial += 1
         serial = self._serial
         task = asyncio.get_running_loop().create_task(
-            self._travel(operation, key, call, answer), context=Context()
+            self._travel(operation, key, call, response), context=Context()
         )
         self._under_way[serial] = operation, task
         task.add_done_callback(lambda _: self._under_way.pop(serial, None))
         try:
-            return await answer
+            return await response
         except asyncio.CancelledError:
             self._sender_gone(operation, task)
             raise
@@ -307,7 +307,7 @@ class SimStore:
         operation: str,
         key: str,
         call: Callable[[], Awaitable[Any]],
-        answer: "asyncio.Future[Any]",
+        response: "asyncio.Future[Any]",
     ) -> None:
         by_root = f"{operation} {key.partition('/')[0]}"
         if (gate := self.gates.get(operation) or self.gates.get(by_root)) is not None:
@@ -321,12 +321,12 @@ class SimStore:
         except ObjectStoreError as failure:
             result, error = None, failure
         self._trace("store", operation, key, type(error).__name__ if error else "ok")
-        if (gate := self.answer_gates.get(operation)) is not None:
+        if (gate := self.response_gates.get(operation)) is not None:
             await gate.pass_through()
         await asyncio.sleep(self._weather.response_s(self._rng))
-        if answer.done():
+        if response.done():
             return
         if error is not None:
-            answer.set_exception(error)
+            response.set_exception(error)
         else:
-            answer.set_result(result)
+            response.set_result(result)

@@ -13,7 +13,7 @@ from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import streams_group_heartbeat as wire
 from tests.sim.checkers import Part
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.groups import LATE_MEMBERS, RETRIED, Asker, ConsumerGroup
 from tests.sim.owners import Life, Ownership, check_new_coordinator
 
@@ -64,7 +64,7 @@ class StreamsThread(Asker):
                 await self._commit(life)
         self._owners.ended(life)
         if is_alive and rng.random() < 0.7:
-            with contextlib.suppress(Unanswered):
+            with contextlib.suppress(NoResponse):
                 await self._send_request(self._request(life, _LEAVE_EPOCH))
 
     @property
@@ -85,7 +85,7 @@ class StreamsThread(Asker):
         try:
             connection = await self._coordinator()
             response = await self._send_request(self._request(life, life.epoch), connection)
-        except Unanswered:
+        except NoResponse:
             life.lost_count += 1
             life.is_reported = False
             return True
@@ -114,12 +114,12 @@ class StreamsThread(Asker):
     async def _send_request(
         self, request: wire.StreamsGroupHeartbeatRequest, connection: Any = None
     ) -> Any:
-        """Raises Unanswered."""
+        """Raises NoResponse."""
         return await self.send_request(
             apis.STREAMS_GROUP_HEARTBEAT,
             0,
             request,
-            lambda answer: int(answer.error_code),
+            lambda response: int(response.error_code),
             connection=connection,
         )
 
@@ -172,7 +172,7 @@ class StreamsThread(Asker):
             code = await self.commit(
                 parts, life.member_id, life.epoch, version=_COMMIT_VERSION, refusals=_STALE
             )
-        except Unanswered:
+        except NoResponse:
             return
         if was_replaced and code is ErrorCode.NONE:
             self.world.fail(f"{life.member_id} commits after others were given its tasks")

@@ -31,16 +31,16 @@ def _streams_epochs_unchecked() -> list[Patch]:
     return [(StreamsGroup, "check_commit", lambda *_, **__: ErrorCode.NONE)]
 
 
-def _streams_answers_before_durable() -> list[Patch]:
+def _streams_acknowledged_before_durable() -> list[Patch]:
     real = StreamsGroups._write
 
     def write(self: StreamsGroups, *args: Any, **options: Any) -> Any:
         outcome = real(self, *args, **options)
         if outcome.done():
             return outcome
-        answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        answered.set_result(ErrorCode.NONE)
-        return answered
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        done.set_result(ErrorCode.NONE)
+        return done
 
     return [(StreamsGroups, "_write", write)]
 
@@ -73,7 +73,7 @@ STREAMS_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "active_tasks_given_away": _active_tasks_given_away,
     "given_up_tasks_not_awaited": _given_up_tasks_not_awaited,
     "streams_epochs_unchecked": _streams_epochs_unchecked,
-    "streams_answers_before_durable": _streams_answers_before_durable,
+    "streams_acknowledged_before_durable": _streams_acknowledged_before_durable,
     "tasks_not_restored": _tasks_not_restored,
     "tasks_sent_once": _tasks_sent_once,
     "silent_streams_members_stay": _silent_streams_members_stay,

@@ -1,8 +1,9 @@
 """Administrators of topics that are created, deleted, brought back and restored to snapshots: they
 ask a controller, or any broker, and repeat their requests.
 
-Invariant: one administrator per name, with one request at a time. An answer "done" is judged at
-once against the committed metadata; a request without an answer may take effect later, or never.
+Invariant: one administrator per name, with one request at a time. A successful response is checked
+at once against the committed metadata; a request without a response may take effect later, or
+never.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import create_partitions, create_topics, delete_topics
 from tests.sim.clock_steps import ANY_TIMESTAMP
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.connections import Connection, NoResponse
 from tests.sim.control import addresses
 from tests.sim.loop import Process
 from tests.sim.nodes import SimBroker
@@ -136,10 +137,10 @@ class TopicAdmin:
         broker = self._broker()
         if broker is None:
             request = CreateTopics(topics=[NewTopic(name=known.name, configs=dict(configs))])
-            answer = await self._ask_controller(
+            response = await self._ask_controller(
                 self._client.create_topics(request, timeout_s=self._timeout_s())
             )
-            status = None if answer is None else answer.topics[0].status
+            status = None if response is None else response.topics[0].status
         else:
             items = [
                 create_topics.CreatableTopicConfig(key, value) for key, value in configs.items()
@@ -148,8 +149,8 @@ class TopicAdmin:
             message = create_topics.CreateTopicsRequest(
                 [topic], self._timeout_ms(), validate_only=False
             )
-            answer = await self._ask_broker(broker, apis.CREATE_TOPICS, _CREATE_VERSION, message)
-            status = None if answer is None else _status(answer.topics[0])
+            response = await self._ask_broker(broker, apis.CREATE_TOPICS, _CREATE_VERSION, message)
+            status = None if response is None else _status(response.topics[0])
         if status is Status.OK and known.returns_count == returns_count:
             self._world.fail(f"{known} is said to be back, the metadata do not have it")
 
@@ -177,8 +178,8 @@ class TopicAdmin:
 
     async def _snapshot(self, snapshot: TopicSnapshot) -> None:
         self._world.trace("snapshot topic", snapshot.name)
-        answer = await self._fork(snapshot.name, snapshot.topic)
-        if answer is not None and _status(answer) is Status.OK and not snapshot.ends:
+        response = await self._fork(snapshot.name, snapshot.topic)
+        if response is not None and _status(response) is Status.OK and not snapshot.ends:
             self._world.fail(f"{snapshot.name} is said to be there, the metadata do not have it")
 
     async def _restore(self, snapshot: TopicSnapshot, known: "Incarnation | None") -> None:
@@ -189,9 +190,9 @@ class TopicAdmin:
             await self._delete(known)
             if not known.is_gone:
                 return
-        answer = await self._fork(snapshot.topic, snapshot.name)
-        if answer is not None and _status(answer) is Status.OK:
-            made = self._life.incarnations.get(answer.topic_id)
+        response = await self._fork(snapshot.topic, snapshot.name)
+        if response is not None and _status(response) is Status.OK:
+            made = self._life.incarnations.get(response.topic_id)
             if made is None or made.origin is not snapshot.origin:
                 self._world.fail(f"{snapshot.name} is said to be restored, there is {made}")
 
@@ -204,7 +205,7 @@ class TopicAdmin:
             await self._ask_broker(broker, apis.DELETE_TOPICS, _DELETE_VERSION, message)
 
     async def _fork(self, name: str, source: str) -> Any:
-        """Ask a broker for a fork. Return its answer for the topic, or None."""
+        """Ask a broker for a fork. Return its response for the topic, or None."""
         if not (serving := self._serving()):
             await asyncio.sleep(0.1)
             return None
@@ -215,8 +216,8 @@ class TopicAdmin:
         )
         broker = self._kinds.choice(serving)
         # A fork waits until its source is uploaded.
-        answer = await self._ask_broker(broker, apis.CREATE_TOPICS, _CREATE_VERSION, message, 10)
-        return None if answer is None else answer.topics[0]
+        response = await self._ask_broker(broker, apis.CREATE_TOPICS, _CREATE_VERSION, message, 10)
+        return None if response is None else response.topics[0]
 
     # --- create -----------------------------------------------------------------------------------
 
@@ -233,13 +234,13 @@ class TopicAdmin:
             request = CreateTopics(
                 topics=[NewTopic(name=name, partitions=count, configs=dict(configs))]
             )
-            answer = await self._ask_controller(
+            response = await self._ask_controller(
                 self._client.create_topics(request, timeout_s=self._timeout_s())
             )
             status, topic_id = (
                 (None, None)
-                if answer is None
-                else (answer.topics[0].status, answer.topics[0].topic_id)
+                if response is None
+                else (response.topics[0].status, response.topics[0].topic_id)
             )
         else:
             items = [
@@ -249,11 +250,11 @@ class TopicAdmin:
             message = create_topics.CreateTopicsRequest(
                 [topic], self._timeout_ms(), validate_only=False
             )
-            answer = await self._ask_broker(broker, apis.CREATE_TOPICS, _CREATE_VERSION, message)
+            response = await self._ask_broker(broker, apis.CREATE_TOPICS, _CREATE_VERSION, message)
             status, topic_id = (
                 (None, None)
-                if answer is None
-                else (_status(answer.topics[0]), answer.topics[0].topic_id)
+                if response is None
+                else (_status(response.topics[0]), response.topics[0].topic_id)
             )
         if status is Status.OK:
             found = (
@@ -279,21 +280,21 @@ class TopicAdmin:
         broker = self._broker()
         if broker is None:
             request = DeleteTopics(topic_ids=[known.topic_id])
-            answer = await self._ask_controller(
+            response = await self._ask_controller(
                 self._client.delete_topics(request, timeout_s=self._timeout_s())
             )
-            status = None if answer is None else answer.items[0].status
+            status = None if response is None else response.items[0].status
         else:
             state = delete_topics.DeleteTopicState(None, known.topic_id)
             message = delete_topics.DeleteTopicsRequest(
                 topics=[state], timeout_ms=self._timeout_ms()
             )
-            answer = await self._ask_broker(broker, apis.DELETE_TOPICS, _DELETE_VERSION, message)
-            status = None if answer is None else _status(answer.responses[0])
+            response = await self._ask_broker(broker, apis.DELETE_TOPICS, _DELETE_VERSION, message)
+            status = None if response is None else _status(response.responses[0])
         is_back = known.returns_count != returns_count
         if status in (Status.OK, Status.UNKNOWN_TOPIC) and not known.is_gone and not is_back:
             self._world.fail(
-                f"the deletion of {known} is answered with {status}, the metadata have it"
+                f"the deletion of {known} returns {status}, but the metadata contain it"
             )
         if (
             status is Status.OK
@@ -334,17 +335,19 @@ class TopicAdmin:
             request = CreatePartitions(
                 topics=[NewPartitions(name=known.name, total=total)], validate_only=is_trial
             )
-            answer = await self._ask_controller(
+            response = await self._ask_controller(
                 self._client.create_partitions(request, timeout_s=self._timeout_s())
             )
-            status = None if answer is None else answer.items[0].status
+            status = None if response is None else response.items[0].status
         else:
             topic = create_partitions.CreatePartitionsTopic(known.name, total, None)
             message = create_partitions.CreatePartitionsRequest(
                 [topic], self._timeout_ms(), is_trial
             )
-            answer = await self._ask_broker(broker, apis.CREATE_PARTITIONS, _GROW_VERSION, message)
-            status = None if answer is None else _status(answer.results[0])
+            response = await self._ask_broker(
+                broker, apis.CREATE_PARTITIONS, _GROW_VERSION, message
+            )
+            status = None if response is None else _status(response.results[0])
         wanted = before if is_trial else total
         if (
             status in (Status.OK, Status.INVALID_PARTITIONS)
@@ -358,7 +361,7 @@ class TopicAdmin:
         if status is Status.OK and before >= total and not known.is_gone:
             self._world.fail(
                 f"{known} had {before} partitions when it was asked to have {total}, which is"
-                " answered with OK"
+                " returned OK"
             )
 
     # --- asking -----------------------------------------------------------------------------------
@@ -386,7 +389,7 @@ class TopicAdmin:
         try:
             return await work
         except (TimeoutError, ControllerError) as error:
-            self._world.trace("no answer", type(error).__name__)
+            self._world.trace("no response", type(error).__name__)
             await asyncio.sleep(0.1)
             return None
 
@@ -398,7 +401,7 @@ class TopicAdmin:
             return await Connection(self._world, broker).send_request(
                 api, version, message, patience_s or self._timeout_s() * 2
             )
-        except Unanswered:
+        except NoResponse:
             await asyncio.sleep(0.1)
             return None
 

@@ -21,7 +21,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import fetch
 from tests.sim.checkers import Checker, Part
 from tests.sim.clients import RETRIED, may_lag, settle
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.connections import Connection, NoResponse
 from tests.sim.leaks import LEAKING
 from tests.sim.nodes import SimBroker, batches_of, produce_request
 from tests.sim.places import PREFIX, SEPARATOR, place_of
@@ -324,7 +324,7 @@ class _Writer:
     async def _attempt(self, broker: SimBroker, place: Part, part: Part, batch: _Batch) -> bool:
         """Send the batch once. Return True if it is acknowledged in this incarnation."""
         world = self._world
-        answer: asyncio.Future[tuple[Part, Any]] = world.loop.create_future()
+        response: asyncio.Future[tuple[Part, Any]] = world.loop.create_future()
         timeout_ms = int(self._timeout_s * 1_000)
 
         def arrive() -> None:
@@ -334,11 +334,11 @@ class _Writer:
             data, identities = batch.encode(there[0].partition(SEPARATOR)[2], world.now_ms())
             world.checker.sent(there, identities)
 
-            def answered(results: dict[Part, Any]) -> None:
+            def respond(results: dict[Part, Any]) -> None:
                 if not world.network.chance():
-                    world.later(world.network.delay_s(), settle, answer, (there, results[part]))
+                    world.later(world.network.delay_s(), settle, response, (there, results[part]))
 
-            broker.produce(produce_request({part: data}, timeout_ms), {part: identities}, answered)
+            broker.produce(produce_request({part: data}, timeout_ms), {part: identities}, respond)
 
         copies = [0.0, self._rng.uniform(0, 5)] if world.network.chance(0.3) else [0.0]
         if not world.network.chance():
@@ -346,7 +346,7 @@ class _Writer:
                 world.later(delay_s + world.network.delay_s(), broker.deliver, arrive)
         try:
             async with asyncio.timeout(10 if world.calm else self._timeout_s):
-                there, item = await answer
+                there, item = await response
         except TimeoutError:
             return False
         return self._is_settled(broker, place, there, part, item)
@@ -451,12 +451,12 @@ class _Reader:
         was_gone = known.is_gone and broker.image.topics.by_id(known.topic_id) is None
         returns_count = known.returns_count
         try:
-            answer = await Connection(self._world, broker).send_request(
+            response = await Connection(self._world, broker).send_request(
                 apis.FETCH, _FETCH_BY_ID_VERSION, request, 3
             )
-        except Unanswered:
+        except NoResponse:
             return
-        for topic in answer.responses:
+        for topic in response.responses:
             for item in topic.partitions:
                 stays_gone = was_gone and known.returns_count == returns_count
                 if stays_gone and item.error_code == ErrorCode.NONE:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import offset_commit, offset_fetch
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.groups import RETRIED, Asker
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _NOT_KNOWN_YET: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class TopicOffsets(Asker):
-    """One client, which repeats each request until it is answered."""
+    """One client, which repeats each request until it gets a response."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world, SimpleNamespace(name=_GROUP), _GROUP)
@@ -45,14 +45,14 @@ class TopicOffsets(Asker):
         topic = offset_commit.OffsetCommitRequestTopic(name=name, partitions=[part])
         request = offset_commit.OffsetCommitRequest(_GROUP, topics=[topic])
         while True:
-            with contextlib.suppress(Unanswered):
-                answer = await self.send_request(
+            with contextlib.suppress(NoResponse):
+                response = await self.send_request(
                     apis.OFFSET_COMMIT,
                     _COMMIT_VERSION,
                     request,
-                    lambda answer: int(answer.topics[0].partitions[0].error_code),
+                    lambda response: int(response.topics[0].partitions[0].error_code),
                 )
-                code = ErrorCode(answer.topics[0].partitions[0].error_code)
+                code = ErrorCode(response.topics[0].partitions[0].error_code)
                 if code is ErrorCode.NONE:
                     return self._last
                 if code not in RETRIED | {_NOT_KNOWN_YET}:
@@ -64,13 +64,13 @@ class TopicOffsets(Asker):
         group = offset_fetch.OffsetFetchRequestGroup(_GROUP, topics=[topic])
         request = offset_fetch.OffsetFetchRequest(groups=[group])
         while True:
-            with contextlib.suppress(Unanswered):
-                answer = await self.send_request(
+            with contextlib.suppress(NoResponse):
+                response = await self.send_request(
                     apis.OFFSET_FETCH,
                     _FETCH_VERSION,
                     request,
-                    lambda answer: int(answer.groups[0].error_code),
+                    lambda response: int(response.groups[0].error_code),
                 )
-                if not answer.groups[0].error_code:
-                    return int(answer.groups[0].topics[0].partitions[0].committed_offset)
+                if not response.groups[0].error_code:
+                    return int(response.groups[0].topics[0].partitions[0].committed_offset)
             await asyncio.sleep(0.05)

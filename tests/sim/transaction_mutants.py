@@ -28,7 +28,7 @@ from penstock.protocol.error_codes import ErrorCode
 Patch = tuple[Any, str, Any]
 
 
-def _end_answered_before_it_is_durable() -> list[Patch]:
+def _end_acknowledged_before_it_is_durable() -> list[Patch]:
     real = TransactionStates.persist
 
     async def persist(
@@ -38,7 +38,7 @@ def _end_answered_before_it_is_durable() -> list[Patch]:
             return await real(self, state, transaction, wanted)
         self.append(state, transaction, wanted, lambda _: None)
         await asyncio.sleep(0)
-        return wanted.answer
+        return wanted.response
 
     return [(TransactionStates, "persist", persist)]
 
@@ -158,10 +158,10 @@ def _markers_sent_before_the_decision_is_durable() -> list[Patch]:
         state: Any,
         transaction: Transaction,
         persist: Any,
-        answer: Any,
+        response: Any,
     ) -> None:
         metadata, serial = persist.metadata, self._log.end_offset(state.index)
-        real(self, state, transaction, persist, answer)
+        real(self, state, transaction, persist, response)
         if metadata.state in PREPARED:
             early = Marker(
                 metadata.producer_id,
@@ -191,7 +191,7 @@ def _epoch_kept_by_the_end() -> list[Patch]:
 
 
 def _appended_before_the_coordinator_knows() -> list[Patch]:
-    """The leader asks the coordinator, and does not wait for the answer."""
+    """The leader asks the coordinator, and does not wait for the response."""
     real = verification.send_request
 
     def send_request(
@@ -259,7 +259,7 @@ def _partitions_elsewhere_get_no_marker() -> list[Patch]:
 
 
 TRANSACTION_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
-    "end_answered_before_it_is_durable": _end_answered_before_it_is_durable,
+    "end_acknowledged_before_it_is_durable": _end_acknowledged_before_it_is_durable,
     "complete_before_the_markers": _complete_before_the_markers,
     "refused_markers_count": _refused_markers_count,
     "decided_transactions_not_resumed": _decided_transactions_not_resumed,

@@ -26,7 +26,7 @@ from penstock.protocol.gen import (
 )
 from penstock.protocol.gen import txn_offset_commit as offset_commit
 from tests.sim.checkers import Part
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.connections import Connection, NoResponse
 from tests.sim.ledger import Entry, Fate, Ledger
 from tests.sim.nodes import SimBroker, produce_request
 
@@ -76,8 +76,8 @@ class Application:
         self.timeout_ms = self.rng.choice((2_000, 6_000, 20_000))
         self.inits_count = 0
         """Requests for an epoch that were sent."""
-        self.answered_inits_count = 0
-        """Requests without an answer may be carried out at any time."""
+        self.completed_inits_count = 0
+        """Requests without a response may be carried out at any time."""
         self._instances_count = 0
 
     @property
@@ -132,7 +132,7 @@ class Instance:
     pauses_s: tuple[float, ...] = (0, 0, 0.3)
     """Before the end of a transaction."""
     timeouts_s: tuple[float, ...] = (2.0, 3.0, 5.0)
-    """For an answer; one instance has one of them."""
+    """Response timeout; one instance has one of them."""
     renewed_share = 0.1
     """The share of transactions after which it requests another epoch."""
     is_mortal = True
@@ -181,7 +181,7 @@ class Instance:
 
     async def _take_epoch(self, expected: Identity) -> int:
         """Request an epoch. Return the number of transactions that had begun by then. expected: its
-        epoch, which any other instance may fence until there is an answer.
+        epoch, which any other instance may fence until a response arrives.
         """
         application, begun_before, inits_before = self._application, 0, 0
         request = init_producer_id.InitProducerIdRequest(
@@ -195,7 +195,7 @@ class Instance:
             nonlocal begun_before, inits_before
             begun_before = self._ledger.count
             application.inits_count += 1
-            inits_before = application.answered_inits_count + 1
+            inits_before = application.completed_inits_count + 1
             if expected == Identity():
                 self._inits_before = inits_before
 
@@ -412,24 +412,24 @@ class Instance:
         self, broker: SimBroker, body: bytes, part: Part, values: list[bytes]
     ) -> ErrorCode | None:
         world, rng = self._world, self._rng
-        answer: asyncio.Future[ErrorCode] = world.loop.create_future()
+        response: asyncio.Future[ErrorCode] = world.loop.create_future()
 
-        def answered(results: dict[Part, Any]) -> None:
+        def respond(results: dict[Part, Any]) -> None:
             code = ErrorCode(results[part].error_code)
             if not world.network.chance():
                 world.later(
-                    world.network.delay_s(), lambda: answer.done() or answer.set_result(code)
+                    world.network.delay_s(), lambda: response.done() or response.set_result(code)
                 )
 
         for _ in range(1 + (rng.random() < 0.2)):
             delay_s = world.network.delay_s() + rng.choice((0, 0, 3))
             version = _PRODUCE_VERSION[self._version]
             world.later(
-                delay_s, broker.deliver, broker.produce, body, {part: values}, answered, version
+                delay_s, broker.deliver, broker.produce, body, {part: values}, respond, version
             )
         with suppress(TimeoutError):
             async with asyncio.timeout(_PRODUCE_WAIT_S):
-                return await answer
+                return await response
         return None
 
     # --- coordinators -----------------------------------------------------------------------------
@@ -443,18 +443,18 @@ class Instance:
         code_of: Callable[[Any], int],
         sending: Callable[[], None] | None = None,
     ) -> Any:
-        """Repeat until there is an answer without an error, and return it. Raises Fenced."""
+        """Repeat until a response has no error, and return it. Raises Fenced."""
         while True:
             try:
                 connection = await self._coordinator(kind)
                 if sending is not None:
                     sending()
                 response = await connection.send_request(api, version, request, self._timeout_s)
-            except Unanswered:
+            except NoResponse:
                 self._coordinators.pop(kind, None)
                 await asyncio.sleep(self._rng.uniform(0.02, 0.2))
                 continue
-            self._application.answered_inits_count += api is apis.INIT_PRODUCER_ID
+            self._application.completed_inits_count += api is apis.INIT_PRODUCER_ID
             code = ErrorCode(code_of(response))
             self._world.trace("told", self._name, api.name, code.name)
             if code is ErrorCode.NONE:
@@ -472,7 +472,7 @@ class Instance:
             self._world.fail(f"{self._name} asks in order for {api_name} and is told {code.name}")
 
     async def _coordinator(self, kind: int) -> Connection:
-        """Raises Unanswered."""
+        """Raises NoResponse."""
         known = self._coordinators.get(kind)
         if known is not None and not known.is_broken:
             return known
@@ -487,10 +487,10 @@ class Instance:
             apis.FIND_COORDINATOR, 4, request, self._timeout_s
         )
         if not response.coordinators or response.coordinators[0].error_code:
-            raise Unanswered
+            raise NoResponse
         found = world.brokers.get(response.coordinators[0].node_id)
         if found is None:
-            raise Unanswered
+            raise NoResponse
         self._coordinators[kind] = world.connect(found)
         return self._coordinators[kind]
 

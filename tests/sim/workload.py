@@ -75,11 +75,11 @@ class Workload:
         self._tasks += [self._world.loop.create_task(work) for work in works]
 
     async def end(self) -> None:
-        """Stop all clients, and wait until they got their answers."""
+        """Stop all clients, and wait for their pending responses."""
         self._stop.set()
         # A fork waits until its source is uploaded, which takes long with the smallest limits.
         await self._world.within(
-            "clients got no answer",
+            "clients got no response",
             asyncio.gather(*self._tasks),
             patience=1 if self._world.forks is None else 2,
         )

@@ -49,7 +49,7 @@ class Dying(rewrite.ControllerRewrites):
     async def commit(self, stream_id, exchanges):
         if where == "before the commit":
             die()
-        answer = await super().commit(stream_id, exchanges)
+        response = await super().commit(stream_id, exchanges)
         die()
 
 where, sys.argv[1:] = sys.argv[1], sys.argv[2:]
@@ -131,7 +131,7 @@ def compacting(
     )
 
 
-def answer(process: "subprocess.Popen[str]", code: int = 0) -> str:
+def output_of(process: "subprocess.Popen[str]", code: int = 0) -> str:
     with process:
         try:
             out, err = process.communicate(timeout=300)
@@ -215,7 +215,7 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
     await asyncio.to_thread(wait_until, lambda: layout(cluster, topic).ends == ends)
     before = await asyncio.to_thread(layout, cluster, topic)
     await asyncio.to_thread(
-        answer, compacting(cluster, topic, "--ttl", "4", where=where), -signal.SIGKILL
+        output_of, compacting(cluster, topic, "--ttl", "4", where=where), -signal.SIGKILL
     )
     assert not await asyncio.to_thread(is_clean, cluster), (
         "the killed job must leave objects to delete"
@@ -223,7 +223,7 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
     check(load, await read_back(cluster.bootstrap, topic, PARTITIONS))
     await asyncio.to_thread(wait_until, lambda: is_clean(cluster))
     check(load, await asyncio.to_thread(scanned, cluster, topic))
-    told = await asyncio.to_thread(answer, compacting(cluster, topic))
+    told = await asyncio.to_thread(output_of, compacting(cluster, topic))
     assert "became" in told
     after = await asyncio.to_thread(layout, cluster, topic)
     assert (after.objects, after.ends, after.size_bytes) == (
@@ -244,7 +244,7 @@ async def test_two_compactions_at_once_lose_nothing(cluster: HurriedCluster) -> 
         processes = [
             compacting(cluster, "twice", "--json", "--ttl", "60", *engine) for engine in engines
         ]
-        reports = [json.loads(await asyncio.to_thread(answer, process)) for process in processes]
+        reports = [json.loads(await asyncio.to_thread(output_of, process)) for process in processes]
     assert all(report["unresolved"] == 0 for report in reports)
     assert sum(
         item["objects_written"] for report in reports for item in report["partitions"]
@@ -257,17 +257,17 @@ async def test_two_compactions_at_once_lose_nothing(cluster: HurriedCluster) -> 
 def test_a_plan_changes_nothing_and_errors_state_what_to_do(cluster: HurriedCluster) -> None:
     create(cluster, "idle")
     wait_until(lambda: layout(cluster, "idle").ends == dict.fromkeys(PARTITIONS, 0))
-    plan = json.loads(answer(compacting(cluster, "idle", "--dry-run", "--json")))
+    plan = json.loads(output_of(compacting(cluster, "idle", "--dry-run", "--json")))
     empty = {"objects": 0, "size_bytes": 0, "sources": 0, "rewritten_bytes": 0, "new_objects": 0}
     assert plan["partitions"] == [{"partition": partition} | empty for partition in PARTITIONS]
-    assert answer(compacting(cluster, "idle")) == "idle: nothing to rewrite in 2 partitions\n"
-    assert "error: --engine 'flink': choose one of local, spark" in answer(
+    assert output_of(compacting(cluster, "idle")) == "idle: nothing to rewrite in 2 partitions\n"
+    assert "error: --engine 'flink': choose one of local, spark" in output_of(
         compacting(cluster, "idle", "--engine", "flink"), 2
     )
-    assert "error: --target-mib 0 is not allowed: 1 to 1024" in answer(
+    assert "error: --target-mib 0 is not allowed: 1 to 1024" in output_of(
         compacting(cluster, "idle", "--target-mib", "0"), 2
     )
-    assert "nowhere" in answer(compacting(cluster, "nowhere"), 1)
+    assert "nowhere" in output_of(compacting(cluster, "nowhere"), 1)
 
 
 def test_a_log_is_compacted_by_key_in_spark(spark: SparkSession, cluster: HurriedCluster) -> None:

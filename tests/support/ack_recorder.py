@@ -198,10 +198,10 @@ class AioLoad(Load):
     async def _produce(self, producer: Any, partition: int) -> None:
         while not self._stopping.is_set():
             number = self.sent[partition]
-            answer = await producer.send_and_wait(
+            response = await producer.send_and_wait(
                 self._topic, self._next_value(partition), partition=partition
             )
-            self.acks[partition].append((number, answer.offset))
+            self.acks[partition].append((number, response.offset))
             await asyncio.sleep(0.002)  # a pace, not a wait: leaves the event loop to the others
 
 

@@ -49,9 +49,9 @@ _RECORDED: Final = Path(__file__).with_name("kafka_acl_matrix.json")
 NAMES: Final = frozenset({*TOPICS, *GROUPS, *IDS})
 AS_IT_IS: Final = "as it is"
 CLOSED: Final = "closed"
-SILENT: Final = "no answer"
+SILENT: Final = "no response"
 _TIMEOUT_S: Final = 5.0
-"""Far beyond the time in which a broker answers."""
+"""Far longer than a broker takes to respond."""
 MATRIX_RIGHTS: Final[Mapping[str, Sequence[Creation]]] = {
     "nothing": [],
     **{name: RIGHTS[name] for name in ("describe", "read", "write", "configs", "alter")},
@@ -163,11 +163,11 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
     return field.default
 
 
-# --- answers --------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 
-def outcome(answer: Any) -> str:
-    """Return the errors of an answer, by the part that has them, and which names it shows."""
+def outcome(response: Any) -> str:
+    """Return the errors in a response by element, and the names it shows."""
     codes: set[str] = set()
     names: set[str] = set()
 
@@ -186,7 +186,7 @@ def outcome(answer: Any) -> str:
         elif value in NAMES:
             names.add(value)
 
-    look(answer, "")
+    look(response, "")
     return " ".join([*sorted(codes), *(["|", *sorted(names)] if names else [])])
 
 
@@ -251,7 +251,7 @@ def matrix(address: str) -> Matrix:
 _PARTS: Final = r"\.(partition_data|partitions|partition_indexes) empty"
 _KAFKA_FAILS: Final = "Kafka fails internally; Penstock refuses the request"
 _BROKERS_READ: Final = "brokers of Penstock ask each other with ClusterAction"
-_LEFT_OUT: Final = "a topic without partitions is in one of the answers only"
+_LEFT_OUT: Final = "a topic without partitions is in one of the responses only"
 REASONS: Final[Sequence[tuple[str, str, str]]] = (
     (rf"(Produce|ListOffsets|OffsetCommit) .*{_PARTS}", "", _LEFT_OUT),
     (rf"(AddPartitionsToTxn|WriteTxnMarkers|AlterReplicaLogDirs) .*{_PARTS}", "", _LEFT_OUT),
@@ -259,9 +259,9 @@ REASONS: Final[Sequence[tuple[str, str, str]]] = (
     (r"Metadata v1[23] .*(name|topic_id) null", "", _KAFKA_FAILS),
     (r"(ListOffsets|OffsetFetch|DescribeProducers) ", "cluster", _BROKERS_READ),
     (r"(ListGroups|ShareGroupDescribe) ", "cluster", _BROKERS_READ),
-    (r"AddPartitionsToTxn .*transactions empty", "cluster", "Kafka never answers"),
+    (r"AddPartitionsToTxn .*transactions empty", "cluster", "Kafka never responds"),
     (r"CreateDelegationToken .*owner_principal_type null", "", _KAFKA_FAILS),
-    (r"DescribeUserScramCredentials .*users null", "", "Kafka never answers"),
+    (r"DescribeUserScramCredentials .*users null", "", "Kafka never responds"),
     (r"DescribeUserScramCredentials ", "", "Kafka's refusal names a user without a name"),
     (r"DescribeProducers .*name empty", "", "Kafka checks the name first; both refuse it"),
     (r"(GetTelemetrySubscriptions|PushTelemetry) ", "", "this cluster takes no client metrics"),
@@ -285,7 +285,7 @@ def _is_about(start: str, whose: str, row: str, rights: str) -> bool:
 
 
 def recorded() -> Matrix:
-    """Return what Kafka 4.2 answers. One outcome stands for all rights."""
+    """Return the responses of Kafka 4.2. A single outcome applies to all rights."""
     found = json.loads(_RECORDED.read_text())
     return {
         row: dict.fromkeys(MATRIX_RIGHTS, cell) if isinstance(cell, str) else cell

@@ -1,7 +1,7 @@
 """The same requests under sets of ACLs, with responses that can be compared with Apache Kafka.
 
 All clients are User:ANONYMOUS, distinguished by host: the administrator is 127.0.0.1, the client
-127.0.0.2. `kafka_acl_answers.json` contains the responses of Kafka 4.2; `python -m
+127.0.0.2. `kafka_acl_responses.json` contains the responses of Kafka 4.2; `python -m
 tests.support.acl_rights` renews it.
 """
 
@@ -39,7 +39,7 @@ from tests.support.cluster import Cluster, NodeTls
 from tests.support.host_client import ADMIN_HOST, CLIENT_HOST, HostClient
 from tests.support.waiting import wait_until
 
-_RECORDED: Final = Path(__file__).with_name("kafka_acl_answers.json")
+_RECORDED: Final = Path(__file__).with_name("kafka_acl_responses.json")
 REGEX_REFRESH_INTERVAL_MS: Final = 10_000
 """Kafka does not allow less."""
 
@@ -77,7 +77,7 @@ OTHER_REASONS = {
     "log dirs": "one log dir, with what the broker leads",
     "quorum": "the controller is another process",
 }
-"""Questions whose answers differ also without ACLs; compared while they are refused."""
+"""Requests whose responses differ even without ACLs; compared only when refused."""
 NEVER_COMPARED = {"credentials": "Kafka's refusal names a user without a name"}
 DELETING = frozenset({"all but describe"})
 OF_DELETED_TOPICS = {
@@ -155,8 +155,8 @@ def admit_administrator(address: str) -> None:
 
 def create(address: str, acls: Sequence[Creation]) -> None:
     with HostClient(address, ADMIN_HOST) as admin:
-        answer = admin.send_request(apis.CREATE_ACLS, create_acls.CreateAclsRequest(acls))
-    assert {result["error_code"] for result in answer["results"]} <= {0}, answer
+        response = admin.send_request(apis.CREATE_ACLS, create_acls.CreateAclsRequest(acls))
+    assert {result["error_code"] for result in response["results"]} <= {0}, response
 
 
 def set_rights(address: str, acls: Sequence[Creation]) -> None:
@@ -170,13 +170,13 @@ def set_rights(address: str, acls: Sequence[Creation]) -> None:
 
     def is_followed() -> bool:
         with HostClient(address, ADMIN_HOST) as admin:
-            answer = admin.send_request(apis.DESCRIBE_ACLS, everything())
+            response = admin.send_request(apis.DESCRIBE_ACLS, everything())
         found = {
             (
                 *(resource[key] for key in ("resource_type", "resource_name", "pattern_type")),
                 *(acl[key] for key in ("operation", "permission_type")),
             )
-            for resource in answer["resources"]
+            for resource in response["resources"]
             for acl in resource["acls"]
             if acl["host"] == CLIENT_HOST
         }
@@ -204,8 +204,8 @@ def prepare(address: str) -> dict[str, UUID]:
             admin.send_request(apis.FIND_COORDINATOR, request)
         wait_until(lambda: has_producer_ids(admin))
         topics = [metadata.MetadataRequestTopic(name=name) for name in (SEEN, HIDDEN)]
-        answer = admin.send_request(apis.METADATA, metadata.MetadataRequest(topics), 12)
-    return {topic["name"]: UUID(str(topic["topic_id"])) for topic in answer["topics"]}
+        response = admin.send_request(apis.METADATA, metadata.MetadataRequest(topics), 12)
+    return {topic["name"]: UUID(str(topic["topic_id"])) for topic in response["topics"]}
 
 
 def has_producer_ids(client: HostClient) -> bool:
@@ -258,50 +258,50 @@ async def cluster_with_acls(directory: Path) -> AsyncIterator[Cluster]:
 
 
 def recorded() -> dict[str, ResponseSet]:
-    """Return what Kafka 4.2 answers."""
+    """Return the responses of Kafka 4.2."""
     found: dict[str, ResponseSet] = json.loads(_RECORDED.read_text())
     return found
 
 
 def differences(expected: dict[str, ResponseSet], given: dict[str, ResponseSet]) -> list[str]:
-    """Return a text for each question whose answers differ."""
-    assert {rights: set(answers) for rights, answers in expected.items()} == {
-        rights: set(answers) for rights, answers in given.items()
-    }, "the questions differ: record the answers again"
+    """Return a text for each request whose responses differ."""
+    assert {rights: set(responses) for rights, responses in expected.items()} == {
+        rights: set(responses) for rights, responses in given.items()
+    }, "the requests differ: record the responses again"
     return [
-        f"{rights}: {name}\n  expected {expected[rights][name]}\n  given    {answer}"
-        for rights, answers in given.items()
-        for name, answer in answers.items()
-        if expected[rights][name] != answer
+        f"{rights}: {name}\n  expected {expected[rights][name]}\n  given    {response}"
+        for rights, responses in given.items()
+        for name, response in responses.items()
+        if expected[rights][name] != response
     ]
 
 
-def answers_under_all_rights(address: str) -> dict[str, ResponseSet]:
-    """Return the answers that are compared, by rights and question."""
+def responses_under_all_rights(address: str) -> dict[str, ResponseSet]:
+    """Return the compared responses, by rights and request."""
     ids = prepare(address)
     found: dict[str, ResponseSet] = {}
     for rights, acls in RIGHTS.items():
         set_rights(address, acls)
-        answers = _answers(address, ids)
-        found[rights] = {name: answers[name] for name in answers if is_compared(rights, name)}
+        responses = _responses(address, ids)
+        found[rights] = {name: responses[name] for name in responses if is_compared(rights, name)}
     as_recorded: dict[str, ResponseSet] = json.loads(json.dumps(found, default=str))
     return as_recorded
 
 
-def _answers(address: str, ids: dict[str, UUID]) -> ResponseSet:
-    """Return the answers to all questions, each on a connection of its own."""
-    answers: ResponseSet = {}
+def _responses(address: str, ids: dict[str, UUID]) -> ResponseSet:
+    """Return the responses to all requests, each on a connection of its own."""
+    responses: ResponseSet = {}
     for question in (*questions(ids), *share_state_questions(ids[HIDDEN])):
         with HostClient(address) as client:
-            answer = client.send_request(question.api, question.request, question.version)
-        answers[question.name] = comparable(
-            answer, {str(found): name for name, found in ids.items()}
+            response = client.send_request(question.api, question.request, question.version)
+        responses[question.name] = comparable(
+            response, {str(found): name for name, found in ids.items()}
         )
-    return answers
+    return responses
 
 
 def comparable(value: Any, names: dict[str, str]) -> Any:
-    """Return an answer with names in place of ids, in an order that says nothing."""
+    """Return a response with names in place of ids, in an order that says nothing."""
     if isinstance(value, dict):
         return {
             key: bool(item) if key == "configs" else comparable(item, names)
@@ -331,14 +331,14 @@ def is_compared(rights: str, question: str) -> bool:
 
 
 def main() -> None:
-    """Record what Kafka answers."""
+    """Record the responses of Kafka."""
     with kafka_with_acls() as address:
-        found = answers_under_all_rights(address)
+        found = responses_under_all_rights(address)
     parts = (
         f"{json.dumps(rights)}: {{\n"
-        + ",\n".join(f"{json.dumps(name)}: {json.dumps(answers[name])}" for name in answers)
+        + ",\n".join(f"{json.dumps(name)}: {json.dumps(responses[name])}" for name in responses)
         + "\n}"
-        for rights, answers in found.items()
+        for rights, responses in found.items()
     )
     _RECORDED.write_text("{\n" + ",\n".join(parts) + "\n}\n")
 

@@ -46,7 +46,7 @@ ANOMALIES: Final[Mapping[str, str]] = {
     "nonmonotonic-send": "two writes of one producer lie in the reverse order",
     "int-nonmonotonic-send": "the values of one write lie in the reverse order",
     "stale-read": (
-        "a leader answers an end offset below what was acknowledged more than a lease before it was"
+        "a leader returns an end offset below what was acknowledged more than a lease before it was"
         " asked"
     ),
     "lost-commit": (
@@ -135,7 +135,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """A broker answered that the log ends at `end` (by ListOffsets, or the high watermark of
+    """A broker reported that the log ends at `end` (by ListOffsets, or the high watermark of
     Fetch).
     """
 
@@ -196,7 +196,7 @@ def find_anomalies(
 ) -> list[Anomaly]:
     """Return all anomalies, grouped by name.
 
-    lease_s: how long a leader that is cut off may answer. ends: partitions that were polled with
+    lease_s: how long a leader that is cut off may respond. ends: partitions that were polled with
     read_committed up to this end; below it every committed value must have been polled.
     """
     log = _Log(history, ends or {})
@@ -409,37 +409,37 @@ def _sends(log: _Log) -> Iterator[Anomaly]:
 
 def _stale_reads(history: Iterable[Operation], lease_s: float) -> Iterator[Anomaly]:
     acks: dict[Part, list[tuple[float, int]]] = defaultdict(list)
-    answers: list[Latest] = []
+    responses: list[Latest] = []
     for operation in history:
         if isinstance(operation, Ack):
             acks[operation.part].append((operation.ended_s, operation.offset))
         elif isinstance(operation, Latest):
-            answers.append(operation)
+            responses.append(operation)
     highest = {part: _running_max(sorted(found)) for part, found in acks.items()}
-    for answer in answers:
-        times, offsets = highest.get(answer.part, ([], []))
-        count = bisect_left(times, answer.began_s - lease_s)
-        if count and answer.end <= offsets[count - 1]:
-            first = bisect_left(offsets, answer.end)
+    for response in responses:
+        times, offsets = highest.get(response.part, ([], []))
+        count = bisect_left(times, response.began_s - lease_s)
+        if count and response.end <= offsets[count - 1]:
+            first = bisect_left(offsets, response.end)
             yield Anomaly(
                 "stale-read",
-                f"{answer.process}, asked at {answer.began_s:.3f} s, answered at"
-                f" {answer.ended_s:.3f} s that {_name(answer.part)} ends at {answer.end}; offset"
-                f" {offsets[first]} was acknowledged at {times[first]:.3f} s, the lease is"
+                f"{response.process}, asked at {response.began_s:.3f} s, responded at"
+                f" {response.ended_s:.3f} s that {_name(response.part)} ends at {response.end};"
+                f" offset {offsets[first]} was acknowledged at {times[first]:.3f} s, the lease is"
                 f" {lease_s:g} s",
             )
 
 
 def _lost_commits(history: Iterable[Operation]) -> Iterator[Anomaly]:
-    """Find answers below a commit that was acknowledged before, unless a lower commit may have
-    followed it.
+    """Find fetched offsets below a commit that was acknowledged before, unless a lower commit may
+    have followed it.
     """
     commits: dict[tuple[str, Part], list[Commit]] = defaultdict(list)
-    answers: list[Committed] = []
+    responses: list[Committed] = []
     member_commits: dict[str, list[float]] = defaultdict(list)
     for operation in history:
         if isinstance(operation, Committed):
-            answers.append(operation)
+            responses.append(operation)
         elif isinstance(operation, Commit):
             commits[operation.group, operation.part].append(operation)
             if operation.member and operation.outcome is Outcome.OK:
@@ -464,28 +464,28 @@ def _lost_commits(history: Iterable[Operation]) -> Iterator[Anomaly]:
         )
         for key, found in commits.items()
     }
-    for answer in answers:
-        key = (answer.group, answer.part)
+    for response in responses:
+        key = (response.group, response.part)
         times, offsets = acked.get(key, ([], []))
-        count = bisect_left(times, answer.began_s)
+        count = bisect_left(times, response.began_s)
         if (
             count
-            and answer.offset < offsets[count - 1]
-            and (lost := _lost_commit(answer, commits[key], member_commits)) is not None
+            and response.offset < offsets[count - 1]
+            and (lost := _lost_commit(response, commits[key], member_commits)) is not None
         ):
             yield Anomaly(
                 "lost-commit",
-                f"group {answer.group!r} is at offset {answer.offset} of {_name(answer.part)},"
-                f" asked at {answer.began_s:.3f} s; its commit of {lost.offset} was acknowledged at"
-                f" {lost.ended_s:.3f} s",
+                f"group {response.group!r} is at offset {response.offset} of"
+                f" {_name(response.part)}, asked at {response.began_s:.3f} s; its commit of"
+                f" {lost.offset} was acknowledged at {lost.ended_s:.3f} s",
             )
 
 
 def _lost_commit(
-    answer: Committed, commits: Sequence[Commit], member_commits: Mapping[str, Sequence[float]]
+    response: Committed, commits: Sequence[Commit], member_commits: Mapping[str, Sequence[float]]
 ) -> Commit | None:
-    """Return the first commit above the answer that was acknowledged before the request and that no
-    lower commit can have followed in time.
+    """Return the first commit above the response that was acknowledged before the request and that
+    no lower commit can have followed in time.
 
     member_commits: the starts of the acknowledged commits of each member, in order.
     """
@@ -494,17 +494,17 @@ def _lost_commit(
             _latest_s(commit, member_commits)
             for commit in commits
             if commit.outcome is not Outcome.FAIL
-            and commit.offset <= answer.offset
-            and commit.began_s < answer.ended_s
+            and commit.offset <= response.offset
+            and commit.began_s < response.ended_s
         ),
         default=-inf,
     )
     for commit in commits:
         if (
             commit.outcome is Outcome.OK
-            and commit.offset > answer.offset
+            and commit.offset > response.offset
             and last_s <= commit.began_s
-            and commit.ended_s < answer.began_s
+            and commit.ended_s < response.began_s
         ):
             return commit
     return None
@@ -541,9 +541,9 @@ def _exactly_once(log: _Log) -> Iterator[Anomaly]:
             for consumed in write.consumed:
                 spans[write.group, consumed.part].append((consumed, write))
     committed = {
-        (answer.group, answer.part): answer.offset
-        for answer in log.history
-        if isinstance(answer, Committed)
+        (response.group, response.part): response.offset
+        for response in log.history
+        if isinstance(response, Committed)
     }
     for (group, part), found in spans.items():
         found.sort(key=lambda item: (item[0].first, item[0].end))

@@ -82,7 +82,7 @@ class Apicurio:
             return False
 
     def send_request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Return status and answer."""
+        """Return status and response."""
         request = urllib.request.Request(
             f"{self.url}{path}",
             method=method,
@@ -90,8 +90,8 @@ class Apicurio:
             headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=ASKED_S) as answer:
-                return answer.status, json.load(answer)
+            with urllib.request.urlopen(request, timeout=ASKED_S) as response:
+                return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.load(error)

@@ -37,7 +37,7 @@ class Attacker:
         self._writer.write(data)
 
     async def frame(self) -> bytes | None:
-        """Return the next answer; None once the broker has closed the connection."""
+        """Return the next response; None once the broker has closed the connection."""
         async with asyncio.timeout(TIMEOUT_S):
             try:
                 (size,) = struct.unpack(">i", await self._reader.readexactly(4))
@@ -45,10 +45,10 @@ class Attacker:
             except (asyncio.IncompleteReadError, ConnectionError):
                 return None
 
-    async def answer(
+    async def exchange(
         self, api: apis.ApiSpec, version: int, request: Any, *, client_id: str | None = None
     ) -> bytes | None:
-        """Return the frame of the answer; None if the broker closed the connection instead."""
+        """Return the frame of the response; None if the broker closed the connection instead."""
         encode = CODECS[api.key].encode_request
         self.send(
             framing.encode_request_frame(api, version, 1, encode, request, client_id=client_id)
@@ -58,15 +58,15 @@ class Attacker:
     async def send_request(
         self, api: apis.ApiSpec, version: int, request: Any, *, client_id: str | None = None
     ) -> Any:
-        frame = await self.answer(api, version, request, client_id=client_id)
-        assert frame is not None, f"{api.name} was not answered"
+        frame = await self.exchange(api, version, request, client_id=client_id)
+        assert frame is not None, f"{api.name} got no response"
         _, at = framing.parse_response_header(api, version, frame)
         return framing.decode_body(
             CODECS[api.key].decode_response, frame, at, version, MAX_ELEMENTS_COUNT
         )
 
     async def produce(self, topic: str, batch: bytes | bytearray) -> Any:
-        """Return the answer for partition 0."""
+        """Return the response for partition 0."""
         data = produce.TopicProduceData(
             name=topic, partition_data=[produce.PartitionProduceData(0, bytes(batch))]
         )
@@ -76,14 +76,14 @@ class Attacker:
         )
 
     async def log_in(self, mechanism: str, *tokens: bytes) -> Any:
-        """Send a handshake and these tokens. Return the answer to the last one."""
+        """Send a handshake and these tokens. Return the response to the last one."""
         await self.send_request(
             apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest(mechanism)
         )
-        answer = None
+        exchange = None
         for token in tokens:
-            answer = await self.token(token)
-        return answer
+            exchange = await self.token(token)
+        return exchange
 
     async def token(self, token: bytes) -> Any:
         request = sasl_authenticate.SaslAuthenticateRequest(token)

@@ -142,8 +142,10 @@ def store(
                 30_000,
                 [produce.TopicProduceData(name=topic, partition_data=data)],
             )
-            answer = client.send_request(apis.PRODUCE, request, produce.ProduceResponse, version=9)
-            (part,) = answer.responses[0].partition_responses
+            response = client.send_request(
+                apis.PRODUCE, request, produce.ProduceResponse, version=9
+            )
+            (part,) = response.responses[0].partition_responses
             assert not part.error_code, (part.error_code, part.error_message)
     finally:
         client.close()

@@ -128,7 +128,7 @@ class ChartCluster:
 
     def start_all(self) -> None:
         """Start all pods. The S3 server is first: the others retry with growing pauses until it
-        answers.
+        responses.
         """
         for kind in ("Deployment", "StatefulSet"):
             for workload in of_kind(self._objects, kind):
@@ -185,7 +185,7 @@ class ChartCluster:
             raise
 
     def probe(self, pod: str, which: str) -> tuple[int, str]:
-        """Return status and text of a probe; the status is 0 if nothing answers."""
+        """Return status and text of a probe; the status is 0 without a response."""
         container = self.running[pod].container
         requested = container[f"{which}Probe"]["httpGet"]
         port = next(
@@ -194,8 +194,8 @@ class ChartCluster:
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.port(pod, port)}{requested['path']}", timeout=PATIENCE_S
-            ) as answer:
-                return int(answer.status), answer.read().decode()
+            ) as response:
+                return int(response.status), response.read().decode()
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()

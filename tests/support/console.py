@@ -22,7 +22,7 @@ _RESPONSE_S = PATIENCE_S
 """A machine with a load of 20 may need 30 s for an SQL statement."""
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """headers: by lower-case name."""
 
     status: int
@@ -49,15 +49,15 @@ class Visitor:
         self.url = url
         self.cookies: dict[str, str] = {}
 
-    def get(self, path: str, **headers: str) -> Answer:
+    def get(self, path: str, **headers: str) -> Response:
         """Return a page; ask again for one that takes long, as the skeleton says."""
         return wait_until(lambda: self._whole(path, headers), _PAGE_S)
 
-    def first(self, path: str) -> Answer:
+    def first(self, path: str) -> Response:
         """Return what the console responds first, perhaps a skeleton."""
         return self._send_request("GET", path, b"", {})
 
-    def _whole(self, path: str, headers: Mapping[str, str]) -> Answer | None:
+    def _whole(self, path: str, headers: Mapping[str, str]) -> Response | None:
         found = self._send_request("GET", path, b"", headers)
         return None if "data-pending" in found.text else found
 
@@ -70,7 +70,7 @@ class Visitor:
         connection.request("POST", parts.path + path, body, {"Cookie": cookies, "Origin": origin})
         return connection
 
-    def post(self, path: str, fields: Mapping[str, str], **headers: str) -> Answer:
+    def post(self, path: str, fields: Mapping[str, str], **headers: str) -> Response:
         """Send a form, as from a page of the console."""
         given = {
             "Origin": self.url.removesuffix(urlsplit(self.url).path),
@@ -81,7 +81,7 @@ class Visitor:
 
     def _send_request(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
-    ) -> Answer:
+    ) -> Response:
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(parts.netloc, timeout=_RESPONSE_S)
         cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
@@ -95,7 +95,7 @@ class Visitor:
             name, _, value = line.partition(";")[0].partition("=")
             self.cookies[name] = value.strip('"')
         found = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, found, text)
+        return Response(response.status, found, text)
 
 
 class ConsoleProcess:

@@ -14,10 +14,10 @@ SET, DELETE = 0, 1
 
 
 def send_request(address: str, api: ApiSpec, request: object) -> Any:
-    """Return the answer as dictionaries and lists."""
+    """Return the response as dictionaries and lists."""
     with WireClient(address) as client:
-        answer = client.send_request(api, request, object)
-    return msgspec.to_builtins(answer)
+        response = client.send_request(api, request, object)
+    return msgspec.to_builtins(response)
 
 
 def alter_configs(

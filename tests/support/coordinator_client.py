@@ -24,16 +24,16 @@ class CoordinatorClient:
         self.group = group
 
     def send_request(self, api: ApiSpec, request: object, code_of: Any) -> Any:
-        """Return the answer of the coordinator. code_of: returns the error code of an answer."""
+        """Return the response of the coordinator. code_of: returns the error code of a response."""
         end_s = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                answer = self._ask_once(api, request)
+                response = self._ask_once(api, request)
             except (KafkaFailed, OSError):
-                answer = None
-            code = ErrorCode.NOT_COORDINATOR if answer is None else known_code(code_of(answer))
+                response = None
+            code = ErrorCode.NOT_COORDINATOR if response is None else known_code(code_of(response))
             if code not in MOVED:
-                return answer
+                return response
             assert time.monotonic() < end_s, f"{api.name}: {code.name}"
             time.sleep(0.05)
 
@@ -44,10 +44,10 @@ class CoordinatorClient:
 
     def delete(self) -> ErrorCode:
         request = delete_groups.DeleteGroupsRequest([self.group])
-        answer = self.send_request(
+        response = self.send_request(
             apis.DELETE_GROUPS, request, lambda found: found.results[0].error_code
         )
-        return known_code(answer.results[0].error_code)
+        return known_code(response.results[0].error_code)
 
 
 def send(address: str, api: ApiSpec, request: object) -> Any:

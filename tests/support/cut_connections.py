@@ -163,10 +163,10 @@ class ShareProgram(Program):
 
     async def _describe(self) -> Any:
         request = share_group_describe.ShareGroupDescribeRequest([GROUP])
-        answer = await asyncio.to_thread(
+        response = await asyncio.to_thread(
             send_request, self._address, apis.SHARE_GROUP_DESCRIBE, request
         )
-        return answer["groups"][0]
+        return response["groups"][0]
 
     async def is_settled(self) -> bool:
         members = (await self._describe())["members"]

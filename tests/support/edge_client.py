@@ -1,4 +1,4 @@
-"""A client that sends single requests in any version, for comparisons with Kafka in which answers
+"""A client that sends single requests in any version, for comparisons with Kafka in which responses
 are told apart by a label.
 """
 
@@ -19,7 +19,7 @@ from tests.support.clients import create_topic
 from tests.support.waiting import wait_until
 
 CLOSED = "closed"
-"""The answer of a broker that closes the connection."""
+"""Stands for the response if the broker closes the connection."""
 
 
 class EdgeClient:
@@ -34,14 +34,14 @@ class EdgeClient:
         self._client.close()
 
     def send_request(self, api: ApiSpec, request: Any, version: int | None = None) -> Any:
-        """Return the answer as dictionaries and lists without its throttle time."""
+        """Return the response as dictionaries and lists without its throttle time."""
         try:
-            answer = self._client.send_request(api, request, object, version=version)
+            response = self._client.send_request(api, request, object, version=version)
         except KafkaFailed:
             self._client.close()
             self._client = WireClient(self.address)
             return CLOSED
-        found = msgspec.to_builtins(answer, builtin_types=(UUID, bytes))
+        found = msgspec.to_builtins(response, builtin_types=(UUID, bytes))
         found.pop("throttle_time_ms", None)
         return found
 
@@ -82,7 +82,7 @@ class EdgeClient:
         transactional_id: str | None = None,
         **header: int,
     ) -> Any:
-        """Send one batch with a record for each timestamp. Return the answer for the partition.
+        """Send one batch with a record for each timestamp. Return the response for the partition.
 
         header: arguments of `encode_batch`.
         """
@@ -91,7 +91,9 @@ class EdgeClient:
         data = produce.TopicProduceData(
             self.ids[topic], topic, [produce.PartitionProduceData(0, batch)]
         )
-        answer = self.send_request(
+        response = self.send_request(
             apis.PRODUCE, produce.ProduceRequest(transactional_id, -1, 5_000, [data]), version
         )
-        return answer if answer == CLOSED else answer["responses"][0]["partition_responses"][0]
+        return (
+            response if response == CLOSED else response["responses"][0]["partition_responses"][0]
+        )

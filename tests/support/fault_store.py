@@ -38,7 +38,7 @@ class BrokerStore(FaultyStore):
         self._on_the_way: set[asyncio.Task[Any]] = set()
 
     def park_puts(self, *, after: bool = False) -> None:
-        """Park PUTs from now on. after: the store has done them, and only the answers hang."""
+        """Park PUTs from now on. after: the store has done them, and only the responses hang."""
         self._parks_after = after
         self._released.clear()
 
@@ -67,10 +67,10 @@ class BrokerStore(FaultyStore):
     ) -> tuple[T, Fault | None]:
         if not after:
             await self._released.wait()
-        answer = await super()._call(operation, key, call)
+        response = await super()._call(operation, key, call)
         if after:
             await self._released.wait()
-        return answer
+        return response
 
     def _arrived(self, task: "asyncio.Task[Any]") -> None:
         self._on_the_way.discard(task)

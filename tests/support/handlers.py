@@ -299,24 +299,24 @@ class Fixture:
         return topic_id
 
     async def raw(self, frame: bytes) -> bytes:
-        answers: list[Response] = []
-        coroutine = self.dispatcher.start(self.connection, bytearray(frame), answers.append)
+        responses: list[Response] = []
+        coroutine = self.dispatcher.start(self.connection, bytearray(frame), responses.append)
         if coroutine is not None:
-            answers.append(await coroutine)
-        (answer,) = answers
-        assert isinstance(answer, bytes | bytearray)
-        assert struct.unpack_from(">i", answer)[0] == len(answer) - 4
-        return bytes(answer[4:])
+            responses.append(await coroutine)
+        (response,) = responses
+        assert isinstance(response, bytes | bytearray)
+        assert struct.unpack_from(">i", response)[0] == len(response) - 4
+        return bytes(response[4:])
 
     async def send_request(self, api: apis.ApiSpec, version: int, request: object) -> Any:
         frame = framing.encode_request_frame(
             api, version, 77, CODECS[api.key].encode_request, request, client_id="test"
         )
-        answer = await self.raw(bytes(frame[4:]))
-        correlation_id, at = framing.parse_response_header(api, version, answer)
+        response = await self.raw(bytes(frame[4:]))
+        correlation_id, at = framing.parse_response_header(api, version, response)
         assert correlation_id == 77
         return framing.decode_body(
-            CODECS[api.key].decode_response, answer, at, version, MAX_ELEMENTS_COUNT
+            CODECS[api.key].decode_response, response, at, version, MAX_ELEMENTS_COUNT
         )
 
     async def metadata(self, *names: str, version: int = 12, auto: bool = False) -> Any:

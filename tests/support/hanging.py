@@ -34,5 +34,5 @@ def produce_hanging(bootstrap: str, topic: str, producer_id: int = HANGING_ID) -
         transactional_id="hanging", acks=-1, timeout_ms=30_000, topic_data=[data]
     )
     with WireClient(bootstrap) as client:
-        answer = client.send_request(_PRODUCE, request, wire.ProduceResponse)
-    assert answer.responses[0].partition_responses[0].error_code == 0
+        response = client.send_request(_PRODUCE, request, wire.ProduceResponse)
+    assert response.responses[0].partition_responses[0].error_code == 0

@@ -46,7 +46,7 @@ class HostClient:
         self._socket.close()
 
     def send_request(self, api: ApiSpec, request: object, version: int | None = None) -> Any:
-        """Return the answer as dictionaries and lists. Raises EOFError if the broker closes the
+        """Return the response as dictionaries and lists. Raises EOFError if the broker closes the
         connection.
         """
         self.send(api, request, version)
@@ -67,9 +67,11 @@ class HostClient:
     def receive(self, api: ApiSpec, version: int | None = None) -> Any:
         number = api.max if version is None else version
         (size,) = _SIZE.unpack(self._read(_SIZE.size))
-        answer = memoryview(self._read(size))
-        _, at = parse_response_header(api, number, answer)
-        found = decode_body(CODECS[api.key].decode_response, answer, at, number, MAX_ELEMENTS_COUNT)
+        response = memoryview(self._read(size))
+        _, at = parse_response_header(api, number, response)
+        found = decode_body(
+            CODECS[api.key].decode_response, response, at, number, MAX_ELEMENTS_COUNT
+        )
         return msgspec.to_builtins(found)
 
     def _read(self, count: int) -> bytearray:

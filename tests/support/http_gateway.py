@@ -1,4 +1,4 @@
-"""An HTTP gateway before a server, which can lose requests and answers, refuse and keep silent, as
+"""An HTTP gateway in front of a server. It can lose requests and responses, refuse, or hang, as
 gateways and networks do.
 """
 
@@ -20,12 +20,12 @@ _OF_THE_CONNECTION = {"connection", "transfer-encoding", "content-length", "keep
 class Fate(Enum):
     """What happens to a request."""
 
-    ANSWERED = "answered"
-    TIMED_OUT = "done, and answered with 504"
+    FORWARDED = "forwarded"
+    TIMED_OUT = "done, but the response is 504"
     CUT = "done, and then the connection ends"
-    SILENT = "done, and never answered"
-    REFUSED = "not done, and answered with 403"
-    UNAVAILABLE = "not done, and answered with 503"
+    SILENT = "done, but without a response"
+    REFUSED = "not done, the response is 403"
+    UNAVAILABLE = "not done, the response is 503"
 
 
 _NOT_DONE = {Fate.REFUSED: (403, "not allowed"), Fate.UNAVAILABLE: (503, "try again")}
@@ -45,7 +45,7 @@ class Asked:
 
 
 class HttpGateway:
-    """The gateway. `requested` are the requests so far, `statuses` those of the server's answers;
+    """The gateway. `requested` are the requests so far, `statuses` those of the server's responses;
     `decide` returns the fate of a request.
     """
 
@@ -53,7 +53,7 @@ class HttpGateway:
         self.target = target
         self.requested: list[Asked] = []
         self.statuses: list[int] = []
-        self.decide: Callable[[Asked], Fate] = lambda _: Fate.ANSWERED
+        self.decide: Callable[[Asked], Fate] = lambda _: Fate.FORWARDED
         self.is_over = threading.Event()
         self.url = ""
 
@@ -68,13 +68,13 @@ class HttpGateway:
         }
         try:
             connection.request(method, path, body, sent)
-            answer = connection.getresponse()
+            response = connection.getresponse()
             kept = {
                 name: value
-                for name, value in answer.getheaders()
+                for name, value in response.getheaders()
                 if name.lower() not in _OF_THE_CONNECTION or method == "HEAD"
             }
-            return answer.status, kept, answer.read()
+            return response.status, kept, response.read()
         finally:
             connection.close()
 
@@ -100,16 +100,16 @@ def http_gateway(target: str) -> Iterator[HttpGateway]:
             gateway.requested.append(requested)
             if fate in _NOT_DONE:
                 code, message = _NOT_DONE[fate]
-                self._answer(code, {}, _error(code, message))
+                self._respond(code, {}, _error(code, message))
                 return
             status, headers, data = gateway.forward(
                 self.command, self.path, dict(self.headers), body
             )
             gateway.statuses.append(status)
             if fate is Fate.TIMED_OUT:
-                self._answer(504, {}, _error(504, "no answer in time"))
-            elif fate is Fate.ANSWERED:
-                self._answer(status, headers, data)
+                self._respond(504, {}, _error(504, "no response in time"))
+            elif fate is Fate.FORWARDED:
+                self._respond(status, headers, data)
             else:
                 if fate is Fate.SILENT:
                     gateway.is_over.wait()
@@ -127,7 +127,7 @@ def http_gateway(target: str) -> Iterator[HttpGateway]:
                 pass
             return found
 
-        def _answer(self, status: int, headers: dict[str, str], data: bytes) -> None:
+        def _respond(self, status: int, headers: dict[str, str], data: bytes) -> None:
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

@@ -25,16 +25,16 @@ class Done:
 class ToolRunner:
     """The JVM. A tool that hangs ends with the timeout of the test, which kills the JVM."""
 
-    def __init__(self, commands: IO[bytes], answers: IO[bytes]) -> None:
-        self._commands, self._answers = commands, answers
+    def __init__(self, commands: IO[bytes], responses: IO[bytes]) -> None:
+        self._commands, self._responses = commands, responses
 
     def run(self, main: str, arguments: Sequence[str], *, stdin: str = "") -> Done:
         """Run a tool to its end."""
         line = _FIELD.join((main, stdin, *arguments)).replace("\n", _LINE)
         self._commands.write(line.encode() + b"\n")
         self._commands.flush()
-        exit_code, length = self._answers.readline().split()
-        return Done(int(exit_code), self._answers.read(int(length)).decode())
+        exit_code, length = self._responses.readline().split()
+        return Done(int(exit_code), self._responses.read(int(length)).decode())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Hold the same conversation with Kafka and with a broker of Penstock, and compare the answers."""
+"""Send the same requests to Kafka and to a broker of Penstock, and compare the responses."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -20,11 +20,11 @@ _Talk = TypeVar("_Talk", bound=Talk)
 def hold(
     begin: Callable[[str], _Talk], address: str, scenario: Callable[[_Talk], Iterator[Step]]
 ) -> list[Step]:
-    """Return the answers of a broker to a scenario, without throttle times."""
+    """Return the responses of a broker to a scenario, without throttle times."""
     with closing(begin(address)) as talk:
         return [
-            (label, answer | {"throttle_time_ms": 0} if isinstance(answer, dict) else answer)
-            for label, answer in scenario(talk)
+            (label, response | {"throttle_time_ms": 0} if isinstance(response, dict) else response)
+            for label, response in scenario(talk)
         ]
 
 
@@ -33,10 +33,10 @@ async def compare(
     scenario: Callable[[_Talk], Iterator[Step]],
     addresses: tuple[str, str],
 ) -> None:
-    """Assert that two brokers answer the same. addresses: of Kafka and of Penstock."""
+    """Assert that two brokers respond in the same way. addresses: of Kafka and of Penstock."""
     expected, found = [
         await asyncio.to_thread(hold, begin, address, scenario) for address in addresses
     ]
     assert len(found) == len(expected)
-    for answer, wanted in zip(found, expected, strict=True):
-        assert answer == wanted, f"of Kafka: {wanted}\nof Penstock: {answer}"
+    for response, wanted in zip(found, expected, strict=True):
+        assert response == wanted, f"of Kafka: {wanted}\nof Penstock: {response}"

@@ -174,10 +174,10 @@ class Kubernetes:
         return urlopen(request, timeout=10, context=self._tls)
 
     def send_request(self, method: str, path: str, body: Object | None = None) -> Any:
-        """Return the answer of the API server; None if the object does not exist."""
+        """Return the response of the API server; None if the object does not exist."""
         try:
-            with self._open(method, path, body) as answer:
-                return json.load(answer)
+            with self._open(method, path, body) as response:
+                return json.load(response)
         except HTTPError as error:
             with error:
                 if error.code == 404:

@@ -1,4 +1,4 @@
-"""A controller without shell: applies what managers answer to one image and checks the image's
+"""A controller without shell: applies the results of managers to one image and checks the image's
 invariants after each transaction.
 """
 

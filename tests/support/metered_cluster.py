@@ -1,4 +1,4 @@
-"""A cluster as `penstock dev` plans it, over files. Each node is a process that answers `/metrics`
+"""A cluster as `penstock dev` plans it, over files. Each node is a process that serves `/metrics`
 on a known port.
 
     with MeteredCluster(tmp_path, brokers=2, controllers=3) as cluster:
@@ -143,8 +143,8 @@ class MeteredCluster:
     def _get(self, name: str, path: str) -> str:
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self.ports[name]}{path}", timeout=PATIENCE_S
-        ) as answer:
-            return str(answer.read().decode())
+        ) as response:
+            return str(response.read().decode())
 
 
 def value(samples: Samples, metric: str, labels: Mapping[str, str] | None = None) -> float:

@@ -1,5 +1,5 @@
 """Node ports in front of the chart's brokers, as a network of pods forwards them: while a pod is
-away, its address takes connections and never answers.
+away, its address accepts connections and never responds.
 
 A process that ends refuses connections instead, which clients notice at once. An address that
 vanishes with its pod makes them wait until their own timeouts.
@@ -28,7 +28,7 @@ class NodePorts:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._open: set[asyncio.StreamWriter] = set()
-        self.unanswered: Counter[int] = Counter()
+        self.refused: Counter[int] = Counter()
         """The number of connections that found no pod, by node port."""
 
     def __enter__(self) -> Self:
@@ -59,7 +59,7 @@ class NodePorts:
             try:
                 pod = await asyncio.open_connection("127.0.0.1", self._targets[port])
             except OSError:
-                self.unanswered[port] += 1
+                self.refused[port] += 1
                 while await reader.read(_PIECE_BYTES):
                     pass  # until the client gives up
                 writer.close()

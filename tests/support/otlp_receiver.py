@@ -1,4 +1,6 @@
-"""A receiver of OTLP metrics over HTTP. It keeps what it takes, and answers as a test wants."""
+"""A receiver of OTLP metrics over HTTP. It keeps what it accepts, and responds as a test
+configures.
+"""
 
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -21,8 +23,8 @@ class OtlpReceiver:
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.statuses: list[int] = []
-        """Answers of the next requests; then 200."""
-        self.answer = ExportMetricsServiceResponse()
+        """Status codes of the next responses; then 200."""
+        self.response = ExportMetricsServiceResponse()
         """To requests that are taken."""
         self.port = 0
 
@@ -38,9 +40,9 @@ class OtlpReceiver:
         return web.Response(status=status, text="because")
 
     async def taken(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request that is taken."""
+        """Respond to an accepted request."""
         del request
-        body = self.answer.SerializeToString()
+        body = self.response.SerializeToString()
         return web.Response(body=body, content_type="application/x-protobuf")
 
     def status_of(self, request: ExportMetricsServiceRequest) -> int:
@@ -65,9 +67,9 @@ class Knowing(OtlpReceiver):
         assert request.transport is not None
         certificate = request.transport.get_extra_info("peercert")
         self.names.append(dict(chain[0] for chain in certificate["subject"])["commonName"])
-        answer = await super().taken(request)
-        answer.force_close()
-        return answer
+        response = await super().taken(request)
+        response.force_close()
+        return response
 
 
 def demanding(authority: Authority) -> ssl.SSLContext:

@@ -378,7 +378,7 @@ class Broker:
             asyncio.get_running_loop().time(),
         )
 
-    def answer(self, api, version, response):
+    def decode_response(self, api, version, response):
         frame = b"".join(response) if isinstance(response, list) else bytes(response)
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4
         header = 9 if api.is_flexible(version) else 8
@@ -400,14 +400,14 @@ class Broker:
         request = wire_produce.ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=data)
         request.mirror_source = mirror_source
         ctx = self.context(apis.PRODUCE, version, request)
-        answered = asyncio.get_running_loop().create_future()
+        responded = asyncio.get_running_loop().create_future()
 
         def respond(response):
             if response is None:
-                answered.set_result(None)
+                responded.set_result(None)
                 return
-            message = self.answer(apis.PRODUCE, version, response)
-            answered.set_result(
+            message = self.decode_response(apis.PRODUCE, version, response)
+            responded.set_result(
                 {
                     (t.topic_id or t.name, p.index): p
                     for t in message.responses
@@ -416,11 +416,11 @@ class Broker:
             )
 
         handle_produce(self, ctx, respond)
-        return answered
+        return responded
 
     async def produce(self, topic, records, index=0, **options):
-        answer = await self.start_produce({(topic, index): records}, **options)
-        return None if answer is None else answer[topic, index]
+        response = await self.start_produce({(topic, index): records}, **options)
+        return None if response is None else response[topic, index]
 
     async def fetch_all(
         self,
@@ -471,10 +471,10 @@ class Broker:
             await meanwhile()
         if asyncio.iscoroutine(response):
             response = await response
-        return self.answer(apis.FETCH, version, response)
+        return self.decode_response(apis.FETCH, version, response)
 
     async def fetch(self, topic, offset=0, index=0, **options):
-        """The answer for one partition, with its records decoded into `values`."""
+        """The response for one partition, with its records decoded into `values`."""
         response = await self.fetch_all([(topic, index, offset)], **options)
         found = response.responses[0].partitions[0]
         return SimpleNamespace(
@@ -491,7 +491,7 @@ class Broker:
         return await self.values_from(topic, 0, index)
 
     async def values_from(self, topic, offset, index=0):
-        """The values from `offset` to the end, in as many fetches as it takes (answers end where
+        """The values from `offset` to the end, in as many fetches as it takes (responses end where
         memory and objects meet).
         """
         values = []
@@ -517,9 +517,9 @@ class Broker:
         response = await handle_write_txn_markers(
             self, self.context(apis.WRITE_TXN_MARKERS, version, request)
         )
-        answer = self.answer(apis.WRITE_TXN_MARKERS, version, response)
-        assert answer.markers[0].producer_id == pid
-        return answer.markers[0].topics[0].partitions[0].error_code
+        reply = self.decode_response(apis.WRITE_TXN_MARKERS, version, response)
+        assert reply.markers[0].producer_id == pid
+        return reply.markers[0].topics[0].partitions[0].error_code
 
     async def committed(self, topic, offset=0, index=0, **options):
         """What a consumer gives that reads committed records, in as many fetches as it takes; it
@@ -551,7 +551,7 @@ class Broker:
         response = await handle_list_offsets(
             self, self.context(apis.LIST_OFFSETS, version, request)
         )
-        return self.answer(apis.LIST_OFFSETS, version, response).topics[0].partitions[0]
+        return self.decode_response(apis.LIST_OFFSETS, version, response).topics[0].partitions[0]
 
     async def epoch_end(self, topic, epoch, index=0, leader_epoch=-1, version=4):
         module = wire_epoch
@@ -565,7 +565,11 @@ class Broker:
         response = await handle_offset_for_leader_epoch(
             self, self.context(apis.OFFSET_FOR_LEADER_EPOCH, version, request)
         )
-        return self.answer(apis.OFFSET_FOR_LEADER_EPOCH, version, response).topics[0].partitions[0]
+        return (
+            self.decode_response(apis.OFFSET_FOR_LEADER_EPOCH, version, response)
+            .topics[0]
+            .partitions[0]
+        )
 
 
 def records_of(partition) -> list[Record]:
@@ -579,7 +583,7 @@ def records_of(partition) -> list[Record]:
 
 
 def committed_values(partition, fetch_offset) -> tuple[list[bytes], int]:
-    """Values of one answer, as `CompletedFetch` of Kafka's consumer takes them, and where it goes
+    """Values of one response, as `CompletedFetch` of Kafka's consumer takes them, and where it goes
     on.
     """
     begun, aborting, values, offset = (

@@ -2,7 +2,7 @@
 address, routed through this one, where SIG Network's controller enforces the network policies.
 
 This process needs a network namespace of its own; `make kubernetes` gives it one. dnsmasq in a pod
-of kube-system answers for the names of Services and pods, as CoreDNS does.
+of kube-system resolves the names of Services and pods, as CoreDNS does.
 """
 
 import ipaddress
@@ -34,7 +34,7 @@ _FORWARDING: Final = {4: "ipv4/ip_forward", 6: "ipv6/conf/all/forwarding"}
 _QUEUE: Final = 100
 _START_S: Final = 60.0
 _REFUSED_S: Final = 3.0
-"""How long a connection may take that nothing should answer: policies drop packets."""
+"""Timeout of a connection attempt that should fail: policies drop packets."""
 _BIN: Final = Path(sys.executable).parent
 _LISTEN: Final = """
 import asyncio, sys
@@ -69,7 +69,7 @@ def has_own_network() -> bool:
 
 
 class Kubelet:
-    """Answers the API server that asks for the logs of a pod. logs: by the names of pods."""
+    """Serves the logs of pods to the API server. logs: by the names of pods."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

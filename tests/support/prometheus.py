@@ -123,12 +123,12 @@ class Prometheus:
             return False
 
     def get(self, path: str, **parameters: str) -> Any:
-        """Return the data of an answer of its API. Raises AssertionError with what it refused."""
+        """Return the data of a response of its API. Raises AssertionError with what it refused."""
         query = urllib.parse.urlencode(parameters)
         url = f"http://127.0.0.1:{self._port}/api/v1/{path}?{query}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
-                return json.load(answer)["data"]
+            with urllib.request.urlopen(url, timeout=30) as response:
+                return json.load(response)["data"]
         except urllib.error.HTTPError as refused:
             with refused:
                 raise AssertionError(f"{parameters}: {refused.read().decode()}") from None

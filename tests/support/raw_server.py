@@ -10,9 +10,9 @@ from tests.support.stream_server import StreamServer
 
 @dataclass
 class RawServer:
-    """Speak just enough HTTP to send prepared answers; None closes the connection instead."""
+    """Speak just enough HTTP to send prepared responses; None closes the connection instead."""
 
-    answers: list[bytes | None]
+    responses: list[bytes | None]
     requests: list[bytes] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     endpoint: str = ""
@@ -31,10 +31,10 @@ class RawServer:
                 )
                 self.requests.append(head)
                 self.bodies.append(await reader.readexactly(length))
-                answer = self.answers.pop(0)
-                if answer is None:
+                error_response = self.responses.pop(0)
+                if error_response is None:
                     break
-                writer.write(answer)
+                writer.write(error_response)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -43,9 +43,9 @@ class RawServer:
 
 
 @asynccontextmanager
-async def raw_server(*answers: bytes | None) -> AsyncIterator[RawServer]:
+async def raw_server(*responses: bytes | None) -> AsyncIterator[RawServer]:
     """Run a server that sends these responses in order."""
-    raw = RawServer(list(answers))
+    raw = RawServer(list(responses))
     server = StreamServer(raw.serve, limit_bytes=1 << 20)
     raw.endpoint = f"http://127.0.0.1:{server.open()}"
     try:
@@ -54,7 +54,7 @@ async def raw_server(*answers: bytes | None) -> AsyncIterator[RawServer]:
         server.close()
 
 
-def answer(status: int, code: str, message: str = "text") -> bytes:
+def error_response(status: int, code: str, message: str = "text") -> bytes:
     """Return an error in the XML of S3, Google and Azure."""
     error = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
     body = f"<?xml version='1.0'?>{error}".encode()

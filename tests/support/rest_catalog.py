@@ -69,14 +69,14 @@ class RestCatalog:
         """Run a process that serves."""
         settings = [f"{name}={value}" for name, value in self._settings.items()]
         with self._process(*settings) as process:
-            wait_while_running(process, self._log, self._answers)
+            wait_while_running(process, self._log, self._responds)
             yield
 
     def _process(self, *arguments: str) -> "AbstractContextManager[Popen[bytes]]":
         main = "org.apache.iceberg.rest.CatalogServer"
         return running(*JVM, "-cp", PROGRAM.class_path(), main, *arguments, log=self._log)
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.url}/v1/config", timeout=RUN_S):
                 return True

@@ -26,7 +26,7 @@ class SchemaRegistryServer:
         """Subjects that were deleted softly."""
         self.fails = False
         self.body: bytes | None = None
-        """What it answers to everything, instead of what is right."""
+        """Response to every request, in place of the regular one."""
         self.hangs = threading.Event()
         self.hangs.set()
         """Cleared: requests wait."""
@@ -47,7 +47,7 @@ class SchemaRegistryServer:
             versions.append(number)
         return number
 
-    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+    def respond(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         parts = path.partition("?")[0].strip("/").split("/")
         match method, parts:
             case "POST", ["subjects", subject, "versions"]:
@@ -105,7 +105,7 @@ def serving(
                 status, found = 401, {"error_code": 40101, "message": "who are you?"}
             elif not registry.fails:
                 body = json.loads(content) if content else None
-                status, found = registry.answer(method, self.path, body)
+                status, found = registry.respond(method, self.path, body)
             data = json.dumps(found).encode() if registry.body is None else registry.body
             with suppress(ConnectionError):  # a client does not wait for ever
                 self._send(status, data)

@@ -55,13 +55,13 @@ class ShareMember:
         self._client.close()
 
     def send_request(self, api: ApiSpec, request: object) -> Any:
-        answer = self._client.send_request(api, request, object)
-        return msgspec.to_builtins(answer, builtin_types=(UUID, bytes, memoryview))
+        response = self._client.send_request(api, request, object)
+        return msgspec.to_builtins(response, builtin_types=(UUID, bytes, memoryview))
 
     def topic_id(self, topic: str) -> UUID:
         if topic not in self._ids:
-            answer = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
-            self._ids = {item["name"]: item["topic_id"] for item in answer["topics"]}
+            response = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
+            self._ids = {item["name"]: item["topic_id"] for item in response["topics"]}
         return self._ids.get(topic) or UUID(int=77)
 
     # --- the group --------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class ShareMember:
         return self._member_epoch > 0
 
     def beat(self, *topics: str) -> Any:
-        answer = self.send_request(
+        response = self.send_request(
             apis.SHARE_GROUP_HEARTBEAT,
             share_group_heartbeat.ShareGroupHeartbeatRequest(
                 group_id=self.group,
@@ -81,15 +81,15 @@ class ShareMember:
                 subscribed_topic_names=list(topics) or None,
             ),
         )
-        if not answer["error_code"]:
-            self._member_epoch = answer["member_epoch"]
-        if answer["assignment"] is not None:
+        if not response["error_code"]:
+            self._member_epoch = response["member_epoch"]
+        if response["assignment"] is not None:
             names = {id_: name for name, id_ in self._ids.items()}
             self.assigned = {
                 names.get(item["topic_id"], ""): sorted(item["partitions"])
-                for item in answer["assignment"]["topic_partitions"]
+                for item in response["assignment"]["topic_partitions"]
             }
-        return answer
+        return response
 
     def _find_coordinator(self) -> Any:
         find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[self.group])
@@ -156,9 +156,9 @@ class ShareMember:
             ],
             **(_FETCH | fields),
         )
-        answer = self.send_request(apis.SHARE_FETCH, request)
-        self._count(answer, request.share_session_epoch)
-        return answer
+        response = self.send_request(apis.SHARE_FETCH, request)
+        self._count(response, request.share_session_epoch)
+        return response
 
     def acknowledge(self, acks: Acks, *, epoch: int | None = None, **fields: Any) -> Any:
         """Send ShareAcknowledge."""
@@ -176,12 +176,12 @@ class ShareMember:
             topics=[share_acknowledge.AcknowledgeTopic(*item) for item in by_topic.items()],
             **fields,
         )
-        answer = self.send_request(apis.SHARE_ACKNOWLEDGE, request)
-        self._count(answer, request.share_session_epoch)
-        return answer
+        response = self.send_request(apis.SHARE_ACKNOWLEDGE, request)
+        self._count(response, request.share_session_epoch)
+        return response
 
-    def _count(self, answer: Any, epoch: int) -> None:
-        if not answer["error_code"] and epoch == self.epoch:
+    def _count(self, response: Any, epoch: int) -> None:
+        if not response["error_code"] and epoch == self.epoch:
             self.epoch = epoch + 1 if epoch >= 0 else 0
 
     def acquired(self, *partitions: tuple[str, int], **fields: Any) -> list[tuple[int, int, int]]:
@@ -189,12 +189,12 @@ class ShareMember:
         return acquired(self.fetch(*partitions, **fields))
 
 
-def acquired(answer: Any) -> list[tuple[int, int, int]]:
+def acquired(response: Any) -> list[tuple[int, int, int]]:
     """Return (first offset, last offset, delivery count) of all partitions. Neighbors with the same
     count are joined: Kafka may return each record of a batch on its own.
     """
     found: list[tuple[int, int, int]] = []
-    for topic in answer["responses"]:
+    for topic in response["responses"]:
         for partition in topic["partitions"]:
             for item in partition["acquired_records"]:
                 first, last, count = (
@@ -208,11 +208,11 @@ def acquired(answer: Any) -> list[tuple[int, int, int]]:
     return found
 
 
-def batches(answer: Any) -> list[tuple[int, int]]:
+def batches(response: Any) -> list[tuple[int, int]]:
     """Return (first offset, last offset) of the batches of all partitions."""
     return [
         (header.base_offset, header.last_offset)
-        for topic in answer["responses"]
+        for topic in response["responses"]
         for partition in topic["partitions"]
         for _, header in iter_headers(partition["records"] or b"")
     ]

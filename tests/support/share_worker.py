@@ -2,7 +2,7 @@
 each record.
 
 A worker accepts every record that it gets. The ledger finds a record that is delivered after its
-acceptance was answered, and one that is accepted twice.
+acceptance was acknowledged, and one that is accepted twice.
 """
 
 import threading
@@ -53,7 +53,7 @@ class ShareLedger:
     @property
     def settled(self) -> set[tuple[int, int]]:
         """Return what was accepted, and what was asked to be: a broker that is killed may have
-        stored an acceptance that it did not answer.
+        stored an acceptance without responding.
         """
         with self._lock:
             return self._accepted.keys() | self._requested
@@ -129,13 +129,13 @@ class ShareWorker:
         try:
             if self._coordinator is None:
                 self._coordinator = self._find_coordinator()
-            answer = self._coordinator.beat(*self._names())
+            response = self._coordinator.beat(*self._names())
         except (KafkaFailed, OSError):
             self._lose_coordinator()
             raise
-        if answer["error_code"]:
+        if response["error_code"]:
             self._lose_coordinator()
-            raise KafkaFailed(f"heartbeat: {answer['error_code']}")
+            raise KafkaFailed(f"heartbeat: {response['error_code']}")
         self._beat_at = time.monotonic() + BEAT_S
 
     def _names(self) -> list[str]:
@@ -175,13 +175,15 @@ class ShareWorker:
     def _find_leaders(self) -> dict[int, str]:
         guide = ShareMember(self._bootstrap(), self._group)
         try:
-            answer = guide.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
+            response = guide.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
         finally:
             guide.close()
-        brokers = {item["node_id"]: f"{item['host']}:{item['port']}" for item in answer["brokers"]}
+        brokers = {
+            item["node_id"]: f"{item['host']}:{item['port']}" for item in response["brokers"]
+        }
         return {
             partition["partition_index"]: brokers[partition["leader_id"]]
-            for topic in answer["topics"]
+            for topic in response["topics"]
             if topic["name"] == self._topic
             for partition in topic["partitions"]
             if partition["leader_id"] in brokers
@@ -192,22 +194,22 @@ class ShareWorker:
             self._sessions[address] = ShareMember(address, self._group, self.member_id), set()
         member, known = self._sessions[address]
         requested_at = time.monotonic()
-        answer = member.fetch(
+        response = member.fetch(
             *((self._topic, partition) for partition in partitions - known),
             forget=[(self._topic, partition) for partition in known - partitions],
             max_wait_ms=100,
             max_records=20,
         )
-        if answer["error_code"]:
-            raise KafkaFailed(f"fetch: {answer['error_code']}")
+        if response["error_code"]:
+            raise KafkaFailed(f"fetch: {response['error_code']}")
         self._sessions[address] = member, set(partitions)
-        got = self._take(answer, requested_at)
+        got = self._take(response, requested_at)
         if got:
             self._accept(member, got)
 
-    def _take(self, answer: Any, requested_at: float) -> dict[tuple[str, int], list[Any]]:
+    def _take(self, response: Any, requested_at: float) -> dict[tuple[str, int], list[Any]]:
         got: dict[tuple[str, int], list[Any]] = {}
-        for topic in answer["responses"]:
+        for topic in response["responses"]:
             for partition in topic["partitions"]:
                 index = partition["partition_index"]
                 if partition["error_code"]:
@@ -224,10 +226,10 @@ class ShareWorker:
             for first, last, _ in batches:
                 for offset in range(first, last + 1):
                     self._ledger.send_request(index, offset)
-        answer = member.acknowledge(got)
-        if answer["error_code"]:
-            raise KafkaFailed(f"acknowledge: {answer['error_code']}")
-        for topic in answer["responses"]:
+        response = member.acknowledge(got)
+        if response["error_code"]:
+            raise KafkaFailed(f"acknowledge: {response['error_code']}")
+        for topic in response["responses"]:
             for partition in topic["partitions"]:
                 index = partition["partition_index"]
                 if partition["error_code"]:

@@ -1,5 +1,5 @@
-"""An S3 server that is slow to answer the first read of records: it passes requests on to another
-one.
+"""An S3 server that is slow to respond to the first read of records: it passes requests on to
+another one.
 """
 
 import threading
@@ -31,13 +31,13 @@ def slow_store(url: str) -> Generator[str]:
                 endpoint + self.path, headers=wanted, method=self.command
             )
             try:
-                answer = urllib.request.urlopen(request)
+                response = urllib.request.urlopen(request)
             except urllib.error.HTTPError as error:
-                answer = error
-            with answer:
-                body = answer.read()
-                self.send_response(answer.status)
-                for name, value in answer.headers.items():
+                response = error
+            with response:
+                body = response.read()
+                self.send_response(response.status)
+                for name, value in response.headers.items():
                     if name.lower() not in {"connection", "transfer-encoding", "date", "server"}:
                         self.send_header(name, value)
                 self.end_headers()

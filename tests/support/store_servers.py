@@ -294,19 +294,19 @@ def _command(name: str, port: int, files: Path, more_ports: list[int]) -> list[s
 
 
 def _wait_for(endpoint: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Wait until the server answers with anything but 503."""
+    """Wait until the server responds with anything but 503."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()
         try:
             urllib.request.urlopen(endpoint, timeout=PATIENCE_S).close()
-        except urllib.error.HTTPError as answer:
-            answer.close()
-            if answer.code != 503:
+        except urllib.error.HTTPError as response:
+            response.close()
+            if response.code != 503:
                 return
         except OSError:
             pass
         else:
             return
         time.sleep(0.05)
-    raise AssertionError(f"{endpoint} did not answer within {START_S} s: {log.read_text()}")
+    raise AssertionError(f"{endpoint} did not respond within {START_S} s: {log.read_text()}")

@@ -1,6 +1,6 @@
 """Talk to the coordinator of streams groups (KIP-1071) as Kafka Streams does, by single requests.
 
-A scenario is a conversation: it yields each answer with a label.
+A scenario sends requests: it yields each response with a label.
 """
 
 import re
@@ -115,8 +115,8 @@ class StreamsTalk:
 
     def topics(self) -> dict[str, int]:
         """Return the number of partitions of each topic."""
-        answer = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
-        return {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
+        response = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
+        return {topic["name"]: len(topic["partitions"]) for topic in response["topics"]}
 
     def create(self, topic: str, partitions: int) -> None:
         """Create a topic, and wait until the broker knows it."""
@@ -125,8 +125,8 @@ class StreamsTalk:
         wait_until(lambda: self.topics().get(topic) == partitions)
 
     def topic_ids(self) -> dict[str, UUID]:
-        answer = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
-        return {topic["name"]: UUID(topic["topic_id"]) for topic in answer["topics"]}
+        response = self.send_request(apis.METADATA, metadata.MetadataRequest(topics=None))
+        return {topic["name"]: UUID(topic["topic_id"]) for topic in response["topics"]}
 
     def coordinate(self, *groups: str) -> None:
         """Wait until the groups have a coordinator."""
@@ -163,17 +163,17 @@ class StreamsTalk:
             task_end_offsets=None,
             **fields,
         )
-        answer = self.send_request(apis.STREAMS_GROUP_HEARTBEAT, request)
-        if answer["error_code"] == 0:
-            self.epochs[member] = answer["member_epoch"]
-            self.endpoints[member] = answer["endpoint_information_epoch"]
+        response = self.send_request(apis.STREAMS_GROUP_HEARTBEAT, request)
+        if response["error_code"] == 0:
+            self.epochs[member] = response["member_epoch"]
+            self.endpoints[member] = response["endpoint_information_epoch"]
         for role in ROLES:
-            answer[role] = _found(answer.pop(f"{role}_tasks"))
-            if answer[role] is not None:
-                self.owned.setdefault(member, {})[role] = answer[role]
-        for status in answer["status"] or ():
+            response[role] = _found(response.pop(f"{role}_tasks"))
+            if response[role] is not None:
+                self.owned.setdefault(member, {})[role] = response[role]
+        for status in response["status"] or ():
             status["status_detail"] = _sorted_names(status["status_detail"])
-        return answer
+        return response
 
     def join(self, group: str, member: str, topology: Topology | None, **fields: Any) -> Any:
         fields = {
@@ -248,8 +248,8 @@ class StreamsTalk:
                 )
             ],
         )
-        answer = self.send_request(apis.OFFSET_COMMIT, request)
-        return answer["topics"][0]["partitions"][0]["error_code"]
+        response = self.send_request(apis.OFFSET_COMMIT, request)
+        return response["topics"][0]["partitions"][0]["error_code"]
 
     def delete(self, group: str) -> Any:
         return self.send_request(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))[
@@ -296,10 +296,10 @@ def until_ready(talk: StreamsTalk, group: str, *members: str) -> None:
     )
 
 
-def timeless(answer: Any) -> Any:
-    """Return an answer without epochs: internal topics appear in one step or in several."""
+def timeless(response: Any) -> Any:
+    """Return a response without epochs: internal topics appear in one step or in several."""
     epochs = {"group_epoch", "assignment_epoch", "member_epoch"}
-    kept = {name: value for name, value in answer.items() if name not in epochs}
+    kept = {name: value for name, value in response.items() if name not in epochs}
     if "members" in kept:
         kept["members"] = [timeless(member) for member in kept["members"]]
     return kept
@@ -309,9 +309,9 @@ def _numbers(tasks: Any) -> Any:
     return None if tasks is None else {name: len(found) for name, found in tasks.items()}
 
 
-def sized(answer: Any) -> Any:
-    """Return the answer with the number of tasks: which ones they are is up to the broker."""
-    return answer | {role: _numbers(answer[role]) for role in ("active", "standby", "warmup")}
+def sized(response: Any) -> Any:
+    """Return the response with the number of tasks: the broker chooses which ones."""
+    return response | {role: _numbers(response[role]) for role in ("active", "standby", "warmup")}
 
 
 def sizes(described: Any) -> Any:

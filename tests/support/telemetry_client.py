@@ -18,7 +18,7 @@ NO_TAGS: Final = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """The answer to GetTelemetrySubscriptions, by the names of its fields."""
+    """The response to GetTelemetrySubscriptions, by the names of its fields."""
 
     throttle_time_ms: int
     error_code: int
@@ -95,7 +95,7 @@ class TelemetryClient:
         return int(error_code)
 
     def _send_request(self, api_key: int, version: int, body: bytes) -> bytes:
-        """Return the answer after its correlation id."""
+        """Return the response after its correlation id."""
         self._correlation_id += 1
         client_id = b"" if self._client_id is None else self._client_id.encode()
         length = -1 if self._client_id is None else len(client_id)

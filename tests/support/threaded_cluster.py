@@ -348,8 +348,8 @@ class ThreadedCluster:
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
 
-def _wait(answers: Iterable[Any]) -> None:
-    for done in answers:
+def _wait(responses: Iterable[Any]) -> None:
+    for done in responses:
         done.result(_WAIT_S)
 
 

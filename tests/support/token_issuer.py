@@ -39,7 +39,7 @@ class TokenIssuer:
         self.assertions: list[tuple[dict[str, Any], dict[str, Any]]] = []
         """The headers and claims of the assertions that were accepted."""
         self.port = 0
-        self._server = StreamServer(self._answer)
+        self._server = StreamServer(self._respond)
 
     async def __aenter__(self) -> Self:
         self.port = self._server.open()
@@ -99,7 +99,7 @@ class TokenIssuer:
             else ""
         )
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.request_count += 1
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         status, body = "200 OK", self.document()
@@ -115,10 +115,10 @@ class TokenIssuer:
                 body = json.dumps({"access_token": self.token(), "expires_in": 60}).encode()
             else:
                 status = "401 Unauthorized"
-        answer = (
+        response = (
             f"HTTP/1.0 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         )
-        writer.write(f"{answer}\r\n\r\n".encode() + body)
+        writer.write(f"{response}\r\n\r\n".encode() + body)
 
     def _accepts(self, form: str) -> bool:
         sent = dict(parse_qsl(form))

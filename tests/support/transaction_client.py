@@ -1,6 +1,6 @@
 """A client that sends the requests of transactions one by one, in any version.
 
-It repeats what a broker answers with an error that ends by itself: that of a coordinator that is
+It repeats requests after transient errors: that of a coordinator that is
 not there yet, and of the previous transaction that is still ending.
 """
 
@@ -48,7 +48,7 @@ def create_ledger(address: str, partitions: int = 2) -> None:
 
 
 def _wait_for_leaders(address: str, partitions: int) -> None:
-    """Kafka answers CreateTopics before its brokers lead the partitions."""
+    """Kafka responds to CreateTopics before its brokers lead the partitions."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "leaders"})
 
     def are_led() -> bool:
@@ -80,14 +80,14 @@ class TransactionClient:
 
     def send_request(self, api: ApiSpec, request: object, version: int | None = None) -> Any:
         requested = api if version is None else replace(api, max=version)
-        answer = self._client.send_request(requested, request, object)
-        return msgspec.to_builtins(answer)
+        response = self._client.send_request(requested, request, object)
+        return msgspec.to_builtins(response)
 
-    def _who(self, answer: Any) -> tuple[str, str, int]:
-        """Return the error, the producer and the epoch of an answer."""
-        code = ErrorCode(answer["error_code"])
-        name = self._ids.setdefault(answer["producer_id"], f"p{len(self._ids)}")
-        epoch = answer["producer_epoch"]
+    def _who(self, response: Any) -> tuple[str, str, int]:
+        """Return the error, the producer and the epoch of a response."""
+        code = ErrorCode(response["error_code"])
+        name = self._ids.setdefault(response["producer_id"], f"p{len(self._ids)}")
+        epoch = response["producer_epoch"]
         return code.name, name, epoch - self._first_epoch if name == "p1" else epoch
 
     # --- requests ---------------------------------------------------------------------------------
@@ -101,30 +101,30 @@ class TransactionClient:
             )
         )
         request = init_producer_id.InitProducerIdRequest(name, 60_000)
-        answer: Any = {}
+        response: Any = {}
 
         def initialized() -> bool:
-            nonlocal answer
-            answer = self.send_request(apis.INIT_PRODUCER_ID, request)
-            return answer["error_code"] == 0
+            nonlocal response
+            response = self.send_request(apis.INIT_PRODUCER_ID, request)
+            return response["error_code"] == 0
 
         wait_until(initialized)
-        self._first_epoch = answer["producer_epoch"]
-        self.producer_id, self.epoch = answer["producer_id"], answer["producer_epoch"]
-        assert self._who(answer) == ("NONE", "p1", 0)
+        self._first_epoch = response["producer_epoch"]
+        self.producer_id, self.epoch = response["producer_id"], response["producer_epoch"]
+        assert self._who(response) == ("NONE", "p1", 0)
 
     def init(
         self, name: str, *, expected: tuple[int, int] = (-1, -1), version: int = 5
     ) -> tuple[str, str, int]:
-        """Take the next epoch. Kafka answers CONCURRENT_TRANSACTIONS while a transaction ends."""
+        """Take the next epoch. Kafka returns CONCURRENT_TRANSACTIONS while a transaction ends."""
         request = init_producer_id.InitProducerIdRequest(name, 60_000, *expected)
         while True:
-            answer = self.send_request(apis.INIT_PRODUCER_ID, request, version)
-            if answer["error_code"] != ErrorCode.CONCURRENT_TRANSACTIONS:
+            response = self.send_request(apis.INIT_PRODUCER_ID, request, version)
+            if response["error_code"] != ErrorCode.CONCURRENT_TRANSACTIONS:
                 break
-        if answer["error_code"] == 0:
-            self.producer_id, self.epoch = answer["producer_id"], answer["producer_epoch"]
-        return self._who(answer)
+        if response["error_code"] == 0:
+            self.producer_id, self.epoch = response["producer_id"], response["producer_epoch"]
+        return self._who(response)
 
     def add(
         self,
@@ -143,8 +143,8 @@ class TransactionClient:
             ],
         )
         while True:
-            answer = self.send_request(apis.ADD_PARTITIONS_TO_TXN, request, version)
-            codes = _partition_codes(answer["results_by_topic_v3_and_below"])
+            response = self.send_request(apis.ADD_PARTITIONS_TO_TXN, request, version)
+            codes = _partition_codes(response["results_by_topic_v3_and_below"])
             if all(code != "CONCURRENT_TRANSACTIONS" for _, code in codes):
                 return codes
 
@@ -163,10 +163,10 @@ class TransactionClient:
                 for name, producer, verifies, indexes in wanted
             ]
         )
-        answer = self.send_request(apis.ADD_PARTITIONS_TO_TXN, request, version)
-        return answer["error_code"], sorted(
+        response = self.send_request(apis.ADD_PARTITIONS_TO_TXN, request, version)
+        return response["error_code"], sorted(
             (item["transactional_id"], _partition_codes(item["topic_results"]))
-            for item in answer["results_by_transaction"]
+            for item in response["results_by_transaction"]
         )
 
     def produce(
@@ -193,8 +193,8 @@ class TransactionClient:
             name, -1, 30_000, [produce.TopicProduceData(name=TOPIC, partition_data=[part])]
         )
         while True:
-            answer = self.send_request(apis.PRODUCE, request, version)
-            result = answer["responses"][0]["partition_responses"][0]
+            response = self.send_request(apis.PRODUCE, request, version)
+            result = response["responses"][0]["partition_responses"][0]
             if result["error_code"] not in {
                 ErrorCode.CONCURRENT_TRANSACTIONS,
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -211,7 +211,7 @@ class TransactionClient:
         version: int = 5,
         takes: bool = True,
     ) -> tuple[str, str, int]:
-        """End the transaction. takes: continue with the identity of the answer."""
+        """End the transaction. takes: continue with the identity in the response."""
         request = end_txn.EndTxnRequest(
             name,
             self.producer_id if producer_id is None else producer_id,
@@ -219,12 +219,12 @@ class TransactionClient:
             commit,
         )
         while True:
-            answer = self.send_request(apis.END_TXN, request, version)
-            if answer["error_code"] != ErrorCode.CONCURRENT_TRANSACTIONS:
+            response = self.send_request(apis.END_TXN, request, version)
+            if response["error_code"] != ErrorCode.CONCURRENT_TRANSACTIONS:
                 break
-        if answer["error_code"] == 0 and answer["producer_id"] >= 0 and takes:
-            self.producer_id, self.epoch = answer["producer_id"], answer["producer_epoch"]
-        return self._who(answer)
+        if response["error_code"] == 0 and response["producer_id"] >= 0 and takes:
+            self.producer_id, self.epoch = response["producer_id"], response["producer_epoch"]
+        return self._who(response)
 
     def describe(self, name: str) -> Any:
         """Return the state of the transaction, once no markers are being written."""
@@ -245,8 +245,8 @@ class TransactionClient:
             name, self.producer_id, self.epoch, group
         )
         while True:
-            answer = self.send_request(apis.ADD_OFFSETS_TO_TXN, request, version)
-            code = ErrorCode(answer["error_code"])
+            response = self.send_request(apis.ADD_OFFSETS_TO_TXN, request, version)
+            code = ErrorCode(response["error_code"])
             if code not in {ErrorCode.CONCURRENT_TRANSACTIONS, *MOVED}:
                 return code.name
 
@@ -269,8 +269,8 @@ class TransactionClient:
             topics=[txn_offset_commit.TxnOffsetCommitRequestTopic(TOPIC, [item])],
         )
         while True:
-            answer = self.send_request(apis.TXN_OFFSET_COMMIT, request, version)
-            code = ErrorCode(answer["topics"][0]["partitions"][0]["error_code"])
+            response = self.send_request(apis.TXN_OFFSET_COMMIT, request, version)
+            code = ErrorCode(response["topics"][0]["partitions"][0]["error_code"])
             if code not in {ErrorCode.CONCURRENT_TRANSACTIONS, *MOVED}:
                 return code.name
 

@@ -1,5 +1,5 @@
 """10,000 idle connections to one broker, and hundreds to its health listener: clients log in,
-probes get their answers, and brokers reach each other.
+probes get their responses, and brokers reach each other.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class Probes:
     """Ask for liveness all the time, as a kubelet does, from an address of its own."""
 
     def __init__(self, port: int) -> None:
-        self.answers: list[bytes] = []
+        self.responses: list[bytes] = []
         self._port = port
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._send_request, daemon=True)
@@ -70,9 +70,9 @@ class Probes:
             try:
                 with socket.create_connection(("127.0.0.1", self._port), 5) as probe:
                     probe.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-                    self.answers.append(probe.recv(100).partition(b"\r\n")[0])
+                    self.responses.append(probe.recv(100).partition(b"\r\n")[0])
             except OSError as error:
-                self.answers.append(repr(error).encode())
+                self.responses.append(repr(error).encode())
 
 
 def commit(config: dict[str, Any], number: int) -> None:
@@ -125,4 +125,4 @@ def test_ten_thousand_idle_connections_keep_no_one_out(tmp_path: Path) -> None:
             for number in range(TRANSACTIONS):
                 commit(config, number)
             assert len(committed(config)) == 2 * TRANSACTIONS
-        assert set(probes.answers) == {b"HTTP/1.1 200 OK"}
+        assert set(probes.responses) == {b"HTTP/1.1 200 OK"}

@@ -430,8 +430,8 @@ async def test_every_object_of_a_cluster_is_encrypted_as_the_store_s_url_says(
 
 def test_store_counts_its_requests(cluster: LocalCluster) -> None:
     endpoint = cluster.state().store_url.partition("endpoint=")[2]
-    with urllib.request.urlopen(f"{endpoint}/-/counts", timeout=PATIENCE_S) as answer:
-        assert json.loads(answer.read())["PUT"] > 0
+    with urllib.request.urlopen(f"{endpoint}/-/counts", timeout=PATIENCE_S) as response:
+        assert json.loads(response.read())["PUT"] > 0
 
 
 @pytest.mark.costly("runs the demo with all its checks")

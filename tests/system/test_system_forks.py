@@ -78,8 +78,8 @@ def create(port: int, **forks: dict[str, str]) -> dict[str, tuple[int, str | Non
     request = create_topics.CreateTopicsRequest(topics, timeout_ms=60_000)
     kind = create_topics.CreateTopicsResponse
     with WireClient(f"127.0.0.1:{port}") as client:
-        answer = client.send_request(CREATE_TOPICS, request, kind, timeout_s=PATIENCE_S)
-    return {topic.name: (topic.error_code, topic.error_message) for topic in answer.topics}
+        response = client.send_request(CREATE_TOPICS, request, kind, timeout_s=PATIENCE_S)
+    return {topic.name: (topic.error_code, topic.error_message) for topic in response.topics}
 
 
 def values(store: str, topic: str, snapshot: str | None = None) -> list[bytes]:

@@ -160,28 +160,28 @@ def test_brokers_are_killed_while_they_fork_a_topic(cluster: LocalCluster) -> No
         name = f"fork-{number}"
         wanted = NewTopic(name, -1, -1, config={"penstock.fork.source": source})
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        answer = admin.create_topics([wanted], request_timeout=TIMEOUT_S)[name]
-        with_answer = _is_done_within(answer, latest_s * dice.random())
+        response = admin.create_topics([wanted], request_timeout=TIMEOUT_S)[name]
+        is_acknowledged = _is_done_within(response, latest_s * dice.random())
         kill_brokers(cluster)
-        check_fork(cluster, name, source, wanted, was_answered=with_answer)
+        check_fork(cluster, name, source, wanted, was_acknowledged=is_acknowledged)
 
 
-def _is_done_within(answer: Future[None], limit_s: float) -> bool:
-    """Return whether the fork was answered within this time, at the end of which brokers die."""
+def _is_done_within(response: Future[None], limit_s: float) -> bool:
+    """Return whether the fork completed within this time, at the end of which brokers die."""
     try:
-        answer.result(limit_s)
+        response.result(limit_s)
     except TimeoutError:
         return False
     return True
 
 
 def check_fork(
-    cluster: LocalCluster, name: str, source: str, wanted: NewTopic, *, was_answered: bool
+    cluster: LocalCluster, name: str, source: str, wanted: NewTopic, *, was_acknowledged: bool
 ) -> None:
     """Check that the fork is whole or absent, and that it is whole when it is asked for again."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     is_there = name in admin.list_topics(timeout=TIMEOUT_S).topics
-    assert is_there or not was_answered, "the fork was acknowledged and is absent"
+    assert is_there or not was_acknowledged, "the fork was acknowledged and is absent"
     if not is_there:
         create_again(admin, wanted)
     assert len(admin.list_topics(name, TIMEOUT_S).topics[name].partitions) == PARTITIONS
@@ -213,8 +213,8 @@ def test_brokers_are_killed_right_after_records_were_deleted(cluster: LocalClust
     starts = [7, COUNT - 1, 33]
     wanted = [TopicPartition(topic, partition, start) for partition, start in enumerate(starts)]
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    answers = admin.delete_records(wanted)
-    assert [answers[item].result(TIMEOUT_S).low_watermark for item in wanted] == starts
+    responses = admin.delete_records(wanted)
+    assert [responses[item].result(TIMEOUT_S).low_watermark for item in wanted] == starts
     kill_brokers(cluster)
     consumer = confluent_consumer(cluster.bootstrap, "reader")
     bounds = [

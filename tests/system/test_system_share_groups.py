@@ -66,12 +66,12 @@ def _lags(cluster: LocalCluster) -> dict[int, int]:
     group = offsets.DescribeShareGroupOffsetsRequestGroup(GROUP, None)
     member = coordinator_of(cluster.bootstrap, GROUP)
     try:
-        answer = member.send_request(
+        response = member.send_request(
             apis.DESCRIBE_SHARE_GROUP_OFFSETS, offsets.DescribeShareGroupOffsetsRequest([group])
         )
     finally:
         member.close()
-    (topic,) = answer["groups"][0]["topics"]
+    (topic,) = response["groups"][0]["topics"]
     return {partition["partition_index"]: partition["lag"] for partition in topic["partitions"]}
 
 

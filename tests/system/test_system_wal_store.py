@@ -17,7 +17,7 @@ from penstock.lake.sql.errors import SqlError
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.url import open_store
 from tests.support.clients import confluent_consumer, create_topic, produce, read_records
-from tests.support.console import Answer, ConsoleProcess, Visitor
+from tests.support.console import ConsoleProcess, Response, Visitor
 from tests.support.dev_cluster import penstock, requested
 from tests.support.waiting import wait_until
 
@@ -132,7 +132,7 @@ def test_the_console_reads_the_wal_store(cluster: LocalCluster) -> None:
             assert "Try again" not in page.words
 
 
-def records_in_console(console: ConsoleProcess) -> tuple[Answer, Answer]:
+def records_in_console(console: ConsoleProcess) -> tuple[Response, Response]:
     """Return the page of records, and the result of a statement."""
     visitor = Visitor(console.url)
     fields = {"csrf": visitor.get("/sql").csrf, "query": "SELECT count(*) AS n FROM t"}

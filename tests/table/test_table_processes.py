@@ -43,7 +43,7 @@ def penstock(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def answer(*arguments: str, code: int = 0) -> str:
+def output_of(*arguments: str, code: int = 0) -> str:
     with killed_at_end(penstock(*arguments)) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == code, err[-2_000:]
@@ -100,15 +100,17 @@ def test_the_command_syncs_compacts_and_queries(log: Log, tmp_path: Path) -> Non
     run.check()
     assert {int(partition): end for partition, end in report["offsets"].items()} == run.ends()
     assert report["rows"] == len(run.rows())
-    assert answer(*sync, "--once") == "up to date: 0 rows and 0 dead letters in 0 batches\n"
-    assert "9 files of 9 became 3" in answer("compact", "t", *place)
+    assert output_of(*sync, "--once") == "up to date: 0 rows and 0 dead letters in 0 batches\n"
+    assert "9 files of 9 became 3" in output_of("compact", "t", *place)
     found = json.loads(
-        answer("query", "SELECT count(*) AS c, max(_timestamp) AS last FROM t", *place, "--json")
+        output_of("query", "SELECT count(*) AS c, max(_timestamp) AS last FROM t", *place, "--json")
     )
     assert found[0]["c"] == report["rows"]
     assert found[0]["last"].startswith("2026-01-03")
     numbers = "SELECT 0.001::DOUBLE AS x, 1e-9::DOUBLE AS y, 1234.5678::DOUBLE AS z, NULL AS n"
-    assert {"0.001", "1e-09", "1234.5678", "NULL"} <= set(answer("query", numbers, *place).split())
-    assert "error: --to 'delta': choose one of iceberg, parquet" in answer(
+    assert {"0.001", "1e-09", "1234.5678", "NULL"} <= set(
+        output_of("query", numbers, *place).split()
+    )
+    assert "error: --to 'delta': choose one of iceberg, parquet" in output_of(
         *sync, "--to", "delta", code=2
     )

@@ -1,4 +1,4 @@
-"""Export to tables of Apache Iceberg's REST catalog, also when answers to commits get lost or
+"""Export to tables of Apache Iceberg's REST catalog, also when responses to commits get lost or
 several runs write to one table.
 """
 
@@ -47,19 +47,19 @@ def test_a_table_of_a_rest_catalog_has_all_records(run: RestRun, catalog: RestCa
 def test_a_commit_whose_response_is_lost_counts_once(
     run: RestRun, gateway: HttpGateway, lost: Fate
 ) -> None:
-    """Lose every second answer, beginning with the one to the creation of the table."""
+    """Lose every second response, beginning with the one to the creation of the table."""
     counts: dict[str, int] = {}
 
     def lose(requested: Asked) -> Fate:
         if not requested.is_commit("t") and not requested.is_commit("t__dlq"):
-            return Fate.ANSWERED
+            return Fate.FORWARDED
         counts[requested.path] = counts.get(requested.path, 0) + 1
-        return lost if counts[requested.path] % 2 else Fate.ANSWERED
+        return lost if counts[requested.path] % 2 else Fate.FORWARDED
 
     gateway.decide = lose
     run.all()
     assert min(counts.values()) > 4
-    gateway.decide = lambda _: Fate.ANSWERED
+    gateway.decide = lambda _: Fate.FORWARDED
     run.check()
     assert run.state_offsets() == run.ends()
     assert run.stray_files() == set()
@@ -96,17 +96,17 @@ def test_new_columns_are_added_once_if_the_response_is_lost(
 ) -> None:
     first = run.sync(value_format=NARROW).run_batch()
     assert first is not None
-    lost_answers: list[Asked] = []
+    lost_responses: list[Asked] = []
 
     def lose(requested: Asked) -> Fate:
-        if requested.is_commit("t") and not lost_answers:
-            lost_answers.append(requested)
+        if requested.is_commit("t") and not lost_responses:
+            lost_responses.append(requested)
             return lost
-        return Fate.ANSWERED
+        return Fate.FORWARDED
 
     gateway.decide = lose
     run.all()
-    assert lost_answers
+    assert lost_responses
     rows = run.rows()
     assert len({(row["_kafka_partition"], row["_offset"]) for row in rows}) == len(rows)
     assert len(rows) + len(run.rows("t__dlq")) == len(run.log.sent)
@@ -119,7 +119,7 @@ def test_new_columns_are_added_once_if_the_response_is_lost(
 def test_a_catalog_that_restarts_during_a_commit_is_waited_for(
     run: RestRun, gateway: HttpGateway
 ) -> None:
-    """Cut the answer to a commit, and then be away for longer than a request is repeated."""
+    """Cut the response to a commit, and then be away for longer than a request is repeated."""
     refused: list[Asked] = []
 
     def restart(requested: Asked) -> Fate:
@@ -129,7 +129,7 @@ def test_a_catalog_that_restarts_during_a_commit_is_waited_for(
         if requested.is_commit("t") and not refused:
             refused.append(requested)
             return Fate.CUT
-        return Fate.ANSWERED
+        return Fate.FORWARDED
 
     assert run.sync().run_batch() is not None
     gateway.decide = restart
@@ -150,7 +150,7 @@ def test_a_catalog_that_never_responds_is_given_up(
         if requested.is_commit("t") and len(silent) < 2:
             silent.append(requested)
             return Fate.SILENT
-        return Fate.ANSWERED
+        return Fate.FORWARDED
 
     gateway.decide = be_silent
     properties = {TIMEOUT: "3"}
@@ -164,7 +164,7 @@ def test_a_catalog_that_never_responds_is_given_up(
 def test_a_commit_that_stays_unknown_loses_and_repeats_no_records(
     run: RestRun, gateway: HttpGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut the answer to a commit, and be away until the run gives up."""
+    """Cut the response to a commit, and be away until the run gives up."""
     monkeypatch.setattr(commits, "TRIES_MAX", 2)
     gone: list[Asked] = []
 
@@ -172,13 +172,13 @@ def test_a_commit_that_stays_unknown_loses_and_repeats_no_records(
         if gone or requested.is_commit("t"):
             gone.append(requested)
             return Fate.UNAVAILABLE if len(gone) > 1 else Fate.CUT
-        return Fate.ANSWERED
+        return Fate.FORWARDED
 
     assert run.sync().run_batch() is not None
     gateway.decide = go_away
     with pytest.raises(CommitUnknown, match=r"table default\.t succeeded: the catalog at http"):
         run.all()
-    gateway.decide = lambda _: Fate.ANSWERED
+    gateway.decide = lambda _: Fate.FORWARDED
     run.all()
     run.check()
     assert run.state_offsets() == run.ends()

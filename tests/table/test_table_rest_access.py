@@ -99,7 +99,7 @@ def test_a_namespace_that_exists_is_not_created(
 
     def refuse(requested: Asked) -> Fate:
         is_creation = (requested.method, requested.path) == ("POST", "/v1/namespaces")
-        return Fate.REFUSED if is_creation else Fate.ANSWERED
+        return Fate.REFUSED if is_creation else Fate.FORWARDED
 
     gateway.decide = refuse
     with pytest.raises(InvalidTable, match=r"table default\.t cannot be created: .* denies access"):
@@ -113,7 +113,7 @@ def test_a_namespace_that_exists_is_not_created(
 def test_a_refused_commit_is_not_repeated(run_behind: RestRun, gateway: HttpGateway) -> None:
     assert run_behind.sync().run_batch() is not None
     begun = len(gateway.requested)
-    gateway.decide = lambda requested: Fate.REFUSED if requested.is_commit("t") else Fate.ANSWERED
+    gateway.decide = lambda requested: Fate.REFUSED if requested.is_commit("t") else Fate.FORWARDED
     with pytest.raises(InvalidTable, match="denies access: Gateway: not allowed"):
         run_behind.all()
     assert sum(requested.is_commit("t") for requested in gateway.requested[begun:]) == 1
@@ -169,8 +169,8 @@ def test_another_server_is_no_catalog(tmp_path: Path, catalog: RestCatalog) -> N
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_address[1]}"
-            answers = f"{url} does not respond like an Iceberg REST catalog: check --catalog-uri"
-            with pytest.raises(InvalidTable, match=answers):
+            responses = f"{url} does not respond like an Iceberg REST catalog: check --catalog-uri"
+            with pytest.raises(InvalidTable, match=responses):
                 Warehouse(kind="iceberg", location=str(tmp_path), catalog_uri=url).tables()
         finally:
             server.shutdown()
@@ -303,11 +303,11 @@ def test_a_store_that_refuses_the_files_is_explained(
 ) -> None:
     assert vended.sync().run_batch() is not None
     store_gateway.decide = lambda requested: (
-        Fate.REFUSED if "/data/" in requested.path else Fate.ANSWERED
+        Fate.REFUSED if "/data/" in requested.path else Fate.FORWARDED
     )
     with pytest.raises(WarehouseFailed, match=r"failed at s3://tables/served/default/t.*/data/"):
         vended.all()
-    store_gateway.decide = lambda _: Fate.ANSWERED
+    store_gateway.decide = lambda _: Fate.FORWARDED
     vended.all()
     vended.check()
 

@@ -548,7 +548,7 @@ class FetchCall:
                         await self._evaluate_in_slices()
                     else:
                         self.evaluate()
-            return await self._respond_in_slices() if self.is_long else self.answer()
+            return await self._respond_in_slices() if self.is_long else self.respond()
         finally:
             if wait is not None:
                 self._wait = None  # avoids a reference cycle in every waiting request
@@ -630,7 +630,7 @@ class FetchCall:
                 )
         return cancels
 
-    def answer(self) -> Response:
+    def respond(self) -> Response:
         throttle_ms = self._throttle_ms()
         if throttle_ms:
             return self._throttled(throttle_ms)
@@ -643,11 +643,11 @@ class FetchCall:
 
     def _share(self, key: SameKey, frame: Sequence[Buffer]) -> None:
         """Share the response with identical requests, if they may get it."""
-        answer = SharedResponse(self, frame) if self.is_shared else None
-        if answer is not None:
-            self._node.coalesced_fetches.note(key, answer)
+        response = SharedResponse(self, frame) if self.is_shared else None
+        if response is not None:
+            self._node.coalesced_fetches.note(key, response)
         if self._wait is not None:
-            self._wait.settle(answer)
+            self._wait.settle(response)
 
     async def _respond_in_slices(self) -> Response:
         throttle_ms = self._throttle_ms()
@@ -734,14 +734,14 @@ class FetchCall:
         error_code, session_id, held = self._node.fetch_sessions.finish(
             self._call, results, asyncio.get_running_loop().time()
         )
-        answered: dict[TopicKey, list[FetchPartitionResult]] = {}
+        by_topic: dict[TopicKey, list[FetchPartitionResult]] = {}
         for at in held:
-            answered.setdefault(self._call.partitions[at].key, []).append(results[at])
+            by_topic.setdefault(self._call.partitions[at].key, []).append(results[at])
         return partial(
             encode_fetch_response,
             self._ctx.correlation_id,
             self._ctx.api_version,
-            list(answered.items()),
+            list(by_topic.items()),
             error_code=error_code,
             session_id=session_id,
             node_endpoints=() if self._hints is None else self._hints.endpoints(),

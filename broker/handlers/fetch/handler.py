@@ -27,7 +27,7 @@ def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Respon
     """See `broker.requests.node.Handler`. Raises WireError."""
     same, key = node.coalesced_fetches, same_key(ctx)
     if key is not None:
-        found = same.answer(key)
+        found = same.response(key)
         if found is not None and found.suits(ctx):
             return found.to(ctx)
         if found is None and same.will_wait(key):
@@ -41,7 +41,7 @@ def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Respon
         return call.respond_in_slices()
     call.evaluate()
     if call.is_complete:
-        return call.answer()
+        return call.respond()
     if call.key is not None and call.is_shared:
         same.note(call.key, None)
     return call.finish()
@@ -81,7 +81,7 @@ async def _follow(node: Node, ctx: RequestContext, key: SameKey) -> Response:
     same = node.coalesced_fetches
     wait, leads = same.wait(key), None
     if wait is None:
-        found = same.answer(key)
+        found = same.response(key)
         if found is not None and found.suits(ctx):
             return found.to(ctx)
     elif wait.call.serves(ctx):

@@ -172,10 +172,10 @@ async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
     elif single:
         response = leave_group.LeaveGroupResponse(error_code=outcome[0])
     else:
-        answers = zip(identities, outcome, strict=True)
+        responses = zip(identities, outcome, strict=True)
         members = [
             leave_group.MemberResponse(member_id, instance_id, error)
-            for (member_id, instance_id), error in answers
+            for (member_id, instance_id), error in responses
         ]
         response = leave_group.LeaveGroupResponse(members=members)
     return encode_response(ctx, response)
@@ -408,7 +408,7 @@ async def _fetch_group(
         wanted = _requested(topics)
     names = [_name_of(node, ctx, topic_id, name) for topic_id, name, _ in wanted]
     denied = await undescribed_topics(node, ctx, (name for name in names if name is not None))
-    answers = [
+    responses = [
         offset_fetch.OffsetFetchResponseTopics(
             topic_id,
             requested_name,
@@ -418,7 +418,7 @@ async def _fetch_group(
         )
         for (topic_id, requested_name, indexes), name in zip(wanted, names, strict=True)
     ]
-    return offset_fetch.OffsetFetchResponseGroup(group_id, answers, error)
+    return offset_fetch.OffsetFetchResponseGroup(group_id, responses, error)
 
 
 def _id_of(node: Node, name: str) -> UUID | None:

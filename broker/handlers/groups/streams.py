@@ -53,14 +53,14 @@ async def handle_streams_group_heartbeat(node: Node, ctx: RequestContext) -> Res
     if topology is not None:
         problem = await _name_problem(topology)
         if problem is not None:
-            return encode_response(ctx, _answer(problem))
+            return encode_response(ctx, _response(problem))
         await check_topics(node, ctx, Operation.DESCRIBE, _topic_names(topology))
     await node.groups.ready(request.group_id)
     result = await node.groups.streams.heartbeat(
         request.group_id, _heartbeat(ctx, request, topology), ctx.connection.id
     )
     result = await with_missing_topics(node, ctx, result)
-    return encode_response(ctx, _answer(result))
+    return encode_response(ctx, _response(result))
 
 
 def _is_on(node: Node) -> bool:
@@ -181,7 +181,7 @@ def _internal_topics(sent: Sequence[heartbeats.TopicInfo]) -> tuple[InternalTopi
 # --- response -------------------------------------------------------------------------------------
 
 
-def _answer(result: StreamsHeartbeatResult) -> heartbeats.StreamsGroupHeartbeatResponse:
+def _response(result: StreamsHeartbeatResult) -> heartbeats.StreamsGroupHeartbeatResponse:
     tasks, endpoints = result.tasks, result.endpoints
     return heartbeats.StreamsGroupHeartbeatResponse(
         error_code=result.error,

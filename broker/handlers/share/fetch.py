@@ -203,7 +203,7 @@ class _ShareFetchCall:
             self._evaluate()
             is_cold = any(target.is_cold for target in self._targets)
             if self._is_complete and not is_cold and self._acquire():
-                return self._answer()
+                return self._build_response()
         return self._evaluate_and_finish()
 
     async def acknowledge_and_finish(self) -> Response:
@@ -506,7 +506,7 @@ class _ShareFetchCall:
 
     # --- response ---------------------------------------------------------------------------------
 
-    def _answer(self) -> Response:
+    def _build_response(self) -> Response:
         response = PendingShareFetch(LeaderHints(self._node, self._ctx))
         self._record_bytes()
         self._count(self._targets, response)
@@ -517,7 +517,7 @@ class _ShareFetchCall:
     async def _respond_later(self) -> Response:
         """Do the same in slices if there are many partitions."""
         if not self._is_long and len(self._codes) <= _AT_ONCE_COUNT:
-            return self._answer()
+            return self._build_response()
         response = PendingShareFetch(LeaderHints(self._node, self._ctx))
         self._record_bytes()
         async for targets in chunked(self._targets):

@@ -52,11 +52,11 @@ async def handle_initialize_share_group_state(node: Node, ctx: RequestContext) -
             key, state_epoch=data.state_epoch, start_offset=data.start_offset
         )
 
-    def answer(partition: int, _: None) -> initializing.PartitionResult:
+    def respond(partition: int, _: None) -> initializing.PartitionResult:
         return initializing.PartitionResult(partition)
 
     found = await _run_all(
-        node, ctx, request, begin, answer=answer, refused=initializing.PartitionResult
+        node, ctx, request, begin, respond=respond, refused=initializing.PartitionResult
     )
     results = [initializing.InitializeStateResult(*result) for result in found]
     return encode_response(ctx, initializing.InitializeShareGroupStateResponse(results))
@@ -69,7 +69,7 @@ async def handle_read_share_group_state(node: Node, ctx: RequestContext) -> Resp
     def begin(key: SharePartitionKey, data: reading.PartitionData) -> "asyncio.Future[ShareState]":
         return node.share_coordinator.read(key, data.leader_epoch)
 
-    def answer(partition: int, state: ShareState) -> reading.PartitionResult:
+    def respond(partition: int, state: ShareState) -> reading.PartitionResult:
         return reading.PartitionResult(
             partition,
             state_epoch=state.state_epoch,
@@ -83,7 +83,7 @@ async def handle_read_share_group_state(node: Node, ctx: RequestContext) -> Resp
         )
 
     found = await _run_all(
-        node, ctx, request, begin, answer=answer, refused=reading.PartitionResult
+        node, ctx, request, begin, respond=respond, refused=reading.PartitionResult
     )
     results = [reading.ReadStateResult(*result) for result in found]
     return encode_response(ctx, reading.ReadShareGroupStateResponse(results))
@@ -106,11 +106,11 @@ async def handle_write_share_group_state(node: Node, ctx: RequestContext) -> Res
             ],
         )
 
-    def answer(partition: int, _: None) -> writing.PartitionResult:
+    def respond(partition: int, _: None) -> writing.PartitionResult:
         return writing.PartitionResult(partition)
 
     found = await _run_all(
-        node, ctx, request, begin, answer=answer, refused=writing.PartitionResult
+        node, ctx, request, begin, respond=respond, refused=writing.PartitionResult
     )
     results = [writing.WriteStateResult(*result) for result in found]
     return encode_response(ctx, writing.WriteShareGroupStateResponse(results))
@@ -142,11 +142,11 @@ async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Re
         refused.exception()  # asyncio logs an exception that nobody retrieves
         return refused
 
-    def answer(partition: int, _: None) -> deleting.PartitionResult:
+    def respond(partition: int, _: None) -> deleting.PartitionResult:
         return deleting.PartitionResult(partition)
 
     found = await _run_all(
-        node, ctx, request, begin, answer=answer, refused=deleting.PartitionResult
+        node, ctx, request, begin, respond=respond, refused=deleting.PartitionResult
     )
     results = [deleting.DeleteStateResult(*result) for result in found]
     return encode_response(ctx, deleting.DeleteShareGroupStateResponse(results))
@@ -162,7 +162,7 @@ async def handle_read_share_group_state_summary(node: Node, ctx: RequestContext)
     ) -> "asyncio.Future[ShareStateSummary]":
         return node.share_coordinator.summary(key, data.leader_epoch)
 
-    def answer(partition: int, summary: ShareStateSummary) -> summing.PartitionResult:
+    def respond(partition: int, summary: ShareStateSummary) -> summing.PartitionResult:
         return summing.PartitionResult(
             partition,
             state_epoch=summary.state_epoch,
@@ -173,7 +173,7 @@ async def handle_read_share_group_state_summary(node: Node, ctx: RequestContext)
         )
 
     found = await _run_all(
-        node, ctx, request, begin, answer=answer, refused=summing.PartitionResult
+        node, ctx, request, begin, respond=respond, refused=summing.PartitionResult
     )
     results = [summing.ReadStateSummaryResult(*result) for result in found]
     return encode_response(ctx, summing.ReadShareGroupStateSummaryResponse(results))
@@ -185,7 +185,7 @@ async def _run_all(
     request: _Request,
     begin: Callable[[SharePartitionKey, Any], "asyncio.Future[_Found]"],
     *,
-    answer: Callable[[int, _Found], _Result],
+    respond: Callable[[int, _Found], _Result],
     refused: Callable[[int, int, str], _Result],
 ) -> list[tuple[UUID | None, list[_Result]]]:
     """Start a step for each partition, then wait for all of them; for brokers only. Returns the
@@ -217,7 +217,7 @@ async def _run_all(
             continue
         try:
             found = await cast("asyncio.Future[_Found]", step)
-            results.append(answer(partition, found))
+            results.append(respond(partition, found))
         except ShareStateError as error:
             results.append(refused(partition, error.code, str(error)))
     left = iter(results)

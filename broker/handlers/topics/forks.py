@@ -59,7 +59,7 @@ class PointRefusal(msgspec.Struct, frozen=True, array_like=True):
     message: str
 
 
-_NO_RESPONSE: Final = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, "no leader answered")
+_NO_RESPONSE: Final = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, "no leader responded")
 _COMPACTED: Final = PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its log is being compacted")
 _LEADER_CHANGED: Final = PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader changed")
 
@@ -286,7 +286,7 @@ async def _query_leaders(node: Node, peers: PeerConnections, plans: Iterable[_Pl
                 led.setdefault(leader, {})[number] = plan.request.point_of(number)
         for leader, wanted in led.items():
             by_leader.setdefault(leader, []).append((plan, wanted))
-    answers = await asyncio.gather(
+    responses = await asyncio.gather(
         *(
             _query_leader(
                 node, peers, leader, [(plan.request.source, wanted) for plan, wanted in items]
@@ -294,7 +294,7 @@ async def _query_leaders(node: Node, peers: PeerConnections, plans: Iterable[_Pl
             for leader, items in by_leader.items()
         )
     )
-    for items, found in zip(by_leader.values(), answers, strict=True):
+    for items, found in zip(by_leader.values(), responses, strict=True):
         for (plan, _), points in zip(items, found, strict=True):
             plan.take(points)
 
@@ -364,14 +364,14 @@ async def handle_fork_points(
     found = await find_fork_points(node, wanted)
     topics = [
         list_offsets.ListOffsetsTopicResponse(
-            name, [_answer(number, points[number]) for number in numbers]
+            name, [_response(number, points[number]) for number in numbers]
         )
         for (name, numbers), points in zip(wanted, found, strict=True)
     ]
     return encode_response(ctx, list_offsets.ListOffsetsResponse(topics=topics))
 
 
-def _answer(
+def _response(
     number: int, found: ForkedPartition | PointRefusal
 ) -> list_offsets.ListOffsetsPartitionResponse:
     if isinstance(found, PointRefusal):
@@ -418,7 +418,7 @@ async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[P
                 return _LEADER_CHANGED
             try:
                 fork_point = await find_fork_point(node.storage, found, point, end)
-            except Exception as error:  # noqa: BLE001 - refuse one partition, answer the others
+            except Exception as error:  # noqa: BLE001 - refuse one partition, respond for the others
                 return PointRefusal(code_of(error), str(error))
             if not still_leads(node, found):
                 return _LEADER_CHANGED
@@ -429,11 +429,11 @@ async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[P
         for at, (_, points) in enumerate(wanted)
         for number, point in points.items()
     ]
-    answers: list[Points] = [{} for _ in wanted]
+    responses: list[Points] = [{} for _ in wanted]
     found = await asyncio.gather(*(find(*key) for key in keys))
     for (at, number, _), point in zip(keys, found, strict=True):
-        answers[at][number] = point
-    return answers
+        responses[at][number] = point
+    return responses
 
 
 def _committed_end(node: Node, partition: Partition) -> Offset:

@@ -44,17 +44,17 @@ async def describe_frozen_topics(
             for response in _deleted_records(image)
             if allows_topic(node, ctx, Operation.DESCRIBE, response.name or "", logs=False)
         ]
-    answers: list[MetadataResponseTopic] = []
+    responses: list[MetadataResponseTopic] = []
     for item in requested:
         topic = _find(node.image, item.name, item.topic_id)
         name = item.name if topic is None else topic.name
         if name is not None and not allows_topic(node, ctx, Operation.DESCRIBE, name):
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            answers.append(MetadataResponseTopic(code, item.name, item.topic_id))
+            responses.append(MetadataResponseTopic(code, item.name, item.topic_id))
             continue
         response = None if topic is None else await _info(node, ctx, topic)
-        answers.append(_unknown(item) if response is None else response)
-    return answers
+        responses.append(_unknown(item) if response is None else response)
+    return responses
 
 
 def _find(image: MetadataImage, name: str | None, topic_id: UUID | None) -> FrozenTopic | None:
@@ -78,7 +78,7 @@ def _deleted_records(image: MetadataImage) -> list[MetadataResponseTopic]:
     for stream in image.streams.keeping():
         if stream.kind == "data":
             keeping.setdefault(stream.topic_id, []).append(stream)
-    answers: list[MetadataResponseTopic] = []
+    responses: list[MetadataResponseTopic] = []
     for topic_id, streams in keeping.items():
         topic = image.topics.by_id(topic_id)
         if topic is None:
@@ -104,12 +104,12 @@ def _deleted_records(image: MetadataImage) -> list[MetadataResponseTopic]:
             {},
             of_live_topic=True,
         )
-        answers.append(
+        responses.append(
             MetadataResponseTopic(
                 name=topic.name, topic_id=topic_id, frozen_topic=encode_frozen_topic(info)
             )
         )
-    return answers
+    return responses
 
 
 async def _info(

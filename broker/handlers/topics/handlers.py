@@ -101,8 +101,8 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
         if not wanted:
             break
     await hide_configs(node, ctx, results)
-    answers = await listed(results[name] for name in counts)
-    return encode_response(ctx, create_topics.CreateTopicsResponse(topics=answers))
+    responses = await listed(results[name] for name in counts)
+    return encode_response(ctx, create_topics.CreateTopicsResponse(topics=responses))
 
 
 async def _succeeded(
@@ -419,8 +419,8 @@ async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
     results |= await _grow(node, ctx, request, wanted)
     if wanted and not request.validate_only:
         record_change(node, ctx, "partitions_added", await _succeeded(results))
-    answers = await listed(results[name] for name in counts)
-    return encode_response(ctx, create_partitions.CreatePartitionsResponse(results=answers))
+    responses = await listed(results[name] for name in counts)
+    return encode_response(ctx, create_partitions.CreatePartitionsResponse(results=responses))
 
 
 async def _grow(

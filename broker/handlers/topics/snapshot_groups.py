@@ -46,7 +46,7 @@ async def committed_offsets(node: Node, names: Collection[str], deadline: float)
     """
     found = [node.image.topics.by_name(name) for name in names]
     topics = {topic.name: len(topic.partitions) for topic in found if topic is not None}
-    reason = "nothing answered"
+    reason = "nothing responded"
     peers = node.connect_peers()
     try:
         async with asyncio.timeout_at(deadline):

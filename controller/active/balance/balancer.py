@@ -87,7 +87,7 @@ class Balancer:
         if self._sessions.is_current(node_id, request.node_epoch):
             now_ms = self._now_ms()
             self._book.add(request, now_ms)
-            self._slow.heard(node_id, request.node_epoch, self._book.answers(now_ms))
+            self._slow.heard(node_id, request.node_epoch, self._book.latencies(now_ms))
             self._log_exclusions()
         return m.Reply(
             controller_epoch=self._runtime.epoch,

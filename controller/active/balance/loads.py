@@ -93,7 +93,7 @@ class LoadBook:
             report if report is not None and now_ms - report.received_ms <= self._fresh_ms else None
         )
 
-    def answers(self, now_ms: int) -> dict[NodeId, float]:
+    def latencies(self, now_ms: int) -> dict[NodeId, float]:
         """Return the append latencies in ms of the brokers that measured them."""
         found = {node_id: self.report_of(node_id, now_ms) for node_id in sorted(self._reports)}
         return {

@@ -9,7 +9,7 @@ from penstock.base.errors import ExpectedError
 from penstock.controller.api.messages import MoveTrace, TraceMove
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.deploy.admin.reassign.plan import Key
-from penstock.deploy.clients.controllers import answer_of, connect
+from penstock.deploy.clients.controllers import connect, response_of
 from penstock.deploy.errors import near_hint
 
 _TIMEOUT_S: Final = 10.0
@@ -114,7 +114,7 @@ async def _send_request(controller: str, key: Key) -> MoveView | None:
     client = connect(controller)
     follower = MetadataFollower(client)
     try:
-        await answer_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
+        await response_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
         topic = follower.image.topics.by_name(key.topic)
         if topic is None:
             names = [known.name for known in follower.image.topics]
@@ -125,7 +125,7 @@ async def _send_request(controller: str, key: Key) -> MoveView | None:
             raise ExpectedError(f"partition {key} does not exist; the last one is {last}")
         record = topic.partitions[key.partition]
         wanted = TraceMove(topic_id=topic.topic_id, partition=key.partition)
-        traces = await answer_of(
+        traces = await response_of(
             client, controller, _TIMEOUT_S, client.trace_move(wanted, timeout_s=_TIMEOUT_S)
         )
         return view_move(key, record, traces.items)

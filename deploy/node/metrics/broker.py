@@ -49,7 +49,7 @@ class BrokerReader:
 
 def _clients(broker: Broker) -> Iterator[Reading]:
     server, traffic = broker.server, broker.partitions.traffic()
-    for key, count in server.requests.answers.items():
+    for key, count in server.requests.responses.items():
         yield table.REQUESTS, (_api(key),), count
     for (key, code), count in server.requests.errors.items():
         yield table.REQUEST_ERRORS, (_api(key), _ERROR_NAMES.get(code, str(code))), count

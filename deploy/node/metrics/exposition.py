@@ -109,7 +109,7 @@ class Exposition:
     def _own_reading(self) -> Reading:
         return table.NODE_LOOP_LAG, (), self._lag.latencies.freeze()
 
-    async def answer(self) -> HttpResponse:
+    async def response(self) -> HttpResponse:
         now = asyncio.get_running_loop().time()
         if now - self._made_at > AGE_MAX_S:
             self._text, self._made_at = generate_latest(self._registry).decode(), now
@@ -120,7 +120,7 @@ class Exposition:
         """Measure the lag, and yield the routes to add."""
         watching = asyncio.get_running_loop().create_task(self._lag.run())
         try:
-            yield {"/metrics": self.answer}
+            yield {"/metrics": self.response}
         finally:
             watching.cancel()
             await asyncio.wait((watching,))

@@ -20,7 +20,7 @@ async function attempt(work) {
     }
 }
 
-// Kafka's broker may hear of a topic after the controller has answered.
+// Kafka's broker may hear of a topic after the response of the controller.
 async function onceKnown(ask) {
     for (;;) {
         try {

@@ -19,7 +19,7 @@ import org.apache.kafka.common.utils.Exit;
  * Runs many command line tools of Kafka in one JVM, because a JVM takes a second to start.
  *
  * <p>Each line of stdin is one command: class, stdin of the tool, then its arguments, with
- * U+001F between them; line feeds are U+001E. The answer is a line with exit code and number of
+ * U+001F between them; line feeds are U+001E. The response is a line with exit code and number of
  * bytes, then what the tool wrote to stdout and stderr.
  */
 public final class ToolRunner {
@@ -85,7 +85,7 @@ public final class ToolRunner {
     private static final List<Runnable> SHUTDOWN_HOOKS = new CopyOnWriteArrayList<>();
 
     public static void main(String[] args) throws Exception {
-        PrintStream answers = System.out;
+        PrintStream responses = System.out;
         BufferedReader commands =
                 new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         PrintStream captured = new PrintStream(CAPTURED, true, StandardCharsets.UTF_8);
@@ -108,15 +108,15 @@ public final class ToolRunner {
             run(fields[0], arguments);
             CAPTURED.unmute();
             runShutdownHooks();
-            answer(answers);
+            respond(responses);
         }
     }
 
-    private static void answer(PrintStream answers) throws IOException {
+    private static void respond(PrintStream responses) throws IOException {
         byte[] bytes = CAPTURED.bytes();
-        answers.println(CAPTURED.exitCode() + " " + bytes.length);
-        answers.write(bytes);
-        answers.flush();
+        responses.println(CAPTURED.exitCode() + " " + bytes.length);
+        responses.write(bytes);
+        responses.flush();
     }
 
     private static void run(String tool, String[] arguments) {

@@ -81,7 +81,7 @@ class CountsUnsynced(RaftCore):
 
 
 class ReadsStale(RaftCore):
-    """M7: a read is answered without asking the other voters."""
+    """M7: a read is served without a round of the other voters."""
 
     @property
     def confirmed_round(self) -> int:
@@ -145,7 +145,9 @@ class VotesForOldDisk(RaftCore):
 
 
 class HeartbeatsWaitForDisk(RaftCore):
-    """M13: a follower answers heartbeats only when its disk is idle. Costs leaders, not records."""
+    """M13: a follower responds to heartbeats only when its disk is idle. Costs leaders, not
+    records.
+    """
 
     def _respond_to_heartbeat(self, message: object) -> None:
         pass

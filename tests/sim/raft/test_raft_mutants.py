@@ -120,7 +120,7 @@ def test_a_leader_stays_when_no_disk_is_better() -> None:
 
 def test_a_leader_stays_when_the_disk_of_the_last_follower_stalls() -> None:
     """One of three is down, and the disk of another takes three election timeouts for each write.
-    If its answers to heartbeats waited for that, the leader would end, and no vote for another
+    If its responses to heartbeats waited for that, the leader would end, and no vote for another
     would come in time.
     """
     epochs, committed = _with_a_stalling_follower(RaftCore)

@@ -38,14 +38,14 @@ async def crash_with_a_slow_disk(script: Script) -> None:
     """
     (disk,) = script.world.disks.values()
     disk.slow_factor = _SLOW
-    admin, is_answered = script.world.admin, False
+    admin, has_response = script.world.admin, False
     request = CreateTopics(topics=[NewTopic(name="t", partitions=1)])
 
     async def create() -> None:
-        nonlocal is_answered
+        nonlocal has_response
         with suppress(ControllerError, TimeoutError):
             await admin.client.create_topics(request, timeout_s=5.0)
-            is_answered = True
+            has_response = True
 
     admin.start(create)
     await asyncio.sleep(2.0)
@@ -53,7 +53,7 @@ async def crash_with_a_slow_disk(script: Script) -> None:
     disk.slow_factor = 1.0
     await script.restart_controller()
     is_there = script.world.metadata.image.topics.by_name("t") is not None
-    assert is_there or not is_answered, "a topic was created, and is gone"
+    assert is_there or not has_response, "a topic was created, and is gone"
     assert is_there or not is_known, "a broker knows a topic that does not exist"
 
 
@@ -100,10 +100,10 @@ async def remove_an_acl_with_a_slow_disk(script: Script) -> None:
     (disk,) = script.world.disks.values()
     disk.slow_factor = _SLOW
     request = DeleteAcls(filters=[AclFilter(principal=acl.principal)])
-    is_answered = await _with_client(
+    has_response = await _with_client(
         script, lambda client: client.delete_acls(request, timeout_s=2.0)
     )
-    assert not is_answered, "the removal is answered before it is committed"
+    assert not has_response, "the removal is acknowledged before it is committed"
 
 
 @in_cluster(snapshot_records=5)
@@ -211,15 +211,15 @@ def _acl(principal: str) -> AclEntry:
 async def _with_client(
     script: Script, send_request: Callable[[ControllerClient], Awaitable[object]]
 ) -> bool:
-    """Send a request to the controller. Return whether it is answered."""
+    """Send a request to the controller. Return whether it responds."""
     admin, outcome = script.world.admin, list[bool]()
 
     async def asking() -> None:
-        is_answered = False
+        has_response = False
         with suppress(ControllerError, TimeoutError):
             await send_request(admin.client)
-            is_answered = True
-        outcome.append(is_answered)
+            has_response = True
+        outcome.append(has_response)
 
     admin.start(asking)
     await script.until(lambda: outcome)

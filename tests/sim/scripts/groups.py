@@ -16,7 +16,7 @@ from penstock.protocol.gen import (
     sync_group,
 )
 from tests.sim.checkers import Part
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.connections import Connection, NoResponse
 from tests.sim.directed import Script
 from tests.sim.directed_clients import Group
 
@@ -43,7 +43,7 @@ class Member:
         self._reported: frozenset[int] | None = None
 
     async def beat(self, timeout_s: float = 10.0) -> ErrorCode:
-        """Send a heartbeat, and take the response. Raises Unanswered."""
+        """Send a heartbeat, and take the response. Raises NoResponse."""
         if self._connection is None or self._connection.is_broken:
             self._connection = self._script.world.connect(await self._script.coordinator(_GROUP))
         request = self.request(is_full=self._reported != self.has)
@@ -52,7 +52,7 @@ class Member:
             response = await self._connection.send_request(
                 self.api, self.version, request, timeout_s
             )
-        except Unanswered:
+        except NoResponse:
             self._reported = None
             raise
         code = ErrorCode(response.error_code)
@@ -167,7 +167,7 @@ async def _beat_until(is_done: Any, *members: Member) -> None:
         for member in members:
             try:
                 code = await member.beat()
-            except Unanswered:
+            except NoResponse:
                 continue
             assert code is ErrorCode.NONE or code.retriable or code is ErrorCode.NOT_COORDINATOR, (
                 f"member {member.name} in epoch {member.epoch} is told {code.name}"
@@ -254,7 +254,7 @@ async def share_member_hangs_up_while_it_joins(script: Script) -> None:
     await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
     await script.create("t", (1, 1))
     gate = script.hold(1)
-    with contextlib.suppress(Unanswered):
+    with contextlib.suppress(NoResponse):
         await ShareMember(script, "a").beat(timeout_s=1.0)
     await asyncio.sleep(1.0)  # until the broker has seen that the connection is closed
     gate.release()
@@ -283,9 +283,9 @@ async def _join_while_the_store_hangs(script: Script, kind: type[Member]) -> Non
     script.hold(1)
     try:
         await kind(script, "b").beat(timeout_s=1.0)
-    except Unanswered:
+    except NoResponse:
         return
-    raise AssertionError("a heartbeat is answered before the group is durable")
+    raise AssertionError("a heartbeat is acknowledged before the group is durable")
 
 
 async def share_partitions_while_their_states_are_stored(script: Script) -> None:
@@ -313,7 +313,7 @@ async def lose_the_tasks_of_a_member(script: Script) -> None:
         try:
             await second.beat(timeout_s=1.0)
             raise AssertionError
-        except Unanswered:
+        except NoResponse:
             pass
     await second.beat()
     assert second.has == _ALL - first.has, f"the members have {first.has} and {second.has}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from penstock.protocol import apis
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.directed import Script
 from tests.sim.directed_clients import Group, Producer
 from tests.sim.scripts.transactions import PART, create_led_apart
@@ -81,7 +81,7 @@ async def deliver_an_end_late(script: Script) -> None:
     await producer.write(PART, (b"k", b"aborted"))
     await producer.end(commit=False)
     await producer.write(PART, (b"k", b"open"))
-    with suppress(Unanswered):
+    with suppress(NoResponse):
         await old.send_request(*producer.ending(commit=True), 5.0)
     await asyncio.sleep(1.0)  # for its marker
     found = await script.values(PART, committed=True)

@@ -24,7 +24,7 @@ from penstock.protocol.gen import (
 )
 from penstock.protocol.gen import alter_share_group_offsets as altering
 from penstock.protocol.gen import delete_share_group_offsets as deleting
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.directed import Script
 from tests.sim.directed_clients import Group, Producer
 from tests.sim.overtaken_logs import FetchingClient
@@ -108,12 +108,12 @@ async def _add_late(script: Script, *, adds_offsets: bool) -> None:
             producer.name, producer.producer_id, producer.epoch, "g"
         )
         request = apis.ADD_OFFSETS_TO_TXN, 3, added
-    with suppress(Unanswered):
+    with suppress(NoResponse):
         await old.send_request(*request, _TIMEOUT_S)
     await asyncio.sleep(1.0)
     described = describe_transactions.DescribeTransactionsRequest([producer.name])
-    answer = await script.send_request(old.broker, apis.DESCRIBE_TRANSACTIONS, 0, described)
-    state = answer.transaction_states[0].transaction_state
+    response = await script.send_request(old.broker, apis.DESCRIBE_TRANSACTIONS, 0, described)
+    state = response.transaction_states[0].transaction_state
     assert state == "CompleteCommit", f"the transaction that is over is {state}"
 
 

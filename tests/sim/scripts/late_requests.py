@@ -22,7 +22,7 @@ from penstock.protocol.gen import share_group_heartbeat as share
 from penstock.protocol.gen import streams_group_heartbeat as streams
 from penstock.protocol.gen import write_share_group_state as writing
 from tests.sim.checkers import Part
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.connections import Connection, NoResponse
 from tests.sim.directed import Script
 from tests.sim.directed_clients import Group
 from tests.sim.groups import RETRIED
@@ -43,7 +43,7 @@ Request = tuple[Any, int, Any]
 
 async def deliver_late(old: Connection, request: Request) -> None:
     """Deliver a request on a connection that its sender has given up."""
-    with suppress(Unanswered):
+    with suppress(NoResponse):
         await old.send_request(*request, _TIMEOUT_S)
 
 
@@ -439,8 +439,8 @@ async def acknowledge_late_in_a_share_session(script: Script) -> None:
     found = await acquire(script, new, "m1")
     session = await new.send_request(*share_fetch(script, "m1"), _TIMEOUT_S)
     assert not acquired(session)
-    answer = await new.send_request(*share_acknowledge(script, 1, found[0][0]), _TIMEOUT_S)
-    assert not answer.error_code
+    response = await new.send_request(*share_acknowledge(script, 1, found[0][0]), _TIMEOUT_S)
+    assert not response.error_code
     await deliver_late(old, share_acknowledge(script, _FINAL_EPOCH))
     await _check_held(script)
 

@@ -7,7 +7,7 @@ from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import list_offsets, offset_for_leader_epoch
 from tests.sim.checkers import Part
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.directed import Script
 from tests.sim.nodes import SimBroker
 
@@ -60,8 +60,8 @@ async def ask_where_an_epoch_ended(script: Script) -> None:
     wanted = offset_for_leader_epoch.OffsetForLeaderPartition(PART[1], -1, 0)
     topic = offset_for_leader_epoch.OffsetForLeaderTopic(PART[0], [wanted])
     request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(topics=[topic])
-    answer = await script.send_request(script.broker(1), apis.OFFSET_FOR_LEADER_EPOCH, 4, request)
-    found = answer.topics[0].partitions[0]
+    response = await script.send_request(script.broker(1), apis.OFFSET_FOR_LEADER_EPOCH, 4, request)
+    found = response.topics[0].partitions[0]
     assert (found.leader_epoch, found.end_offset) == (0, 1), (
         f"epoch {found.leader_epoch} is said to end at {found.end_offset}"
     )
@@ -82,7 +82,7 @@ async def look_up_a_time(script: Script) -> None:
 async def _offset(script: Script, broker: SimBroker, timestamp: int) -> int | str:
     try:
         found = await listed(script, broker, timestamp)
-    except Unanswered:
+    except NoResponse:
         return _REFUSED
     return _REFUSED if found.error_code else int(found.offset)
 
@@ -92,5 +92,5 @@ async def listed(script: Script, broker: SimBroker, timestamp: int, epoch: int =
     item = list_offsets.ListOffsetsPartition(PART[1], epoch, timestamp)
     topic = list_offsets.ListOffsetsTopic(PART[0], [item])
     request = list_offsets.ListOffsetsRequest(topics=[topic])
-    answer = await script.send_request(broker, apis.LIST_OFFSETS, 7, request)
-    return answer.topics[0].partitions[0]
+    response = await script.send_request(broker, apis.LIST_OFFSETS, 7, request)
+    return response.topics[0].partitions[0]

@@ -16,8 +16,8 @@ PART: Part = ("t", 0)
 async def _fetch(script: Script, node_id: int, rack: str) -> Any:
     request = script.fetch_request(PART, 0, committed=False)
     request.rack_id = rack
-    answer = await script.send_request(script.broker(node_id), apis.FETCH, FETCH_VERSION, request)
-    return answer.responses[0].partitions[0]
+    response = await script.send_request(script.broker(node_id), apis.FETCH, FETCH_VERSION, request)
+    return response.responses[0].partitions[0]
 
 
 @in_cluster(brokers=3, racks=2)
@@ -45,8 +45,10 @@ async def return_to_the_leader(script: Script) -> None:
     request = script.fetch_request(PART, 0, committed=False)
     request.rack_id = far
     client = script.world.connect(script.broker(1))
-    answers = [await client.send_request(apis.FETCH, FETCH_VERSION, request, 1.0) for _ in range(2)]
-    found = [each.responses[0].partitions[0].preferred_read_replica for each in answers]
+    responses = [
+        await client.send_request(apis.FETCH, FETCH_VERSION, request, 1.0) for _ in range(2)
+    ]
+    found = [each.responses[0].partitions[0].preferred_read_replica for each in responses]
     assert found == [2, -1], f"a client is sent to {found} in a row"
     script.broker(2).tails.back_off(NodeId(1), None)
     refused = await _fetch(script, 2, far)

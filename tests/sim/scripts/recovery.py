@@ -49,14 +49,14 @@ async def delete_slots_without_a_backup(script: Script) -> None:
 
 
 async def create_a_topic_without_a_backup(script: Script) -> None:
-    admin, is_answered = script.world.admin, False
+    admin, has_response = script.world.admin, False
     request = CreateTopics(topics=[NewTopic(name="t", partitions=1)])
 
     async def create() -> None:
-        nonlocal is_answered
+        nonlocal has_response
         with suppress(ControllerError, TimeoutError):
             await admin.client.create_topics(request, timeout_s=2.0)
-            is_answered = True
+            has_response = True
 
     await asyncio.sleep(1.0)
     held = _hold_backups(script)
@@ -65,7 +65,7 @@ async def create_a_topic_without_a_backup(script: Script) -> None:
     await asyncio.sleep(3.0)
     await _lose_the_disk(script)
     is_there = script.world.metadata.image.topics.by_name("t") is not None
-    assert is_there or not is_answered, "a topic was created, and is gone"
+    assert is_there or not has_response, "a topic was created, and is gone"
 
 
 async def write_with_an_old_lease(script: Script) -> None:

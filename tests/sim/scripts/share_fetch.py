@@ -5,7 +5,7 @@ from typing import Any, Final
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import share_acknowledge, share_fetch
-from tests.sim.connections import Connection, Unanswered
+from tests.sim.connections import Connection, NoResponse
 from tests.sim.directed import Script
 from tests.sim.scripts.share_states import GROUP, PART, States
 
@@ -63,7 +63,7 @@ class Worker:
         assert code is ErrorCode.NONE, f"an acknowledgment gets {code.name}"
 
     async def _send_request(self, api: Any, request: Any) -> Any:
-        """Raises Unanswered."""
+        """Raises NoResponse."""
         response = await self._connection.send_request(api, _VERSION, request, _TIMEOUT_S)
         assert response.error_code == ErrorCode.NONE, ErrorCode(response.error_code).name
         self._session_epoch += 1
@@ -96,9 +96,9 @@ async def acknowledge_while_the_store_hangs(script: Script) -> None:
     script.hold(1)
     try:
         await worker.acknowledge(0)
-    except Unanswered:
+    except NoResponse:
         return
-    raise AssertionError("an acknowledgment is answered before it is durable")
+    raise AssertionError("an acknowledgment succeeds before it is durable")
 
 
 async def move_with_acknowledged_records(script: Script) -> None:

@@ -13,7 +13,7 @@ from penstock.protocol.gen import initialize_share_group_state as initializing
 from penstock.protocol.gen import read_share_group_state as reading
 from penstock.protocol.gen import write_share_group_state as writing
 from tests.sim.checkers import Part
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.directed import Script
 
 PART: Part = ("t", 0)
@@ -52,10 +52,10 @@ class States:
 
     async def try_read(self, leader_epoch: int) -> ErrorCode:
         request = self._reading(leader_epoch)
-        answer = await self._script.send_request(
+        response = await self._script.send_request(
             self._script.broker(1), apis.READ_SHARE_GROUP_STATE, 0, request
         )
-        return ErrorCode(_item(answer).error_code)
+        return ErrorCode(_item(response).error_code)
 
     def _reading(self, leader_epoch: int) -> Any:
         data = reading.ReadStateData(
@@ -74,12 +74,12 @@ class States:
         """The same once; None: no response in 1 s."""
         request = self._writing(leader_epoch, offset, NO_START_OFFSET)
         try:
-            answer = await self._script.world.connect(self._script.broker(1)).send_request(
+            response = await self._script.world.connect(self._script.broker(1)).send_request(
                 apis.WRITE_SHARE_GROUP_STATE, 1, request, 1.0
             )
-        except Unanswered:
+        except NoResponse:
             return None
-        return ErrorCode(_item(answer).error_code)
+        return ErrorCode(_item(response).error_code)
 
     def _writing(self, leader_epoch: int, offset: int, start_offset: int) -> Any:
         batch = writing.StateBatch(offset, offset, ACKNOWLEDGED, 1)

@@ -61,7 +61,7 @@ _WAL: _Found = {
     "commits_out_of_order": [(wal.upload_two_blocks_at_once, "an upload is not committed")],
     "closed_without_flush": [(wal.move_with_a_record_under_way, "the record is refused")],
     "doubtful_partitions_handed_over": [(wal.lose_a_slot, "the log has [b'0']")],
-    "duplicate_answered_at_once": [
+    "duplicate_acknowledged_at_once": [
         (wal.write_while_the_store_does_not_respond, "a repeated record is acknowledged")
     ],
     "hole_fenced_although_slots_behind_prove_it": [(wal.lose_a_slot, "was written twice")],
@@ -202,8 +202,8 @@ _TRANSACTIONS: _Found = {
     "decided_transactions_not_resumed": [
         (transactions.crash_before_the_markers_are_sent, "readers get {}")
     ],
-    "end_answered_before_it_is_durable": [
-        (transactions.crash_while_a_decision_is_stored, "answered before it is durable")
+    "end_acknowledged_before_it_is_durable": [
+        (transactions.crash_while_a_decision_is_stored, "acknowledged before it is durable")
     ],
     "end_repeated_is_refused": [
         (transactions.repeat_an_end, "a repeated end gets PRODUCER_FENCED")
@@ -268,7 +268,7 @@ _TRANSACTIONS: _Found = {
     ],
 }
 _GROUPS: _Found = {
-    "stale_coordinator_answers": [
+    "stale_coordinator_responds": [
         (transactions.read_offsets_at_an_old_coordinator, "returns the offset 1")
     ],
     "tasks_sent_once": [(groups.lose_the_tasks_of_a_member, "the members have")],
@@ -299,10 +299,10 @@ _GROUPS: _Found = {
     "streams_epochs_unchecked": [
         (groups.streams_thread_falls_silent, "a member commits after others")
     ],
-    "heartbeats_answered_before_durable": [
+    "heartbeats_acknowledged_before_durable": [
         (groups.consumer_joins_while_the_store_hangs, "before the group is durable")
     ],
-    "streams_answers_before_durable": [
+    "streams_acknowledged_before_durable": [
         (groups.streams_thread_joins_while_the_store_hangs, "before the group is durable")
     ],
     "plain_commits_never_written": [(groups.load_an_offset, "the offset -1 is loaded")],
@@ -375,12 +375,12 @@ _CONTROLLERS: _Found = {
         (quorum.lead_again_after_a_record_was_lost, "that is not what was committed")
     ],
     "leader_counts_its_unsynced_log": [(quorum.elect_with_slow_disks, "of (0, 1, 2) have on disk")],
-    "old_leader_answers_reads": [(quorum.elect_with_slow_disks, "for confirmed by [1]")],
+    "old_leader_serves_reads": [(quorum.elect_with_slow_disks, "for confirmed by [1]")],
     "snapshots_lack_tokens": [
         (controllers.load_a_snapshot_with_a_token, "that is not what was committed")
     ],
     "vote_not_durable": [(quorum.elect_with_slow_disks, "its disk has HardState(term=0")],
-    "commit_answered_before_the_quorum": [
+    "commit_acknowledged_before_the_quorum": [
         (controllers.crash_with_a_slow_disk, "is taken for committed")
     ],
     "journal_not_synced": [
@@ -393,7 +393,7 @@ _CONTROLLERS: _Found = {
         (controllers.crash_with_a_slow_disk, "that are not the committed ones")
     ],
     "snapshots_have_removed_acls": [(controllers.remove_an_acl, "that is not what was committed")],
-    "removal_answered_before_the_commit": [
+    "removal_acknowledged_before_the_commit": [
         (controllers.remove_an_acl_with_a_slow_disk, "before it is committed")
     ],
     "removal_takes_the_acls_beside_it": [(controllers.remove_an_acl, "['User:b'] have an ACL")],
@@ -672,7 +672,7 @@ _RECOVERY: _Found = {
     "deleted_before_the_backup": [
         (recovery.delete_slots_without_a_backup, "the recovery finds data missing")
     ],
-    "answered_before_the_backup": [
+    "acknowledged_before_the_backup": [
         (recovery.create_a_topic_without_a_backup, "a topic was created, and is gone")
     ],
     "ids_and_epochs_given_out_again": [

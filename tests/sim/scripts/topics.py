@@ -176,8 +176,10 @@ async def _fetch_by_id(script: Script, topic_id: UUID) -> Any:
     part = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     topics = [fetch.FetchTopic(topic_id=topic_id, partitions=[part])]
     request = fetch.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics)
-    answer = await script.send_request(script.broker(1), apis.FETCH, _FETCH_BY_ID_VERSION, request)
-    return answer.responses[0].partitions[0]
+    response = await script.send_request(
+        script.broker(1), apis.FETCH, _FETCH_BY_ID_VERSION, request
+    )
+    return response.responses[0].partitions[0]
 
 
 async def write_to_a_deleted_topic(script: Script) -> None:

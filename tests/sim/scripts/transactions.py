@@ -7,7 +7,7 @@ from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACT
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from tests.sim.checkers import Part
-from tests.sim.connections import Unanswered
+from tests.sim.connections import NoResponse
 from tests.sim.directed import Script, in_cluster
 from tests.sim.directed_clients import Group, Producer
 
@@ -24,8 +24,11 @@ async def repeat_an_end(script: Script) -> None:
         coordinator = await producer.coordinator()
         ending = producer.ending(commit=is_commit)
         await producer.end(commit=is_commit)
-        answer = await script.send_request(coordinator, *ending)
-        code, given = ErrorCode(answer.error_code), (answer.producer_id, answer.producer_epoch)
+        response = await script.send_request(coordinator, *ending)
+        code, given = (
+            ErrorCode(response.error_code),
+            (response.producer_id, response.producer_epoch),
+        )
         assert (code, given) == (ErrorCode.NONE, (producer.producer_id, producer.epoch)), (
             f"a repeated end gets {code.name} and {given}"
         )
@@ -42,8 +45,8 @@ async def end_after_a_new_instance(script: Script) -> None:
     await new.begin()
     await new.write(PART, (b"k", b"new"))
     await new.end(commit=True)
-    answer = await script.send_request(coordinator, *old.ending(commit=True, version=2))
-    code = ErrorCode(answer.error_code)
+    response = await script.send_request(coordinator, *old.ending(commit=True, version=2))
+    code = ErrorCode(response.error_code)
     assert code in {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}, (
         f"a fenced producer commits and gets {code.name}"
     )
@@ -61,7 +64,7 @@ async def deliver_an_offset_late(script: Script) -> None:
     late = producer.staging(group, PART, 1)
     await producer.end(commit=False)
     await producer.stage(group, PART, 2)
-    with suppress(Unanswered):
+    with suppress(NoResponse):
         await old.send_request(*late, 10.0)
     await producer.end(commit=True)
     offset = await group.committed(PART)
@@ -97,11 +100,11 @@ async def crash_while_a_decision_is_stored(script: Script) -> None:
     await producer.begin()
     await producer.write(PART, (b"k", b"v"))
     script.hold(1)
-    with suppress(Unanswered):
+    with suppress(NoResponse):
         await script.world.connect(script.broker(1)).send_request(
             *producer.ending(commit=True), 1.0
         )
-        raise AssertionError("the decision is answered before it is durable")
+        raise AssertionError("the decision is acknowledged before it is durable")
     await script.restart(1)
     await producer.end(commit=False)
     found = await script.values(PART, committed=True)
@@ -138,7 +141,7 @@ async def crash_the_leader_before_its_marker_is_stored(script: Script) -> None:
 
 
 async def check_committed(script: Script) -> None:
-    """Wait for the record of the only transaction, whose commit was answered."""
+    """Wait for the record of the only transaction, whose commit was acknowledged."""
     found: dict[bytes, bytes | None] = {}
     for _ in range(20):
         found = await script.values(PART, committed=True)
@@ -180,8 +183,8 @@ async def write_after_a_timeout(script: Script) -> None:
     await producer.write(PART, (b"k", b"1"))
     await asyncio.sleep(5.0)
     request = producer.request(PART, (b"k", b"2"))
-    answer = await script.send_request(script.broker(1), apis.PRODUCE, 12, request)
-    code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+    response = await script.send_request(script.broker(1), apis.PRODUCE, 12, request)
+    code = ErrorCode(response.responses[0].partition_responses[0].error_code)
     assert code is not ErrorCode.NONE, "a fenced producer writes"
 
 
@@ -195,8 +198,8 @@ async def write_late_after_an_end(script: Script) -> None:
     before = producer.producer_id, producer.epoch + 1
     await producer.end(commit=True)
     assert (producer.producer_id, producer.epoch) == before
-    answer = await script.send_request(script.broker(1), apis.PRODUCE, 12, late)
-    code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+    response = await script.send_request(script.broker(1), apis.PRODUCE, 12, late)
+    code = ErrorCode(response.responses[0].partition_responses[0].error_code)
     assert code is not ErrorCode.NONE, "a batch of the transaction is appended after its end"
 
 
@@ -205,12 +208,12 @@ async def write_while_the_coordinator_is_unknown(script: Script) -> None:
     await create_led_apart(script)
     producer = Producer(script, version=2)
     await producer.begin()
-    with script.cut(2, 1), suppress(Unanswered):
+    with script.cut(2, 1), suppress(NoResponse):
         request = producer.request(PART, (b"k", b"v"))
-        answer = await script.world.connect(script.broker(2)).send_request(
+        response = await script.world.connect(script.broker(2)).send_request(
             apis.PRODUCE, 12, request, 2.0
         )
-        code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+        code = ErrorCode(response.responses[0].partition_responses[0].error_code)
         assert code is not ErrorCode.NONE, "a batch is appended that the coordinator does not know"
 
 

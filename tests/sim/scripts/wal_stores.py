@@ -218,14 +218,14 @@ async def lose_the_response_of_a_slot_and_the_store(script: Script) -> None:
     client = script.broker(1).raw_wal_store
     assert client is not None
     held = Held(None)
-    client.answer_gates["put_if_absent"] = held
+    client.response_gates["put_if_absent"] = held
     writing = script.producing(script.broker(1), PART, script.batch((b"k", b"%d" % _COUNT)))
     await script.until(lambda: held.count)
     script.world.wal_weather.down = True
     assert (await writing).error_code == ErrorCode.NONE, "the record is refused"
     await script.write(PART, (b"k", b"%d" % (_COUNT + 1)))
     script.world.wal_weather.down = False
-    del client.answer_gates["put_if_absent"]
+    del client.response_gates["put_if_absent"]
     held.release()
     await _until_in(script, 1, _STORE)
     await script.write(PART, (b"k", b"%d" % (_COUNT + 2)))

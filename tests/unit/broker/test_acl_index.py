@@ -95,4 +95,4 @@ def test_a_client_with_ever_new_questions_costs_others_no_responses(
         index.allows(ANONYMOUS, "h", READ, TOPIC, f"t{number}")
     assert index.remembered_count == 11
     assert index.allows(ALICE, "h", READ, TOPIC, "t")
-    assert index.remembered_count == 11, "the answer was remembered"
+    assert index.remembered_count == 11, "the response was remembered"

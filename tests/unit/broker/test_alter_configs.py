@@ -1,4 +1,4 @@
-"""AlterConfigs, which replaces all configs of a resource. The expected answers are those of Kafka
+"""AlterConfigs, which replaces all configs of a resource. The expected responses are those of Kafka
 4.2; tests/interop compares both.
 """
 
@@ -35,14 +35,14 @@ async def send_request(
         )
         for kind, name, values in wanted
     ]
-    answer = await fixture.send_request(
+    response = await fixture.send_request(
         apis.ALTER_CONFIGS, version, wire.AlterConfigsRequest(resources, validate)
     )
-    assert [(item.resource_type, item.resource_name) for item in answer.responses] == [
+    assert [(item.resource_type, item.resource_name) for item in response.responses] == [
         (kind, name) for kind, name, _ in wanted
     ]
-    assert all(bool(item.error_code) == bool(item.error_message) for item in answer.responses)
-    return [item.error_code for item in answer.responses]
+    assert all(bool(item.error_code) == bool(item.error_message) for item in response.responses)
+    return [item.error_code for item in response.responses]
 
 
 @pytest.mark.parametrize("version", range(3))

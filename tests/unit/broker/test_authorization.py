@@ -1,4 +1,4 @@
-"""What handlers do with the answers of the authorizer, and what is logged of denials."""
+"""What handlers do with decisions of the authorizer, and how denials are logged."""
 
 from typing import Any
 from uuid import UUID
@@ -76,18 +76,18 @@ async def create(fixture: Fixture, name: str, **configs: str) -> ErrorCode:
             for key, value in configs.items()
         ],
     )
-    answer = await fixture.send_request(
+    response = await fixture.send_request(
         apis.CREATE_TOPICS, 7, create_topics.CreateTopicsRequest([wanted], validate_only=True)
     )
-    return known_code(answer.topics[0].error_code)
+    return known_code(response.topics[0].error_code)
 
 
 async def test_only_topics_that_the_client_may_describe_are_listed(fixture: Fixture) -> None:
     for name in ("mine", "other"):
         fixture.topic(name)
     fixture.authorize(topic("mine", Operation.READ))
-    answer = await fixture.send_request(apis.METADATA, 12, metadata.MetadataRequest(None))
-    assert [item.name for item in answer.topics] == ["mine"]
+    response = await fixture.send_request(apis.METADATA, 12, metadata.MetadataRequest(None))
+    assert [item.name for item in response.topics] == ["mine"]
     known, hidden, absent = (await fixture.metadata("mine", "other", "none")).topics
     assert known.error_code == ErrorCode.NONE
     assert hidden.error_code == absent.error_code == DENIED
@@ -133,8 +133,8 @@ async def test_responses_name_what_a_client_may_do_with_a_snapshot(fixture: Fixt
         [metadata.MetadataRequestTopic(name=name) for name in ("orders", "orders@before")],
         include_topic_authorized_operations=True,
     )
-    answer = await fixture.send_request(apis.METADATA, 12, request)
-    assert [item.topic_authorized_operations for item in answer.topics] == [
+    response = await fixture.send_request(apis.METADATA, 12, request)
+    assert [item.topic_authorized_operations for item in response.topics] == [
         1 << Operation.READ | 1 << Operation.DESCRIBE
     ] * 2
 
@@ -196,12 +196,12 @@ async def test_operations_are_those_of_the_acls(fixture: Fixture) -> None:
     fixture.authorize(topic("t", Operation.WRITE), cluster(Operation.ALTER_CONFIGS))
     (shown,) = (await fixture.send_request(apis.METADATA, 12, request)).topics
     assert shown.topic_authorized_operations == 1 << Operation.WRITE | 1 << Operation.DESCRIBE
-    answer = await fixture.send_request(apis.DESCRIBE_CLUSTER, 1, cluster_request)
-    assert answer.cluster_authorized_operations == 0
+    response = await fixture.send_request(apis.DESCRIBE_CLUSTER, 1, cluster_request)
+    assert response.cluster_authorized_operations == 0
     fixture.authorize(cluster(Operation.DESCRIBE))
-    answer = await fixture.send_request(apis.DESCRIBE_CLUSTER, 1, cluster_request)
+    response = await fixture.send_request(apis.DESCRIBE_CLUSTER, 1, cluster_request)
     expected = (Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS, Operation.DESCRIBE)
-    assert answer.cluster_authorized_operations == sum(1 << operation for operation in expected)
+    assert response.cluster_authorized_operations == sum(1 << operation for operation in expected)
 
 
 # --- the APIs of ACLs -----------------------------------------------------------------------------
@@ -235,10 +235,10 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
     fixture.authorize(cluster(Operation.ALTER))
     with capture_logs() as logs:
         for _ in range(2):
-            answer = await fixture.send_request(
+            response = await fixture.send_request(
                 apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t"), creation("")])
             )
-            assert [result.error_code for result in answer.results] == [
+            assert [result.error_code for result in response.results] == [
                 ErrorCode.NONE,
                 ErrorCode.INVALID_REQUEST,
             ]
@@ -252,10 +252,10 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
     (resource,) = (await fixture.send_request(apis.DESCRIBE_ACLS, 3, wanted)).resources
     assert [entry.principal for entry in resource.acls] == ["User:bob"]
     with capture_logs() as logs:
-        answer = await fixture.send_request(
+        response = await fixture.send_request(
             apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic("t"), of_topic("none")])
         )
-    assert [len(result.matching_acls) for result in answer.filter_results] == [1, 0]
+    assert [len(result.matching_acls) for result in response.filter_results] == [1, 0]
     (removed,) = logs
     assert removed["change"] == "acls_removed"
     assert removed["resources"] == ["ALLOW User:bob READ from * on TOPIC LITERAL t"]
@@ -379,8 +379,8 @@ async def test_a_denied_deletion_of_share_states_is_logged_once(
     partitions = [delete_share_group_state.PartitionData(number) for number in range(2)]
     data = delete_share_group_state.DeleteStateData(UUID(int=7), partitions)
     request = delete_share_group_state.DeleteShareGroupStateRequest(group_id, [data])
-    answer = await fixture.send_request(apis.DELETE_SHARE_GROUP_STATE, 0, request)
-    codes = {known_code(found.error_code) for found in answer.results[0].partitions}
+    response = await fixture.send_request(apis.DELETE_SHARE_GROUP_STATE, 0, request)
+    codes = {known_code(found.error_code) for found in response.results[0].partitions}
     assert codes == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
     assert authorizer.audit.denied == {(Operation.CLUSTER_ACTION, ResourceType.CLUSTER): 1}
 

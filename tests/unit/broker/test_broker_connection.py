@@ -1,5 +1,5 @@
-"""The sans-I/O part of a connection: the frames are the same for any cut of the bytes, and answers
-keep the order of requests.
+"""The sans-I/O part of a connection: the frames are the same for any cut of the bytes, and
+responses keep the order of requests.
 """
 
 import random

@@ -152,10 +152,10 @@ async def test_share_groups_are_served_only_at_their_level(fixture: Fixture) -> 
 async def test_unknown_api_versions_version_gets_a_response_in_v0_without_reading_the_body(
     fixture: Fixture,
 ) -> None:
-    answer = await fixture.raw(struct.pack(">hhih", 18, 99, 5, -1) + b"\xff" * 30)
-    correlation_id, error = struct.unpack_from(">ih", answer)
+    reply = await fixture.raw(struct.pack(">hhih", 18, 99, 5, -1) + b"\xff" * 30)
+    correlation_id, error = struct.unpack_from(">ih", reply)
     assert (correlation_id, error) == (5, ErrorCode.UNSUPPORTED_VERSION)
-    response = framing.decode_body(api_versions.decode_response, answer, 4, 0)
+    response = framing.decode_body(api_versions.decode_response, reply, 4, 0)
     assert {18, 3, 0} <= {entry.api_key for entry in response.api_keys}
 
 
@@ -395,9 +395,9 @@ async def test_without_a_session_no_one_is_reported_who_leads(fixture: Fixture) 
         topic.partitions[0].leader_id for topic in (await fixture.metadata("a", "b")).topics
     ] == [1, 2]
     fixture.node.can_write = lambda: False
-    answer = await fixture.metadata("a", "b")
-    assert [broker.node_id for broker in answer.brokers] == [1, 2]
-    led = [topic.partitions[0] for topic in answer.topics]
+    response = await fixture.metadata("a", "b")
+    assert [broker.node_id for broker in response.brokers] == [1, 2]
+    led = [topic.partitions[0] for topic in response.topics]
     assert [(partition.error_code, partition.leader_id) for partition in led] == [
         (ErrorCode.LEADER_NOT_AVAILABLE, -1),
         (0, 2),
@@ -669,8 +669,8 @@ async def test_only_requests_that_request_frozen_topics_see_them(fixture: Fixtur
         ]
     )
     for request in (metadata.MetadataRequest(None), metadata.MetadataRequest(frozen_topics=False)):
-        answer = await fixture.send_request(apis.METADATA, 12, request)
-        assert {topic.topic_id for topic in answer.topics} <= {kept}
+        response = await fixture.send_request(apis.METADATA, 12, request)
+        assert {topic.topic_id for topic in response.topics} <= {kept}
     listed = await ask_frozen(fixture)
     assert [topic.name for topic in listed] == [f"gone@{gone}", "kept@s"]
     deleted, snapshot = [decode_frozen_topic(topic.frozen_topic) for topic in listed]

@@ -29,7 +29,7 @@ SOMAXCONN: Final = Path("/proc/sys/net/core/somaxconn")
 
 
 class SteeredDispatcher:
-    """Frames say what to do: e echo, b a megabyte, p park for the test to answer, c coroutine that
+    """Frames say what to do: e echo, b a megabyte, p park for the test to respond, c coroutine that
     waits for `release`, u names the principal and echoes, x refuse.
     """
 
@@ -338,12 +338,12 @@ async def test_shared_memory_limit_pauses_and_resumes_reading(fixture: Fixture) 
     for client in clients:
         client.send(b"p" + bytes(90_000))
     await fixture.dispatcher.until_seen(2)
-    answered = 0
-    while answered < 6:
-        await fixture.dispatcher.until_seen(answered + 1)
+    responded_count = 0
+    while responded_count < 6:
+        await fixture.dispatcher.until_seen(responded_count + 1)
         assert fixture.server.memory.buffered_bytes <= 600_000
-        fixture.dispatcher.parked[answered][1](framed(b"ok"))
-        answered += 1
+        fixture.dispatcher.parked[responded_count][1](framed(b"ok"))
+        responded_count += 1
     for client in clients:
         assert await client.receive() == b"ok"
     assert fixture.server.memory.buffered_bytes == 0

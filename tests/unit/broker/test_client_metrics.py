@@ -190,35 +190,35 @@ def _top_level(data: bytes) -> list[bytes]:
     return found
 
 
-# --- what a receiver answers ----------------------------------------------------------------------
+# --- responses of a receiver ----------------------------------------------------------------------
 
 
-def answer_of(rejected_count: int, message: str) -> bytes:
-    answer = ExportMetricsServiceResponse()
-    answer.partial_success.rejected_data_points = rejected_count
-    answer.partial_success.error_message = message
-    return answer.SerializeToString()
+def response_of(rejected_count: int, message: str) -> bytes:
+    response = ExportMetricsServiceResponse()
+    response.partial_success.rejected_data_points = rejected_count
+    response.partial_success.error_message = message
+    return response.SerializeToString()
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.text(max_size=100))
 def test_a_partial_success_is_read_as_its_schema_says(rejected_count: int, message: str) -> None:
-    found = read_response(answer_of(rejected_count, message))
+    found = read_response(response_of(rejected_count, message))
     assert found == (max(rejected_count, 0), message)
 
 
 def test_a_response_without_a_partial_success_rejects_nothing() -> None:
     assert read_response(b"") == (0, "")
     assert read_response(b"\x0a\x00") == (0, "")
-    later = b"\x10\x05" + b"\x1a\x02\x08\x07" + answer_of(3, "why") + b"\x25abcd"
+    later = b"\x10\x05" + b"\x1a\x02\x08\x07" + response_of(3, "why") + b"\x25abcd"
     assert read_response(later) == (3, "why"), "fields of later versions"
 
 
 def test_the_two_halves_of_a_partial_success_are_one() -> None:
-    assert read_response(answer_of(3, "") + answer_of(0, "why")) == (3, "why")
+    assert read_response(response_of(3, "") + response_of(0, "why")) == (3, "why")
 
 
 def test_a_long_message_is_cut() -> None:
-    assert read_response(answer_of(3, "é" * 10_000)) == (3, "é" * (MESSAGE_BYTES_MAX // 2))
+    assert read_response(response_of(3, "é" * 10_000)) == (3, "é" * (MESSAGE_BYTES_MAX // 2))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_the_number_of_fields_of_a_response_has_a_limit(field: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_damaged_responses_are_refused_or_read(junk: bytes) -> None:
-    for data in (junk, answer_of(3, "why")[:-1] + junk):
+    for data in (junk, response_of(3, "why")[:-1] + junk):
         try:
             rejected_count, message = read_response(data)
         except MetricsInvalid:

@@ -137,7 +137,7 @@ def test_the_time_of_a_request_without_a_response_does_not_count(quotas: Quotas)
     quotas.set(entity("u"), "request_percentage", 1)
     request = quotas.request()
     quotas.time.busy_s += 5.0
-    assert request.produced(1, is_answered=False) == 0
+    assert request.produced(1, has_response=False) == 0
     assert quotas.request().settle() == 0
 
 

@@ -54,7 +54,7 @@ class World:
         self.fixture.image.apply_all([FeatureRecord(OFFSETS_VERSION, level)])
         self.log = MemoryLog(1)
         self.behind: list[Record] = []
-        self.answers = True
+        self.responds = True
         self.reads = 0
         self.fixture.node.confirmed_reads = ConfirmedReads(self._read)
         self.coordinator = self.start()
@@ -79,7 +79,7 @@ class World:
     async def _read(self) -> None:
         await asyncio.sleep(0)
         self.reads += 1
-        if not self.answers:
+        if not self.responds:
             raise TimeoutError
         self.apply(*self.behind)
         self.behind = []
@@ -113,8 +113,8 @@ class World:
             topics=[offset_commit.OffsetCommitRequestTopic(partitions=[part], **named)],
             **member,
         )
-        answer = await self.fixture.send_request(apis.OFFSET_COMMIT, version, request)
-        return ErrorCode(answer.topics[0].partitions[0].error_code)
+        response = await self.fixture.send_request(apis.OFFSET_COMMIT, version, request)
+        return ErrorCode(response.topics[0].partitions[0].error_code)
 
     async def fetch(self, topic: str | UUID | None = "t", version: int = 9) -> Any:
         """Return the offset of partition 0, or an error; for None the names that have one."""
@@ -297,7 +297,7 @@ async def test_requests_share_reads_and_fail_without_the_controller(world: World
     world.create()
     assert await asyncio.gather(*(world.commit(5) for _ in range(20))) == [ErrorCode.NONE] * 20
     assert world.reads <= 2
-    world.answers = False
+    world.responds = False
     assert await world.commit(6) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert await world.fetch() is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -317,7 +317,7 @@ async def test_one_read_serves_all_groups_of_a_request(world: World) -> None:
 async def test_older_clusters_read_nothing(world: World) -> None:
     """Their controllers may not know the request."""
     world.create()
-    world.answers = False
+    world.responds = False
     assert await world.commit(6) is ErrorCode.NONE
     assert await world.fetch() == 6
     assert world.reads == 0

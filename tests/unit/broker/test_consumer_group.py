@@ -212,7 +212,7 @@ def test_epochs_of_members_are_checked(
     epoch: int, owns_more: bool, error: ErrorCode | None
 ) -> None:
     """The previous epoch is accepted from a member that owns no more than it should, because the
-    answer may have been lost.
+    response may have been lost.
     """
     world = World(t=2, u=1)
     world.join("a", "t")

@@ -11,7 +11,7 @@ from tests.support.partition_harness import PartitionHarness, batch, idempotent,
 
 async def requested(broker, topics, version=2, timeout_ms=5_000):
     """Return {topic: {partition: (error, low watermark)}} for a request in which `topics` are pairs
-    of a name and pairs of partition and offset. Nothing is answered twice.
+    of a name and pairs of partition and offset. Nothing gets two responses.
     """
     wanted = [
         wire.DeleteRecordsTopic(name, [wire.DeleteRecordsPartition(*item) for item in items])
@@ -21,16 +21,16 @@ async def requested(broker, topics, version=2, timeout_ms=5_000):
         apis.DELETE_RECORDS, version, wire.DeleteRecordsRequest(wanted, timeout_ms)
     )
     response = await handle_delete_records(broker, context)
-    answer = broker.answer(apis.DELETE_RECORDS, version, response)
+    reply = broker.decode_response(apis.DELETE_RECORDS, version, response)
     found = {
         topic.name: {
             item.partition_index: (item.error_code, item.low_watermark) for item in topic.partitions
         }
-        for topic in answer.topics
+        for topic in reply.topics
     }
-    assert len(found) == len(answer.topics)
-    assert [len(found[topic.name]) for topic in answer.topics] == [
-        len(topic.partitions) for topic in answer.topics
+    assert len(found) == len(reply.topics)
+    assert [len(found[topic.name]) for topic in reply.topics] == [
+        len(topic.partitions) for topic in reply.topics
     ]
     return found
 
@@ -91,12 +91,12 @@ async def test_each_partition_has_its_own_error(one, world):
 async def test_a_lost_response_of_the_controller_loses_no_log_start(one, world, monkeypatch):
     async def lost(request, *, timeout_s=0):
         world.run(real(world.image, request, world.now_ms))
-        raise TimeoutError("no answer")
+        raise TimeoutError("no response")
 
     from penstock.controller.managers.streams import trim_stream as real
 
     async def silent(request, *, timeout_s=0):
-        raise TimeoutError("no answer")
+        raise TimeoutError("no response")
 
     monkeypatch.setattr(world, "trim_stream", silent)
     assert await delete(one, "t", 1) == (ErrorCode.REQUEST_TIMED_OUT, -1)
@@ -143,19 +143,19 @@ async def test_a_request_for_many_partitions_flushes_once(one, world, monkeypatc
         await real()
 
     monkeypatch.setattr(one.storage, "flush", counted)
-    answer = await requested(one, [("m", [(index, index) for index in range(4)])])
+    response = await requested(one, [("m", [(index, index) for index in range(4)])])
     unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
-    assert answer == {"m": {0: (0, 0), 1: (0, 1), 2: (0, 2), 3: unknown}}
+    assert response == {"m": {0: (0, 0), 1: (0, 1), 2: (0, 2), 3: unknown}}
     assert len(flushes) == 1
 
 
-# --- what Kafka 4.2 answered to the same requests, in versions 0, 1 and 2 -------------------------
+# --- responses of Kafka 4.2 to the same requests, in versions 0, 1 and 2 --------------------------
 
 BEYOND = (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 COMPACTED = (ErrorCode.POLICY_VIOLATION, -1)
 INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
-KAFKA_ANSWERS = [
+KAFKA_RESPONSES = [
     ([("t", [(0, 0)])], {"t": {0: (0, 3)}}),
     ([("t", [(0, 2)])], {"t": {0: (0, 3)}}),
     ([("t", [(0, 3)])], {"t": {0: (0, 3)}}),
@@ -232,7 +232,7 @@ async def asked_kafka(world):
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-@pytest.mark.parametrize(("topics", "expected"), KAFKA_ANSWERS)
+@pytest.mark.parametrize(("topics", "expected"), KAFKA_RESPONSES)
 async def test_responses_are_those_of_kafka(asked_kafka, topics, expected, version):
     assert await requested(asked_kafka, topics, version) == expected
 

@@ -1,4 +1,4 @@
-"""DescribeProducers, and markers that an administrator writes. The expected answers are those of
+"""DescribeProducers, and markers that an administrator writes. The expected responses are those of
 Kafka 4.2; tests/interop compares both.
 """
 
@@ -38,12 +38,12 @@ async def one(pair):
 async def send_request(broker, *topics):
     request = wire.DescribeProducersRequest([wire.TopicRequest(*topic) for topic in topics])
     context = broker.context(apis.DESCRIBE_PRODUCERS, 0, request)
-    answer = broker.answer(
+    response = broker.decode_response(
         apis.DESCRIBE_PRODUCERS, 0, await handler.handle_describe_producers(broker, context)
     )
     return [
         (topic.name, part.partition_index, part)
-        for topic in answer.topics
+        for topic in response.topics
         for part in topic.partitions
     ]
 
@@ -108,9 +108,11 @@ async def test_the_broker_s_clock_is_the_timestamp_where_the_topic_states_so(har
 
 
 async def test_partitions_are_refused_one_by_one(one):
-    answers = await send_request(one, ("t", [0, 7, -1, 0]), ("none", [0]), ("a b", [0]), ("", [0]))
+    responses = await send_request(
+        one, ("t", [0, 7, -1, 0]), ("none", [0]), ("a b", [0]), ("", [0])
+    )
     unknown, invalid = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert [(name, index, part.error_code) for name, index, part in answers] == [
+    assert [(name, index, part.error_code) for name, index, part in responses] == [
         ("t", 0, 0),
         ("t", 7, unknown),
         ("t", -1, unknown),
@@ -119,7 +121,7 @@ async def test_partitions_are_refused_one_by_one(one):
         ("a b", 0, invalid),
         ("", 0, invalid),
     ]
-    assert [part.error_message for _, _, part in answers if not part.error_code] == [None, None]
+    assert [part.error_message for _, _, part in responses if not part.error_code] == [None, None]
     assert await send_request(one) == []
 
 
@@ -134,9 +136,9 @@ async def test_clients_request_again_for_what_exceeds_a_response(one, monkeypatc
     for index in (0, 1):
         for pid in range(3 - index):
             await one.produce("t", idempotent(pid), index)
-    answers = await send_request(one, ("t", [0, 1]))
-    assert [len(part.active_producers) for _, _, part in answers] == [3, 0], "one at least"
-    assert answers[1][2].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    responses = await send_request(one, ("t", [0, 1]))
+    assert [len(part.active_producers) for _, _, part in responses] == [3, 0], "one at least"
+    assert responses[1][2].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert len((await send_request(one, ("t", [1])))[0][2].active_producers) == 2
 
 

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: pages, cursors and refusals. The expected answers are those of Kafka
+"""DescribeTopicPartitions: pages, cursors and refusals. The expected responses are those of Kafka
 4.2; tests/interop compares both.
 """
 
@@ -41,13 +41,13 @@ async def send_request(
     return await fixture.send_request(apis.DESCRIBE_TOPIC_PARTITIONS, 0, request)
 
 
-def shown(answer: Any) -> Shown:
-    assert {topic.error_code for topic in answer.topics} <= {0}
-    cursor = answer.next_cursor
+def shown(response: Any) -> Shown:
+    assert {topic.error_code for topic in response.topics} <= {0}
+    cursor = response.next_cursor
     return (
         {
             topic.name: [part.partition_index for part in topic.partitions]
-            for topic in answer.topics
+            for topic in response.topics
         },
         cursor and (cursor.topic_name, cursor.partition_index),
     )
@@ -83,36 +83,36 @@ async def test_pages(
 
 @pytest.mark.parametrize("cursor", [("taz", 1), ("tc", 0), ("", 0), ("ta", -1)], ids=str)
 async def test_a_wrong_cursor_refuses_every_topic(fixture: Fixture, cursor: Place) -> None:
-    answer = await send_request(fixture, ["tb", "ta"], 4, cursor)
-    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+    response = await send_request(fixture, ["tb", "ta"], 4, cursor)
+    assert [(topic.name, topic.error_code) for topic in response.topics] == [
         ("tb", ErrorCode.INVALID_REQUEST),
         ("ta", ErrorCode.INVALID_REQUEST),
     ]
-    assert answer.next_cursor is None
+    assert response.next_cursor is None
 
 
 async def test_missing_topics_take_no_room_on_a_page(fixture: Fixture) -> None:
     names = ["nope", "a b", "", "ta", "__consumer_offsets", "zz"]
-    answer = await send_request(fixture, names, 3)
+    response = await send_request(fixture, names, 3)
     missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert [(topic.name, topic.error_code, topic.is_internal) for topic in answer.topics] == [
+    assert [(topic.name, topic.error_code, topic.is_internal) for topic in response.topics] == [
         ("", ErrorCode.INVALID_TOPIC_EXCEPTION, False),
         ("__consumer_offsets", missing, True),
         ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION, False),
         ("nope", missing, False),
         ("ta", ErrorCode.NONE, False),
     ]
-    assert {topic.topic_authorized_operations for topic in answer.topics} == {
+    assert {topic.topic_authorized_operations for topic in response.topics} == {
         ALL_OPERATIONS[ResourceType.TOPIC]
     }
-    assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == ("zz", 0)
+    assert (response.next_cursor.topic_name, response.next_cursor.partition_index) == ("zz", 0)
 
 
 async def test_a_page_has_a_limit_that_clients_cannot_raise(fixture: Fixture) -> None:
     fixture.topic("large", partitions=PARTITIONS_MAX + 1)
-    answer = await send_request(fixture, ["large"], 1_000_000)
-    assert [len(topic.partitions) for topic in answer.topics] == [PARTITIONS_MAX]
-    following = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+    response = await send_request(fixture, ["large"], 1_000_000)
+    assert [len(topic.partitions) for topic in response.topics] == [PARTITIONS_MAX]
+    following = (response.next_cursor.topic_name, response.next_cursor.partition_index)
     assert shown(await send_request(fixture, ["large"], 1_000_000, following)) == (
         {"large": [PARTITIONS_MAX]},
         None,
@@ -139,13 +139,13 @@ async def test_a_broker_without_a_session_does_not_name_itself(fixture: Fixture)
 
 async def test_a_page_has_a_limit_of_topics_that_do_not_exist(fixture: Fixture) -> None:
     names = [f"u{number:05}" for number in range(TOPICS_MAX + 1)]
-    answer = await send_request(fixture, names)
-    assert [topic.name for topic in answer.topics] == names[:-1]
-    following = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+    response = await send_request(fixture, names)
+    assert [topic.name for topic in response.topics] == names[:-1]
+    following = (response.next_cursor.topic_name, response.next_cursor.partition_index)
     assert following == (names[-1], 0)
-    answer = await send_request(fixture, names[-1:], cursor=following)
-    assert [topic.name for topic in answer.topics] == names[-1:]
-    assert answer.next_cursor is None
+    response = await send_request(fixture, names[-1:], cursor=following)
+    assert [topic.name for topic in response.topics] == names[-1:]
+    assert response.next_cursor is None
 
 
 @pytest.mark.parametrize("cursor", [None, ("h0001", 0), ("ta", 0)], ids=str)

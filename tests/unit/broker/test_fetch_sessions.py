@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): what an answer holds, and which requests have none."""
+"""Fetch sessions (KIP-227): the contents of a response, and which requests have no session."""
 
 import asyncio
 from random import Random
@@ -29,7 +29,7 @@ async def broker():
 
 
 def held(response):
-    """The partitions that an answer holds, in order."""
+    """The partitions in a response, in order."""
     return [part.partition_index for topic in response.responses for part in topic.partitions]
 
 

@@ -166,9 +166,9 @@ class Source:
             sequence = self._sequences.get(pid, 0)
             self._sequences[pid] = sequence + len(values)
             records = transactional(pid, sequence, *values)
-        answer = await leader.produce("t", records)
-        assert answer.error_code == 0
-        base = answer.base_offset
+        response = await leader.produce("t", records)
+        assert response.error_code == 0
+        base = response.base_offset
         self.batches.append((base, base + len(values), values, pid, None))
 
     def open_at(self, end):

@@ -75,8 +75,8 @@ def stable_pair(group: ClassicGroup) -> tuple[str, str]:
     """Join two members to a stable generation; return (leader, follower)."""
     first = joins(group.join(join_request(), 1, 0))[1].member_id
     group.join(join_request(), 2, 0)
-    answers = joins(group.join(join_request(first), 3, 0))
-    second = answers[2].member_id
+    responses = joins(group.join(join_request(first), 3, 0))
+    second = responses[2].member_id
     group.sync(SyncRequest(second, None, group.generation, None, None, {}), 4, 0)
     assert group.sync(
         SyncRequest(first, None, group.generation, None, None, {first: b"1", second: b"2"}), 5, 0
@@ -109,10 +109,10 @@ def test_failed_persistence_sends_everybody_back_to_join() -> None:
 
 def test_kip_394_nameless_member_is_reported_its_id_and_must_return() -> None:
     group = make_group()
-    answer = joins(group.join(join_request(known=True), 1, 0))[1]
-    assert answer.error is ErrorCode.MEMBER_ID_REQUIRED
+    response = joins(group.join(join_request(known=True), 1, 0))[1]
+    assert response.error is ErrorCode.MEMBER_ID_REQUIRED
     assert (
-        joins(group.join(join_request(answer.member_id, known=True), 2, 0))[2].error
+        joins(group.join(join_request(response.member_id, known=True), 2, 0))[2].error
         is ErrorCode.NONE
     )
 
@@ -130,9 +130,9 @@ def test_leader_alone_sees_the_members() -> None:
     group = make_group()
     first, second = stable_pair(group)
     group.join(join_request(second, metadata=b"other"), 6, 0)
-    answers = joins(group.join(join_request(first), 7, 0))
-    assert {member for member, _, _ in answers[7].members} == {first, second}
-    assert answers[6].members == ()
+    responses = joins(group.join(join_request(first), 7, 0))
+    assert {member for member, _, _ in responses[7].members} == {first, second}
+    assert responses[6].members == ()
 
 
 def test_heartbeat_reports_of_a_rebalance_then_of_an_old_generation() -> None:
@@ -162,8 +162,8 @@ def test_member_that_does_not_rejoin_is_out_at_the_rebalance_deadline() -> None:
     first, second = stable_pair(group)
     group.join(join_request(first, metadata=b"new"), 6, 0)
     group.heartbeat(second, None, group.generation, 25_000)
-    answers = joins(group.tick(REBALANCE_MS))
-    assert answers[6].error is ErrorCode.NONE
+    responses = joins(group.tick(REBALANCE_MS))
+    assert responses[6].error is ErrorCode.NONE
     assert set(group.members) == {first}
 
 
@@ -186,8 +186,8 @@ def test_initial_delay_gathers_members_into_one_generation() -> None:
     assert group.join(join_request(), 1, 0) == []
     assert group.join(join_request(), 2, 2_000) == []
     assert group.tick(3_000) == []
-    answers = joins(group.tick(5_000))
-    assert {answers[1].generation, answers[2].generation} == {1}
+    responses = joins(group.tick(5_000))
+    assert {responses[1].generation, responses[2].generation} == {1}
 
 
 def stable_static(group: ClassicGroup) -> str:
@@ -205,18 +205,20 @@ def test_static_member_restarts_without_a_rebalance_and_fences_its_old_self(skip
     assert group.join(join_request(instance_id="i", skips=skips), 3, 0) == [PersistGroup(1)], (
         "its new id is durable before it is told"
     )
-    answer = joins(group.assignment_persisted(1, ErrorCode.NONE, 0))[3]
-    assert (answer.error, answer.generation) == (ErrorCode.NONE, 1)
-    assert answer.member_id != old
+    response = joins(group.assignment_persisted(1, ErrorCode.NONE, 0))[3]
+    assert (response.error, response.generation) == (ErrorCode.NONE, 1)
+    assert response.member_id != old
     # A leader that assigned again would do so from nothing: it is told to skip that, or that its
     # old self leads.
-    assert (answer.leader, answer.skip_assignment) == (
-        (answer.member_id, True) if skips else (old, False)
+    assert (response.leader, response.skip_assignment) == (
+        (response.member_id, True) if skips else (old, False)
     )
-    assert [member for member, *_ in answer.members] == ([answer.member_id] if skips else [])
+    assert [member for member, *_ in response.members] == ([response.member_id] if skips else [])
     assert group.heartbeat(old, "i", 1, 0) is ErrorCode.FENCED_INSTANCE_ID
     assert (
-        syncs(group.sync(SyncRequest(answer.member_id, "i", 1, None, None, {}), 4, 0))[4].assignment
+        syncs(group.sync(SyncRequest(response.member_id, "i", 1, None, None, {}), 4, 0))[
+            4
+        ].assignment
         == b"all"
     )
 
@@ -328,7 +330,7 @@ def test_unload_completes_everybody_who_waits() -> None:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Random members, restarts, silence and lost persistence. Every parked request is answered
+    """Random members, restarts, silence and lost persistence. Every parked request gets a response
     once, and the group settles after a quiet time.
     """
 
@@ -341,7 +343,7 @@ class GroupMachine(RuleBasedStateMachine):
             "g", GroupLimits(initial_rebalance_delay_ms=0, members_max=8), new_ids()
         )
         self.parked: set[int] = set()
-        self.answers: dict[int, JoinResult | SyncResult] = {}
+        self.responses: dict[int, JoinResult | SyncResult] = {}
         self.to_persist: list[int] = []
         self.token = 0
 
@@ -350,9 +352,9 @@ class GroupMachine(RuleBasedStateMachine):
             if isinstance(effect, PersistGroup):
                 self.to_persist.append(effect.generation)
             else:
-                assert effect.token in self.parked, "answered twice or never asked"
+                assert effect.token in self.parked, "a second response, or one without a request"
                 self.parked.remove(effect.token)
-                self.answers[effect.token] = effect.result
+                self.responses[effect.token] = effect.result
 
     def send_request(self) -> int:
         self.token += 1
@@ -372,7 +374,7 @@ class GroupMachine(RuleBasedStateMachine):
             )
         )
         known = {member.join_token: member.member_id for member in self.group.members.values()}
-        return known.get(token) or getattr(self.answers.get(token), "member_id", "")
+        return known.get(token) or getattr(self.responses.get(token), "member_id", "")
 
     @rule(member=members, metadata=st.sampled_from([b"x", b"y"]))
     def join_again(self, member, metadata):
@@ -435,7 +437,7 @@ class GroupMachine(RuleBasedStateMachine):
                 break
             self.now_ms = max(self.now_ms, deadline_ms)
             self.run(self.group.tick(self.now_ms))
-        assert not self.parked, "silence must answer everybody in the end"
+        assert not self.parked, "silent members must not leave requests parked"
 
 
 GroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

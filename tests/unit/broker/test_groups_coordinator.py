@@ -84,7 +84,7 @@ def joining(member_id: str = "") -> JoinRequest:
 
 
 async def test_a_coordinator_that_may_not_lead_alone_reports_no_offsets() -> None:
-    """The next coordinator may have newer ones. A commit here is safe, because its answer waits
+    """The next coordinator may have newer ones. A commit here is safe, because its response waits
     until it is durable.
     """
     log = MemoryLog()

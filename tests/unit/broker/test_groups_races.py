@@ -103,7 +103,7 @@ async def test_a_deleted_offset_may_be_in_flight_and_a_later_one_stays() -> None
     commit, deletion = await committing(coordinator, 2), await deleting_offset(coordinator)
     log.release(count=1)
     assert visible(coordinator) == {("t", 1): 1, KEY: 2}
-    assert not deletion.done(), "the answer waits for the tombstone"
+    assert not deletion.done(), "the response waits for the tombstone"
     log.release()
     assert (await commit, await deletion) == (ErrorCode.NONE, {KEY: ErrorCode.NONE})
     assert visible(coordinator) == await after_a_reload(log) == {("t", 1): 1}

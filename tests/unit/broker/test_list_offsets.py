@@ -1,4 +1,4 @@
-"""ListOffsets: the special timestamps in every version, as Kafka 4.2 answers them."""
+"""ListOffsets: the special timestamps in every version, as Kafka 4.2 returns them."""
 
 import asyncio
 
@@ -69,7 +69,7 @@ async def test_a_partition_that_is_requested_twice_gets_a_response_once(one):
         ]
     )
     response = await handle_list_offsets(one, one.context(apis.LIST_OFFSETS, 11, request))
-    (topic,) = one.answer(apis.LIST_OFFSETS, 11, response).topics
+    (topic,) = one.decode_response(apis.LIST_OFFSETS, 11, response).topics
     assert [(found.partition_index, found.error_code) for found in topic.partitions] == [
         (0, ErrorCode.INVALID_REQUEST),
         (1, 0),
@@ -87,7 +87,7 @@ async def test_a_look_up_ends_with_the_timeout_of_the_request(one, monkeypatch):
         timeout_ms=10,
     )
     response = await handle_list_offsets(one, one.context(apis.LIST_OFFSETS, 10, request))
-    (found,) = one.answer(apis.LIST_OFFSETS, 10, response).topics[0].partitions
+    (found,) = one.decode_response(apis.LIST_OFFSETS, 10, response).topics[0].partitions
     assert found.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 

@@ -81,8 +81,8 @@ class Log:
 
     async def produce(self, *batches):
         for data in batches:
-            answer = await self.leader.produce("t", data)
-            assert answer.error_code == 0, answer
+            response = await self.leader.produce("t", data)
+            assert response.error_code == 0, response
 
     async def commit(self):
         """Put everything into objects."""
@@ -105,12 +105,12 @@ class Log:
         """All records, by as many fetches as it takes. Batches follow without holes."""
         found, offset = [], 0
         while True:
-            answer = (await self.leader.fetch("t", offset, **options)).raw
-            assert answer.error_code == 0
-            if not answer.records:
-                assert offset == answer.high_watermark
+            response = (await self.leader.fetch("t", offset, **options)).raw
+            assert response.error_code == 0
+            if not response.records:
+                assert offset == response.high_watermark
                 return found
-            data = memoryview(answer.records)
+            data = memoryview(response.records)
             for at, header in iter_headers(data):
                 assert header.base_offset <= offset, "a hole"
                 for record in decode_records(data[at : at + header.size_bytes]):
@@ -579,7 +579,7 @@ async def test_a_lost_response_of_the_commit_is_no_loss(log, world):
 
     async def lost(request, *, timeout_s=0):
         await real(request)
-        raise TimeoutError("no answer")
+        raise TimeoutError("no response")
 
     world.commit = lost
     duty = cleaner_of(log.leader)

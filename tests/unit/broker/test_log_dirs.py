@@ -48,7 +48,7 @@ async def pair(world):
 
 
 async def described(broker, topics=None, version=4, details=False):
-    """The only log dir in the answer of the broker."""
+    """The only log dir in the broker's response."""
     request = wire.DescribeLogDirsRequest(
         None
         if topics is None
@@ -56,11 +56,11 @@ async def described(broker, topics=None, version=4, details=False):
         details=details,
     )
     context = broker.context(apis.DESCRIBE_LOG_DIRS, version, request)
-    answer = broker.answer(
+    response = broker.decode_response(
         apis.DESCRIBE_LOG_DIRS, version, await handle_describe_log_dirs(broker, context)
     )
-    assert answer.error_code == 0
-    (log_dir,) = answer.results
+    assert response.error_code == 0
+    (log_dir,) = response.results
     assert (log_dir.error_code, log_dir.log_dir) == (0, "memory:")
     assert (log_dir.total_bytes, log_dir.usable_bytes) == (-1, -1)
     return log_dir
@@ -167,7 +167,7 @@ async def test_a_long_response_lets_other_tasks_run_and_survives_a_deletion(
     monkeypatch.setattr("penstock.broker.handlers.describe_log_dirs._ENTRIES_PER_SLICE_COUNT", 1)
     request = wire.DescribeLogDirsRequest(None)
     context = pair[0].context(apis.DESCRIBE_LOG_DIRS, 4, request)
-    answering = asyncio.create_task(handle_describe_log_dirs(pair[0], context))
+    pending = asyncio.create_task(handle_describe_log_dirs(pair[0], context))
     asyncio.get_running_loop().call_soon(world.delete, "b")  # runs in the first pause
-    answer = pair[0].answer(apis.DESCRIBE_LOG_DIRS, 4, await answering)
-    assert [topic.name for topic in answer.results[0].topics] == ["a"]
+    response = pair[0].decode_response(apis.DESCRIBE_LOG_DIRS, 4, await pending)
+    assert [topic.name for topic in response.results[0].topics] == ["a"]

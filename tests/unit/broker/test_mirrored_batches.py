@@ -42,8 +42,8 @@ async def test_batches_keep_their_offsets_and_repetitions_append_nothing():
     _, broker = await mirrored_topic(1)
 
     async def send(records: bytes):
-        answer = await broker.produce("t", records, mirror_source=SOURCE)
-        return ErrorCode(answer.error_code), answer.base_offset
+        response = await broker.produce("t", records, mirror_source=SOURCE)
+        return ErrorCode(response.error_code), response.base_offset
 
     first = gap(0, 5) + at(5, b"a", b"b") + at(7, b"c", last=9)
     assert await send(first) == (ErrorCode.NONE, 0)
@@ -111,8 +111,8 @@ async def test_only_the_mirror_writes_until_it_has_finished():
 )
 async def test_what_a_mirror_must_not_send_is_refused_as_a_whole(records, code):
     _, broker = await mirrored_topic(1)
-    answer = await broker.produce("t", records, mirror_source=SOURCE)
-    assert ErrorCode(answer.error_code) == code
+    response = await broker.produce("t", records, mirror_source=SOURCE)
+    assert ErrorCode(response.error_code) == code
     assert (await broker.produce("t", at(0, b"a"), mirror_source=SOURCE)).base_offset == 0
     await broker.close()
 
@@ -125,9 +125,9 @@ async def test_two_mirrors_at_once_append_each_batch_once():
         position = 0
         while position < len(batches):
             records = b"".join(batches[position : position + size])
-            answer = await broker.produce("t", records, mirror_source=SOURCE)
-            assert answer.error_code in {0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
-            position += 0 if answer.error_code else size
+            response = await broker.produce("t", records, mirror_source=SOURCE)
+            assert response.error_code in {0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
+            position += 0 if response.error_code else size
 
     await asyncio.gather(mirror(2), mirror(5))
     assert await broker.values("t") == [b"%d" % number for number in range(20)]

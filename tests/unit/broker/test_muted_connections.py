@@ -39,8 +39,8 @@ class TestTimer:
 
 
 class MutingDispatcher:
-    """Answers with the frame. A frame `m MILLISECONDS` mutes the connection first; `l` is answered
-    by the test.
+    """Responds with the frame. A frame `m MILLISECONDS` mutes the connection first; `l` gets its
+    response by the test.
     """
 
     def __init__(self) -> None:
@@ -110,8 +110,8 @@ async def connected(fixture: Fixture) -> AsyncIterator[Client]:
 
 
 async def test_the_next_request_is_not_read_before_the_time_is_over(fixture: Fixture) -> None:
-    """The answer arrives at once. The client cannot send more than its socket holds, so the broker
-    has not read it.
+    """The response arrives at once. The client cannot send more than its socket holds, so the
+    broker has not read it.
     """
     async with connected(fixture) as client, connected(fixture) as other:
         await fixture.send_request(client, b"m5000")

@@ -1,5 +1,6 @@
 """OffsetDelete at the coordinator: who may delete which offsets. `test_groups_races` has what
-happens at the same time. The expected answers are those of Kafka 4.2; tests/interop compares both.
+happens at the same time. The expected responses are those of Kafka 4.2; tests/interop compares
+both.
 """
 
 import asyncio

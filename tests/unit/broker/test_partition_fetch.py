@@ -80,7 +80,7 @@ async def test_losing_the_leadership_wakes_parked_fetches(one):
 
 
 async def while_its_task_is_due(one, happens):
-    """Fetch, let something happen before the task of the fetch starts, and return the answer. A
+    """Fetch, let something happen before the task of the fetch starts, and return the response. A
     wake-up that is lost there would delay it to max_wait.
     """
     async with asyncio.timeout(PATIENCE_S):
@@ -183,17 +183,17 @@ async def test_a_response_has_so_many_batches_however_small_they_are(one, monkey
     for number in range(4):
         for index in range(2):
             await one.produce("t", batch(b"%d" % number), index=index)
-    position, answers = [0, 0], []
+    position, responses = [0, 0], []
     while position != [4, 4]:
         wanted = [("t", index, position[index]) for index in range(2)]
-        min_bytes = 1 if answers else 10_000
+        min_bytes = 1 if responses else 10_000
         response = await one.fetch_all(wanted, min_bytes=min_bytes, max_wait_ms=300_000)
         found = [len(records_of(p)) for p in response.responses[0].partitions]
         position = [at + count for at, count in zip(position, found, strict=True)]
-        answers.append(sum(found))
-    assert answers[0] == 3
-    assert max(answers) < 2 * 3
-    assert sum(answers) == 8
+        responses.append(sum(found))
+    assert responses[0] == 3
+    assert max(responses) < 2 * 3
+    assert sum(responses) == 8
 
 
 async def test_leader_epochs_are_compared(one):
@@ -382,7 +382,7 @@ async def test_offsets_by_time(one):
 
 
 async def test_the_newest_time_is_that_of_a_durable_record(one):
-    """While a newer record was on its way to the store, the answer used to be that there is
+    """While a newer record was on its way to the store, the response used to be that there is
     none.
     """
     await one.produce("t", batch(b"a", timestamp=NOW))

@@ -31,12 +31,12 @@ async def test_what_was_acknowledged_can_be_read():
     one = await harness.broker(1)
     harness.topic("t")
     assert (await one.produce("t", batch(b"a", b"b"))).base_offset == 0
-    answer = await one.produce("t", batch(b"c"))
+    response = await one.produce("t", batch(b"c"))
     assert (
-        answer.error_code,
-        answer.base_offset,
-        answer.log_start_offset,
-        answer.log_append_time_ms,
+        response.error_code,
+        response.base_offset,
+        response.log_start_offset,
+        response.log_append_time_ms,
     ) == (0, 2, 0, -1)
     found = await one.fetch("t")
     assert found.values == [b"a", b"b", b"c"]
@@ -230,12 +230,15 @@ async def test_a_repetition_of_what_is_not_durable_yet_waits_for_it():
     one.storage.stop_acknowledging()
     first = one.start_produce({("t", 0): idempotent(0, b"a")})
     again = one.start_produce({("t", 0): idempotent(0, b"a")})
-    await asyncio.sleep(0.05)  # time in which neither may be answered
+    await asyncio.sleep(0.05)  # time in which neither may get a response
     assert not first.done()
     assert not again.done()
     assert (await one.fetch("t")).values == []
     one.storage.resume_acknowledging()
-    assert [answer["t", 0].base_offset for answer in await asyncio.gather(first, again)] == [0, 0]
+    assert [response["t", 0].base_offset for response in await asyncio.gather(first, again)] == [
+        0,
+        0,
+    ]
     await one.close()
 
 
@@ -257,8 +260,8 @@ async def test_a_request_is_one_group_and_reports_each_partition_its_own_error()
         ("no", 0): batch(b"e"),
         ("small", 0): batch(b"v" * 200),
     }
-    answer = await one.start_produce(parts)
-    codes = {place: result.error_code for place, result in answer.items()}
+    response = await one.start_produce(parts)
+    codes = {place: result.error_code for place, result in response.items()}
     assert codes == {
         ("t", 0): 0,
         ("t", 1): ErrorCode.CORRUPT_MESSAGE,
@@ -281,8 +284,8 @@ async def test_log_append_time_is_written_into_the_batch():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t", **{"message.timestamp.type": "LogAppendTime"})
-    answer = await one.produce("t", batch(b"a", timestamp=5))
-    assert answer.log_append_time_ms == NOW
+    response = await one.produce("t", batch(b"a", timestamp=5))
+    assert response.log_append_time_ms == NOW
     assert (await one.fetch("t")).records[0].timestamp_ms == NOW
     await one.close()
 
@@ -294,27 +297,27 @@ async def test_a_repetition_gets_the_append_time_of_its_batch():
     harness.topic("t")
     harness.lead("t", one)
     await one.opened("t")
-    answers = [(await one.produce("t", idempotent(0, b"a", pid=7))).log_append_time_ms]
+    responses = [(await one.produce("t", idempotent(0, b"a", pid=7))).log_append_time_ms]
     harness.configure("t", "message.timestamp.type", "LogAppendTime")
     times = [harness.now_ms]
-    answers += [(await one.produce("t", idempotent(0, b"b"))).log_append_time_ms]
+    responses += [(await one.produce("t", idempotent(0, b"b"))).log_append_time_ms]
     harness.now_ms += 1_000
-    answers += [(await one.produce("t", idempotent(0, b"b"))).log_append_time_ms]
+    responses += [(await one.produce("t", idempotent(0, b"b"))).log_append_time_ms]
     harness.lead("t", two)
     await two.opened("t")
-    answers += [(await two.produce("t", idempotent(0, b"b"))).log_append_time_ms]
+    responses += [(await two.produce("t", idempotent(0, b"b"))).log_append_time_ms]
     times += [harness.now_ms]
-    answers += [(await two.produce("t", idempotent(1, b"c"))).log_append_time_ms]
+    responses += [(await two.produce("t", idempotent(1, b"c"))).log_append_time_ms]
     await two.crash()
     await harness.fail_over(two, one)
     harness.now_ms += 1_000
     harness.lead("t", one)
     await one.opened("t")
     for pid, sequence, value in ((42, 0, b"b"), (42, 1, b"c"), (7, 0, b"a")):
-        answer = await one.produce("t", idempotent(sequence, value, pid=pid))
-        assert answer.error_code == 0
-        answers.append(answer.log_append_time_ms)
-    assert answers == [-1, *times[:1] * 3, times[1], *times, -1]
+        response = await one.produce("t", idempotent(sequence, value, pid=pid))
+        assert response.error_code == 0
+        responses.append(response.log_append_time_ms)
+    assert responses == [-1, *times[:1] * 3, times[1], *times, -1]
     await one.close()
 
 
@@ -337,7 +340,7 @@ async def test_acks_zero_gets_no_response_and_acks_one_waits_for_durability():
     one.storage.stop_acknowledging()
     assert await one.start_produce({("t", 0): batch(b"a")}, acks=0) is None
     pending = one.start_produce({("t", 0): batch(b"b")}, acks=1)
-    await asyncio.sleep(0.02)  # time in which it may not be answered
+    await asyncio.sleep(0.02)  # time in which it may not get a response
     assert not pending.done()
     one.storage.resume_acknowledging()
     assert (await pending)["t", 0].base_offset == 1
@@ -370,8 +373,8 @@ async def test_a_dead_wal_returns_a_retriable_error_and_never_an_offset():
 
     await until(is_in_the_store)
     await one.crash()
-    answer = (await pending)["t", 0]
-    assert (answer.error_code, answer.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    response = (await pending)["t", 0]
+    assert (response.error_code, response.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
 async def test_requests_for_a_partition_that_is_just_opening_keep_their_order():
@@ -381,8 +384,8 @@ async def test_requests_for_a_partition_that_is_just_opening_keep_their_order():
     harness.topic("t")
     pending = [one.start_produce({("t", 0): idempotent(at, b"%d" % at)}) for at in range(5)]
     assert one.partitions.get("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
-    answers = await asyncio.gather(*pending)
-    assert [answer["t", 0].base_offset for answer in answers] == [0, 1, 2, 3, 4]
+    responses = await asyncio.gather(*pending)
+    assert [response["t", 0].base_offset for response in responses] == [0, 1, 2, 3, 4]
     await one.close()
 
 
@@ -391,8 +394,8 @@ async def test_a_partition_that_does_not_open_in_time_is_a_retriable_error():
     one = await harness.broker(1)
     harness.refusing_opens = 1000
     harness.topic("t")
-    answer = await one.produce("t", batch(b"a"), timeout_ms=20)
-    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    response = await one.produce("t", batch(b"a"), timeout_ms=20)
+    assert response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     harness.refusing_opens = 0
     await one.opened("t")
     assert (await one.fetch("t")).values == []
@@ -521,8 +524,8 @@ async def test_a_broker_that_closes_hands_over_everything_it_had_appended():
     await leader.opened("t")
     pending = [leader.start_produce({("t", 0): idempotent(at, b"%d" % at)}) for at in range(20)]
     harness.lead("t", other)
-    answers = [(await answer)["t", 0] for answer in pending]
-    assert [answer.base_offset for answer in answers] == list(range(20))
+    responses = [(await response)["t", 0] for response in pending]
+    assert [response.base_offset for response in responses] == list(range(20))
     assert (await other.opened("t")).log_end_offset == 20
     assert isinstance(other.partitions.get("t", 0), Partition)
     assert key_of(harness, "t") not in leader.partitions._hosted

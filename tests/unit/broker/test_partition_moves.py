@@ -94,8 +94,8 @@ async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_o
     await one.opened("t")
     harness.move("t", 2)
     sent = [two.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(5)]
-    answers = [(await answer)["t", 0] for answer in sent]
-    assert [answer.base_offset for answer in answers] == list(range(5))
+    responses = [(await response)["t", 0] for response in sent]
+    assert [response.base_offset for response in responses] == list(range(5))
     await asyncio.gather(one.close(), two.close())
 
 
@@ -118,7 +118,7 @@ async def test_what_was_sent_after_a_refused_request_is_refused_until_that_comes
     newcomer = two.start_produce({("t", 0): idempotent(1, b"x", pid=43)}, timeout_ms=0)
     assert (await newcomer)["t", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await harness.recover(one, two)
-    assert [(await answer)["t", 0].error_code for answer in behind] == [
+    assert [(await response)["t", 0].error_code for response in behind] == [
         ErrorCode.NOT_LEADER_OR_FOLLOWER
     ] * 2
     assert (
@@ -127,8 +127,8 @@ async def test_what_was_sent_after_a_refused_request_is_refused_until_that_comes
     assert (await two.produce("t", idempotent(5, b"5", pid=44))).base_offset == 1, (
         "also new, but nothing was refused"
     )
-    answers = [await two.produce("t", idempotent(at, b"%d" % at)) for at in (1, 2, 3)]
-    assert [answer.base_offset for answer in answers] == [2, 3, 4]
+    responses = [await two.produce("t", idempotent(at, b"%d" % at)) for at in (1, 2, 3)]
+    assert [response.base_offset for response in responses] == [2, 3, 4]
     assert (
         await two.produce("t", idempotent(5, b"5"))
     ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap that nobody made here"
@@ -146,8 +146,10 @@ async def test_what_was_sent_to_an_unknown_topic_id_is_sent_again_in_order():
     await one.opened("t")
     behind = await one.produce(topic_id, idempotent(1, b"1"), version=13)
     assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    answers = [await one.produce(topic_id, idempotent(at, b"%d" % at), version=13) for at in (0, 1)]
-    assert [answer.base_offset for answer in answers] == [0, 1]
+    responses = [
+        await one.produce(topic_id, idempotent(at, b"%d" % at), version=13) for at in (0, 1)
+    ]
+    assert [response.base_offset for response in responses] == [0, 1]
     await one.close()
 
 
@@ -185,7 +187,7 @@ async def test_a_broker_that_may_lead_no_more_calls_nothing_out_of_order():
     assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
     one.is_unsure = True
     refused = [await one.produce("t", idempotent(at, b"%d" % at)) for at in (2, 3)]
-    assert [answer.error_code for answer in refused] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+    assert [response.error_code for response in refused] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
     assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0, "a repetition"
     assert (await one.produce("t", idempotent(1, b"1"))).base_offset == 1, (
         "in line: the WAL protects it"
@@ -209,9 +211,9 @@ async def test_those_who_wait_at_a_target_that_is_no_target_any_more_are_sent_on
     assert two.partitions.get("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
     waiting = two.start_produce({("t", 0): batch(b"a")})
     harness.move("t", 3)
-    answer = (await waiting)["t", 0]
-    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert answer.current_leader.leader_id == 3
+    response = (await waiting)["t", 0]
+    assert response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert response.current_leader.leader_id == 3
     assert (await three.produce("t", batch(b"a"))).base_offset == 0
     assert two.partitions.get("t", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     await asyncio.gather(one.close(), two.close(), three.close())
@@ -236,9 +238,9 @@ async def test_a_dead_leader_is_replaced_at_once_and_requests_wait_for_the_recov
     )
     waiting = [next_leader.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(3)]
     await asyncio.sleep(0)
-    assert not any(answer.done() for answer in waiting)
+    assert not any(response.done() for response in waiting)
     await harness.recover(leader, other)
-    assert [(await answer)["t", 0].base_offset for answer in waiting] == [1, 2, 3]
+    assert [(await response)["t", 0].base_offset for response in waiting] == [1, 2, 3]
     assert (harness.record("t").leader, harness.record("t").leader_epoch) == (
         next_leader.node_id,
         1,
@@ -256,9 +258,9 @@ async def test_requests_parked_at_a_former_next_leader_are_sent_on():
     harness.fence(leader)
     waiting = next_leader.start_produce({("t", 0): batch(b"a")})
     back = await harness.broker(leader.node_id)
-    answer = (await waiting)["t", 0]
-    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert answer.current_leader.leader_id == back.node_id
+    response = (await waiting)["t", 0]
+    assert response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert response.current_leader.leader_id == back.node_id
     early = back.start_produce({("t", 0): batch(b"a")})
     await harness.recover(leader, next_leader)
     assert (await early)["t", 0].base_offset == 0
@@ -289,8 +291,8 @@ async def test_moved_to_and_fro_under_load_each_batch_is_there_once():
         while True:
             for broker in brokers.values():
                 records = batch(b"%d" % at, producer_id=7, producer_epoch=0, base_sequence=at)
-                answer = await broker.produce("t", records, timeout_ms=200)
-                if answer.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                response = await broker.produce("t", records, timeout_ms=200)
+                if response.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                     return
 
     for at in range(60):

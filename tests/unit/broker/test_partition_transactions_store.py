@@ -173,10 +173,10 @@ async def test_a_reader_and_a_consumer_see_the_same(harness, seed):
         pid = rng.randint(1, 4)
         if step == "write":
             sequence = sequences.get(pid, 0)
-            answer = await leader.produce(
+            response = await leader.produce(
                 "t", transactional(pid, sequence, b"%d-%d" % (pid, sequence))
             )
-            assert answer.error_code == ErrorCode.NONE
+            assert response.error_code == ErrorCode.NONE
             sequences[pid] = sequence + 1
         elif step == "plain":
             await leader.produce("t", batch(b"plain", b"plain"))

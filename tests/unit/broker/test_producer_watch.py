@@ -68,7 +68,7 @@ def test_advice_states_by_how_much() -> None:
     found = ProducerWatch()
     bursts(found, size_bytes=16 * KB, in_flight=5)
     (client,) = found.judge(WINDOW_S + RESPONSE_S)
-    assert "5 requests of 16.0 kB are unanswered" in client.advice.reason
+    assert "5 requests of 16.0 kB are in flight" in client.advice.reason
     assert "it sends 800 kB/s" in client.advice.reason
     assert "up to 13,107 kB/s" in client.advice.reason
     bursts(found, size_bytes=KB, in_flight=20, records=1, connection=2, client_id="single")

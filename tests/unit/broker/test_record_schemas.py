@@ -38,8 +38,8 @@ def check(
     batch = encode_batch([Record(at, 0, *record) for at, record in enumerate(records)])
     request = CheckBatch("t", rules, memoryview(batch), LIMIT_BYTES, schemas or {})
     requested = messages.decode_request(messages.encode(request))
-    answer = (checker or RecordCheck()).answer(requested)
-    return messages.decode_verdict(messages.encode(answer))
+    response = (checker or RecordCheck()).check(requested)
+    return messages.decode_verdict(messages.encode(response))
 
 
 def validator(kind: str, schema: str, message: str = "") -> Validator:
@@ -75,10 +75,10 @@ def test_records_that_kafka_accepts_can_be_checked(codec: Compression) -> None:
         topic = TopicRules.from_configs(case.configs)
         if isinstance(validate_batch(batch, topic, NOW_MS, check=BatchCheck()), Refusal):
             continue
-        verdict = RecordCheck().answer(CheckBatch("t", SchemaRules(), batch, LIMIT_BYTES))
+        verdict = RecordCheck().check(CheckBatch("t", SchemaRules(), batch, LIMIT_BYTES))
         if verdict.kind != messages.VALID:
             refused[case.name] = verdict.message
-        verdict = RecordCheck().answer(CheckBatch("t", rules, batch, LIMIT_BYTES))
+        verdict = RecordCheck().check(CheckBatch("t", rules, batch, LIMIT_BYTES))
         assert verdict.kind in {messages.VALID, messages.MISMATCH}, (case.name, verdict)
     assert not refused
 
@@ -86,14 +86,14 @@ def test_records_that_kafka_accepts_can_be_checked(codec: Compression) -> None:
 def test_too_many_records_are_not_decoded() -> None:
     batch = encode_batch([Record(at, 0, None, b"1") for at in range(RECORDS_SEARCHED_MAX + 1)])
     request = CheckBatch("t", SchemaRules(None, INTEGER), memoryview(batch), LIMIT_BYTES)
-    assert RecordCheck().answer(request).kind == messages.TOO_LARGE
+    assert RecordCheck().check(request).kind == messages.TOO_LARGE
 
 
 def test_a_schema_that_cannot_be_used_lets_nothing_in() -> None:
     for rule in (FieldRule("json", "{"), FieldRule("xml", "<a/>")):
         found = check(SchemaRules(None, rule), (None, None))
         assert found.kind == messages.UNAVAILABLE, rule
-    found = RecordCheck().answer(CheckSchema(FieldRule("json", "{")))
+    found = RecordCheck().check(CheckSchema(FieldRule("json", "{")))
     assert (found.kind, found.message) == (
         messages.MISMATCH,
         "it is not JSON: Expecting property name enclosed in double quotes at line 1 column 2",

@@ -110,8 +110,8 @@ async def written(world, brokers, topic, *timestamps_ms):
         leader = brokers[at % 2]
         world.lead(topic, leader)
         await leader.opened(topic)
-        answer = await leader.produce(topic, batch(b"a", b"b", timestamp=timestamp_ms))
-        assert answer.error_code == 0
+        response = await leader.produce(topic, batch(b"a", b"b", timestamp=timestamp_ms))
+        assert response.error_code == 0
     leader = brokers[len(timestamps_ms) % 2]
     world.lead(topic, leader)
     await leader.opened(topic)

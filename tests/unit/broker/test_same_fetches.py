@@ -1,4 +1,4 @@
-"""Fetches that ask for the same: who shares an answer, and who gets one of its own."""
+"""Equal Fetch requests: which of them share a response, and which get one of their own."""
 
 import asyncio
 from types import SimpleNamespace
@@ -64,19 +64,19 @@ def request_of(one, offset=0, indices=(0,), *, wait_ms=LONG_MS, user=None, **opt
 
 
 def send_request(one, *args, meanwhile_s=0.0, **options):
-    """Return a task with (correlation id, answer for the first partition). meanwhile_s: how much
+    """Return a task with (correlation id, response for the first partition). meanwhile_s: how much
     later than now the request has come.
     """
     ctx = request_of(one, *args, **options)
     ctx.received_at += meanwhile_s
     response = handle_fetch(one, ctx)
 
-    async def answered():
+    async def fetched():
         frame = await response if asyncio.iscoroutine(response) else response
         assert int.from_bytes(frame[0][4:8], "big") == ctx.correlation_id
-        return one.answer(apis.FETCH, 12, frame).responses[0].partitions[0]
+        return one.decode_response(apis.FETCH, 12, frame).responses[0].partitions[0]
 
-    return asyncio.ensure_future(answered())
+    return asyncio.ensure_future(fetched())
 
 
 async def turns(count=5):
@@ -105,9 +105,9 @@ async def test_those_that_wait_share_one_look_and_get_responses_of_their_own(one
     before = (partition.requests_count, partition.bytes_out, partition.records_out)
     reads = one.storage.cached_read_count
     await one.produce("t", batch(b"a", b"b"))
-    for answer in await all_of(*tasks):
-        assert bytes(answer.records)[61:] == bytes(batch(b"a", b"b"))[61:]
-        assert (answer.error_code, answer.high_watermark) == (0, 2)
+    for response in await all_of(*tasks):
+        assert bytes(response.records)[61:] == bytes(batch(b"a", b"b"))[61:]
+        assert (response.error_code, response.high_watermark) == (0, 2)
     # Two looks before the wait, two behind it.
     assert len(looks) == 4
     after = (partition.requests_count, partition.bytes_out, partition.records_out)
@@ -120,10 +120,10 @@ async def test_those_that_wait_share_one_look_and_get_responses_of_their_own(one
 async def test_those_that_come_in_one_turn_share_one_look(one, looks):
     await one.produce("t", batch(b"a"))
     tasks = [send_request(one) for _ in range(10)]
-    assert {len(answer.records) for answer in await all_of(*tasks)} == {len(batch(b"a"))}
+    assert {len(response.records) for response in await all_of(*tasks)} == {len(batch(b"a"))}
     assert len(looks) == 2
     await turns()
-    assert one.coalesced_fetches.answer(same_key(request_of(one))) is None
+    assert one.coalesced_fetches.response(same_key(request_of(one))) is None
 
 
 async def test_those_that_come_while_another_is_about_to_wait_follow_it(one, looks):
@@ -131,7 +131,7 @@ async def test_those_that_come_while_another_is_about_to_wait_follow_it(one, loo
     await turns()
     assert len(looks) == 2
     await one.produce("t", batch(b"a"))
-    assert {len(answer.records) for answer in await all_of(*tasks)} == {len(batch(b"a"))}
+    assert {len(response.records) for response in await all_of(*tasks)} == {len(batch(b"a"))}
 
 
 async def test_a_record_that_comes_before_a_follower_waits_is_not_missed(one):
@@ -139,12 +139,12 @@ async def test_a_record_that_comes_before_a_follower_waits_is_not_missed(one):
     ctx = request_of(one)
     response = handle_fetch(one, ctx)
     assert asyncio.iscoroutine(response)
-    # The leader is answered, and gone, before the task of the follower begins.
+    # The leader gets its response and is done before the task of the follower begins.
     await one.produce("t", batch(b"a"))
     await turns()
     async with asyncio.timeout(TEST_S):
-        answer = one.answer(apis.FETCH, 12, await response)
-    assert len(answer.responses[0].partitions[0].records) == len(batch(b"a"))
+        reply = one.decode_response(apis.FETCH, 12, await response)
+    assert len(reply.responses[0].partitions[0].records) == len(batch(b"a"))
 
 
 async def test_a_record_that_comes_before_the_leader_waits_reaches_all(one):
@@ -153,8 +153,8 @@ async def test_a_record_that_comes_before_the_leader_waits_reaches_all(one):
     await one.produce("t", batch(b"a"))
     await turns()
     for frame in await all_of(*responses):
-        answer = one.answer(apis.FETCH, 12, frame)
-        assert len(answer.responses[0].partitions[0].records) == len(batch(b"a"))
+        response = one.decode_response(apis.FETCH, 12, frame)
+        assert len(response.responses[0].partitions[0].records) == len(batch(b"a"))
 
 
 async def test_followers_wait_on_when_the_time_of_the_leader_is_over(one):
@@ -164,7 +164,7 @@ async def test_followers_wait_on_when_the_time_of_the_leader_is_over(one):
     await turns()
     assert not any(task.done() for task in later)
     await one.produce("t", batch(b"a"))
-    assert [len(answer.records) for answer in await all_of(*later)] == 3 * [len(batch(b"a"))]
+    assert [len(response.records) for response in await all_of(*later)] == 3 * [len(batch(b"a"))]
 
 
 async def test_followers_outlive_leaders_whose_connections_close(one):
@@ -178,8 +178,8 @@ async def test_followers_outlive_leaders_whose_connections_close(one):
     await turns()
     assert leader.cancelled()
     await one.produce("t", batch(b"a"))
-    answers = await all_of(followers[1], followers[3])
-    assert [len(answer.records) for answer in answers] == 2 * [len(batch(b"a"))]
+    responses = await all_of(followers[1], followers[3])
+    assert [len(response.records) for response in responses] == 2 * [len(batch(b"a"))]
 
 
 async def test_a_leader_that_is_gone_leaves_nothing_behind(one):
@@ -195,7 +195,7 @@ async def test_a_leader_that_is_gone_leaves_nothing_behind(one):
 async def test_all_hear_that_another_broker_leads(one):
     tasks = await waiting(one, 5)
     one.harness.lead("t", None)
-    assert {answer.error_code for answer in await all_of(*tasks)} == {
+    assert {response.error_code for response in await all_of(*tasks)} == {
         ErrorCode.NOT_LEADER_OR_FOLLOWER
     }
 
@@ -204,7 +204,7 @@ async def test_all_get_an_error_when_the_session_ends_before_they_are_reported(o
     tasks = await waiting(one, 5)
     one.writable = False
     one.partitions.wake_readers()
-    assert {answer.error_code for answer in await all_of(*tasks)} == {
+    assert {response.error_code for response in await all_of(*tasks)} == {
         ErrorCode.NOT_LEADER_OR_FOLLOWER
     }
 
@@ -224,7 +224,7 @@ async def test_other_limits_levels_and_offsets_have_responses_of_their_own(one):
             *requested,
             *[send_request(one), send_request(one, max_bytes=size_bytes), send_request(one, 1)],
         )
-        sizes = [len(answer.records) // size_bytes for answer in found]
+        sizes = [len(response.records) // size_bytes for response in found]
         assert sizes == [2, 1, 1, 2, 2, 1, 1]
         assert found[3].aborted_transactions == []
 
@@ -236,7 +236,7 @@ async def test_partitions_take_turns_also_in_shared_responses(one):
     for _ in range(6):
         ctx = request_of(one, 0, (0, 1), max_bytes=len(batch(b"a")))
         frame = handle_fetch(one, ctx)
-        partitions = one.answer(apis.FETCH, 12, frame).responses[0].partitions
+        partitions = one.decode_response(apis.FETCH, 12, frame).responses[0].partitions
         firsts.add((ctx.correlation_id % 2, *[bool(part.records) for part in partitions]))
     assert firsts == {(0, True, False), (1, False, True)}
 
@@ -246,7 +246,7 @@ async def test_sessions_have_responses_of_their_own(one):
     sessions = set()
     for _ in range(4):
         frame = handle_fetch(one, request_of(one, session_epoch=0))
-        sessions.add(one.answer(apis.FETCH, 12, frame).session_id)
+        sessions.add(one.decode_response(apis.FETCH, 12, frame).session_id)
     assert len(sessions) == len(one.fetch_sessions) == 4
     # A last request with the same bytes ends its session each time.
     ended = next(iter(sessions))
@@ -275,12 +275,12 @@ async def test_those_that_may_not_read_get_nothing_of_those_that_may(one):
         )  # fmt: skip
     allowed = [send_request(one, user=user) for user in ("ann", "bob", "ann", "bob")]
     denied = [send_request(one, user="eve") for _ in range(3)]
-    refused = {answer.error_code for answer in await all_of(*denied)}
+    refused = {response.error_code for response in await all_of(*denied)}
     assert refused == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     await one.produce("t", batch(b"a"))
-    assert {len(answer.records) for answer in await all_of(*allowed)} == {len(batch(b"a"))}
+    assert {len(response.records) for response in await all_of(*allowed)} == {len(batch(b"a"))}
     at_once = [send_request(one, user=user) for user in ("ann", "bob", "bob", "eve", "ann")]
-    codes = [answer.error_code for answer in await all_of(*at_once)]
+    codes = [response.error_code for response in await all_of(*at_once)]
     assert codes == [0, 0, 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0]
     assert one.authorizer.audit.denied[Operation.READ, ResourceType.TOPIC] == 4
 
@@ -290,7 +290,7 @@ async def test_cold_records_are_read_for_each(one, monkeypatch):
     partition = await one.opened("t")
     monkeypatch.setattr(type(partition), "read_cached", lambda *_args, **_options: None)
     tasks = [send_request(one) for _ in range(4)]
-    assert {len(answer.records) for answer in await all_of(*tasks)} == {len(batch(b"a"))}
+    assert {len(response.records) for response in await all_of(*tasks)} == {len(batch(b"a"))}
 
 
 async def test_only_what_recurs_is_shared_and_little_is_remembered():

@@ -1,4 +1,4 @@
-"""Check what a share partition sees of fetched batches, and how its answers are encoded."""
+"""Check what a share partition sees of fetched batches, and how its responses are encoded."""
 
 from uuid import UUID
 

@@ -1,5 +1,5 @@
-"""Check when a share partition answers: what is not stored is not answered, and what could not be
-stored did not happen.
+"""Check when a share partition responds: not before a change is stored, and a change that could not
+be stored did not happen.
 """
 
 import asyncio
@@ -101,14 +101,14 @@ async def test_an_acknowledgement_gets_a_response_when_it_is_stored(leader: Lead
     share = await leader.loaded()
     assert acquire(share, "a", 0, 10) == [(0, 9, 1)]
     leader.states.may_go_on.clear()
-    answer = share.acknowledge("a", [Acknowledgement(0, 4, [ACCEPT])])
-    assert isinstance(answer, asyncio.Future)
+    response = share.acknowledge("a", [Acknowledgement(0, 4, [ACCEPT])])
+    assert isinstance(response, asyncio.Future)
     await until(lambda: leader.states.calls[-1] == "write")
     again = share.acknowledge("a", [Acknowledgement(4, 5, [ACCEPT])])
     assert again is ErrorCode.INVALID_RECORD_STATE
-    assert not answer.done()
+    assert not response.done()
     leader.states.may_go_on.set()
-    assert await answer is ErrorCode.NONE
+    assert await response is ErrorCode.NONE
     assert leader.states.states.summary(KEY).start_offset == 5
 
 
@@ -120,14 +120,14 @@ async def test_acknowledgements_that_arrive_during_a_write_share_the_next_one(
         acquire(share, f"m{first}", first, first + 10)
     leader.states.may_go_on.clear()
     before = len(leader.states.calls)
-    answers = [share.acknowledge("m40", [Acknowledgement(40, 49, [ACCEPT])])]
+    responses = [share.acknowledge("m40", [Acknowledgement(40, 49, [ACCEPT])])]
     await until(lambda: len(leader.states.calls) > before)
-    answers += [
+    responses += [
         share.acknowledge(f"m{first}", [Acknowledgement(first, first + 9, [ACCEPT])])
         for first in (10, 20, 30)
     ]
     leader.states.may_go_on.set()
-    assert {await outcome(answer) for answer in answers} == {ErrorCode.NONE}
+    assert {await outcome(response) for response in responses} == {ErrorCode.NONE}
     assert leader.states.calls[before:] == ["write", "write"]
     state = await leader.states.read(KEY, 3)
     assert [(item.first_offset, item.last_offset) for item in state.batches] == [(10, 49)]
@@ -139,8 +139,8 @@ async def test_a_failed_write_leaves_the_records_locked(states: MemoryShareState
     share = await leader.loaded()
     acquire(share, "a", 0, 10)
     states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    answer = await outcome(share.acknowledge("a", [Acknowledgement(0, 9, [ACCEPT])]))
-    assert answer is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    response = await outcome(share.acknowledge("a", [Acknowledgement(0, 9, [ACCEPT])]))
+    assert response is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert acquire(share, "b", 0, 10) == []
     states.error = ErrorCode.NONE
     await until(lambda: acquire(share, "b", 0, 10) == [(0, 9, 2)])
@@ -199,8 +199,8 @@ async def test_an_older_leader_cannot_acknowledge(states: MemoryShareStates) -> 
     acquire(before, "a", 0, 10)
     after = await new.loaded()
     assert acquire(after, "b", 0, 10) == [(0, 9, 1)]
-    answer = await outcome(before.acknowledge("a", [Acknowledgement(0, 9, [ACCEPT])]))
-    assert answer is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    response = await outcome(before.acknowledge("a", [Acknowledgement(0, 9, [ACCEPT])]))
+    assert response is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert before.window is None
     assert before.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert await outcome(after.acknowledge("b", [Acknowledgement(0, 9, [ACCEPT])])) == 0
@@ -213,8 +213,8 @@ async def test_a_new_state_of_the_group_ends_the_old_one(leader: Leader) -> None
     share = await leader.loaded()
     acquire(share, "a", 0, 10)
     await leader.states.initialize(KEY, state_epoch=2, start_offset=50)
-    answer = await outcome(share.acknowledge("a", [Acknowledgement(0, 9, [ACCEPT])]))
-    assert answer is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    response = await outcome(share.acknowledge("a", [Acknowledgement(0, 9, [ACCEPT])]))
+    assert response is ErrorCode.NOT_LEADER_OR_FOLLOWER
     leader.shares.drop(share)
     window = (await leader.loaded()).window
     assert window is not None
@@ -225,8 +225,8 @@ async def test_a_deleted_group_cannot_acknowledge(leader: Leader) -> None:
     share = await leader.loaded()
     acquire(share, "a", 0, 10)
     await leader.states.delete(KEY)
-    answer = await outcome(share.acknowledge("a", [Acknowledgement(0, 9, [ACCEPT])]))
-    assert answer is ErrorCode.UNKNOWN_SERVER_ERROR
+    response = await outcome(share.acknowledge("a", [Acknowledgement(0, 9, [ACCEPT])]))
+    assert response is ErrorCode.UNKNOWN_SERVER_ERROR
     assert share.window is None
 
 
@@ -234,10 +234,10 @@ async def test_losing_the_partition_completes_what_waits(leader: Leader) -> None
     share = await leader.loaded()
     acquire(share, "a", 0, 10)
     leader.states.may_go_on.clear()
-    answer = share.acknowledge("a", [Acknowledgement(0, 9, [ACCEPT])])
+    response = share.acknowledge("a", [Acknowledgement(0, 9, [ACCEPT])])
     await until(lambda: leader.states.calls[-1] == "write")
     leader.shares.on_leader_change("jobs", 0, opened=False)
-    assert await outcome(answer) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await outcome(response) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert len(leader.shares) == 0
     leader.states.may_go_on.set()
 

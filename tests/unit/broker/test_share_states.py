@@ -181,7 +181,7 @@ def test_a_late_release_does_not_bring_back_what_is_acknowledged() -> None:
 def test_older_leaders_and_groups_are_fenced() -> None:
     states = started()
     _, record = states.read(KEY, 5, 0)
-    assert record is not None, "the new leader epoch is durable before the answer"
+    assert record is not None, "the new leader epoch is durable before the response"
     assert refused(states.read, KEY, 4, 0) is ErrorCode.FENCED_LEADER_EPOCH
     assert refused(write, states, leader_epoch=4) is ErrorCode.FENCED_LEADER_EPOCH
     assert refused(write, states, leader_epoch=5, state_epoch=2) is ErrorCode.FENCED_STATE_EPOCH

@@ -1,4 +1,4 @@
-"""Admin APIs about things of which there are few or none. The expected answers are those of Kafka
+"""Admin APIs about things of which there are few or none. The expected responses are those of Kafka
 4.2; tests/interop compares both.
 """
 
@@ -35,9 +35,9 @@ async def resources(
     fixture: Fixture, types: list[int], version: int = 1
 ) -> tuple[int, list[tuple[str, int]]]:
     request = list_config_resources.ListConfigResourcesRequest(types)
-    answer = await fixture.send_request(apis.LIST_CONFIG_RESOURCES, version, request)
-    found = [(item.resource_name, item.resource_type) for item in answer.config_resources]
-    return answer.error_code, sorted(found)
+    response = await fixture.send_request(apis.LIST_CONFIG_RESOURCES, version, request)
+    found = [(item.resource_name, item.resource_type) for item in response.config_resources]
+    return response.error_code, sorted(found)
 
 
 async def test_topics_and_brokers_have_configs(fixture: Fixture) -> None:
@@ -79,10 +79,10 @@ async def moved(
             for path, topics in dirs
         ]
     )
-    answer = await fixture.send_request(apis.ALTER_REPLICA_LOG_DIRS, version, request)
+    response = await fixture.send_request(apis.ALTER_REPLICA_LOG_DIRS, version, request)
     return {
         (topic.topic_name, part.partition_index): part.error_code
-        for topic in answer.results
+        for topic in response.results
         for part in topic.partitions
     }
 
@@ -136,9 +136,9 @@ async def test_filters_of_quotas_are_checked(
     request = describe_client_quotas.DescribeClientQuotasRequest(
         [describe_client_quotas.ComponentData(*component) for component in components]
     )
-    answer = await fixture.send_request(apis.DESCRIBE_CLIENT_QUOTAS, version, request)
-    assert (answer.error_code, answer.entries) == (code, None if code else [])
-    assert bool(answer.error_message) == bool(code)
+    response = await fixture.send_request(apis.DESCRIBE_CLIENT_QUOTAS, version, request)
+    assert (response.error_code, response.entries) == (code, None if code else [])
+    assert bool(response.error_message) == bool(code)
 
 
 # --- DescribeUserScramCredentials -----------------------------------------------------------------
@@ -149,9 +149,9 @@ async def credentials(fixture: Fixture, users: list[str] | None) -> list[tuple[s
     request = wire.DescribeUserScramCredentialsRequest(
         None if users is None else [wire.UserName(user) for user in users]
     )
-    answer = await fixture.send_request(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, request)
-    assert (answer.error_code, answer.error_message) == (0, "")
-    return [(found.user, found.error_code) for found in answer.results]
+    response = await fixture.send_request(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, request)
+    assert (response.error_code, response.error_message) == (0, "")
+    return [(found.user, found.error_code) for found in response.results]
 
 
 async def test_there_are_no_credentials(fixture: Fixture) -> None:
@@ -172,10 +172,10 @@ async def updated(
     request = update_features.UpdateFeaturesRequest(
         feature_updates=[update_features.FeatureUpdateKey(*update) for update in updates]
     )
-    answer = await fixture.send_request(apis.UPDATE_FEATURES, version, request)
-    if answer.error_code or version > 1:
-        assert answer.results == []
-    return answer.error_code, answer.error_message
+    response = await fixture.send_request(apis.UPDATE_FEATURES, version, request)
+    if response.error_code or version > 1:
+        assert response.results == []
+    return response.error_code, response.error_message
 
 
 async def test_levels_change_for_all_brokers(fixture: Fixture) -> None:

@@ -148,7 +148,7 @@ def test_aborted_transactions_count_from_their_markers_on() -> None:
     ), "older ones are forgotten, and the last marker is not durable"
 
 
-# --- answers of leaders ---------------------------------------------------------------------------
+# --- responses of leaders -------------------------------------------------------------------------
 
 
 def test_a_response_ends_with_the_last_slot_that_it_names() -> None:
@@ -228,7 +228,7 @@ def test_committed_reads_need_all_aborted_transactions() -> None:
     assert tail.covers(Offset(10), committed=True)
     assert not tail.covers(Offset(9), committed=True), "a marker at 9 may have been committed"
     tail.take(40, 40, 0, report(40, slot(4, 30, 40), since=30, aborted=(second,)))
-    assert tail.covers(Offset(10), committed=True), "nothing was aborted between both answers"
+    assert tail.covers(Offset(10), committed=True), "nothing was aborted between both responses"
     view = tail.view(Offset(10), Offset(10), committed=True)
     assert view is not None
     tail.forget_committed(Offset(40))
@@ -252,7 +252,7 @@ def test_an_abort_is_known_while_its_marker_is_not_committed() -> None:
 
 
 def test_offsets_without_the_aborted_transactions_below_them_do_not_count() -> None:
-    """An answer that has no room for a partition names its offsets all the same."""
+    """A response without room for a partition still names its offsets."""
     aborted = AbortedTransaction(1, 12, 28)
     tail = tail_at(10)
     tail.take(30, 30, 0, None)
@@ -309,7 +309,7 @@ def test_a_session_names_only_what_changed() -> None:
             for item in call.partitions
         ]
         code, session_id, _ = sessions.finish(call, results, 0.0)
-        assert session.answered(
+        assert session.take_response(
             FetchResponse(error_code=call.error_code or code, session_id=session_id)
         ) == (not call.error_code)
         for key, tail in tails.items():
@@ -357,7 +357,7 @@ async def one() -> AsyncIterator[Any]:
 
 
 async def requested(broker: Any, tails: dict[PartitionKey, TailPartition], **changes: Any) -> Any:
-    """Return the answer to the first partition of another broker's Fetch, None if it names none.
+    """Return the first partition of the response to another broker's Fetch, None if there is none.
     The broker asks itself: it is the only one that is registered.
     """
     request = TailSession(broker.me).request(tails)
@@ -365,9 +365,9 @@ async def requested(broker: Any, tails: dict[PartitionKey, TailPartition], **cha
     for name, value in changes.items():
         setattr(request, name, value)
     context = broker.context(apis.FETCH, FETCH_VERSION, request)
-    answer = handle_fetch(broker, context)
-    frame = await answer if isawaitable(answer) else answer
-    response = broker.answer(apis.FETCH, FETCH_VERSION, frame)
+    reply = handle_fetch(broker, context)
+    frame = await reply if isawaitable(reply) else reply
+    response = broker.decode_response(apis.FETCH, FETCH_VERSION, frame)
     return response.responses[0].partitions[0] if response.responses else None
 
 
@@ -376,9 +376,9 @@ async def test_a_leader_reports_the_tail_to_its_followers(one: Any) -> None:
         await one.produce("t", batch(value))
     found = one.partitions.committed("t", 0)
     tail = TailPartition(found, 0.0)
-    answer = await requested(one, {found.key: tail})
-    assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (0, 2, 2)
-    tail.take(2, 2, 0, decode_reported_tail(answer.records))
+    response = await requested(one, {found.key: tail})
+    assert (response.error_code, response.high_watermark, response.last_stable_offset) == (0, 2, 2)
+    tail.take(2, 2, 0, decode_reported_tail(response.records))
     view = tail.view(Offset(1), found.committed_end, committed=True)
     assert view is not None
     read = await one.storage.read_tail(view.ranges, Offset(1), view.end_offset, 1 << 20)
@@ -394,11 +394,11 @@ async def test_only_live_brokers_get_reports(one: Any, node_id: int | None, epoc
     await one.produce("t", batch(b"a"))
     found = one.partitions.committed("t", 0)
     stranger = ReplicaState(one.node_id if node_id is None else node_id, epoch)
-    answer = await requested(one, {found.key: TailPartition(found, 0.0)}, replica_state=stranger)
+    response = await requested(one, {found.key: TailPartition(found, 0.0)}, replica_state=stranger)
     if node_id == -1:
-        assert [record.value for record in decode_records(answer.records)] == [b"a"], "a consumer"
+        assert [record.value for record in decode_records(response.records)] == [b"a"], "a consumer"
     else:
-        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert not one.tail_followers.has(one.node_id)
 
 
@@ -407,6 +407,6 @@ async def test_a_follower_has_to_be_allowed_to_act_as_a_broker(one: Any) -> None
     found = one.partitions.committed("t", 0)
     config = SecurityConfig(authorizer=STANDARD_AUTHORIZER)
     one.authorizer = Authorizer(config, AuditLog(lambda: 0.0), API_RIGHTS)
-    answer = await requested(one, {found.key: TailPartition(found, 0.0)})
-    assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    response = await requested(one, {found.key: TailPartition(found, 0.0)})
+    assert response.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert not one.tail_followers.has(one.node_id)

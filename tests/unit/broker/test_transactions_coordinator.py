@@ -39,14 +39,14 @@ T0, T1, GONE = ("t", 0), ("t", 1), ("gone", 0)
 
 
 class Leaders:
-    """The leaders of partitions: record the markers and answer as the test says."""
+    """The leaders of partitions: record the markers and respond as the test configures."""
 
     def __init__(self) -> None:
         self.written: list[tuple[TopicPartition, int, bool, int]] = []
         """(partition, producer epoch, committed, coordinator epoch)"""
         self.serials: list[int] = []
         self.versions: set[int] = set()
-        self.answers: dict[TopicPartition, list[ErrorCode]] = {}
+        self.responses: dict[TopicPartition, list[ErrorCode]] = {}
         self.leaders: dict[TopicPartition, NodeId | None] = {T0: NodeId(0), T1: NodeId(1)}
         self.broken_count = 0
         self.stalled = asyncio.Event()
@@ -73,11 +73,11 @@ class Leaders:
                 )
             )
             self.serials.append(marker.serial)
-        return {target: self._answer(target.partition) for target in targets}
+        return {target: self._response(target.partition) for target in targets}
 
-    def _answer(self, partition: TopicPartition) -> ErrorCode:
-        answers = self.answers.get(partition)
-        return answers.pop(0) if answers else ErrorCode.NONE
+    def _response(self, partition: TopicPartition) -> ErrorCode:
+        responses = self.responses.get(partition)
+        return responses.pop(0) if responses else ErrorCode.NONE
 
 
 class CoordinatorHarness:
@@ -270,7 +270,7 @@ async def test_markers_are_tried_again_and_partitions_that_are_gone_need_none() 
     harness = CoordinatorHarness()
     producer = await harness.begun(T0, T1, GONE)
     harness.leaders.broken_count = 2
-    harness.leaders.answers = {
+    harness.leaders.responses = {
         T0: [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT],
         T1: [ErrorCode.INVALID_PRODUCER_EPOCH],
     }
@@ -279,7 +279,7 @@ async def test_markers_are_tried_again_and_partitions_that_are_gone_need_none() 
         await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    await until(lambda: not harness.leaders.answers[T0])
+    await until(lambda: not harness.leaders.responses[T0])
     harness.leaders.leaders[T1] = NodeId(0)
     await harness.until_state(TransactionState.COMPLETE_COMMIT)
     assert [partition for partition, *_ in harness.leaders.written].count(T0) == 3
@@ -289,7 +289,7 @@ async def test_markers_are_tried_again_and_partitions_that_are_gone_need_none() 
 async def test_a_fenced_coordinator_leaves_the_rest_to_the_next() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0, T1)
-    harness.leaders.answers = {
+    harness.leaders.responses = {
         T0: [ErrorCode.TRANSACTION_COORDINATOR_FENCED],
         T1: [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3,
     }
@@ -297,7 +297,7 @@ async def test_a_fenced_coordinator_leaves_the_rest_to_the_next() -> None:
         await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    await until(lambda: not harness.leaders.answers[T0])
+    await until(lambda: not harness.leaders.responses[T0])
     found = await harness.coordinator.describe("tid")
     assert isinstance(found, TransactionMetadata)
     assert found.state is TransactionState.PREPARE_COMMIT
@@ -334,7 +334,7 @@ async def test_copies_of_a_marker_have_one_serial_and_the_next_coordinator_a_hig
     harness = CoordinatorHarness()
     producer = await harness.begun(T0)
     harness.leaders.broken_count = 1
-    harness.leaders.answers[T0] = [
+    harness.leaders.responses[T0] = [
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ]
@@ -345,9 +345,9 @@ async def test_copies_of_a_marker_have_one_serial_and_the_next_coordinator_a_hig
     await until(lambda: len(harness.leaders.serials) >= 2)
     first = set(harness.leaders.serials)
     assert len(first) == 1
-    harness.leaders.answers[T0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    harness.leaders.responses[T0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     harness.restart()
-    harness.leaders.answers[T0] = []
+    harness.leaders.responses[T0] = []
     await harness.until_state(TransactionState.COMPLETE_COMMIT)
     assert harness.leaders.serials[-1] > first.pop()
 
@@ -481,9 +481,9 @@ async def end_epoch(
 async def test_leaders_add_partitions_and_the_end_gives_the_next_epoch() -> None:
     harness = CoordinatorHarness()
     first = await started(harness)
-    answer = harness.coordinator.respond_to_leader
-    assert await answer(membership(first), [T0, T1]) == dict.fromkeys([T0, T1], ErrorCode.NONE)
-    assert await answer(membership(first, adds=False), [T0, ("t", 7)]) == {
+    response = harness.coordinator.respond_to_leader
+    assert await response(membership(first), [T0, T1]) == dict.fromkeys([T0, T1], ErrorCode.NONE)
+    assert await response(membership(first, adds=False), [T0, ("t", 7)]) == {
         T0: ErrorCode.NONE,
         ("t", 7): ErrorCode.TRANSACTION_ABORTABLE,
     }
@@ -494,7 +494,7 @@ async def test_leaders_add_partitions_and_the_end_gives_the_next_epoch() -> None
     assert sorted(harness.leaders.written) == [(T0, 1, True, 1), (T1, 1, True, 1)]
     assert harness.leaders.versions == {2}
     for adds in (True, False):
-        assert await answer(membership(first, adds=adds), [T0]) == {T0: ErrorCode.PRODUCER_FENCED}
+        assert await response(membership(first, adds=adds), [T0]) == {T0: ErrorCode.PRODUCER_FENCED}
     assert (await end_epoch(harness, first, committed=False))[0] is ErrorCode.INVALID_TXN_STATE
     harness.coordinator.close()
 

@@ -65,7 +65,7 @@ def test_a_new_producer_aborts_what_is_open_and_the_old_one_is_fenced() -> None:
     persisted(transaction, transaction.add_partitions(old, PARTITIONS[:1], 0))
     outcome = transaction.init_producer(TIMEOUT_MS, None, None, 1)
     assert isinstance(outcome, Persist)
-    assert outcome.answer is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert outcome.response is ErrorCode.CONCURRENT_TRANSACTIONS
     markers = transaction.persisted()
     assert markers is not None
     assert (markers.is_commit, markers.metadata.producer_epoch) == (False, 1), (
@@ -406,7 +406,7 @@ class TransactionWorld(RuleBasedStateMachine):
         markers = self.transaction.persisted()
         if markers is not None:
             self.markers = markers
-        return outcome.answer is ErrorCode.NONE
+        return outcome.response is ErrorCode.NONE
 
     def _producer(self, data: st.DataObject) -> ProducerIdentity:
         return data.draw(st.sampled_from(self.producers))

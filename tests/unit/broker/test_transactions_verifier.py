@@ -1,4 +1,4 @@
-"""Questions to coordinators of transactions: few requests, each question answered once."""
+"""Requests to transaction coordinators: few calls, one result per question."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ Wanted = Mapping[Membership, Sequence[TopicPartition]]
 
 
 class Coordinators:
-    """Brokers that answer as the test says; the last answer is repeated."""
+    """Brokers that respond as the test configures; the last response is repeated."""
 
     def __init__(self) -> None:
         self.node: NodeId | None = NodeId(1)
@@ -29,10 +29,10 @@ class Coordinators:
         self.codes: list[ErrorCode | Exception] = [ErrorCode.NONE]
         self.gate = asyncio.Event()
         self.gate.set()
-        self.verifier = TransactionVerifier(lambda _: self.node, self.answer)
-        self.answers: list[tuple[str, TopicPartition, ErrorCode]] = []
+        self.verifier = TransactionVerifier(lambda _: self.node, self.respond)
+        self.results: list[tuple[str, TopicPartition, ErrorCode]] = []
 
-    async def answer(
+    async def respond(
         self, node_id: NodeId, wanted: Wanted
     ) -> Mapping[tuple[str, TopicPartition], ErrorCode]:
         self.requests.append((node_id, {item: list(found) for item, found in wanted.items()}))
@@ -51,7 +51,7 @@ class Coordinators:
     ) -> None:
         item = Membership(name, ProducerIdentity(7, epoch), adds)
         self.verifier.send_request(
-            item, partition, lambda code: self.answers.append((name, partition, code))
+            item, partition, lambda code: self.results.append((name, partition, code))
         )
 
 
@@ -60,7 +60,7 @@ async def test_questions_of_one_moment_share_a_request() -> None:
     for number in range(3):
         peers.send_request(f"a{number}", T0)
         peers.send_request(f"a{number}", T1)
-    await until(lambda: len(peers.answers) == 6)
+    await until(lambda: len(peers.results) == 6)
     ((node_id, wanted),) = peers.requests
     assert node_id == 1
     assert [item.transactional_id for item in wanted] == ["a0", "a1", "a2"]
@@ -76,17 +76,17 @@ async def test_questions_wait_for_the_response_of_their_coordinator() -> None:
     for name in ("b", "c", "d"):
         peers.send_request(name, T0)
     peers.gate.set()
-    await until(lambda: len(peers.answers) == 4)
+    await until(lambda: len(peers.results) == 4)
     assert len(peers.requests) == 2
 
 
 async def test_a_request_has_one_epoch_of_an_id() -> None:
-    """Answers name ids alone."""
+    """Responses contain only ids."""
     peers = Coordinators()
     peers.send_request("a", T0, epoch=1)
     peers.send_request("a", T0, epoch=2)
     peers.send_request("a", T1, epoch=1)
-    await until(lambda: len(peers.answers) == 3)
+    await until(lambda: len(peers.results) == 3)
     assert [
         [(item.producer.producer_epoch, found) for item, found in wanted.items()]
         for _, wanted in peers.requests
@@ -108,8 +108,8 @@ async def test_a_question_is_queried_again(problem: ErrorCode | Exception) -> No
     peers = Coordinators()
     peers.codes = [problem, problem, ErrorCode.NONE]
     peers.send_request("a", T0)
-    await until(lambda: bool(peers.answers))
-    assert peers.answers == [("a", T0, ErrorCode.NONE)]
+    await until(lambda: bool(peers.results))
+    assert peers.results == [("a", T0, ErrorCode.NONE)]
     assert len(peers.requests) == 3
 
 
@@ -117,8 +117,8 @@ async def test_a_refusal_is_final() -> None:
     peers = Coordinators()
     peers.codes = [ErrorCode.PRODUCER_FENCED, ErrorCode.NONE]
     peers.send_request("a", T0)
-    await until(lambda: bool(peers.answers))
-    assert peers.answers == [("a", T0, ErrorCode.PRODUCER_FENCED)]
+    await until(lambda: bool(peers.results))
+    assert peers.results == [("a", T0, ErrorCode.PRODUCER_FENCED)]
 
 
 @pytest.mark.parametrize("has_coordinator", [False, True])
@@ -130,13 +130,13 @@ async def test_every_question_gets_a_response_in_time(
     peers.node = NodeId(1) if has_coordinator else None
     peers.codes = [ErrorCode.CONCURRENT_TRANSACTIONS]
     peers.send_request("a", T0)
-    await until(lambda: bool(peers.answers))
+    await until(lambda: bool(peers.results))
     expected = (
         ErrorCode.CONCURRENT_TRANSACTIONS
         if has_coordinator
         else ErrorCode.COORDINATOR_NOT_AVAILABLE
     )
-    assert peers.answers == [("a", T0, expected)]
+    assert peers.results == [("a", T0, expected)]
 
 
 async def test_a_silent_coordinator_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +145,8 @@ async def test_a_silent_coordinator_is_given_up(monkeypatch: pytest.MonkeyPatch)
     peers = Coordinators()
     peers.gate.clear()
     peers.send_request("a", T0)
-    await until(lambda: bool(peers.answers))
-    assert peers.answers == [("a", T0, ErrorCode.NETWORK_EXCEPTION)]
+    await until(lambda: bool(peers.results))
+    assert peers.results == [("a", T0, ErrorCode.NETWORK_EXCEPTION)]
 
 
 async def test_the_next_coordinator_is_requested() -> None:
@@ -157,7 +157,7 @@ async def test_the_next_coordinator_is_requested() -> None:
     await until(lambda: len(peers.requests) == 1)
     peers.node = NodeId(2)
     peers.gate.set()
-    await until(lambda: bool(peers.answers))
+    await until(lambda: bool(peers.results))
     assert [node_id for node_id, _ in peers.requests] == [1, 2]
 
 

@@ -33,12 +33,12 @@ def has_open_stream(harness):
 async def test_the_leader_commits_everything_when_its_topic_is_deleted(cluster):
     harness, leader, other = cluster
     await led(harness, leader)
-    answers = [leader.start_produce({("t", 0): idempotent(n, b"%d" % n)}) for n in range(20)]
-    await asyncio.gather(*answers[:10])
+    responses = [leader.start_produce({("t", 0): idempotent(n, b"%d" % n)}) for n in range(20)]
+    await asyncio.gather(*responses[:10])
     harness.delete("t", GRACE_MS)
     late = await leader.produce("t", batch(b"late"))
     assert late.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    found = [answer[("t", 0)] for answer in await asyncio.gather(*answers)]
+    found = [response[("t", 0)] for response in await asyncio.gather(*responses)]
     await until(lambda: not has_open_stream(harness))
     harness.undelete("t", "u")
     harness.lead("u", other)
@@ -136,8 +136,8 @@ async def test_it_is_not_served_under_its_old_name_meanwhile(cluster):
         harness.undelete("t", "u")
         harness.topic("t")
         harness.lead("t", leader)
-    answer = await noticing.produce("t", batch(b"stray"))
-    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    response = await noticing.produce("t", batch(b"stray"))
+    assert response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await until(lambda: harness.record("u").leader >= 0)
     by_id = {broker.me.node_id: broker for broker in cluster[1:]} | {3: noticing}
     there = by_id[harness.record("u").leader]

@@ -10,7 +10,7 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 def noting(seen: list[tuple[str, object]], name: str) -> Admitted:
-    return lambda answer: seen.append((name, answer))
+    return lambda response: seen.append((name, response))
 
 
 def test_all_that_waits_is_let_in_in_order_and_the_guard_is_gone_after() -> None:
@@ -20,7 +20,7 @@ def test_all_that_waits_is_let_in_in_order_and_the_guard_is_gone_after() -> None
         guard.waiting.append(noting(seen, name))
     guard.waiting.append(lambda _: seen.append(("held", verifications.holds(guard, 7, 1))))
     assert not verifications.must_verify_again(guard)
-    verifications.answered(guard, ErrorCode.NONE)
+    verifications.resolve(guard, ErrorCode.NONE)
     assert seen == [("a", guard), ("b", guard), ("held", True)]
     assert not verifications.holds(guard, 7, 1)
     assert len(verifications) == 0
@@ -30,9 +30,9 @@ def test_a_refusal_is_for_all_that_waits() -> None:
     verifications, seen = Verifications(), list[tuple[str, object]]()
     guard = verifications.begin(7, 1, adds=True)
     guard.waiting += [noting(seen, "a"), noting(seen, "b")]
-    verifications.answered(guard, ErrorCode.PRODUCER_FENCED)
+    verifications.resolve(guard, ErrorCode.PRODUCER_FENCED)
     assert seen == [("a", ErrorCode.PRODUCER_FENCED), ("b", ErrorCode.PRODUCER_FENCED)]
-    assert not guard.is_answered
+    assert not guard.is_verified
 
 
 def test_a_marker_takes_the_guards_of_its_producer() -> None:
@@ -53,30 +53,30 @@ def test_a_response_about_what_is_over_is_requested_again() -> None:
     assert not verifications.must_verify_again(guard), "nothing has ended since"
 
 
-@pytest.mark.parametrize("is_answered", [False, True])
-def test_what_waited_waits_for_the_newer_question(is_answered: bool) -> None:
+@pytest.mark.parametrize("is_verified", [False, True])
+def test_what_waited_waits_for_the_newer_question(is_verified: bool) -> None:
     verifications, seen = Verifications(), list[tuple[str, object]]()
     old = verifications.begin(7, 1, adds=True)
     old.waiting.append(noting(seen, "first"))
     verifications.ended(7)
     new = verifications.begin(7, 1, adds=True)
-    if is_answered:
+    if is_verified:
         new.holders_count += 1
-        verifications.answered(new, ErrorCode.NONE)
+        verifications.resolve(new, ErrorCode.NONE)
     else:
         new.waiting.append(noting(seen, "second"))
     assert not verifications.must_verify_again(old)
-    if not is_answered:
-        verifications.answered(new, ErrorCode.NONE)
-    assert seen == [("first", new), ("second", new)][: 2 - is_answered]
+    if not is_verified:
+        verifications.resolve(new, ErrorCode.NONE)
+    assert seen == [("first", new), ("second", new)][: 2 - is_verified]
 
 
 def settle(verifications: Verifications, guard: Guard, code: ErrorCode) -> None:
-    """Do with an answer what the handler does, which asks no question again here."""
+    """Apply a response as the handler does, without a new question."""
     again = code is ErrorCode.NONE and verifications.must_verify_again(guard)
     assert not again
     if guard.waiting:
-        verifications.answered(guard, code)
+        verifications.resolve(guard, code)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS])
@@ -96,9 +96,9 @@ def test_no_batch_overtakes_one_that_waits_for_an_older_question(
         assert verifications.find(7, 1) is None
     newer = verifications.begin(7, 1, adds=True)
     newer.waiting.append(noting(seen, "second"))
-    answers = [(older, code), (newer, ErrorCode.NONE)]
-    for guard, answer in reversed(answers) if newer_first else answers:
-        settle(verifications, guard, answer)
+    responses = [(older, code), (newer, ErrorCode.NONE)]
+    for guard, response in reversed(responses) if newer_first else responses:
+        settle(verifications, guard, response)
     assert seen == [("first", newer), ("second", newer)]
     assert len(verifications) == 0
 
@@ -106,14 +106,14 @@ def test_no_batch_overtakes_one_that_waits_for_an_older_question(
 def test_a_held_guard_lets_in_until_it_is_released() -> None:
     verifications, held = Verifications(), list[Guard]()
 
-    def hold(answer: Guard | ErrorCode) -> None:
-        assert isinstance(answer, Guard)
-        answer.holders_count += 1
-        held.append(answer)
+    def hold(response: Guard | ErrorCode) -> None:
+        assert isinstance(response, Guard)
+        response.holders_count += 1
+        held.append(response)
 
     guard = verifications.begin(7, 1, adds=True)
     guard.waiting += [hold, hold]
-    verifications.answered(guard, ErrorCode.NONE)
+    verifications.resolve(guard, ErrorCode.NONE)
     for found in held:
         assert verifications.holds(guard, 7, 1)
         verifications.release(found)

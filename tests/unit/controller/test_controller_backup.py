@@ -201,8 +201,8 @@ def gated(cluster: Cluster) -> GatedStore:
     return cluster.store
 
 
-async def answered_only_with_the_gate_open(cluster: Cluster, work: Awaitable[object]) -> None:
-    """Check that the request waits for the backup, while a write without such a need is answered:
+async def completes_only_after_the_gate_opens(cluster: Cluster, work: Awaitable[object]) -> None:
+    """Check that the request waits for the backup, while a write without such a need completes:
     the quorum continues.
     """
     waiting = asyncio.ensure_future(work)
@@ -227,7 +227,7 @@ async def test_registrations_and_topics_and_new_streams_wait_for_the_backup(star
     opening = broker.metadata.open_streams(
         [OpenStream(topic.partitions[0].data_stream_id, topic.partitions[0].leader_epoch)]
     )
-    await answered_only_with_the_gate_open(cluster, asyncio.gather(opening, waiting))
+    await completes_only_after_the_gate_opens(cluster, asyncio.gather(opening, waiting))
     gated(cluster).gate.clear()
     request = m.RegisterBroker(
         node_id=NodeId(7),
@@ -237,7 +237,7 @@ async def test_registrations_and_topics_and_new_streams_wait_for_the_backup(star
         machine_host="127.0.0.1",
         features=SUPPORTED,
     )
-    await answered_only_with_the_gate_open(cluster, broker.client.register_broker(request))
+    await completes_only_after_the_gate_opens(cluster, broker.client.register_broker(request))
 
 
 async def test_a_stream_that_is_backed_up_opens_without_the_store(start: Start) -> None:
@@ -443,8 +443,8 @@ async def test_controllers_that_lost_their_disks_refuse_until_they_are_recovered
 
 async def _alter(broker: Any, kind: int, resource: str, name: str, value: str) -> None:
     change = m.ConfigChange(resource_type=kind, resource_name=resource, name=name, value=value)
-    answer = await broker.client.alter_configs(m.AlterConfigs(changes=[change]))
-    assert [item.status for item in answer.items] == [m.Status.OK]
+    response = await broker.client.alter_configs(m.AlterConfigs(changes=[change]))
+    assert [item.status for item in response.items] == [m.Status.OK]
 
 
 def _partitions(image: object, name: str) -> Sequence[object]:

@@ -78,8 +78,8 @@ def test_what_is_old_counts_no_more_and_small_ones_share_the_rest() -> None:
     book = LoadBook(fresh_ms=1_000)
     book.add(report(1, rest=400), 0)
     assert book.load_of(PartitionKey(UUID(int=8), 3), NodeId(1), 0) == Load(100, 0, 0)
-    assert book.answers(1_000) == {1: 5.0}
-    assert book.answers(1_001) == {}
+    assert book.latencies(1_000) == {1: 5.0}
+    assert book.latencies(1_001) == {}
     assert book.load_of(KEY, NodeId(9), KEPT_MS).bytes_in == 100
     assert book.load_of(KEY, NodeId(9), KEPT_MS + 1).bytes_in == 0
 
@@ -89,38 +89,38 @@ class Watched:
 
     def __init__(self) -> None:
         self.slow = SlowBrokers()
-        self.answers = {NodeId(n): 10.0 for n in range(4)}
+        self.latencies = {NodeId(n): 10.0 for n in range(4)}
 
     def rounds(self, count: int) -> list[int]:
         for _ in range(count):
-            for node_id in self.answers:
-                self.slow.heard(node_id, NodeEpoch(1), self.answers)
+            for node_id in self.latencies:
+                self.slow.heard(node_id, NodeEpoch(1), self.latencies)
         return list(self.slow.excluded([NodeId(n) for n in range(4)]))
 
 
 def test_a_slow_broker_is_excluded_in_time_and_returns_when_it_is_well() -> None:
     watched = Watched()
-    watched.answers[NodeId(2)] = 900.0
+    watched.latencies[NodeId(2)] = 900.0
     assert watched.rounds(SLOW_REPORTS - 1) == []
-    watched.answers[NodeId(2)] = 20.0
+    watched.latencies[NodeId(2)] = 20.0
     assert watched.rounds(1) == []
-    watched.answers[NodeId(2)] = 900.0
+    watched.latencies[NodeId(2)] = 900.0
     assert watched.rounds(SLOW_REPORTS) == [2]
     assert "900 ms" in watched.slow.excluded([NodeId(n) for n in range(4)])[NodeId(2)]
-    watched.answers[NodeId(2)] = 200.0
+    watched.latencies[NodeId(2)] = 200.0
     assert watched.rounds(20) == [2], "between the limits nothing changes"
-    watched.answers[NodeId(2)] = 40.0
+    watched.latencies[NodeId(2)] = 40.0
     assert watched.rounds(WELL_REPORTS - 1) == [2]
     assert watched.rounds(1) == []
 
 
 def test_never_more_than_half_and_none_when_all_are_slow() -> None:
     watched = Watched()
-    watched.answers |= {NodeId(n): 900.0 for n in (1, 2, 3)}
+    watched.latencies |= {NodeId(n): 900.0 for n in (1, 2, 3)}
     assert watched.rounds(20) == [], "three of four are slow: that is how the store is today"
-    watched.answers = {NodeId(n): 10.0 for n in range(4)}
+    watched.latencies = {NodeId(n): 10.0 for n in range(4)}
     for node_id in (3, 1, 2):
-        watched.answers[NodeId(node_id)] = 90_000.0 if node_id == 3 else 4_000_000.0
+        watched.latencies[NodeId(node_id)] = 90_000.0 if node_id == 3 else 4_000_000.0
         watched.rounds(SLOW_REPORTS + 1)
     assert len(watched.slow.excluded([NodeId(n) for n in range(4)])) == 2
     assert list(watched.slow.excluded([NodeId(0), NodeId(3)])) == [3]
@@ -129,19 +129,19 @@ def test_never_more_than_half_and_none_when_all_are_slow() -> None:
 
 def test_a_new_start_of_a_slow_broker_begins_with_a_clean_slate() -> None:
     watched = Watched()
-    watched.answers[NodeId(2)] = 900.0
+    watched.latencies[NodeId(2)] = 900.0
     assert watched.rounds(SLOW_REPORTS) == [2]
-    watched.slow.heard(NodeId(2), NodeEpoch(2), watched.answers)
+    watched.slow.heard(NodeId(2), NodeEpoch(2), watched.latencies)
     assert watched.slow.excluded([NodeId(n) for n in range(4)]) == {}
 
 
 def test_a_broker_without_appends_is_not_judged() -> None:
     watched = Watched()
-    watched.answers[NodeId(2)] = 900.0
+    watched.latencies[NodeId(2)] = 900.0
     watched.rounds(SLOW_REPORTS)
-    del watched.answers[NodeId(2)]
+    del watched.latencies[NodeId(2)]
     for _ in range(20):
-        watched.slow.heard(NodeId(2), NodeEpoch(1), watched.answers)
+        watched.slow.heard(NodeId(2), NodeEpoch(1), watched.latencies)
     assert watched.slow.excluded([NodeId(n) for n in range(4)])
 
 

@@ -124,14 +124,14 @@ async def test_a_slow_broker_leads_nothing_new_and_is_relieved_of_what_it_led(
     for _ in range(3):
         await report(first, append_p50_ms=5.0)
         await report(second, append_p50_ms=6.0)
-        answer = await report(third, append_p50_ms=900.0)
-    assert answer.excluded
+        response = await report(third, append_p50_ms=900.0)
+    assert response.excluded
     await until(lambda: 2 not in leaders(first, "t"))
     assert 2 not in await create(first, "u")
     assert "appends take 900 ms" in (await proposal(first)).before[2].note
     for _ in range(5):
-        answer = await report(third, append_p50_ms=20.0)
-    assert not answer.excluded
+        response = await report(third, append_p50_ms=20.0)
+    assert not response.excluded
     assert 2 in await create(first, "v")
 
 

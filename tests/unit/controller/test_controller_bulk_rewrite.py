@@ -65,7 +65,7 @@ class Job:
         )
 
     async def commit(self, stream_id: StreamId, exchanges: Sequence[Exchange]) -> list[str]:
-        answers: list[str] = []
+        responses: list[str] = []
         for exchange in exchanges:
             span = exchange.new.ranges[0]
             new = uploaded(exchange.new, part(stream_id, span.start_offset, span.end_offset))
@@ -79,9 +79,9 @@ class Job:
             old = [replaced(stream_id, held.get(place, -1), *place) for place in places]
             status = Status.OK if held.keys() >= set(places) else Status.COMPACTED_OBJECTS_NOT_FOUND
             self.published.cluster.commit(self.published.node, new, replaced=old, status=status)
-            answers.append("" if status is Status.OK else status.name)
+            responses.append("" if status is Status.OK else status.name)
         await self.publisher.publish()
-        return answers
+        return responses
 
 
 async def rewritten(published: PublishedCluster, job: Job, store: MemoryStore) -> RewriteReport:

@@ -49,11 +49,11 @@ def alter(
     ]
     replaced = [ConfiguredResource(resource_type=kind, resource_name=resource)]
     request = AlterConfigs(changes=changes, replaced=replaced if is_replaced else [])
-    answer = cluster.run(configs.alter_configs(cluster.image, request), records=records)
-    assert answer is not None
-    assert len(answer.items) == len(changes) + is_replaced
-    assert all(item.detail for item in answer.items if item.status is not Status.OK)
-    return {item.status for item in answer.items}
+    response = cluster.run(configs.alter_configs(cluster.image, request), records=records)
+    assert response is not None
+    assert len(response.items) == len(changes) + is_replaced
+    assert all(item.detail for item in response.items if item.status is not Status.OK)
+    return {item.status for item in response.items}
 
 
 def test_configs_of_a_group_are_set_replaced_and_removed(cluster: ManagersCluster) -> None:

@@ -1,4 +1,4 @@
-"""Delegation tokens in the metadata. tests/interop compares the answers with Kafka's."""
+"""Delegation tokens in the metadata. tests/interop compares the responses with Kafka's."""
 
 from penstock.base.ids import Millis
 from penstock.controller.api.messages import Status

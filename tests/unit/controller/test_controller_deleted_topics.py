@@ -148,7 +148,7 @@ class TestRemovalForGood:
     def test_a_deleted_topic_is_removed_only_if_the_request_states_so(
         self, cluster: Deleting
     ) -> None:
-        """A repeated request, whose first answer was lost, must not."""
+        """A repeated request, whose first response was lost, must not."""
         topic_id = cluster.partition.topic_id
         assert cluster.delete_by_id(topic_id, purge=True).status == Status.UNKNOWN_TOPIC
         cluster.delete("t", GRACE_MS)

@@ -158,12 +158,12 @@ class Hostile:
         """Send the request; return why this client may not; empty: it may, whatever came of it."""
         sent = msgspec.msgpack.encode(msgspec.structs.replace(request, forwarded_for=client))
         while True:
-            answer = await self._channel.unary(type(request).__name__)(
+            response = await self._channel.unary(type(request).__name__)(
                 sent,
                 timeout=PATIENCE_S,
                 metadata=((REQUEST_ID_KEY, uuid4().hex), (EPOCH_KEY, str(self._epoch))),
             )
-            reply: m.Reply[Any] = msgspec.msgpack.decode(answer, type=m.Reply[Any])
+            reply: m.Reply[Any] = msgspec.msgpack.decode(response, type=m.Reply[Any])
             self._epoch = reply.controller_epoch
             assert "is not a valid" not in reply.detail
             if reply.status is not m.Status.STALE_CONTROLLER_EPOCH:

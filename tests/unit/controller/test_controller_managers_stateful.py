@@ -103,7 +103,7 @@ class Managers(RuleBasedStateMachine):
         return self.cluster.image
 
     def submit(self, result: Result[Any]) -> bool:
-        """Apply the records of a manager's answer; return True if it succeeded."""
+        """Apply the records of a manager's result; return True if it succeeded."""
         delta = MetadataDelta.of(result.records)
         before = {
             stream.stream_id: (stream.end_offset, stream.start_offset, stream.opened)

@@ -91,7 +91,7 @@ def appending_before_each_look(
 
 
 async def test_many_partitions_are_captured_in_parts() -> None:
-    """The controller answers brokers in between. The version shows one moment all the same."""
+    """The controller serves brokers in between. The version is consistent nonetheless."""
     published, store = PublishedCluster(partitions=1_000), MemoryStore()
     publisher = published.publisher(store, 1)
     looks = appending_before_each_look(published, (0,))

@@ -261,7 +261,7 @@ async def test_changes_that_can_not_be_are_refused_with_the_reason(quorum: Quoru
     ):
         with pytest.raises(QuorumChangeRefused, match=reason):
             await wrong
-    with pytest.raises(QuorumChangeRefused, match="not a voter that answers"):
+    with pytest.raises(QuorumChangeRefused, match="not a voter that responds"):
         await client.transfer_leadership(m.TransferLeadership(node_id=7), timeout_s=WAIT_S)
     await quorum.stop_one((leader + 1) % 3)
     async with asyncio.timeout(WAIT_S):

@@ -1,5 +1,5 @@
 """The quota of partitions that clients create and delete: what counts, who is refused, and who
-waits. The answers are those of Kafka 4.2 (tests/interop/test_interop_quotas.py).
+waits. The responses are those of Kafka 4.2 (tests/interop/test_interop_quotas.py).
 """
 
 from pathlib import Path
@@ -41,7 +41,7 @@ class Changes:
     ) -> tuple[list[m.Status], int]:
         """Return the status of each topic, and how long the client has to wait."""
         request = m.CreateTopics(topics=list(new), validate_only=validate_only)
-        answer = self.cluster.run(
+        response = self.cluster.run(
             self.quotas.apply(
                 self.cluster.image,
                 client,
@@ -57,12 +57,12 @@ class Changes:
                 ),
             )
         )
-        assert answer is not None
-        return [topic.status for topic in answer.topics], answer.throttle_ms
+        assert response is not None
+        return [topic.status for topic in response.topics], response.throttle_ms
 
     def grow(self, name: str, total: int, client: m.QuotaClient) -> tuple[list[m.Status], int]:
         request = m.CreatePartitions(topics=[m.NewPartitions(name=name, total=total)])
-        answer = self.cluster.run(
+        response = self.cluster.run(
             self.quotas.apply(
                 self.cluster.image,
                 client,
@@ -71,12 +71,12 @@ class Changes:
                 ),
             )
         )
-        assert answer is not None
-        return [item.status for item in answer.items], answer.throttle_ms
+        assert response is not None
+        return [item.status for item in response.items], response.throttle_ms
 
     def delete(self, *names: str, client: m.QuotaClient) -> tuple[list[m.Status], int]:
         ids = [self.cluster.partitions(name)[0].topic_id for name in names]
-        answer = self.cluster.run(
+        response = self.cluster.run(
             self.quotas.apply(
                 self.cluster.image,
                 client,
@@ -89,8 +89,8 @@ class Changes:
                 ),
             )
         )
-        assert answer is not None
-        return [item.status for item in answer.items], answer.throttle_ms
+        assert response is not None
+        return [item.status for item in response.items], response.throttle_ms
 
 
 def client(name: str = "c", user: str = "u", *, is_strict: bool = True) -> m.QuotaClient:
@@ -107,8 +107,8 @@ def changes() -> Changes:
 
 
 def test_topics_beyond_the_quota_are_refused_and_the_others_created(changes: Changes) -> None:
-    answer = changes.create(ten("a"), ten("b"), ten("c"), client=client())
-    assert answer == ([OK, OK, REFUSED], 9_000)
+    response = changes.create(ten("a"), ten("b"), ten("c"), client=client())
+    assert response == ([OK, OK, REFUSED], 9_000)
     image = changes.cluster.image
     assert [topic.name for topic in image.topics] == ["a", "b"]
     changes.now_s += 8.9
@@ -198,5 +198,5 @@ async def test_buckets_are_full_after_a_change_of_the_active_controller(tmp_path
 
 async def create(caller: ControllerClient, name: str) -> tuple[m.Status, int]:
     request = m.CreateTopics(topics=[m.NewTopic(name=name, partitions=1)], client=client())
-    answer = await caller.create_topics(request)
-    return answer.topics[0].status, answer.throttle_ms
+    response = await caller.create_topics(request)
+    return response.topics[0].status, response.throttle_ms

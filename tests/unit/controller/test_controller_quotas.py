@@ -1,4 +1,4 @@
-"""Quotas in the metadata. tests/interop compares the answers with Kafka's."""
+"""Quotas in the metadata. tests/interop compares the responses with Kafka's."""
 
 import pytest
 

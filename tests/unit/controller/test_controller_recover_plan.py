@@ -103,7 +103,7 @@ class Life:
     def start(self, node_id: int) -> None:
         node = self.live[node_id] = self.cluster.broker(node_id)
         self.slots[node], self.next_slot[node], self.committed_ends[node] = {}, 0, 0
-        self.back_up()  # a registration is answered when the backup has it
+        self.back_up()  # a registration completes when the backup has it
 
     def back_up(self) -> None:
         self.backup = snapshot_of(self.cluster.image)

@@ -177,11 +177,11 @@ def test_in_order_a_conflict_refuses_everything_after_it(
         item(third, 9, 12, sources(cluster, 9, 12)),
     ]
     before = cluster.spans(1)
-    answers = [result.status for result in commit(cluster, *items, is_ordered=True)]
-    assert answers == [Status.OK, GONE, GONE]
+    responses = [result.status for result in commit(cluster, *items, is_ordered=True)]
+    assert responses == [Status.OK, GONE, GONE]
     assert cluster.spans(1) == [(0, 5, first.object_id), *before[1:]]
     again = [result.status for result in commit(cluster, *items, is_ordered=True, records=0)]
-    assert again == answers, "a repetition changes nothing"
+    assert again == responses, "a repetition changes nothing"
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 12), (0, 8), (1, 9), (5, 9)])

@@ -143,7 +143,9 @@ async def test_a_full_queue_is_busy_and_an_expired_request_is_not_done(tmp_path:
     assert fixture.runtime.counters.expired == 1
     again = asyncio.create_task(fixture.runtime.submit("expired", put("expired"), request_id="r"))
     (await fixture.proposal())[1].set_result(None)
-    assert (await again).offset == 3, "what was never done is not answered from memory"
+    assert (await again).offset == 3, (
+        "the memory holds no response to a request that was never applied"
+    )
     assert (
         await fixture.runtime.submit("too big", put("x"), size_bytes=101)
     ).status is Status.CONTROLLER_BUSY

@@ -141,8 +141,8 @@ def alter(cluster: Large, count: int) -> Result[ItemResults]:
 
 
 def elect(cluster: Large, count: int) -> Result[ItemResults]:
-    """Elect leaders where nothing has to be done: each answer has the reason, which makes the
-    longest answers.
+    """Elect leaders where nothing has to be done: each result has the reason, which makes the
+    longest responses.
     """
     request = ElectPreferred(
         partitions=[PartitionName(topic="t", partition=index) for index in range(count)]

@@ -1,4 +1,4 @@
-"""SCRAM credentials in the metadata. tests/interop compares the answers with Kafka's."""
+"""SCRAM credentials in the metadata. tests/interop compares the responses with Kafka's."""
 
 from penstock.base.scram import ScramCredential, ScramMechanism
 from penstock.controller.api.messages import Status

@@ -178,7 +178,7 @@ def test_an_overloaded_controller_fences_nobody(sessions: Sessions) -> None:
 def test_a_silent_followers_lease_ends_before_the_controller_may_fence_it(
     sent_s: list[float], delay_s: float, lost: int
 ) -> None:
-    """Lease < session, for any delays and any number of lost answers."""
+    """Lease < session, for any delays and any number of lost responses."""
     sessions, lease = (
         Sessions(timeout_ms=TIMEOUT_MS, grace_ms=GRACE_MS, lag_limit_ms=1_000),
         Lease(),
@@ -193,7 +193,7 @@ def test_a_silent_followers_lease_ends_before_the_controller_may_fence_it(
         last_heard_s = max(last_heard_s, now_s + delay_s)
         sessions.heard(NODE, EPOCH, stream, int(last_heard_s * 1_000))
         if number > lost:
-            lease.answered(number)
+            lease.acknowledged(number)
     fenced_ms = fenced_at(sessions, int(last_heard_s * 1_000), int(last_heard_s * 1_000) + 20_000)
     assert fenced_ms is not None
     assert not lease.is_alive(fenced_ms / 1_000)
@@ -205,7 +205,7 @@ def lease_at_zero() -> Lease:
     lease.stream_began()
     lease.set_limits(TIMEOUT_MS, GRACE_MS)
     lease.sent(1, 0.0)
-    lease.answered(1)
+    lease.acknowledged(1)
     return lease
 
 
@@ -217,7 +217,7 @@ def test_a_broken_stream_shortens_the_lease_until_a_new_stream_gets_a_response()
     lease.stream_began()
     lease.sent(1, 2.0)
     assert not lease.is_alive(2.0)
-    lease.answered(1)
+    lease.acknowledged(1)
     assert lease.is_alive(2.0)
 
 
@@ -243,7 +243,7 @@ def test_an_address_that_refuses_connections_is_no_proof_that_no_one_fences() ->
     lease.stream_broke(1.3, fence_unlikely=True)
     lease.stream_began()
     lease.sent(1, 3.0)
-    lease.answered(1)
+    lease.acknowledged(1)
     assert lease.alone_until == lease.until > 7.0
 
 
@@ -275,7 +275,7 @@ def test_a_lease_that_was_ended_never_returns() -> None:
     lease = lease_at_zero()
     lease.end()
     lease.sent(2, 0.1)
-    lease.answered(2)
+    lease.acknowledged(2)
     assert lease.ended
     assert not lease.is_alive(0.1)
 

@@ -142,22 +142,22 @@ def test_objects_live_until_the_snapshot_and_its_forks_are_deleted(cluster: Snap
 
 def test_topics_of_a_request_are_frozen_all_or_none(cluster: Snapping) -> None:
     bad = cluster.request("u@nightly", fork=None)
-    answers = cluster.create_all(cluster.request("t@nightly"), bad, NewTopic(name="v"))
-    assert [answer.status for answer in answers] == [Status.INVALID_REQUEST] * 2 + [Status.OK]
-    assert "because of 'u@nightly'" in answers[0].detail
+    responses = cluster.create_all(cluster.request("t@nightly"), bad, NewTopic(name="v"))
+    assert [response.status for response in responses] == [Status.INVALID_REQUEST] * 2 + [Status.OK]
+    assert "because of 'u@nightly'" in responses[0].detail
     assert len(cluster.image.frozen_topics) == 0
     assert cluster.image.topics.by_name("v") is not None
-    answers = cluster.create_all(cluster.request("t@nightly"), validate_only=True)
-    assert answers[0].status == Status.OK
+    responses = cluster.create_all(cluster.request("t@nightly"), validate_only=True)
+    assert responses[0].status == Status.OK
     assert len(cluster.image.frozen_topics) == 0
 
 
 def test_a_snapshot_gets_no_topics_afterwards(cluster: Snapping) -> None:
     cluster.snapshot("t@nightly")
     for name, text in {"t@nightly": "'t@nightly' exists", "u@nightly": "'nightly' exists"}.items():
-        (answer,) = cluster.create_all(cluster.request(name))
-        assert answer.status == Status.TOPIC_EXISTS
-        assert text in answer.detail
+        (response,) = cluster.create_all(cluster.request(name))
+        assert response.status == Status.TOPIC_EXISTS
+        assert text in response.detail
 
 
 @pytest.mark.parametrize(
@@ -184,16 +184,19 @@ def test_a_snapshot_gets_no_topics_afterwards(cluster: Snapping) -> None:
 def test_snapshots_that_cannot_be_are_refused(
     cluster: Snapping, changes: dict[str, object], status: Status
 ) -> None:
-    (answer,) = cluster.create_all(cluster.request("t@s", **changes))
-    assert answer.status == status, answer.detail
-    assert answer.detail
+    (response,) = cluster.create_all(cluster.request("t@s", **changes))
+    assert response.status == status, response.detail
+    assert response.detail
     assert len(cluster.image.frozen_topics) == 0
 
 
 def test_internal_topics_are_in_no_snapshot(cluster: Snapping) -> None:
     cluster.create(NewTopic(name="__consumer_offsets"))
-    (answer,) = cluster.create_all(cluster.request("__consumer_offsets@s"))
-    assert (answer.status, "cannot be forked" in answer.detail) == (Status.INVALID_TOPIC_NAME, True)
+    (response,) = cluster.create_all(cluster.request("__consumer_offsets@s"))
+    assert (response.status, "cannot be forked" in response.detail) == (
+        Status.INVALID_TOPIC_NAME,
+        True,
+    )
 
 
 def test_partitions_of_snapshots_are_limited(

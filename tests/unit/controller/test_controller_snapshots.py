@@ -115,12 +115,12 @@ async def test_a_newer_snapshot_is_not_passed_over(
 async def test_a_damaged_response_is_not_a_damaged_snapshot(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers: list[bytes] = []
+    responses: list[bytes] = []
 
     class Damaging(MemoryStore):
         async def get(self, key: str) -> bytes:
-            answers.append(await store.get(key))
-            return answers[-1][:-1] if len(answers) == 1 else answers[-1]
+            responses.append(await store.get(key))
+            return responses[-1][:-1] if len(responses) == 1 else responses[-1]
 
     await save(SnapshotStore(store, "c", kept=2), 1)
     newer = await save(SnapshotStore(store, "c", kept=2), 2)
@@ -128,7 +128,7 @@ async def test_a_damaged_response_is_not_a_damaged_snapshot(
     monkeypatch.setattr(damaging, "list", store.list)
     loaded = await SnapshotStore(damaging, "c", kept=2).load_newest()
     assert loaded is not None
-    assert (loaded.image, loaded.passed_over, len(answers)) == (newer, None, 2)
+    assert (loaded.image, loaded.passed_over, len(responses)) == (newer, None, 2)
 
 
 async def test_if_no_snapshot_is_whole_the_start_states_so(

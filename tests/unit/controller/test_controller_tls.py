@@ -64,7 +64,7 @@ async def outcome(cluster: Cluster, tls: TlsFiles | None, method: str) -> Status
     """Call the method with an empty or a first message; return the server's error.
 
     gRPC's client says INTERNAL instead if the call ends while it writes, about twice in a thousand
-    calls on a busy machine. No server here answers so, and another attempt tells the error.
+    calls on a busy machine. No server here responds so, and another attempt returns the error.
     """
     for _ in range(10):
         code = await outcome_of_attempt(cluster, tls, method)

@@ -98,7 +98,7 @@ class TestCreate:
         ],
     )
     def test_partition_counts(self, cluster: ManagersCluster, count: int, status: Status) -> None:
-        """Kafka 4.2 answers POLICY_VIOLATION to more than 10,000 partitions in a request."""
+        """Kafka 4.2 returns POLICY_VIOLATION for more than 10,000 partitions in a request."""
         cluster.create(NewTopic(name="t", partitions=count), status)
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "x" * 250, "a/b", "a\n"])

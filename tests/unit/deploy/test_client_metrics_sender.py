@@ -157,8 +157,8 @@ async def deliver(receiver: OtlpReceiver, pushes: Sequence[bytes]) -> tuple[Sent
 
 async def test_rejected_data_points_are_counted_and_logged_once_a_minute() -> None:
     receiver = OtlpReceiver()
-    receiver.answer.partial_success.rejected_data_points = 3
-    receiver.answer.partial_success.error_message = "out of order sample"
+    receiver.response.partial_success.rejected_data_points = 3
+    receiver.response.partial_success.error_message = "out of order sample"
     counts, logged = await deliver(receiver, [push("a"), push("b")])
     assert (counts.rejected_data_points, counts.dropped) == (6, 0)
     assert partial_lines(logged) == [(3, "out of order sample")]
@@ -167,21 +167,21 @@ async def test_rejected_data_points_are_counted_and_logged_once_a_minute() -> No
 async def test_the_next_line_comes_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_metrics, "PARTIAL_SUCCESS_LOG_S", 1e-9)
     receiver = OtlpReceiver()
-    receiver.answer.partial_success.rejected_data_points = 1
+    receiver.response.partial_success.rejected_data_points = 1
     _, logged = await deliver(receiver, [push("a"), push("b")])
     assert partial_lines(logged) == [(1, ""), (1, "")]
 
 
 async def test_a_hint_without_rejected_data_points_is_logged() -> None:
     receiver = OtlpReceiver()
-    receiver.answer.partial_success.error_message = "use delta"
+    receiver.response.partial_success.error_message = "use delta"
     counts, logged = await deliver(receiver, [push("a")])
     assert (counts.rejected_data_points, partial_lines(logged)) == (0, [(0, "use delta")])
 
 
 async def test_a_full_success_is_not_logged() -> None:
     receiver = OtlpReceiver()
-    receiver.answer.partial_success.SetInParent()
+    receiver.response.partial_success.SetInParent()
     counts, logged = await deliver(receiver, [push("a")])
     assert (counts.rejected_data_points, logged) == (0, [])
 
@@ -189,7 +189,7 @@ async def test_a_full_success_is_not_logged() -> None:
 @pytest.mark.parametrize("claimed", [-1, (1 << 63) - 1], ids=["negative", "more than it got"])
 async def test_a_receiver_cannot_spoil_the_count(claimed: int) -> None:
     receiver = OtlpReceiver()
-    receiver.answer.partial_success.rejected_data_points = claimed
+    receiver.response.partial_success.rejected_data_points = claimed
     counts, _ = await deliver(receiver, [push("a")])
     assert 0 <= counts.rejected_data_points <= len(push("a"))
 
@@ -229,13 +229,13 @@ async def test_foreign_responses_change_nothing(
 async def test_a_response_that_breaks_off_is_no_reason_to_send_again() -> None:
     class Broken(OtlpReceiver):
         async def taken(self, request: web.Request) -> web.StreamResponse:
-            answer = web.StreamResponse(headers={"Content-Type": _PROTOBUF})
-            answer.content_length = 100
-            await answer.prepare(request)
-            await answer.write(b"\x0a")
+            response = web.StreamResponse(headers={"Content-Type": _PROTOBUF})
+            response.content_length = 100
+            await response.prepare(request)
+            await response.write(b"\x0a")
             assert request.transport is not None
             request.transport.abort()
-            return answer
+            return response
 
     counts, logged = await deliver(Broken(), [push("a")])
     assert (counts.sent, logged) == (1, [])
@@ -249,10 +249,10 @@ async def test_the_response_of_a_silent_receiver_is_not_awaited_for_ever(
 
     class Silent(OtlpReceiver):
         async def taken(self, request: web.Request) -> web.StreamResponse:
-            answer = web.StreamResponse(headers={"Content-Type": _PROTOBUF})
-            await answer.prepare(request)
+            response = web.StreamResponse(headers={"Content-Type": _PROTOBUF})
+            await response.prepare(request)
             await ended.wait()
-            return answer
+            return response
 
     receiver = Silent()
     async with serving(receiver), sending(to(receiver.port)) as metrics:

@@ -133,9 +133,9 @@ async def test_all_other_errors_are_raised() -> None:
     async def busy() -> int:
         raise Busy("busy")
 
-    answers: BrokerResponses[int, int] = BrokerResponses()
+    responses: BrokerResponses[int, int] = BrokerResponses()
     with pytest.raises(Busy):
-        await answers.send_request("u", {1: busy})
+        await responses.send_request("u", {1: busy})
 
 
 async def test_known_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,10 +144,10 @@ async def test_known_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     async def one() -> int:
         return 1
 
-    answers: BrokerResponses[int, int] = BrokerResponses()
+    responses: BrokerResponses[int, int] = BrokerResponses()
     requests: dict[int, Callable[[], Awaitable[int]]] = dict.fromkeys(range(5), one)
-    assert len((await answers.send_request("u", requests)).last) == 5
-    assert len((await answers.send_request("u", {})).last) == 3
+    assert len((await responses.send_request("u", requests)).last) == 5
+    assert len((await responses.send_request("u", {})).last) == 3
 
 
 # --- end offsets ----------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
         judge.controllers(CONTROLLERS),
         judge.versions(SEEN, CONTROLLERS.controllers),
         judge.brokers(SEEN, {1: "is leaving"}),
-        judge.listeners(SEEN, [ListenerFacts(1, "first", "b1:9092", answered=(1, "c"))]),
+        judge.listeners(SEEN, [ListenerFacts(1, "first", "b1:9092", responder=(1, "c"))]),
         judge.partitions(SEEN, NOW_MS),
         judge.wals(SEEN, listed_wals({ONE: Backlog(100, 1 << 20, NOW_MS - 30_000)}), NOW_MS),
         judge.backup(BACKUP),
@@ -279,10 +279,10 @@ def test_brokers() -> None:
     fenced = replace(SEEN, brokers=(BROKERS[0], replace(BROKERS[1], fenced=True)))
     assert list(sentences(judge.brokers(fenced, {}))) == ["broker-fenced"]
     assert list(sentences(judge.brokers(replace(SEEN, brokers=()), {}))) == ["no-broker"]
-    excluded = sentences(judge.brokers(SEEN, {2: "is excluded: it answers in 900 ms"}))
+    excluded = sentences(judge.brokers(SEEN, {2: "is excluded: it responds in 900 ms"}))
     assert excluded == {
         "broker-excluded": (
-            "Broker 2 gets no partitions to lead: it is excluded: it answers in 900 ms."
+            "Broker 2 gets no partitions to lead: it is excluded: it responds in 900 ms."
         )
     }
 
@@ -290,7 +290,7 @@ def test_brokers() -> None:
 def test_listeners_of_those_that_are_alive() -> None:
     requested = [
         ListenerFacts(1, "first", "b1:9092", problem="nobody accepts connections there"),
-        ListenerFacts(2, "EXTERNAL", "lb:9092", answered=(1, "c")),
+        ListenerFacts(2, "EXTERNAL", "lb:9092", responder=(1, "c")),
         ListenerFacts(9, "first", "b9:9092", problem="left meanwhile"),
     ]
     found = sentences(judge.listeners(SEEN, requested))
@@ -302,7 +302,7 @@ def test_listeners_of_those_that_are_alive() -> None:
         == "lb:9092 is advertised by broker 2 (listener EXTERNAL), but broker 1 responds there."
     )
     stranger = sentences(
-        judge.listeners(SEEN, [ListenerFacts(2, "first", "b2:9092", answered=(2, "d"))])
+        judge.listeners(SEEN, [ListenerFacts(2, "first", "b2:9092", responder=(2, "d"))])
     )
     assert "a broker of cluster d responds there" in stranger["broker-is-another"]
 

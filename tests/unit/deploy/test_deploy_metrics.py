@@ -226,7 +226,7 @@ async def test_many_who_request_at_once_cost_one_reading(monkeypatch: pytest.Mon
 
     shown = Exposition("controller", read)
     monkeypatch.setattr(exposition, "AGE_MAX_S", 1_000)
-    texts = {(await shown.answer())[2] for _ in range(10)}
+    texts = {(await shown.response())[2] for _ in range(10)}
     assert (requested, len(texts)) == (1, 1)
     monkeypatch.setattr(exposition, "AGE_MAX_S", -1)
-    assert "penstock_cluster_topics 2.0" in (await shown.answer())[2]
+    assert "penstock_cluster_topics 2.0" in (await shown.response())[2]

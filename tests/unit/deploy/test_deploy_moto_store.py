@@ -96,8 +96,8 @@ def test_a_put_that_is_cut_short_leaves_nothing_wherever_it_is_cut(port: int) ->
         with socket.create_connection(("127.0.0.1", port), timeout=20) as cut:
             cut.sendall(request[:size])
             cut.shutdown(socket.SHUT_WR)
-            answer = b"".join(iter(partial(cut.recv, 4096), b""))
-        assert b" 200 " not in answer, request[:size]
+            response = b"".join(iter(partial(cut.recv, 4096), b""))
+        assert b" 200 " not in response, request[:size]
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request("HEAD", "/bucket/cut", headers={"Authorization": SIGNED})
     assert connection.getresponse().status == 404

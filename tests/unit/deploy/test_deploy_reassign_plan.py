@@ -54,7 +54,7 @@ def test_a_file_that_kafkas_tool_printed_is_read_and_printed_again() -> None:
 
 
 class Asked(WireClient):
-    """Answer every request without an error, and keep the requests."""
+    """Respond to every request without an error, and keep the requests."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []

@@ -70,15 +70,15 @@ class TracedWal:
             done(error)
 
     def request(self) -> "asyncio.Future[Exception | None]":
-        """Append one record; the future ends with the answer."""
+        """Append one record; the future completes with the response."""
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[Exception | None] = loop.create_future()
+        appended: asyncio.Future[Exception | None] = loop.create_future()
         trace = self.tracing.begin(loop.time(), "client")
 
         def done(error: Exception | None) -> None:
             if trace is not None:
                 trace.ended(["NOT_LEADER_OR_FOLLOWER"] if error else [])
-            answered.set_result(error)
+            appended.set_result(error)
 
         payload = bytes(
             encode_batch(
@@ -94,7 +94,7 @@ class TracedWal:
         )
         if trace is not None:
             trace.appended(done)
-        return answered
+        return appended
 
     def spans(self, name: str) -> list[ReadableSpan]:
         return [span for span in self._exporter.get_finished_spans() if span.name == name]

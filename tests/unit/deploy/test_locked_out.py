@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.deploy.clients import controller_faults, controllers
-from penstock.deploy.clients.controllers import answer_of, unless_locked_out
+from penstock.deploy.clients.controllers import response_of, unless_locked_out
 from penstock.deploy.errors import NoController
 from penstock.protocol import framing
 from penstock.protocol.gen import api_versions
@@ -39,7 +39,7 @@ async def closing() -> AsyncGenerator[str]:
 async def test_a_command_that_is_locked_out_ends_with_the_reason(client: Any, closing: str) -> None:
     endless = asyncio.Event()
     with pytest.raises(NoController, match=f"no controller responds at {closing}: c:1: it refuses"):
-        await answer_of(client, closing, 10.0, endless.wait())
+        await response_of(client, closing, 10.0, endless.wait())
 
 
 async def test_a_moment_of_refusals_does_not_end_it(client: Any) -> None:
@@ -63,7 +63,7 @@ async def test_a_controller_that_does_not_respond_is_named_with_the_time(
         raise TimeoutError
 
     with pytest.raises(NoController, match=f"no controller responds at {closing} within 7 s$"):
-        await answer_of(client, closing, 7.0, work())
+        await response_of(client, closing, 7.0, work())
 
 
 async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -114,7 +114,7 @@ async def test_a_command_checks_the_address_before_its_time_is_over(
     waiting = cast("Any", SimpleNamespace(is_locked_out=False, problem="", addresses=[address]))
     try:
         with pytest.raises(NoController) as failed:
-            await answer_of(waiting, address, 600.0, asyncio.Event().wait())
+            await response_of(waiting, address, 600.0, asyncio.Event().wait())
     finally:
         server.close()
     assert str(failed.value).startswith(f"no controller responds at {address}: {fault}")

@@ -30,7 +30,7 @@ from penstock.objectstore.remote import RemoteStore
 from penstock.objectstore.remote_errors import translate
 from penstock.objectstore.s3 import S3Store
 from tests.support.ports import free_ports
-from tests.support.raw_server import RawServer, answer, raw_server
+from tests.support.raw_server import RawServer, error_response, raw_server
 from tests.support.waiting import until
 
 GCS = GcsConfig(bucket="bucket")
@@ -163,7 +163,7 @@ async def test_a_metadata_server_that_fails_may_be_requested_again(
     scheme: str, status: int, retriable: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Azure's responds with 404 while it is updated."""
-    async with raw_server(*[answer(status, "")] * 2) as metadata:
+    async with raw_server(*[error_response(status, "")] * 2) as metadata:
         host = metadata.endpoint.removeprefix("http://")
         monkeypatch.setenv("GCE_METADATA_HOST", host)
         monkeypatch.setenv("GCE_METADATA_IP", host)
@@ -289,7 +289,7 @@ async def test_a_workload_identity_of_azure_exchanges_its_token(
     """The token is read again for each exchange, as Kubernetes replaces it."""
     file = home / "token"
     file.write_text("first")
-    throttled = answer(429, "")
+    throttled = error_response(429, "")
     async with (
         raw_server(throttled, grant("a1", 1), grant("a2")) as entra,
         raw_server(*[CREATED] * 1_000) as cloud,
@@ -321,7 +321,7 @@ async def test_a_refused_workload_identity_of_azure_states_how_to_sign_in(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "token").write_text("expired")
-    async with raw_server(answer(401, "")) as entra:
+    async with raw_server(error_response(401, "")) as entra:
         variables = {
             **IDENTITY,
             "AZURE_FEDERATED_TOKEN_FILE": str(home / "token"),
@@ -410,12 +410,16 @@ async def test_an_external_account_impersonates_a_service_account(home: Path) ->
 @pytest.mark.parametrize(
     ("response", "retriable", "says"),
     [
-        (answer(400, "", "invalid_grant"), False, "responded with 400.*invalid_grant.*Check the"),
-        (answer(403, ""), False, "roles/iam.workloadIdentityUser"),
-        (answer(408, ""), True, "408"),
-        (answer(410, ""), True, "410"),
-        (answer(429, ""), True, "429"),
-        (answer(503, ""), True, "503"),
+        (
+            error_response(400, "", "invalid_grant"),
+            False,
+            "responded with 400.*invalid_grant.*Check the",
+        ),
+        (error_response(403, ""), False, "roles/iam.workloadIdentityUser"),
+        (error_response(408, ""), True, "408"),
+        (error_response(410, ""), True, "410"),
+        (error_response(429, ""), True, "429"),
+        (error_response(503, ""), True, "503"),
         (None, True, "did not respond"),
         (of_json({}), False, "has no access_token"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n[", False, "has no JSON object"),
@@ -452,7 +456,9 @@ def test_external_accounts_that_are_not_supported(
         GcsStore(external(home, source, token_url))
 
 
-@pytest.mark.parametrize("response", [answer(403, ""), answer(503, ""), None, of_json({})])
+@pytest.mark.parametrize(
+    "response", [error_response(403, ""), error_response(503, ""), None, of_json({})]
+)
 async def test_an_error_does_not_show_the_parameters_of_a_url(
     response: bytes | None, home: Path
 ) -> None:
@@ -480,7 +486,7 @@ async def test_a_missing_token_file_is_reported(home: Path) -> None:
 
 async def test_a_refused_key_of_the_store_is_no_failed_sign_in() -> None:
     """The key contains the address of the metadata server."""
-    async with raw_server(answer(403, "AuthenticationFailed")) as cloud:
+    async with raw_server(error_response(403, "AuthenticationFailed")) as cloud:
         store = AzureStore(replace(AZURE, account_key="a2V5", endpoint=cloud.endpoint))
         with pytest.raises(AccessDenied):
             await store.put("topics/169.254.169.254", b"")

@@ -24,7 +24,7 @@ from penstock.objectstore.errors import (
 from penstock.objectstore.gcs import GcsStore
 from penstock.objectstore.remote import RemoteStore
 from penstock.objectstore.url import parse_store_url, redact_url
-from tests.support.raw_server import RawServer, answer, raw_server
+from tests.support.raw_server import RawServer, error_response, raw_server
 
 GCS = GcsConfig(bucket="bucket")
 AZURE = AzureConfig(account="acct", container="box", account_key="a2V5")
@@ -36,9 +36,9 @@ MAKERS: dict[str, Callable[[str], RemoteStore]] = {
 
 @asynccontextmanager
 async def raw_store(
-    scheme: str, *answers: bytes | None
+    scheme: str, *responses: bytes | None
 ) -> AsyncIterator[tuple[RawServer, RemoteStore]]:
-    async with raw_server(*answers) as raw:
+    async with raw_server(*responses) as raw:
         store = MAKERS[scheme](raw.endpoint)
         yield raw, store
         await store.close()
@@ -77,7 +77,7 @@ async def raw_store(
 async def test_responses_become_errors_of_the_port(
     scheme: str, status: int, code: str, expected: type[ObjectStoreError]
 ) -> None:
-    async with raw_store(scheme, answer(status, code)) as (raw, store):
+    async with raw_store(scheme, error_response(status, code)) as (raw, store):
         with pytest.raises(ObjectStoreError) as caught:
             await store.put_if_absent("k", b"v")
         assert type(caught.value) is expected
@@ -99,7 +99,7 @@ async def test_words_of_a_message_decide_nothing(
     scheme: str, status: int, code: str, message: str, expected: type[ObjectStoreError]
 ) -> None:
     key = "p/169.254.169.254 token request: status code: 404"
-    async with raw_store(scheme, answer(status, code, message)) as (_, store):
+    async with raw_store(scheme, error_response(status, code, message)) as (_, store):
         with pytest.raises(ObjectStoreError) as caught:
             await store.put_if_absent(key, b"v")
         assert type(caught.value) is expected
@@ -123,7 +123,7 @@ async def test_a_store_without_ranges_is_reported(scheme: str) -> None:
 
 async def test_a_busy_account_is_throttling_only_if_it_states_so() -> None:
     """Without that text the write may have taken place, and its repetition is compared."""
-    said = answer(503, "ServerBusy", "Operations per second is over the account limit.")
+    said = error_response(503, "ServerBusy", "Operations per second is over the account limit.")
     async with raw_store("az", said) as (_, store):
         with pytest.raises(Throttled):
             await store.put("k", b"v")
@@ -132,14 +132,14 @@ async def test_a_busy_account_is_throttling_only_if_it_states_so() -> None:
 @pytest.mark.parametrize(
     ("scheme", "refused", "absent", "token"),
     [
-        ("gs", answer(412, "PreconditionFailed"), answer(404, ""), "17"),
-        ("az", answer(412, "ConditionNotMet"), answer(404, ""), '"0x1"'),
+        ("gs", error_response(412, "PreconditionFailed"), error_response(404, ""), "17"),
+        ("az", error_response(412, "ConditionNotMet"), error_response(404, ""), '"0x1"'),
     ],
 )
 async def test_a_412_without_an_object_is_the_404_of_s3(
     scheme: str, refused: bytes, absent: bytes, token: str
 ) -> None:
-    async with raw_store(scheme, refused, absent, refused, answer(503, "")) as (raw, store):
+    async with raw_store(scheme, refused, absent, refused, error_response(503, "")) as (raw, store):
         with pytest.raises(ObjectNotFound):
             await store.put_if_match("k", b"v", token)
         with pytest.raises(PreconditionFailed):  # the HEAD after it failed
@@ -150,7 +150,7 @@ async def test_a_412_without_an_object_is_the_404_of_s3(
 @pytest.mark.parametrize("token", ["0", "", '"17"', "-1", "\u0661"])
 async def test_google_never_gets_a_condition_that_is_no_generation(token: str) -> None:
     """Generation 0 means that no object must exist."""
-    async with raw_store("gs", answer(404, "")) as (raw, store):
+    async with raw_store("gs", error_response(404, "")) as (raw, store):
         with pytest.raises(ObjectNotFound):
             await store.put_if_match("k", b"v", token)
         assert [request.split()[0] for request in raw.requests] == [b"HEAD"]
@@ -161,7 +161,7 @@ async def test_the_tail_of_an_azure_blob_is_of_one_version() -> None:
         b'HTTP/1.1 200 OK\r\nETag: "0x1"\r\nContent-Length: 10\r\n'
         b"Last-Modified: Sun, 29 Nov 2026 08:00:00 GMT\r\n\r\n"
     )
-    async with raw_store("az", head, answer(412, "ConditionNotMet")) as (raw, store):
+    async with raw_store("az", head, error_response(412, "ConditionNotMet")) as (raw, store):
         with pytest.raises(Unavailable, match="replaced"):
             await store.get_tail("k", 3)
         assert b'if-match: "0x1"' in raw.requests[1].lower()
@@ -170,11 +170,15 @@ async def test_the_tail_of_an_azure_blob_is_of_one_version() -> None:
 
 async def test_errors_state_what_to_type() -> None:
     cases = [
-        ("gs", answer(404, "NoSuchBucket"), "gcloud storage buckets create gs://bucket"),
-        ("gs", answer(403, "AccessDenied"), "roles/storage.objectUser"),
-        ("gs", answer(403, "RetentionPolicyNotMet"), "remove the lease"),
-        ("az", answer(404, "ContainerNotFound"), "az storage container create --account-name acct"),
-        ("az", answer(403, "AuthorizationFailure"), "Storage Blob Data Contributor"),
+        ("gs", error_response(404, "NoSuchBucket"), "gcloud storage buckets create gs://bucket"),
+        ("gs", error_response(403, "AccessDenied"), "roles/storage.objectUser"),
+        ("gs", error_response(403, "RetentionPolicyNotMet"), "remove the lease"),
+        (
+            "az",
+            error_response(404, "ContainerNotFound"),
+            "az storage container create --account-name acct",
+        ),
+        ("az", error_response(403, "AuthorizationFailure"), "Storage Blob Data Contributor"),
     ]
     for scheme, response, says in cases:
         async with raw_store(scheme, response) as (_, store):

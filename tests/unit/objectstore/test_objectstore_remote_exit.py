@@ -1,10 +1,10 @@
-"""A process that ends right after an answer of S3 ends with its own exit code."""
+"""A process that exits right after an S3 response exits with its own code."""
 
 import asyncio
 import sys
 from typing import Final
 
-from tests.unit.objectstore.test_objectstore_s3 import answer, raw_store
+from tests.unit.objectstore.test_objectstore_s3 import error_response, raw_store
 
 _RUNS: Final = 24
 """Without the wait of `objectstore.remote_exit`, one process in 5 is aborted: most test runs
@@ -34,7 +34,7 @@ for number in range(runs + AT_ONCE):
 
 
 async def test_no_process_is_aborted_at_its_end() -> None:
-    async with raw_store(*[answer(404, "NoSuchBucket")] * _RUNS) as (raw, _):
+    async with raw_store(*[error_response(404, "NoSuchBucket")] * _RUNS) as (raw, _):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-c", _PROGRAM, raw.endpoint, str(_RUNS)),
             stdout=asyncio.subprocess.PIPE,

@@ -35,7 +35,7 @@ from penstock.objectstore.s3 import S3Store
 from penstock.objectstore.url import open_store
 from tests.support.certs import Authority, CertFiles
 from tests.support.ports import free_port
-from tests.support.raw_server import RawServer, answer, raw_server
+from tests.support.raw_server import RawServer, error_response, raw_server
 from tests.support.s3_headers import SSE_HEADERS, told_headers
 from tests.support.waiting import PATIENCE_S, until
 
@@ -45,9 +45,9 @@ OK = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 0\r\n\r\n'
 
 @asynccontextmanager
 async def raw_store(
-    *answers: bytes | None, read_timeout_ms: int = 10_000
+    *responses: bytes | None, read_timeout_ms: int = 10_000
 ) -> AsyncIterator[tuple[RawServer, S3Store]]:
-    async with raw_server(*answers) as raw:
+    async with raw_server(*responses) as raw:
         config = S3Config(
             bucket="bucket",
             endpoint=raw.endpoint,
@@ -79,10 +79,10 @@ async def raw_store(
         (501, "NotImplemented", UnexpectedResponse),
     ],
 )
-async def test_answers_become_errors_of_the_port(
+async def test_responses_become_errors_of_the_port(
     status: int, code: str, expected: type[ObjectStoreError]
 ) -> None:
-    async with raw_store(answer(status, code)) as (raw, store):
+    async with raw_store(error_response(status, code)) as (raw, store):
         with pytest.raises(expected) as caught:
             await store.put_if_absent("k", b"v")
         assert type(caught.value) is expected
@@ -107,7 +107,7 @@ def listing(*keys: str, truncated: bool) -> bytes:
 
 
 async def test_a_list_that_meets_a_deletion_is_repeated_and_continues_where_it_was() -> None:
-    lost = answer(404, "NoSuchKey")
+    lost = error_response(404, "NoSuchKey")
     full = [f"p/{number:04d}" for number in range(LIST_PAGE_COUNT)]
     first, last = listing(*full, truncated=True), listing("p/last", truncated=False)
     async with raw_store(lost, first, lost, last) as (raw, store):
@@ -120,7 +120,7 @@ async def test_a_list_that_meets_a_deletion_is_repeated_and_continues_where_it_w
 
 
 async def test_a_list_that_keeps_meeting_deletions_fails_at_its_deadline() -> None:
-    async with raw_store(*[answer(404, "NoSuchKey")] * 1_000) as (_, store):
+    async with raw_store(*[error_response(404, "NoSuchKey")] * 1_000) as (_, store):
         retrying = RetryingStore(
             store, RetryPolicy(backoff_ms=20, backoff_max_ms=20, deadline_ms=8_000)
         )
@@ -129,7 +129,7 @@ async def test_a_list_that_keeps_meeting_deletions_fails_at_its_deadline() -> No
 
 
 async def test_a_list_of_a_bucket_that_does_not_exist_is_not_repeated() -> None:
-    async with raw_store(answer(404, "NoSuchBucket")) as (raw, store):
+    async with raw_store(error_response(404, "NoSuchBucket")) as (raw, store):
         with pytest.raises(BucketNotFound):
             await anext(RetryingStore(store).list("p/"))
         assert len(raw.requests) == 1
@@ -170,7 +170,7 @@ async def test_an_unreachable_store_is_unavailable() -> None:
 async def test_a_body_that_ends_early_is_unavailable_and_not_short_data() -> None:
     cut = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this"
     async with raw_store(cut) as (raw, store):
-        raw.answers.append(None)
+        raw.responses.append(None)
         with pytest.raises(Unavailable):
             await store.get("k")
 

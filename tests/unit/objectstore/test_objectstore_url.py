@@ -198,7 +198,7 @@ async def test_moto_needs_no_credentials(new_bucket: Callable[[], S3Config]) -> 
 
 
 class IgnorantStore(MemoryStore):
-    """Answer 200 to every conditional write, as some compatible stores do."""
+    """Return 200 for every conditional write, as some compatible stores do."""
 
     def __init__(self, ignored: str) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class ForgetfulStore(MemoryStore):
 
 
 class LosingStore(MemoryStore):
-    """Lose the answer of the successful write, so that its repetition meets its own object;
+    """Lose the response of the successful write, so that its retry finds its own object;
     sometimes another write is in progress.
     """
 

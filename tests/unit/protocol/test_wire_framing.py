@@ -78,7 +78,7 @@ def test_api_versions_of_an_unknown_version_is_served_not_refused() -> None:
         42,
         "me",
     )
-    answer = encode_response_frame(
+    response = encode_response_frame(
         API_VERSIONS,
         0,
         header.correlation_id,
@@ -87,7 +87,7 @@ def test_api_versions_of_an_unknown_version_is_served_not_refused() -> None:
             error_code=35, api_keys=[api_versions.ApiVersion(18, 0, 4)]
         ),
     )
-    assert answer.hex(" ") == "00 00 00 10 00 00 00 2a 00 23 00 00 00 01 00 12 00 00 00 04"
+    assert response.hex(" ") == "00 00 00 10 00 00 00 2a 00 23 00 00 00 01 00 12 00 00 00 04"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Metadata answers from bytes that were encoded before equal those of the generated code, after any
+"""Metadata responses from pre-encoded bytes equal those of the generated code, after any
 change.
 """
 

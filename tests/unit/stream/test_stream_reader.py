@@ -389,7 +389,7 @@ async def test_a_read_of_many_records_in_memory_ends_after_a_block(
 
 
 class GatedStore(CountingStore):
-    """Answers no GET while the gate is closed."""
+    """Holds GETs while the gate is closed."""
 
     def __init__(self) -> None:
         super().__init__()

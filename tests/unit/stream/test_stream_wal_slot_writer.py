@@ -42,7 +42,7 @@ def built(stream_id: int = 1) -> BuiltObject:
 
 
 class Tries(MemoryStore):
-    """Each PUT waits for the test to end it: done, done with the answer lost, or not done."""
+    """Each PUT waits for the test to end it: done, done with a lost response, or not done."""
 
     def __init__(self) -> None:
         super().__init__()

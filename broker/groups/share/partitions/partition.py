@@ -45,7 +45,7 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-_ANSWERS: Final = {
+_CLIENT_CODES: Final = {
     ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -175,7 +175,7 @@ class SharePartition:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, LOAD_RETRY_MAX_S)
                     continue
-                self.error_code = _answer(error.code)
+                self.error_code = _client_code(error.code)
             except Exception as error:  # noqa: BLE001 - whatever failed, waiting fetches get an error; logged
                 self.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
                 _log.warning(
@@ -324,8 +324,8 @@ class SharePartition:
             if code is not ErrorCode.NONE and code not in _RETRIABLE:
                 # Another leader has written, or the group no longer has such a state.
                 self._writer = None
-                self.stop(_answer(code))
-            _respond_all(queue, _answer(code))
+                self.stop(_client_code(code))
+            _respond_all(queue, _client_code(code))
             self._set_timer()
             self.wake()
         self._writer = None
@@ -366,8 +366,10 @@ class SharePartition:
         return ErrorCode.NONE
 
 
-def _answer(code: ErrorCode) -> ErrorCode:
-    return code if code is ErrorCode.NONE else _ANSWERS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+def _client_code(code: ErrorCode) -> ErrorCode:
+    return (
+        code if code is ErrorCode.NONE else _CLIENT_CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+    )
 
 
 def _respond_all(

@@ -29,7 +29,7 @@ from penstock.protocol.gen import write_share_group_state as writing
 
 _WRITE_VERSION: Final = 1
 _SUMMARY_VERSION: Final = 1
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 _T_co = TypeVar("_T_co", covariant=True)
 _C = TypeVar("_C", bound="Call[Any]")
 
@@ -80,7 +80,7 @@ class ReadCall:
             reading.ReadShareGroupStateResponse,
         )
         found = _by_partition(response.results)
-        return [_answer(call, found, _state_of(call.leader_epoch)) for call in calls]
+        return [_result(call, found, _state_of(call.leader_epoch)) for call in calls]
 
 
 def _state_of(leader_epoch: int) -> Callable[[reading.PartitionResult], ShareState]:
@@ -131,7 +131,7 @@ class WriteCall:
             writing.WriteShareGroupStateResponse,
         )
         found = _by_partition(response.results)
-        return [_answer(call, found, _nothing) for call in calls]
+        return [_result(call, found, _nothing) for call in calls]
 
     def encode(self) -> writing.PartitionData:
         return writing.PartitionData(
@@ -186,7 +186,7 @@ class InitializeCall:
             initializing.InitializeShareGroupStateResponse,
         )
         found = _by_partition(response.results)
-        return [_answer(call, found, _nothing) for call in calls]
+        return [_result(call, found, _nothing) for call in calls]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class DeleteCall:
             deleting.DeleteShareGroupStateResponse,
         )
         found = _by_partition(response.results)
-        return [_answer(call, found, _nothing) for call in calls]
+        return [_result(call, found, _nothing) for call in calls]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class SummaryCall:
             summing.ReadShareGroupStateSummaryResponse,
         )
         found = _by_partition(response.results)
-        return [_answer(call, found, _summary) for call in calls]
+        return [_result(call, found, _summary) for call in calls]
 
 
 def _summary(result: summing.PartitionResult) -> ShareStateSummary:
@@ -293,11 +293,11 @@ def _by_partition(results: Iterable[Any]) -> dict[tuple[UUID, int], Any]:
     }
 
 
-def _answer(
+def _result(
     call: Call[Any],
     found: Mapping[tuple[UUID, int], Any],
-    decode: Callable[[Any], _Answer],
-) -> _Answer | ShareStateError:
+    decode: Callable[[Any], _Result],
+) -> _Result | ShareStateError:
     result = found.get((call.key.topic_id, call.key.partition))
     if result is None:
         return ShareStateError(

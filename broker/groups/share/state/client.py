@@ -200,11 +200,11 @@ class RoutedShareStates:
         calls = [call for call, _ in chosen]
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                answers = await calls[0].send(lane.peers, node_id, calls)
+                responses = await calls[0].send(lane.peers, node_id, calls)
         except _UNREACHABLE as error:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            answers = [ShareStateError(code, f"broker {node_id}: {error}")] * len(calls)
-        for (_, waiter), response in zip(chosen, answers, strict=True):
+            responses = [ShareStateError(code, f"broker {node_id}: {error}")] * len(calls)
+        for (_, waiter), response in zip(chosen, responses, strict=True):
             if waiter.done():
                 continue
             if isinstance(response, ShareStateError):

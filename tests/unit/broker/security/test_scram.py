@@ -193,7 +193,7 @@ def test_a_final_message_without_a_proof_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"r=other,s=YQ==,i=4096",
         b"r=abcd,s=YQ==,i=1",
@@ -202,10 +202,10 @@ def test_a_final_message_without_a_proof_is_refused() -> None:
         b"e=other-error",
     ],
 )
-def test_a_client_refuses_a_server_that_cheats(answer: bytes) -> None:
+def test_a_client_refuses_a_server_that_cheats(response: bytes) -> None:
     client = ScramClient(SHA_256, "user", "pencil", nonce="abc")
     with pytest.raises(AuthenticationFailed):
-        client.final(answer)
+        client.final(response)
 
 
 def test_a_client_checks_the_server() -> None:

@@ -1,4 +1,4 @@
-"""Neither the first answer of SCRAM nor the cost of PLAIN tells users from unknown ones."""
+"""Neither the first SCRAM message nor the cost of PLAIN distinguishes users from unknown names."""
 
 import hashlib
 import secrets

@@ -13,13 +13,13 @@ from tests.support.stream_storage import FAST, Node
 
 
 class _ShortStore(MemoryStore):
-    """Lose the answer of the first PUT; the first read of the slot returns only the beginning of
+    """Lose the response of the first PUT; the first read of the slot returns only the beginning of
     its tail.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.short_answers: Sequence[int] = (0, 10, 35)
+        self.short_reads: Sequence[int] = (0, 10, 35)
         self.looks = 0
         self.lost = False
 
@@ -27,14 +27,14 @@ class _ShortStore(MemoryStore):
         etag = await super().put_if_absent(key, body)
         if not self.lost:
             self.lost = True
-            raise Unavailable("put_if_absent", key, "the answer got lost")
+            raise Unavailable("put_if_absent", key, "the response got lost")
         return etag
 
     async def get_tail(self, key: str, length: int) -> ObjectTail:
         tail = await super().get_tail(key, length)
         self.looks += 1
-        if self.looks <= len(self.short_answers):
-            return replace(tail, data=tail.data[: self.short_answers[self.looks - 1]])
+        if self.looks <= len(self.short_reads):
+            return replace(tail, data=tail.data[: self.short_reads[self.looks - 1]])
         return tail
 
 
