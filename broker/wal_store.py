@@ -10,7 +10,7 @@ import structlog
 
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import RequestRefused
-from penstock.controller.api.messages import BrokerRegistered, RegisterBroker
+from penstock.controller.api.messages import BrokerRegistered, RegisterBroker, Status
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.image import MetadataImage
 from penstock.objectstore.errors import (
@@ -83,7 +83,7 @@ class BrokerStores:
         Propagates errors raised by the controller and the store.
         """
         if self._configured is None:
-            return await client.register_broker(request, timeout_s=timeout_s)
+            return await self._register_without(client, request, timeout_s)
         try:
             async with asyncio.timeout(IDENTITY_TIMEOUT_S if self._falls_back else None):
                 named = await self._with_identity(request, self._configured)
@@ -100,6 +100,24 @@ class BrokerStores:
             if again == named:
                 raise
             return await client.register_broker(again, timeout_s=timeout_s)
+
+    @staticmethod
+    async def _register_without(
+        client: ControllerClient, request: RegisterBroker, timeout_s: float
+    ) -> BrokerRegistered:
+        """Register without a WAL store. A cluster that has abandoned its WAL store still has the
+        feature level.
+        """
+        try:
+            return await client.register_broker(request, timeout_s=timeout_s)
+        except RequestRefused as error:
+            if error.status is not Status.INVALID_FEATURE_LEVEL:
+                raise
+            again = msgspec.structs.replace(request, is_without_wal_store=True)
+            try:
+                return await client.register_broker(again, timeout_s=timeout_s)
+            except RequestRefused:
+                raise error from None
 
     @staticmethod
     async def _with_identity(

@@ -29,6 +29,10 @@ class RoutedStore:
         assert prefix.endswith("/"), f"prefix {prefix!r} does not end with a slash"
         self._routes[prefix] = store
 
+    def remove(self, prefix: str) -> None:
+        """Route keys with this prefix nowhere."""
+        del self._routes[prefix]
+
     def _of(self, key: str) -> ObjectStore:
         if not key.startswith(self._root):
             return self._main

@@ -262,6 +262,10 @@ class StreamMetadata(Protocol):
         """Return the store that contains this WAL, or None for the cluster's own store."""
         ...
 
+    def is_wal_store_lost(self, store_id: WalStoreId) -> bool:
+        """Return whether an operator has abandoned this WAL store."""
+        ...
+
     def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:
         """Return the slots of this WAL whose loss an operator has accepted."""
         ...

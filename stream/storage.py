@@ -39,12 +39,10 @@ from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import (
     IN_STORE,
     BrokerIncarnation,
-    CommitObjects,
     CommittedBorder,
     ObjectRange,
     OpenStream,
     StreamMetadata,
-    WalMove,
     WalStoreIdentity,
 )
 from penstock.stream.read.damage import DamageLog
@@ -56,6 +54,7 @@ from penstock.stream.upload.commits import CommitSequencer
 from penstock.stream.upload.uploader import UploadCounts, Uploader
 from penstock.stream.wal.append import AppendDone, MovedSlot, WalAppend, notify
 from penstock.stream.wal.held import HeldSlots
+from penstock.stream.wal.move_commit import commit_move
 from penstock.stream.wal.sender import Sender
 from penstock.stream.wal.slots import SlotRange, SlotTable
 from penstock.stream.wal.store_check import StoreCheck
@@ -234,9 +233,11 @@ class Storage:
 
     @property
     def stalled_s(self) -> float:
-        """How long no PUT has ended, or the identity of the WAL store could not be read."""
-        waits_for_check = self._held and self._acknowledging.is_set()
-        return max(self._wal.stalled_s, self._check.doubtful_s if waits_for_check else 0.0)
+        """How long no PUT has ended, or the identity of the WAL store could not be read. An idle
+        broker leaves a lost WAL store, too.
+        """
+        doubtful_s = self._check.doubtful_s if self._acknowledging.is_set() else 0.0
+        return max(self._wal.stalled_s, doubtful_s)
 
     @property
     def backlog_bytes(self) -> int:
@@ -436,11 +437,7 @@ class Storage:
         self._moved = moved
         try:
             await self._upload_moved(moved)
-            commit = CommitObjects(wal_committed=first, wal_move=WalMove(target))
-            async with self._commits.lock:
-                await self._commits.send(lambda: commit)
-            # From then on, readers and the recovery from a backup look into the other store.
-            await self._metadata.backed_up(self._metadata.position())
+            target = await commit_move(self._commits, self._metadata, first, target)
             self._check_session()
             while not self._acknowledging.is_set():
                 await self._acknowledging.wait()

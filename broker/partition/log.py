@@ -140,7 +140,7 @@ class PartitionLog:
 
     @property
     def is_dirty(self) -> bool:
-        return self.dirty_bytes > 0
+        return self.dirty_bytes > 0 or self.meta.is_trimmed_away
 
     def plan(
         self,

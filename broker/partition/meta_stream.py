@@ -90,6 +90,11 @@ class MetaStream:
         )
 
     @property
+    def is_trimmed_away(self) -> bool:
+        """Return whether the controller has trimmed the newest batch, which was in a lost store."""
+        return self.handle.start_offset > self._last_base_offset
+
+    @property
     def trim_offset(self) -> Offset | None:
         """Return the offset of the newest durable batch, up to which the stream may be trimmed;
         None until a trim is worth an RPC.

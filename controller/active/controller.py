@@ -11,10 +11,12 @@ from uuid import uuid4
 import structlog
 
 from penstock.base.clock import MonotonicClock, WallClock
+from penstock.controller.active.dead_wals import DeadWals
 from penstock.controller.active.dispatch import Dispatch
 from penstock.controller.active.forwarding import RequestAuthorizer
 from penstock.controller.active.janitor import Janitor
 from penstock.controller.active.leases import LeaseBook
+from penstock.controller.active.lost_ranges import LostRanges
 from penstock.controller.active.manifest.publisher import ManifestPublisher
 from penstock.controller.active.move_traces import MoveListener
 from penstock.controller.active.periodic import OVER, Ticks
@@ -110,6 +112,7 @@ class ActiveController:
         self.runtime.observe(self._forwarding.note)
         log = BackupLog(store, config.cluster_id)
         self.backup = Backup(config, quorum, log, self.epoch, now_ms)
+        self._dead_wals = DeadWals(config.session_timeout_ms, now)
         self._dispatch = Dispatch(
             config,
             self.runtime,
@@ -120,7 +123,8 @@ class ActiveController:
             now=now,
             now_ms=now_ms,
             new_uuid=uuid4,
-            has_wal_store=self._has_wal_store,
+            wal_stores=wal_stores,
+            dead_wals=self._dead_wals,
             moved=moved,
         )
         self.snapshotter = Snapshotter(
@@ -226,6 +230,8 @@ class ActiveController:
             due=self._wake,
             timeline=self._timeline,
             now=self._now,
+            backed_up=lambda: self.backup.offset,
+            dead_wals=self._dead_wals,
         )
         tasks = [
             ticks.watch_sessions,
@@ -235,6 +241,7 @@ class ActiveController:
             self.backup.run,
             self.snapshotter.run,
             self._janitor.run,
+            LostRanges(self.runtime, self._store, now_ms=self._now_ms).run,
         ]
         if self.publisher is not None:
             tasks.append(self.publisher.run)

@@ -10,10 +10,12 @@ from uuid import UUID
 from penstock.base.clock import MonotonicClock, WallClock
 from penstock.base.ids import Millis, NodeId, StreamId
 from penstock.controller.active.balance.balancer import Balancer
+from penstock.controller.active.dead_wals import DeadWals
 from penstock.controller.active.move_traces import MoveListener, MovePairs, MoveTraceRing
 from penstock.controller.active.mutation_quotas import MutationQuotas
 from penstock.controller.active.server import Handle
 from penstock.controller.active.sessions import Sessions
+from penstock.controller.active.wal_store import is_readable
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api import load_messages as lm
 from penstock.controller.api import messages as m
@@ -45,9 +47,11 @@ from penstock.controller.managers import (
 )
 from penstock.controller.managers.result import Result
 from penstock.controller.managers.topics import TopicDefaults
+from penstock.controller.managers.wal_stores import abandon_wal_store
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import MetadataOffset, StreamCreated
 from penstock.controller.metadata.topics import PartitionKey
+from penstock.stream.wal.wal_store import WalStores
 
 REQUESTS: tuple[type[m.Message], ...] = (
     m.RegisterBroker,
@@ -81,12 +85,15 @@ REQUESTS: tuple[type[m.Message], ...] = (
     m.ConfirmMetadata,
     rm.PrepareRewrite,
     rm.CommitRewrite,
+    m.AbandonWalStore,
     m.ReportMoves,
     m.TraceMove,
     lm.ReportLoad,
     lm.ProposeMoves,
 )
-"""Requests handled by the leader: by a manager, except the last four, which are not metadata."""
+"""Requests handled by the leader: by a manager, except the last four, which are not metadata, and
+AbandonWalStore, which also looks into the WAL store.
+"""
 
 _BACKED_UP = frozenset(
     {
@@ -95,6 +102,7 @@ _BACKED_UP = frozenset(
         m.CreatePartitions,
         m.DeleteTopics,
         m.UpdateFeatures,
+        m.AbandonWalStore,
         m.CreateAcls,
         m.DeleteAcls,
         sm.AlterScramCredentials,
@@ -243,13 +251,15 @@ class Dispatch:
         now: MonotonicClock,
         now_ms: WallClock,
         new_uuid: Callable[[], UUID],
-        has_wal_store: bool,
+        wal_stores: WalStores,
+        dead_wals: DeadWals,
         moved: MoveListener | None = None,
     ) -> None:
         """moved: called with each planned move when both of its brokers have reported.
-        has_wal_store: this controller is configured with a WAL store.
+        wal_stores: those that this controller is configured with.
         """
         self._moved = moved
+        self._wal_stores = wal_stores
         self._pairs = MovePairs()
         self._runtime = runtime
         self._sessions = sessions
@@ -268,14 +278,21 @@ class Dispatch:
             self.balancer.live,
             new_uuid,
             mutation_quotas,
-            has_wal_store=has_wal_store,
+            has_wal_store=wal_stores.configured is not None,
         )
         self._follow_ups: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {
             m.RegisterBroker: self._registered,
             m.UnregisterBroker: self._unregistered,
         }
         """Functions to call once the request is committed."""
+        self._record_loss = self._write_handler(
+            m.AbandonWalStore,
+            lambda image, request, _: abandon_wal_store(
+                image, request, dead_wals.wait_s(image, request.store_id)
+            ),
+        )
         self._direct: dict[type[m.Message], Handle] = {
+            m.AbandonWalStore: self._abandon_wal_store,
             m.ReportMoves: self._report_moves,
             m.TraceMove: self._trace_move,
             lm.ReportLoad: self.balancer.report,
@@ -354,6 +371,29 @@ class Dispatch:
     def _unregistered(self, request: m.UnregisterBroker, reply: m.Reply[m.Progress]) -> None:
         if reply.value is not None and not reply.value.remaining:
             self._sessions.removed(request.node_id, request.node_epoch)
+
+    async def _abandon_wal_store(
+        self, request: m.AbandonWalStore, timeout_s: float | None, size_bytes: int, request_id: str
+    ) -> m.Reply[Any]:
+        """Abandon a WAL store, unless this controller can still read it."""
+        wal_store = await self._runtime.with_committed_image(
+            lambda image: (
+                None
+                if image.nodes.is_wal_store_lost(request.store_id)
+                else image.wal_store(request.store_id)
+            )
+        )
+        if wal_store is not None and await is_readable(self._wal_stores, wal_store):
+            return m.Reply(
+                status=m.Status.INVALID_REQUEST,
+                detail=(
+                    f"WAL store {request.store_id} is not lost: the active controller reads its"
+                    " identity. Recovery continues once brokers reach it, too; penstock wal repair"
+                    " accepts the loss of single slots"
+                ),
+                controller_epoch=self._runtime.epoch,
+            )
+        return await self._record_loss(request, timeout_s, size_bytes, request_id)
 
     async def _report_moves(
         self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str

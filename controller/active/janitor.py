@@ -40,7 +40,7 @@ ObjectStoreError, nothing may be deleted.
 
 
 class _EndedWal(NamedTuple):
-    """stores: those that may contain slots; None: the cluster's own store."""
+    """stores: those that may contain slots, without lost ones; None: the cluster's own store."""
 
     writer: BrokerIncarnation
     end: WalSequence
@@ -48,7 +48,17 @@ class _EndedWal(NamedTuple):
 
 
 def _stores_of(image: MetadataImage, wal: WalState) -> list[WalStoreIdentity | None]:
-    return [image.wal_store(store_id) for store_id in (*wal.left, wal.store_id)]
+    return [
+        image.wal_store(store_id)
+        for store_id in (*wal.left, wal.store_id)
+        if not image.nodes.is_wal_store_lost(store_id)
+    ]
+
+
+def _is_lost(image: MetadataImage, key: str) -> bool:
+    """Return whether the object is in a lost WAL store, where nothing is deleted."""
+    slot = parse_wal_key(key)
+    return slot is not None and image.nodes.is_wal_store_lost(slot.wal_store)
 
 
 def _id_of(wal_store: WalStoreIdentity | None) -> WalStoreId:
@@ -126,10 +136,10 @@ class Janitor:
             await asyncio.sleep(self._config.janitor_interval_ms / 1_000)
 
     async def _delete_in_wal_stores(self) -> None:
-        """Delete destroyed slots in WAL stores. An unavailable or wrong WAL store must not stop the
-        deletion of other objects.
+        """Delete destroyed slots in WAL stores, and forget those in lost ones. An unavailable or
+        wrong WAL store must not stop the deletion of other objects.
         """
-        if not self._wal_stores.is_used:
+        if not self._wal_stores.is_used and not any(self._runtime.image.nodes.lost_wal_stores()):
             return
         listed = await self._runtime.with_committed_image(MetadataImage.wal_store_identities)
         try:
@@ -148,7 +158,7 @@ class Janitor:
 
         def due(
             image: MetadataImage,
-        ) -> tuple[list[tuple[ObjectId, str, MetadataOffset]], MetadataOffset]:
+        ) -> tuple[list[tuple[ObjectId, str | None, MetadataOffset]], MetadataOffset]:
             now = self._now()
             self._timeline.note(image.end_offset, now)
             states = deletable(
@@ -159,7 +169,11 @@ class Janitor:
                 DELETE_BATCH_COUNT,
                 in_wal_stores=in_wal_stores,
             )
-            return [(state.object_id, state.key, state.since) for state in states], image.end_offset
+            found = [
+                (state.object_id, None if _is_lost(image, state.key) else state.key, state.since)
+                for state in states
+            ]
+            return found, image.end_offset
 
         objects, offset = await self._runtime.with_committed_image(due)
         for hold in self._holds if objects else ():
@@ -170,7 +184,7 @@ class Janitor:
         if not objects:
             return 0
         await self._backed_up(offset)
-        await self._store.delete([key for _, key, _ in objects])
+        await self._store.delete([key for _, key, _ in objects if key is not None])
         removed = [object_id for object_id, _, _ in objects]
         reply = await self._runtime.submit(
             "ObjectsRemoved", lambda image, _: Result(objects_removed(image, removed))

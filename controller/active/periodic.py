@@ -10,6 +10,7 @@ import structlog
 
 from penstock.base.clock import MonotonicClock
 from penstock.base.ids import Millis, NodeEpoch, NodeId
+from penstock.controller.active.dead_wals import DeadWals
 from penstock.controller.active.record_ages import Timeline
 from penstock.controller.active.sessions import SessionEnded, Sessions
 from penstock.controller.active.writer import Runtime
@@ -20,7 +21,7 @@ from penstock.controller.managers.delegation_tokens import remove_expired_tokens
 from penstock.controller.managers.deleted_records import drop_kept
 from penstock.controller.managers.deleted_topics import remove_deleted
 from penstock.controller.managers.elections import elect_leaderless
-from penstock.controller.managers.failover import assign_recoveries
+from penstock.controller.managers.failover import assign_recoveries, end_lost_wals, lost_wals
 from penstock.controller.managers.nodes import fence_brokers
 from penstock.controller.managers.objects import destroy_unreferenced, expire_prepared
 from penstock.controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
@@ -56,9 +57,12 @@ class Ticks:
         due: asyncio.Event,
         timeline: Timeline,
         now: MonotonicClock,
+        backed_up: Callable[[], MetadataOffset],
+        dead_wals: DeadWals,
     ) -> None:
         """due: set it to run maintenance now, because a broker joined or left. timeline: of this
-        active controller; `maintain` adds to it.
+        active controller; `maintain` adds to it. backed_up: returns the end of the backup.
+        dead_wals: notified of each image.
         """
         self._config = config
         self._runtime = runtime
@@ -69,8 +73,17 @@ class Ticks:
         self._timeline = timeline
         self._moves: dict[MoveUnderWay, float] = {}
         """When this process first saw each move."""
+        self._backed_up = backed_up
+        self._dead_wals = dead_wals
+        self._lost_wals: dict[BrokerIncarnation, MetadataOffset] = {}
+        """The end of the log when this process first saw each WAL in a lost WAL store."""
         self._chores: tuple[tuple[str, Chore], ...] = (
-            ("AssignRecoveries", lambda image, _: assign_recoveries(image, sessions.alive())),
+            (
+                "AssignRecoveries",
+                lambda image, now_ms: (
+                    self._end_lost_wals(image, now_ms) or assign_recoveries(image, sessions.alive())
+                ),
+            ),
             (
                 "ElectLeaderless",
                 lambda image, now_ms: elect_leaderless(image, sessions.alive(), now_ms),
@@ -162,6 +175,19 @@ class Ticks:
                     await self._due.wait()
             except TimeoutError:
                 continue
+
+    def _end_lost_wals(self, image: MetadataImage, now_ms: Millis) -> list[Record]:
+        """End WALs in lost WAL stores once the loss is in the backup: otherwise a recovery from the
+        backup could read such a WAL again, which overlaps with the records of the next leaders.
+        """
+        self._dead_wals.note(image)
+        seen = self._lost_wals
+        self._lost_wals = {
+            writer: seen.get(writer, image.end_offset) for writer in lost_wals(image)
+        }
+        backed_up = self._backed_up()
+        due = [writer for writer, offset in self._lost_wals.items() if offset <= backed_up]
+        return end_lost_wals(image, due, now_ms, live=self._sessions.alive())
 
     def _age_s(self, offset: MetadataOffset) -> float:
         return self._timeline.age_s(offset, self._now())

@@ -12,14 +12,15 @@ import structlog
 from penstock.base.errors import StreamError
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api.messages import Status
-from penstock.controller.managers.wal_stores import add_wal_store
+from penstock.controller.managers.result import Refused
+from penstock.controller.managers.wal_stores import add_wal_store, check_new, next_store_id
 from penstock.controller.metadata.features import WAL_STORE_VERSION
 from penstock.controller.metadata.image import MetadataImage
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.stream.ports import WalStoreIdentity
 from penstock.stream.wal.wal_store import (
-    FIRST_STORE_ID,
     WalStores,
+    check_identity,
     create_identity,
     foreign_key,
     identity_of,
@@ -28,8 +29,19 @@ from penstock.stream.wal.wal_store import (
 _log = structlog.get_logger(__name__)
 
 _RETRY_S: Final = 10.0
+_READ_TIMEOUT_S: Final = 5.0
 _FIRST_TRY_S: Final = 5.0
 """Longest wait before a new leader serves: an unavailable WAL store must not stop the cluster."""
+
+
+async def is_readable(wal_stores: WalStores, wal_store: WalStoreIdentity) -> bool:
+    """Return whether this process reads the identity of the WAL store."""
+    try:
+        async with asyncio.timeout(_READ_TIMEOUT_S):
+            await check_identity(wal_stores.store, wal_store)
+    except (ObjectStoreError, StreamError, TimeoutError):
+        return False
+    return True
 
 
 class WalStoreRegistrar:
@@ -72,30 +84,45 @@ class WalStoreRegistrar:
             await asyncio.sleep(_RETRY_S)
 
     async def _register(self) -> bool:
-        """Return whether the configured store is the current one."""
+        """Return whether there is nothing left to do: the configured store is the current one, or
+        was abandoned.
+        """
         configured = self._wal_stores.configured
         assert configured is not None, "no WAL store is configured"
-        level, known = await self._runtime.with_committed_image(
+        level, current, store_id, lost = await self._runtime.with_committed_image(
             lambda image: (
                 image.features.level(WAL_STORE_VERSION),
-                [store.store_id for store in image.nodes.wal_stores()],
+                image.nodes.current_wal_store,
+                next_store_id(image),
+                [store.url for store in image.nodes.lost_wal_stores()],
             )
         )
         if not level:
             return False
-        if known:
+        if current is None and configured.url in lost:
+            error = "it was abandoned: configure another one, or none"
+            _log.error("wal_store_wrong", url=configured.url, error=error)
+            return True
+        if current is not None:
             # Creating an identity here would turn an empty store into the right one.
             found = await identity_of(configured.store)
             if found is None:
                 _log.error("wal_store_wrong", url=configured.url, error="it has no identity object")
                 return False
         else:
+            try:
+                await self._runtime.with_committed_image(
+                    lambda image: check_new(image, configured.url)
+                )
+            except Refused as refused:
+                _log.error("wal_store_wrong", url=configured.url, error=refused.detail)
+                return False
             # This cluster has no WAL in it yet, and could reuse the keys of an earlier cluster.
             if (key := await foreign_key(configured.store)) is not None:
                 error = f"it contains {key!r} of an earlier cluster: use an empty prefix"
                 _log.error("wal_store_not_empty", url=configured.url, error=error)
                 return False
-            wanted = WalStoreIdentity(self._cluster_id, FIRST_STORE_ID, self._new_uuid())
+            wanted = WalStoreIdentity(self._cluster_id, store_id, self._new_uuid())
             found = await create_identity(configured.store, wanted)
         reply = await self._runtime.submit(
             "AddWalStore", lambda image, _: add_wal_store(image, found, configured.url)

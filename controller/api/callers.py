@@ -92,6 +92,7 @@ _BY_MESSAGE: Final[dict[type[m.Message], frozenset[CallerRole]]] = {
     m.DeleteAcls: _BROKER | _ADMIN,
     sm.AlterScramCredentials: _BROKER | _ADMIN,
     qm.AlterQuotas: _BROKER | _ADMIN,
+    m.AbandonWalStore: _ADMIN,
     lm.MoveLeaders: _ADMIN,
     lm.ProposeMoves: _ADMIN,
     m.TraceMove: _ADMIN,

@@ -195,6 +195,11 @@ class ControllerClient:
     ) -> None:
         await self._exchange(request, m.ItemResult, timeout_s)
 
+    async def abandon_wal_store(
+        self, request: m.AbandonWalStore, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
     async def open_streams(
         self, request: m.OpenStreams, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> m.StreamsOpened:

@@ -166,6 +166,8 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     wal_store_uuid: UUID | None = None
     is_wal_store_down: bool = False
     """The broker cannot reach its WAL store, and begins with a WAL in the cluster's own store."""
+    is_without_wal_store: bool = False
+    """The broker has no WAL store, which is allowed after the cluster has abandoned its own."""
 
 
 class BrokerRegistered(Message, frozen=True, kw_only=True):
@@ -188,6 +190,16 @@ class RemoveBroker(ForwardedMessage, frozen=True, kw_only=True):
     """Remove the registration of a dead broker that will not start again. -> no value."""
 
     node_id: NodeId
+
+
+class AbandonWalStore(Message, frozen=True, kw_only=True):
+    """Abandon a WAL store that is lost, with everything that only it contains. -> no value.
+
+    uuid: of the store, so that a command for one store never applies to another.
+    """
+
+    store_id: WalStoreId
+    uuid: UUID
 
 
 class Progress(Message, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from penstock.base.ids import (
     StreamEpoch,
     StreamId,
     WalSequence,
+    WalStoreId,
 )
 from penstock.controller.api import messages as m
 from penstock.controller.api.client import DEFAULT_TIMEOUT_S, ControllerClient
@@ -202,6 +203,10 @@ class ControllerStreamMetadata:
         itself.
         """
         return data_streams_of(self._follower.image, stream_ids)
+
+    def is_wal_store_lost(self, store_id: WalStoreId) -> bool:
+        """See StreamMetadata.is_wal_store_lost."""
+        return self._follower.image.nodes.is_wal_store_lost(store_id)
 
     def wal_store_of(self, writer: BrokerIncarnation) -> WalStoreIdentity | None:
         """See StreamMetadata.wal_store_of."""

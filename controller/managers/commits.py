@@ -231,7 +231,7 @@ class _Commit:
                 f"WAL store {store_id} with UUID {request.wal_store_uuid} is not the one of this"
                 " cluster",
             )
-        if current is None:
+        if not any(self._image.nodes.all_wal_stores()):
             raise Refused(Status.INVALID_REQUEST, "this cluster has no WAL store")
         left = sorted({*wal.left, wal.store_id} - {store_id})
         return WalPlaced(me.node_id, me.node_epoch, store_id, tuple(left))

@@ -38,8 +38,8 @@ from penstock.stream.ports import BrokerIncarnation
 
 
 def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Record]:
-    """Assign a live broker to each WAL whose writer is dead and whose recoverer is not alive.
-    Deterministic.
+    """Assign a live broker to each WAL whose writer is dead and whose recoverer is not alive, and
+    whose store is not lost. Deterministic.
 
     The broker with the fewest recoveries is selected; among equals, the one that will lead most of
     the dead broker's partitions, because it keeps data read during recovery. Draining brokers are
@@ -48,7 +48,11 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
     able = [node for node in image.nodes if node.node_id in live and not node.fenced]
     alive = {node.node_id: BrokerIncarnation(node.node_id, node.node_epoch) for node in able}
     staying = [node.node_id for node in able if not node.draining] or list(alive)
-    waiting = [wal for wal in image.nodes.running_wals() if not image.nodes.is_alive(wal.writer)]
+    waiting = [
+        wal
+        for wal in image.nodes.running_wals()
+        if not image.nodes.is_alive(wal.writer) and not image.nodes.is_wal_store_lost(wal.store_id)
+    ]
     load: Counter[NodeId] = Counter(
         wal.recoverer.node_id
         for wal in waiting
@@ -129,6 +133,44 @@ def commit_recovered(
     return Result(changes.records, value=Progress(remaining=remaining))
 
 
+def end_lost_wals(
+    image: MetadataImage,
+    due: Collection[BrokerIncarnation],
+    now_ms: Millis,
+    *,
+    live: Collection[NodeId],
+) -> list[Record]:
+    """End the WALs in lost WAL stores at their committed slots, as if their writers had died there,
+    and elect new leaders. Bounded: call again while it returns records.
+
+    due: the writers whose WALs may end. None of them can acknowledge anything, because no live
+    broker and no lease was left when the store was abandoned.
+    """
+    for writer in sorted(due):
+        wal = image.nodes.wal(writer)
+        if wal is None or not _is_lost(image, wal):
+            continue
+        changes = LogChanges(image, now_ms)
+        remaining = _hand_over(changes, writer, Elector(image, live), now_ms, ())
+        if not remaining:
+            changes.records.append(WalEnded(writer.node_id, writer.node_epoch, wal.committed))
+        return changes.records
+    return []
+
+
+def lost_wals(image: MetadataImage) -> list[BrokerIncarnation]:
+    """Return the writers of the running WALs in lost WAL stores."""
+    return [wal.writer for wal in image.nodes.running_wals() if _is_lost(image, wal)]
+
+
+def _is_lost(image: MetadataImage, wal: WalState) -> bool:
+    return (
+        not wal.ended
+        and image.nodes.is_wal_store_lost(wal.store_id)
+        and not image.nodes.is_alive(wal.writer)
+    )
+
+
 def _check_recoverer(image: MetadataImage, wal: WalState | None, request: CommitRecovered) -> None:
     check_objects(request.objects)
     name = f"the WAL of node {request.failed_node_id} epoch {request.failed_node_epoch}"
@@ -136,6 +178,11 @@ def _check_recoverer(image: MetadataImage, wal: WalState | None, request: Commit
         raise Refused(
             Status.WAL_NOT_RECOVERABLE,
             f"{name} does not exist or has ended: there is nothing to recover",
+        )
+    if image.nodes.is_wal_store_lost(wal.store_id):
+        raise Refused(
+            Status.WAL_NOT_RECOVERABLE,
+            f"{name} is in WAL store {wal.store_id}, which was abandoned",
         )
     if image.nodes.is_alive(wal.writer) or wal.recoverer != BrokerIncarnation(
         request.node_id, request.node_epoch

@@ -11,6 +11,7 @@ from penstock.controller.managers.result import Refused, Result
 from penstock.controller.metadata.features import (
     METADATA_VERSION,
     OFFSETS_VERSION,
+    WAL_STORE,
     WAL_STORE_VERSION,
     joined_ids,
     supported_range,
@@ -70,8 +71,8 @@ def _refusal(
         return "The controller does not support the given upgrade type."
     if update.level < 0:
         return "A feature version cannot be less than 0."
-    if update.name == WAL_STORE_VERSION and not update.level and image.nodes.current_wal_store:
-        return "The WALs of this cluster are in a WAL store."
+    if update.name == WAL_STORE_VERSION and not update.level and any(image.nodes.all_wal_stores()):
+        return "The WALs of this cluster are, or were, in a WAL store."
     feature = _local_range(update.name, has_wal_store=has_wal_store)
     if feature is None and update.level == 0:
         return f"Feature {update.name} not found."
@@ -125,9 +126,12 @@ def _unsupported(
     return None if feature.contains(level) else f"{who} only supports versions {feature.shown}"
 
 
-def check_supported(image: MetadataImage, features: Sequence[FeatureRange]) -> None:
+def check_supported(
+    image: MetadataImage, features: Sequence[FeatureRange], *, is_without_wal_store: bool = False
+) -> None:
     """Check a broker that registers. Raises Refused if it does not support a finalized level. A
-    broker without features runs an older version.
+    broker without features runs an older version. is_without_wal_store: the broker supports WAL
+    stores and has none.
     """
     if len(features) > FEATURES_PER_BROKER_MAX:
         raise Refused(
@@ -136,6 +140,8 @@ def check_supported(image: MetadataImage, features: Sequence[FeatureRange]) -> N
         )
     for name, level in image.features.items():
         feature = _find(features, name)
+        if name == WAL_STORE_VERSION and is_without_wal_store:
+            feature = WAL_STORE
         if level == 0 or (feature is not None and feature.contains(level)):
             continue
         wants = "does not know it" if feature is None else f"supports {feature.shown}"

@@ -152,6 +152,11 @@ def slot_of(image: MetadataImage, item: CommitObject, writer: BrokerIncarnation)
             f" {writer.node_id} epoch {writer.node_epoch}"
         )
         raise Refused(Status.INVALID_REQUEST, detail)
+    if image.nodes.is_wal_store_lost(slot.wal_store):
+        raise Refused(
+            Status.OBJECT_NOT_EXIST,
+            f"slot {item.key!r} is in WAL store {slot.wal_store}, which was abandoned",
+        )
     return slot.sequence
 
 

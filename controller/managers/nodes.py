@@ -49,7 +49,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
     """
     try:
         _check_registration(request)
-        check_supported(image, request.features)
+        check_supported(image, request.features, is_without_wal_store=request.is_without_wal_store)
         wal_store = _wal_store(image, request)
         known = _known(image, request)
         if known is not None and known.incarnation_id == request.incarnation_id:
@@ -255,6 +255,14 @@ def _wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:
     cannot reach the store begins in the cluster's own one.
     """
     current = image.nodes.current_wal_store
+    if request.is_without_wal_store and (
+        current is not None or not any(image.nodes.lost_wal_stores())
+    ):
+        raise Refused(
+            Status.INVALID_FEATURE_LEVEL,
+            "the WALs of this cluster are in a WAL store, and this broker is not configured with"
+            " wal.store",
+        )
     if current is None or (request.is_wal_store_down and request.wal_store_uuid is None):
         return IN_STORE
     if (request.wal_store_id, request.wal_store_uuid) != (current.store_id, current.uuid):

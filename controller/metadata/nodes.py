@@ -16,6 +16,7 @@ from penstock.controller.metadata.records import (
     WalPlaced,
     WalRecord,
     WalRemoved,
+    WalStoreLost,
     WalStoreRecord,
 )
 from penstock.stream.ports import IN_STORE, BrokerIncarnation
@@ -57,6 +58,7 @@ class NodesImage:
     _wal_stores: dict[WalStoreId, WalStoreRecord] = field(
         default_factory=dict[WalStoreId, WalStoreRecord]
     )
+    _lost_wal_stores: set[WalStoreId] = field(default_factory=set[WalStoreId])
 
     def __iter__(self) -> Iterator[NodeState]:
         return iter(self._nodes.values())
@@ -90,8 +92,27 @@ class NodesImage:
         return iter(self._running.values())
 
     def wal_stores(self) -> Iterator[WalStoreRecord]:
-        """Yield the WAL stores other than the cluster's own store, in the order of their ids."""
+        """Yield the WAL stores other than the cluster's own store, in the order of their ids,
+        without lost ones.
+        """
+        return (
+            store
+            for store in self._wal_stores.values()
+            if store.store_id not in self._lost_wal_stores
+        )
+
+    def lost_wal_stores(self) -> Iterator[WalStoreRecord]:
+        """Yield the WAL stores that an operator has abandoned, in the order of their ids."""
+        return (
+            store for store in self._wal_stores.values() if store.store_id in self._lost_wal_stores
+        )
+
+    def all_wal_stores(self) -> Iterator[WalStoreRecord]:
+        """Yield all WAL stores that the cluster ever had, in the order of their ids."""
         return iter(self._wal_stores.values())
+
+    def is_wal_store_lost(self, store_id: WalStoreId) -> bool:
+        return store_id in self._lost_wal_stores
 
     def wal_store(self, store_id: WalStoreId) -> WalStoreRecord | None:
         return self._wal_stores.get(store_id)
@@ -99,7 +120,8 @@ class NodesImage:
     @property
     def current_wal_store(self) -> WalStoreRecord | None:
         """The store in which brokers open their WALs; None: the cluster's own store."""
-        return next(reversed(self._wal_stores.values()), None)
+        newest = next(reversed(self._wal_stores.values()), None)
+        return None if newest is None or newest.store_id in self._lost_wal_stores else newest
 
     def wal_is_past(self, writer: BrokerIncarnation, sequence: WalSequence) -> bool:
         """Return True if no recovery and no commit will need the slot again.
@@ -137,20 +159,29 @@ class NodesImage:
             wal.recoverer = recoverer
 
     def add_wal_store(self, record: WalStoreRecord) -> None:
-        current = self.current_wal_store
-        if record.store_id <= (IN_STORE if current is None else current.store_id):
+        if record.store_id <= max(self._wal_stores, default=IN_STORE):
             raise broken(f"WAL store {record.store_id} to be added exists, or a newer one does")
         self._wal_stores[record.store_id] = record
+
+    def lose_wal_store(self, record: WalStoreLost) -> None:
+        if record.store_id not in self._wal_stores or record.store_id in self._lost_wal_stores:
+            raise broken(f"WAL store {record.store_id} to be abandoned does not exist or is lost")
+        self._lost_wal_stores.add(record.store_id)
 
     def place_wal(self, record: WalPlaced) -> None:
         writer = BrokerIncarnation(record.node_id, record.node_epoch)
         wal = self._running.get(writer)
         kept = record.store_id, *record.left
         is_lost = wal is not None and wal.committed and wal.store_id not in kept
-        if wal is None or is_lost or not {*kept} - {IN_STORE} <= self._wal_stores.keys():
+        if (
+            wal is None
+            or is_lost
+            or not {*kept} - {IN_STORE} <= self._wal_stores.keys()
+            or record.store_id in self._lost_wal_stores
+        ):
             raise broken(
                 f"WAL {writer} cannot be placed in store {record.store_id}: it has slots in another"
-                " one, or the store does not exist"
+                " one, or the store does not exist or is lost"
             )
         wal.store_id, wal.left = record.store_id, record.left
 

@@ -90,10 +90,13 @@ class ObjectsImage:
         object_id = self._in_place.get(key)
         return None if object_id is None else self._objects[object_id]
 
+    def placed(self) -> Iterator[ObjectState]:
+        """Yield the WAL objects that were committed in place, in any phase."""
+        return (self._objects[object_id] for object_id in self._in_place.values())
+
     def wals(self) -> set[BrokerIncarnation]:
         """Return the writers of the WALs with slots that are objects, in any phase."""
-        states = (self._objects[object_id] for object_id in self._in_place.values())
-        return {state.wal for state in states if state.wal is not None}
+        return {state.wal for state in self.placed() if state.wal is not None}
 
     def count(self, phase: ObjectPhase) -> int:
         counts = {

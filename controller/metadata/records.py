@@ -313,6 +313,15 @@ class WalStoreRecord(_Record, tag="wal-store", frozen=True, gc=False):
     """URL without credentials, for information: no process opens it."""
 
 
+class WalStoreLost(_Record, tag="wal-store-lost", frozen=True, gc=False):
+    """An operator has abandoned a WAL store: no process uses it again, whatever it contains. Its
+    WALs end at their committed slots.
+    """
+
+    store_id: WalStoreId
+    """Number of the WAL store."""
+
+
 class WalPlaced(_Record, tag="wal-placed", frozen=True, gc=False):
     """The WAL is in this store from its committed slot on. Without this record, a WAL is in the
     cluster's own store.
@@ -737,6 +746,7 @@ Record = (
     | NodeRemoved
     | WalRecord
     | WalStoreRecord
+    | WalStoreLost
     | WalPlaced
     | WalEnded
     | WalRemoved

@@ -36,6 +36,7 @@ from penstock.controller.metadata.records import (
     WalEnded,
     WalPlaced,
     WalRecord,
+    WalStoreLost,
     WalStoreRecord,
 )
 from penstock.controller.metadata.streams import StreamState
@@ -61,7 +62,9 @@ class ImageCopy:
     streams: list[StreamState]
     objects: list[ObjectState]
     lasts: list[Record]
-    """Records of configs, features, ACLs, users, delegation tokens, quotas and keys."""
+    """Records of configs, features, ACLs, users, delegation tokens, quotas, keys and lost WAL
+    stores.
+    """
 
     @staticmethod
     def of(image: MetadataImage) -> "ImageCopy":
@@ -86,10 +89,12 @@ class ImageCopy:
         lasts += image.delegation_tokens
         lasts += image.quotas.records()
         lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
+        # After the WALs, which cannot be placed in a lost store.
+        lasts += [WalStoreLost(store.store_id) for store in image.nodes.lost_wal_stores()]
         return ImageCopy(
             firsts,
             list(image.nodes),
-            list(image.nodes.wal_stores()),
+            list(image.nodes.all_wal_stores()),
             list(map(copy, image.nodes.wals())),
             topics,
             streams,

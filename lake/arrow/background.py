@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store
-from penstock.stream.wal.wal_store import FIRST_STORE_ID, ConfiguredWalStore, WalStores
+from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores
 from penstock.stream.wal.wal_store_url import check_wal_store_url, open_backend
 
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ class BackgroundLoop:
         routed = self._routed.get((url, wal_store_url))
         if routed is None:
             stores = WalStores(self._open(url), await self.wal_store(url, wal_store_url))
-            stores.follow([FIRST_STORE_ID])
+            stores.follow_any()
             routed = self._routed[url, wal_store_url] = stores.store
         return routed
 

@@ -316,10 +316,11 @@ class ClusterView:
         """Check before and after a walk that the WAL store is the right one, because the walk
         treats an absent slot as the end of a WAL.
         """
-        for listed in () if self._uploaded_only else root.wal_stores:
+        wal_stores = () if self._uploaded_only else root.wal_stores
+        self._wal_stores.follow(listed.store_id for listed in wal_stores)
+        for listed in wal_stores:
             if self._wal_stores.configured is None:
                 raise WalStoreRequired(root.cluster_id, listed.url)
-            self._wal_stores.follow([listed.store_id])
             await check_identity(
                 self._store, WalStoreIdentity(root.cluster_id, listed.store_id, listed.uuid)
             )

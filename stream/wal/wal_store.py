@@ -22,10 +22,8 @@ from penstock.stream.format.keys import (
     wal_root,
     wal_store_identity_key,
 )
-from penstock.stream.ports import IN_STORE, BrokerIncarnation, WalStoreIdentity
+from penstock.stream.ports import BrokerIncarnation, WalStoreIdentity
 
-FIRST_STORE_ID = WalStoreId(IN_STORE + 1)
-"""The only id so far: a cluster has at most one WAL store."""
 _IDENTITY_KEY = f"{WAL_STORE_ROOT}identity"
 _IDENTITY_BYTES_MAX = 4_096
 _MARKER = b"{}"
@@ -45,6 +43,13 @@ class ConfiguredWalStore(NamedTuple):
 
     store: ObjectStore
     url: str
+
+
+class _AnyWalStore(PrefixedStore):
+    """Removes the number of the WAL store from keys. Only for reads of single objects."""
+
+    def _inner(self, key: str) -> str:
+        return self._prefix + key.removeprefix(WAL_STORE_ROOT).partition("/")[2]
 
 
 class WalStores:
@@ -73,16 +78,28 @@ class WalStores:
         return bool(self._known)
 
     def follow(self, listed: Iterable[WalStoreId]) -> None:
-        """Send the keys of the WAL stores that the metadata list to the configured one. Whether it
-        is the right one is checked where it matters (`check_identity`).
+        """Send the keys of the WAL stores that the metadata list to the configured one, and those
+        of lost ones nowhere. Whether it is the right one is checked where it matters
+        (`check_identity`).
         """
-        for store_id in listed:
-            if self.configured is not None and store_id not in self._known:
-                self._known.add(store_id)
-                root = wal_root(store_id)
-                self._routed.add(
-                    root, PrefixedStore(self.configured.store, WAL_STORE_ROOT, replaced=root)
-                )
+        if self.configured is None:
+            return
+        wanted = set(listed)
+        for store_id in self._known - wanted:
+            self._routed.remove(wal_root(store_id))
+        for store_id in wanted - self._known:
+            root = wal_root(store_id)
+            self._routed.add(
+                root, PrefixedStore(self.configured.store, WAL_STORE_ROOT, replaced=root)
+            )
+        self._known = wanted
+
+    def follow_any(self) -> None:
+        """Send the keys of any WAL store to the configured one, to read what a view has planned
+        after it identified the store. No two WALs of a cluster have the same keys.
+        """
+        if self.configured is not None:
+            self._routed.add(WAL_STORE_ROOT, _AnyWalStore(self.configured.store, WAL_STORE_ROOT))
 
     async def close(self) -> None:
         """Close both stores."""

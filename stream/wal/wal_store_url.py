@@ -21,7 +21,7 @@ from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import location, open_store, parse_store_url, redact_url
 from penstock.stream.format.keys import is_wal_store_name
 from penstock.stream.wal.wal_defaults import S3_EXPRESS_SUFFIX
-from penstock.stream.wal.wal_store import FIRST_STORE_ID, ConfiguredWalStore, WalStores
+from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores
 
 
 def check_wal_store_url(url: str, store_url: str = "") -> None:
@@ -94,7 +94,7 @@ def open_for_reads(store_url: str, wal_store_url: str) -> WalStores:
     as `open_stores`.
     """
     stores = open_stores(store_url, wal_store_url)
-    stores.follow([FIRST_STORE_ID])
+    stores.follow_any()
     return stores
 
 

@@ -8,6 +8,7 @@ of `objectstore.faults`, drawn from the seed.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import Context
+from copy import copy
 from random import Random
 from typing import Any, Protocol, TypeVar
 
@@ -218,6 +219,10 @@ class SimStore:
         """The same for responses on their way back."""
         self._under_way: dict[int, tuple[str, asyncio.Task[None]]] = {}
         self._serial = 0
+
+    def keep_weather(self) -> None:
+        """Leave this client as it is when the weather changes."""
+        self._weather = copy(self._weather)
 
     def mount(self, bucket: Bucket) -> None:
         """Use another bucket from now on, as after a change of what is mounted there."""

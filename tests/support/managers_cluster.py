@@ -2,8 +2,8 @@
 invariants after each transaction.
 """
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 from uuid import UUID
 
 from penstock.base.ids import (
@@ -409,6 +409,33 @@ class ManagersCluster:
         stream = self.image.streams.get(StreamId(stream_id))
         assert stream is not None
         return stream.end_offset
+
+
+class CommittedAtOnce:
+    """A runtime whose requests are committed at once, and a backup without lag."""
+
+    def __init__(self, cluster: ManagersCluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._cluster.image
+
+    def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
+        """Call nothing: there is no other task."""
+
+    async def with_committed_image(self, look: Callable[[MetadataImage], Any]) -> Any:
+        return look(self._cluster.image)
+
+    async def submit(
+        self, _: str, work: Callable[[MetadataImage, Millis], Result[Any]]
+    ) -> Result[Any]:
+        result = work(self._cluster.image, Millis(0))
+        self._cluster.apply(result.records)
+        return result
+
+    async def covered(self, _: MetadataOffset) -> None:
+        """Return at once."""
 
 
 def stale(node: BrokerIncarnation, by: int = 1) -> BrokerIncarnation:

@@ -18,6 +18,7 @@ from penstock.base.ids import (
     StreamEpoch,
     StreamId,
     WalSequence,
+    WalStoreId,
 )
 from penstock.stream.errors import (
     NotContiguous,
@@ -358,6 +359,10 @@ class MemoryStreamMetadata:
             stream_id: self.controller.data_streams.get(stream_id, stream_id)
             for stream_id in stream_ids
         }
+
+    def is_wal_store_lost(self, store_id: WalStoreId) -> bool:
+        """None is ever abandoned."""
+        return False
 
     def wal_store_of(self, writer: BrokerIncarnation) -> WalStoreIdentity | None:
         return self.controller.wal_stores.get(writer)

@@ -27,6 +27,7 @@ from penstock.controller.metadata.records import (
     WalEnded,
     WalPlaced,
     WalRecord,
+    WalStoreLost,
     WalStoreRecord,
 )
 from penstock.controller.metadata.topics import PartitionKey
@@ -60,7 +61,7 @@ class ManifestChanges:
             match record:
                 case ObjectCommitted():
                     self.stream_ids.update(part.stream_id for part in record.ranges)
-                case WalRecord() | WalStoreRecord() | WalPlaced() | WalEnded():
+                case WalRecord() | WalStoreRecord() | WalStoreLost() | WalPlaced() | WalEnded():
                     self.wals = True
                 case RangesReplaced():
                     self._record_replaced(record.stream_id, record.replacement)

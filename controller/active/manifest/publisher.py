@@ -11,11 +11,12 @@ from functools import partial
 import structlog
 
 from penstock.base.clock import MonotonicClock, WallClock
-from penstock.base.ids import Millis
+from penstock.base.ids import Millis, WalStoreId
 from penstock.controller.active.manifest.changes import ManifestChanges
 from penstock.controller.active.manifest.ledger import Ledger
 from penstock.controller.active.writer import Runtime
 from penstock.controller.config import ControllerConfig
+from penstock.controller.managers.lost_ranges import objects_in
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import WalState
 from penstock.controller.metadata.records import MetadataOffset, Record
@@ -112,6 +113,8 @@ class ManifestPublisher:
         self._unsent: list[bytes] | None = None
         self._stored: set[int] = set()
         self._retired: dict[int, float] = {}
+        self._unreferenced: set[WalStoreId] = set()
+        """Lost WAL stores that the manifest does not contain any more."""
         self._behind: _Behind | None = _Behind(MetadataOffset(0), now())
         self._drawn_behind: _Behind | None = self._behind
         self._shown: deque[tuple[float, MetadataOffset]] = deque()
@@ -243,7 +246,8 @@ class ManifestPublisher:
         wals = tuple(_live_wal(image, wal) for wal in image.nodes.running_wals())
         wal_stores = tuple(
             WalStoreEntry(listed.store_id, listed.uuid, listed.url)
-            for listed in image.nodes.wal_stores()
+            for listed in image.nodes.all_wal_stores()
+            if self._is_referenced(image, listed.store_id)
         )
         graces_ms = [node.wal_delete_grace_ms for node in image.nodes if not node.fenced]
         return _Moment(
@@ -253,6 +257,21 @@ class ManifestPublisher:
             min([self._config.read_grace_ms, *graces_ms]),
             wal_stores,
         )
+
+    def _is_referenced(self, image: MetadataImage, store_id: WalStoreId) -> bool:
+        """Return whether readers may need the WAL store. They need a lost one, and fail, until its
+        WALs have ended and no range refers to it.
+        """
+        if not image.nodes.is_wal_store_lost(store_id):
+            return True
+        if store_id in self._unreferenced:
+            return False
+        if any(wal.store_id == store_id for wal in image.nodes.running_wals()):
+            return True
+        if objects_in(image, {store_id}):
+            return True
+        self._unreferenced.add(store_id)
+        return False
 
     # --- the store --------------------------------------------------------------------------------
 

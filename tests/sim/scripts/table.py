@@ -18,6 +18,7 @@ from tests.sim.scripts import (
     leaks,
     log_starts,
     logs,
+    lost_wal_stores,
     near,
     offsets,
     quorum,
@@ -644,6 +645,47 @@ _WAL_STORES: _Found = {
         (wal_stores.read_the_tail_beside_a_wal_without_a_marker, "only the records below offset 5")
     ],
 }
+_LOST_WAL_STORES: _Found = {
+    "dead_wals_end_without_a_decision": [
+        (lost_wal_stores.abandon_a_wal_store, "records are given up without a decision")
+    ],
+    "abandoned_below_live_brokers": [
+        (lost_wal_stores.abandon_a_wal_store, "abandoned below a live broker")
+    ],
+    "abandoned_although_it_works": [
+        (lost_wal_stores.abandon_a_wal_store_that_works, "a store that works is abandoned")
+    ],
+    "leases_of_dead_writers_ignored": [
+        (
+            lost_wal_stores.abandon_a_wal_store_with_a_late_writer,
+            "acknowledged after the store was abandoned",
+        )
+    ],
+    "abandoned_stores_used_again": [
+        (lost_wal_stores.abandon_a_wal_store, "to be abandoned does not exist or is lost")
+    ],
+    "brokers_return_to_abandoned_stores": [
+        (lost_wal_stores.abandon_a_wal_store, "cannot be placed in store 1")
+    ],
+    "lost_wals_end_without_a_backup": [
+        (
+            lost_wal_stores.abandon_a_wal_store_without_a_backup,
+            "a WAL ended that a backup would read",
+        )
+    ],
+    "moves_to_abandoned_stores_repeated": [
+        (lost_wal_stores.abandon_a_wal_store_while_a_broker_returns, "Produce: None after 30.0 s")
+    ],
+    "lost_ranges_stay": [
+        (
+            lost_wal_stores.abandon_a_wal_store_with_ranges,
+            "a condition of the script does not hold",
+        )
+    ],
+    "recovered_without_a_record_of_the_loss": [
+        (lost_wal_stores.recover_without_the_wal_store, "an abandoned store is used again")
+    ],
+}
 _LEAKS: _Found = {
     "fences_go_at_once": [(leaks.let_a_fence_grow_old, "a paused broker may have to find")],
     "fences_never_go": [(leaks.let_a_fence_grow_old, "an old fence stays for ever")],
@@ -700,6 +742,7 @@ FOUND_BY: _Found = {
     **_LATE_ADMIN,
     **_LATE_OTHERS,
     **_WAL_STORES,
+    **_LOST_WAL_STORES,
     **_LEAKS,
     **_GRACES,
     **_RECOVERY,

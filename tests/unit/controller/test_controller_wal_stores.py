@@ -2,7 +2,6 @@
 cluster without one writes the bytes of formats 1.0.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -24,7 +23,7 @@ from penstock.controller.api.messages import (
 from penstock.controller.config import ControllerConfig
 from penstock.controller.managers import commits, features, nodes
 from penstock.controller.managers.log_changes import slot_of
-from penstock.controller.managers.result import Refused, Result
+from penstock.controller.managers.result import Refused
 from penstock.controller.managers.wal_stores import add_wal_store
 from penstock.controller.metadata.codec import encode_record
 from penstock.controller.metadata.features import (
@@ -63,7 +62,7 @@ from penstock.stream.wal.wal_store import (
     create_identity,
     identity_of,
 )
-from tests.support.managers_cluster import ManagersCluster, slot, snapshot_of
+from tests.support.managers_cluster import CommittedAtOnce, ManagersCluster, slot, snapshot_of
 
 FIRST = WalStoreId(1)
 UUID_A, UUID_B = UUID(int=10), UUID(int=11)
@@ -334,26 +333,6 @@ def test_readers_of_formats_1_0_refuse_a_manifest_with_a_wal_store(
         parse_footer(tail, len(tail), "k")
 
 
-class Committed:
-    """A runtime whose requests are committed at once, and a backup without lag."""
-
-    def __init__(self, cluster: ManagersCluster) -> None:
-        self._cluster = cluster
-
-    async def with_committed_image(self, look: Callable[[MetadataImage], Any]) -> Any:
-        return look(self._cluster.image)
-
-    async def submit(
-        self, _: str, work: Callable[[MetadataImage, Millis], Result[Any]]
-    ) -> Result[Any]:
-        result = work(self._cluster.image, Millis(0))
-        self._cluster.apply(result.records)
-        return result
-
-    async def covered(self, _: MetadataOffset) -> None:
-        """Return at once."""
-
-
 class UnreliableStore(MemoryStore):
     """Counts the reads of the identity, which fail while the store is down."""
 
@@ -371,7 +350,7 @@ class UnreliableStore(MemoryStore):
 
 def registrar(cluster: ManagersCluster, store: MemoryStore) -> WalStoreRegistrar:
     stores = WalStores(MemoryStore(), ConfiguredWalStore(store, URL))
-    runtime = cast("Any", Committed(cluster))
+    runtime = cast("Any", CommittedAtOnce(cluster))
     return WalStoreRegistrar(runtime, stores, cluster.image.cluster_id, lambda: UUID_B)
 
 
@@ -416,7 +395,7 @@ async def test_an_unavailable_wal_store_costs_the_janitor_one_request(
         await store.put(f"wals/{number}/{node_epoch}/{0:020d}", b"x")
     stores = WalStores(MemoryStore(), ConfiguredWalStore(store, URL))
     stores.follow([FIRST])
-    runtime = cast("Any", Committed(separate))
+    runtime = cast("Any", CommittedAtOnce(separate))
     janitor = Janitor(
         ControllerConfig(data_dir=tmp_path),
         runtime,
@@ -455,7 +434,7 @@ async def test_the_janitor_cleans_all_stores_of_a_wal(
     separate.apply([WalEnded(writer.node_id, writer.node_epoch, WalSequence(9))])
     stores = WalStores(main, ConfiguredWalStore(wals, URL))
     stores.follow([FIRST])
-    runtime = cast("Any", Committed(separate))
+    runtime = cast("Any", CommittedAtOnce(separate))
     janitor = Janitor(
         ControllerConfig(data_dir=tmp_path),
         runtime,

@@ -1,0 +1,192 @@
+"""Remove ranges in lost WAL stores from the log index: ranges that a recovery or a planned move
+committed in place and that no leader has rewritten since. See docs/design/lost-wal-stores.md.
+
+A missing offset always means damage, so empty batches replace lost records. Two kinds of streams
+are trimmed instead: the txn stream, together with the data below its last lost event, because data
+of unknown aborted transactions would be read as committed, and the meta stream, of which only the
+newest checkpoint counts.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
+
+from penstock.base.ids import Millis, ObjectId, Offset, StreamId, WalStoreId
+from penstock.controller.api.messages import CommitObject, ReplacedItem
+from penstock.controller.managers.log_changes import LogChanges, prepared
+from penstock.controller.managers.log_replacement import NewRange, replace_ranges
+from penstock.controller.managers.result import Refused
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.log_entry import LogEntry
+from penstock.controller.metadata.records import (
+    KeptLogDropped,
+    PartitionRecord,
+    Record,
+    StreamTrimmed,
+)
+from penstock.controller.metadata.streams import StreamState
+from penstock.stream.format.keys import parse_wal_key
+
+PARTS_MAX: Final = 500
+"""Replaced ranges and trimmed streams per transaction."""
+
+
+class LostPart(NamedTuple):
+    """Adjacent lost ranges of one data stream."""
+
+    stream_id: StreamId
+    entries: tuple[LogEntry, ...]
+
+    @property
+    def start_offset(self) -> Offset:
+        return self.entries[0].start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        return self.entries[-1].end_offset
+
+    @property
+    def max_timestamp_ms(self) -> Millis:
+        """The newest timestamp, so that retention does not treat what follows differently."""
+        return Millis(max(entry.max_timestamp_ms for entry in self.entries))
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """A stream that will begin at `start_offset`. intact: removed ranges that are not lost."""
+
+    stream: StreamState
+    start_offset: Offset
+    intact: tuple[LogEntry, ...]
+
+
+def objects_in(image: MetadataImage, store_ids: Collection[WalStoreId]) -> set[ObjectId]:
+    """Return the referenced objects in these WAL stores. O(objects committed in place)."""
+    return {
+        state.object_id
+        for state in image.objects.placed()
+        if state.refs
+        and (slot := parse_wal_key(state.key)) is not None
+        and slot.wal_store in store_ids
+    }
+
+
+def trims(image: MetadataImage, lost: Collection[ObjectId]) -> Iterator[Trim]:
+    """Yield the streams that the loss of these objects trims. O(log entries)."""
+    starts: dict[StreamId, Offset] = {}
+    for stream in image.streams if lost else ():
+        if stream.kind == "data":
+            continue
+        start = max((entry.end_offset for entry in _lost(stream, lost)), default=None)
+        if start is None:
+            continue
+        starts[stream.stream_id] = start
+        partition = _partition(image, stream)
+        if stream.kind == "txn" and partition is not None:
+            starts[partition.data_stream_id] = start
+    for stream_id, start in sorted(starts.items()):
+        found = image.streams.get(stream_id)
+        if found is not None and start > found.start_offset:
+            intact = [
+                entry
+                for entry in found.entries
+                if entry.start_offset < start and entry.object_id not in lost
+            ]
+            yield Trim(found, start, tuple(intact))
+
+
+def lost_parts(
+    image: MetadataImage, lost: Collection[ObjectId], trimmed: Mapping[StreamId, Offset]
+) -> Iterator[LostPart]:
+    """Yield the lost parts of data streams that are not trimmed. O(log entries)."""
+    for stream in image.streams if lost else ():
+        if stream.kind != "data":
+            continue
+        part: list[LogEntry] = []
+        for entry in _lost(stream, lost):
+            if entry.end_offset <= trimmed.get(stream.stream_id, stream.start_offset):
+                continue
+            if part and part[-1].end_offset != entry.start_offset:
+                yield LostPart(stream.stream_id, tuple(part))
+                part = []
+            part.append(entry)
+        if part:
+            yield LostPart(stream.stream_id, tuple(part))
+
+
+def trim_lost(image: MetadataImage, store_ids: Collection[WalStoreId]) -> list[Record]:
+    """Return records that trim streams, and drop retained deleted records that are lost: these were
+    deleted anyway. Bounded: call again while it returns records.
+    """
+    lost = objects_in(image, store_ids)
+    if not lost:
+        return []
+    damaged = {
+        (stream.topic_id, stream.partition)
+        for stream in image.streams.keeping()
+        if any(entry.object_id in lost for entry in stream.kept_entries)
+    }
+    dropped: list[Record] = [
+        KeptLogDropped(stream.stream_id, stream.start_offset)
+        for stream in image.streams.keeping()
+        if (stream.topic_id, stream.partition) in damaged
+    ]
+    if dropped:
+        return dropped[:PARTS_MAX]
+    # Data streams come first: without their txn stream, their transactions would be unknown.
+    found = sorted(trims(image, lost), key=lambda item: item.stream.kind)
+    return [StreamTrimmed(item.stream.stream_id, item.start_offset) for item in found[:PARTS_MAX]]
+
+
+def parts_to_replace(image: MetadataImage, store_ids: Collection[WalStoreId]) -> list[LostPart]:
+    """Return lost parts, at most one for each stream, because an object contains one range of each.
+    Bounded.
+    """
+    lost = objects_in(image, store_ids)
+    first: dict[StreamId, LostPart] = {}
+    for part in islice(lost_parts(image, lost, {}), PARTS_MAX):
+        first.setdefault(part.stream_id, part)
+    return [first[stream_id] for stream_id in sorted(first)]
+
+
+def replace_lost(
+    image: MetadataImage, item: CommitObject, parts: Sequence[LostPart], now_ms: Millis
+) -> list[Record]:
+    """Return records that replace lost parts by the ranges of an object with empty batches. Skips
+    parts that have changed meanwhile. Raises Refused if the object is not prepared any more.
+    """
+    assert item.object_id is not None, "the object is prepared"
+    if prepared(image, item, item.object_id).was_committed:
+        return []
+    changes = LogChanges(image, now_ms)
+    changes.commit_prepared(item, item.object_id, ())
+    by_stream = {part.stream_id: part for part in item.ranges}
+    for part in parts:
+        stream = image.streams.get(part.stream_id)
+        if stream is None:
+            continue
+        sources = [
+            ReplacedItem(
+                stream_id=part.stream_id,
+                object_id=entry.object_id,
+                start_offset=entry.start_offset,
+                end_offset=entry.end_offset,
+            )
+            for entry in part.entries
+        ]
+        new = [NewRange(item.object_id, by_stream[part.stream_id])]
+        try:
+            changes.records += replace_ranges(stream, sources, new, Offset(0))
+        except Refused:
+            continue
+    return changes.records
+
+
+def _lost(stream: StreamState, lost: Collection[ObjectId]) -> list[LogEntry]:
+    return [entry for entry in stream.entries if entry.object_id in lost]
+
+
+def _partition(image: MetadataImage, stream: StreamState) -> PartitionRecord | None:
+    topic = image.topics.by_id(stream.topic_id) or image.frozen_topics.by_id(stream.topic_id)
+    return None if topic is None else topic.partitions[stream.partition]

@@ -1,0 +1,32 @@
+"""Commit the move of a WAL to another store. See docs/design/wal-store-outages.md."""
+
+from penstock.base.ids import WalSequence
+from penstock.stream.ports import CommitObjects, StreamMetadata, WalMove, WalStoreIdentity
+from penstock.stream.upload.commits import CommitSequencer
+
+
+async def commit_move(
+    commits: CommitSequencer,
+    metadata: StreamMetadata,
+    first: WalSequence,
+    target: WalStoreIdentity | None,
+) -> WalStoreIdentity | None:
+    """Commit that the WAL is in another store from slot `first` on, and wait for the backup.
+    target: None for the cluster's own store. Return the store that was committed.
+
+    If the target is abandoned meanwhile, the WAL continues in the cluster's own store. No earlier
+    attempt has placed it in the target then: no store is abandoned while the WAL of a live broker
+    is in it. Raises WalFenced.
+    """
+
+    def build() -> CommitObjects:
+        nonlocal target
+        if target is not None and metadata.is_wal_store_lost(target.store_id):
+            target = None
+        return CommitObjects(wal_committed=first, wal_move=WalMove(target))
+
+    async with commits.lock:
+        await commits.send(build)
+    # From then on, readers and the recovery from a backup look into the other store.
+    await metadata.backed_up(metadata.position())
+    return target

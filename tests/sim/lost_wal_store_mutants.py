@@ -1,0 +1,101 @@
+"""Planted bugs of WAL stores that are lost for good, for `tests.sim.mutants`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import penstock.controller.active.dead_wals as dead_wals
+import penstock.controller.active.dispatch as dispatch
+import penstock.controller.managers.failover as failover
+import penstock.controller.managers.wal_stores as wal_stores
+from penstock.controller.active.lost_ranges import LostRanges
+from penstock.controller.active.periodic import Ticks
+from penstock.controller.api.stream_metadata import ControllerStreamMetadata
+from penstock.controller.disaster_recovery.recovery import Recovery
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import NodesImage
+from penstock.stream.ports import IN_STORE
+
+Patch = tuple[Any, str, Any]
+
+
+def _dead_wals_end_without_a_decision() -> list[Patch]:
+    """A dead broker's records in a WAL store are given up, although nobody has decided that."""
+
+    def is_lost(image: MetadataImage, wal: Any) -> bool:
+        return not wal.ended and wal.store_id != IN_STORE and not image.nodes.is_alive(wal.writer)
+
+    return [(failover, "_is_lost", is_lost)]
+
+
+def _abandoned_below_live_brokers() -> list[Patch]:
+    return [(wal_stores, "brokers_in", lambda *_: [])]
+
+
+def _abandoned_although_it_works() -> list[Patch]:
+    async def is_readable(*_: Any) -> bool:
+        return False
+
+    return [(dispatch, "is_readable", is_readable)]
+
+
+def _leases_of_dead_writers_ignored() -> list[Patch]:
+    """A store is abandoned while a dead broker may still acknowledge records."""
+    return [(dead_wals, "LEASES_WAITED", 0)]
+
+
+def _abandoned_stores_used_again() -> list[Patch]:
+    return [(NodesImage, "is_wal_store_lost", lambda *_: False)]
+
+
+def _brokers_return_to_abandoned_stores() -> list[Patch]:
+    def current(self: NodesImage) -> Any:
+        return next(reversed(list(self.all_wal_stores())), None)
+
+    return [(NodesImage, "current_wal_store", property(current))]
+
+
+def _lost_wals_end_without_a_backup() -> list[Patch]:
+    real = Ticks.__init__
+
+    def begin(self: Ticks, *args: Any, backed_up: Any, **options: Any) -> None:
+        del backed_up
+        real(self, *args, backed_up=lambda: 1 << 60, **options)
+
+    return [(Ticks, "__init__", begin)]
+
+
+def _moves_to_abandoned_stores_repeated() -> list[Patch]:
+    """A broker repeats the move to an abandoned store, which the controller refuses."""
+    return [(ControllerStreamMetadata, "is_wal_store_lost", lambda *_: False)]
+
+
+def _lost_ranges_stay() -> list[Patch]:
+    async def step(_: LostRanges) -> bool:
+        return False
+
+    return [(LostRanges, "step", step)]
+
+
+def _recovered_without_a_record_of_the_loss() -> list[Patch]:
+    """A recovery without the WAL store leaves it in the metadata as if it worked."""
+    real = Recovery._survey
+
+    async def survey(self: Recovery, *args: Any, **options: Any) -> Any:
+        report, rebuilt, records = await real(self, *args, **options)
+        return report, rebuilt, [item for item in records if "Lost" not in type(item).__name__]
+
+    return [(Recovery, "_survey", survey)]
+
+
+LOST_WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "dead_wals_end_without_a_decision": _dead_wals_end_without_a_decision,
+    "abandoned_below_live_brokers": _abandoned_below_live_brokers,
+    "abandoned_although_it_works": _abandoned_although_it_works,
+    "leases_of_dead_writers_ignored": _leases_of_dead_writers_ignored,
+    "abandoned_stores_used_again": _abandoned_stores_used_again,
+    "brokers_return_to_abandoned_stores": _brokers_return_to_abandoned_stores,
+    "lost_wals_end_without_a_backup": _lost_wals_end_without_a_backup,
+    "moves_to_abandoned_stores_repeated": _moves_to_abandoned_stores_repeated,
+    "lost_ranges_stay": _lost_ranges_stay,
+    "recovered_without_a_record_of_the_loss": _recovered_without_a_record_of_the_loss,
+}

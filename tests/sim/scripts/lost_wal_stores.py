@@ -1,0 +1,279 @@
+"""Scripts about a WAL store that is lost for good, and that an operator abandons."""
+
+import asyncio
+
+from penstock.base.ids import NodeId, WalStoreId
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.messages import AbandonWalStore
+from penstock.controller.metadata.image import MetadataImage
+from penstock.lake.manifest.view import ClusterView
+from penstock.stream.ports import IN_STORE
+from tests.sim.checkers import Part
+from tests.sim.control import SimController
+from tests.sim.directed import Held, Script, in_cluster
+from tests.sim.disaster import recover
+from tests.sim.scripts.wal import is_acknowledged
+from tests.sim.store import Bucket
+
+PART: Part = ("t", 0)
+OTHER: Part = ("u", 0)
+_STORE = WalStoreId(1)
+_TRIES_MAX = 120
+"""Seconds until the store can be abandoned."""
+
+
+def _image(script: Script) -> MetadataImage:
+    return script.world.metadata.image
+
+
+def _is_lost(script: Script) -> bool:
+    return _image(script).nodes.is_wal_store_lost(_STORE)
+
+
+def _is_in(script: Script, node_id: int, store_id: WalStoreId) -> bool:
+    wal = _image(script).nodes.wal(script.broker(node_id).me)
+    return wal is not None and wal.store_id == store_id and not wal.ended
+
+
+def _controller(script: Script) -> SimController:
+    (controller,) = script.world.controllers.values()
+    return controller
+
+
+async def _abandon(script: Script, *, timeout_s: float = 10.0) -> str:
+    """Abandon the WAL store once. Return why the controller does not, or ""."""
+    store, problem = _image(script).wal_store(_STORE), ""
+    assert store is not None
+    request = AbandonWalStore(store_id=_STORE, uuid=store.uuid)
+
+    async def send() -> None:
+        nonlocal problem
+        try:
+            await script.world.admin.client.abandon_wal_store(request, timeout_s=timeout_s)
+        except (ControllerError, TimeoutError) as error:
+            problem = str(error) or "no response"
+
+    await script.world.admin.run(send)
+    return problem
+
+
+async def _until_abandoned(script: Script) -> None:
+    """Abandon the WAL store as soon as the controller does it."""
+    for _ in range(_TRIES_MAX):
+        if not (problem := await _abandon(script)):
+            return
+        await asyncio.sleep(1.0)
+    raise AssertionError(f"the WAL store cannot be abandoned: {problem}")
+
+
+async def _check_values(script: Script, part: Part, *values: bytes) -> None:
+    found = [record.value for record in await script.read(part)]
+    assert found == [*values], f"the log has {found}"
+
+
+async def _read_end(script: Script) -> int:
+    """Read the end of the log from the cluster's own store alone."""
+    view = ClusterView(script.world.bucket)
+    await view.refresh()
+    return {state.topic: state.end_offset for state in await view.partitions(["t"])}["t"]
+
+
+@in_cluster(wal_stores=1)
+async def abandon_a_wal_store(script: Script) -> None:
+    """Lose the WAL store together with a broker, and abandon it. The controller restarts before it
+    has ended the WAL. Then the store comes back.
+    """
+    await script.create("t")
+    await script.create("u", leaders=(2,))
+    await script.write(PART, (b"k", b"1"))
+    await script.write(OTHER, (b"k", b"1"))
+    await script.upload(1)
+    await script.write(PART, (b"k", b"lost"))
+    script.world.wal_weather.down = True
+    script.kill(1)
+    await asyncio.sleep(5.0)
+    assert script.leader(PART) is not script.broker(2), "records are given up without a decision"
+    problem = await _abandon(script)
+    assert "live brokers 2" in problem, f"abandoned below a live broker: {problem}"
+    await _until_abandoned(script)
+    assert not await _abandon(script), "a second operator is refused"
+    await script.restart_controller()
+    await script.until_led(PART, 2)
+    await _check_values(script, PART, b"1")
+    await script.write(PART, (b"k", b"2"))
+    await _check_values(script, OTHER, b"1")
+    await asyncio.sleep(3.0)
+    end = await _read_end(script)
+    assert end == 2, f"the log is said to end at {end}"
+
+    bucket = script.world.wal_bucket
+    assert bucket is not None
+    before = set(bucket.keys)
+    script.world.wal_weather.down = False
+    broker = script.world.start_broker(1)
+    await script.until(lambda: broker.serving)
+    await asyncio.sleep(2 * script.world.limits.wal_return_after_s)
+    assert _is_in(script, 1, IN_STORE), "an abandoned store is used again"
+    assert _is_in(script, 2, IN_STORE), "an abandoned store is used again"
+    script.kill(2)
+    await script.until_led(PART, 1)
+    await _check_values(script, PART, b"1", b"2")
+    assert {key for key in bucket.keys if "probe" not in key} <= before, "slots in a lost store"
+
+
+@in_cluster(wal_stores=1)
+async def abandon_a_wal_store_that_works(script: Script) -> None:
+    await script.create("t")
+    await script.write(PART, (b"k", b"1"))
+    for node_id in (1, 2):
+        client = script.broker(node_id).raw_wal_store
+        assert client is not None
+        client.mount(Bucket(script.world.now_ms))
+    script.kill(1)
+    await asyncio.sleep(30.0)
+    problem = await _abandon(script)
+    assert "is not lost" in problem, f"a store that works is abandoned: {problem}"
+    client = script.broker(2).raw_wal_store
+    assert client is not None
+    assert script.world.wal_bucket is not None
+    client.mount(script.world.wal_bucket)
+    await script.until_led(PART, 2)
+    await _check_values(script, PART, b"1")
+
+
+@in_cluster(wal_stores=1, move_timeout_ms=1_000)
+async def abandon_a_wal_store_with_a_late_writer(script: Script) -> None:
+    """Lose the WAL store for all but one broker, fence that broker while it still has a lease and
+    does not hear from the controller, and abandon the store.
+    """
+    await script.create("t")
+    await script.write(PART, (b"k", b"1"))
+    old = script.broker(1)
+    assert old.raw_wal_store is not None
+    old.raw_wal_store.keep_weather()
+    script.world.wal_weather.down = True
+    await asyncio.sleep(30.0)
+    assert _is_in(script, 2, IN_STORE)
+    assert _is_in(script, 1, _STORE)
+    with script.isolated(1):
+        script.world.admin.move(PART, NodeId(2))
+        await script.until(lambda: not _image(script).nodes.is_alive(old.me))
+        abandoning = asyncio.ensure_future(_until_abandoned(script))
+        await asyncio.sleep(0.5)
+        is_abandoned = _is_lost(script)
+        writing = script.producing(old, PART, script.batch((b"k", b"late")))
+        await asyncio.wait([writing], timeout=1.0)
+        is_acked = writing.done() and is_acknowledged(writing.result())
+        assert not (is_acked and is_abandoned), "acknowledged after the store was abandoned"
+        assert is_acked, "the broker has no lease"
+        await abandoning
+    await script.until_led(PART, 2)
+    await script.write(PART, (b"k", b"2"))
+
+
+@in_cluster(wal_stores=1)
+async def abandon_a_wal_store_while_a_broker_returns(script: Script) -> None:
+    """Abandon a WAL store that works again for brokers, but not for the controller, after one has
+    written the marker of its WAL and before its WAL has moved.
+    """
+    await script.create("t")
+    await script.write(PART, (b"k", b"1"))
+    script.world.wal_weather.down = True
+    await asyncio.sleep(30.0)
+    for controller in script.world.controllers.values():
+        assert controller.wal_store is not None
+        controller.wal_store.mount(Bucket(script.world.now_ms))
+    held = [script.hold_in_wal_store(node_id) for node_id in (1, 2)]
+    script.world.wal_weather.down = False
+    for _ in range(_TRIES_MAX):
+        if held[0].count and held[1].count:
+            break
+        await asyncio.sleep(1.0)
+    await _until_abandoned(script)
+    for item in held:
+        item.release()
+    await script.write(PART, (b"k", b"2"))
+    await asyncio.sleep(5.0)
+    assert _is_in(script, 1, IN_STORE), "the WAL is in an abandoned store"
+    await script.write(PART, (b"k", b"3"))
+    await _check_values(script, PART, b"1", b"2", b"3")
+
+
+async def _recover_in_place(script: Script) -> None:
+    """Kill a leader, and let another broker commit its slots in place."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"1"))
+    await script.upload(1)
+    await script.write(PART, (b"k", b"lost"))
+    script.kill(1)
+    await script.until_led(PART, 2)
+
+
+@in_cluster(wal_stores=1)
+async def abandon_a_wal_store_with_ranges(script: Script) -> None:
+    """Abandon a WAL store to which the log of a live leader refers."""
+    await _recover_in_place(script)
+    await script.write(PART, (b"k", b"2"))
+    await script.upload(2)
+    keys = {state.key for state in _image(script).objects.placed()}
+    assert keys, "nothing was committed in place"
+    script.world.wal_weather.down = True
+    await _until_abandoned(script)
+    await script.until(lambda: not any(state.refs for state in _image(script).objects.placed()))
+    script.world.start_broker(1)
+    script.kill(2)
+    await script.until(lambda: script.leader(PART) is script.broker(1))
+    await _check_values(script, PART, b"1", b"2")
+    await script.write(PART, (b"k", b"3"))
+    await asyncio.sleep(3.0)
+    end = await _read_end(script)
+    assert end == 4, f"the log is said to end at {end}"
+
+
+@in_cluster(wal_stores=1)
+async def abandon_a_wal_store_without_a_backup(script: Script) -> None:
+    """Abandon a WAL store while backups cannot be written."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"1"))
+    await script.upload(1)
+    script.world.wal_weather.down = True
+    script.kill(1)
+    await asyncio.sleep(30.0)
+    held = Held(None)
+    _controller(script).store.gates["put_if_absent"] = held
+    problem = await _abandon(script, timeout_s=2.0)
+    assert held.count
+    assert problem, "the loss is confirmed without a backup"
+    assert _is_lost(script)
+    await asyncio.sleep(5.0)
+    assert script.leader(PART) is not script.broker(2), "a WAL ended that a backup would read"
+    held.release()
+    await _until_abandoned(script)
+    await script.until_led(PART, 2)
+    await _check_values(script, PART, b"1")
+
+
+@in_cluster(wal_stores=1)
+async def recover_without_the_wal_store(script: Script) -> None:
+    """Lose the disk of the controller, a broker and the WAL store."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"1"))
+    await script.upload(1)
+    await script.write(PART, (b"k", b"lost"))
+    await asyncio.sleep(2.0)
+    world, old = script.world, _controller(script)
+    world.wal_weather.down = True
+    script.kill(1)
+    script.kill(2)
+    world.has_disks = False
+    world.stop_controller(old)
+    recover(world, abandon_wal_store=True)
+    await script.until(lambda: world.has_disks and world.active_controller() not in {None, old})
+    broker = world.start_broker(1)
+    await script.until(lambda: broker.serving)
+    await script.until_led(PART, 1)
+    await _check_values(script, PART, b"1")
+    world.wal_weather.down = False
+    await asyncio.sleep(2 * world.limits.wal_return_after_s)
+    await script.write(PART, (b"k", b"2"))
+    assert _is_in(script, 1, IN_STORE), "an abandoned store is used again"

@@ -1,0 +1,379 @@
+"""A WAL store that an operator abandons: who may, what follows, and which ranges are replaced."""
+
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from penstock.base.ids import Millis, NodeId, ObjectId, StreamId, WalSequence, WalStoreId
+from penstock.controller.active.dead_wals import DeadWals
+from penstock.controller.active.janitor import Janitor
+from penstock.controller.active.lost_ranges import LostRanges
+from penstock.controller.active.wal_store import WalStoreRegistrar
+from penstock.controller.api.messages import (
+    AbandonWalStore,
+    Commit,
+    CommitObject,
+    FeatureUpdate,
+    RegisterBroker,
+    Status,
+    UpdateFeatures,
+)
+from penstock.controller.config import ControllerConfig
+from penstock.controller.disaster_recovery.plan import END_UNKNOWN, gaps_of_lost_stores
+from penstock.controller.managers import commits, failover, features, nodes
+from penstock.controller.managers.log_changes import slot_of
+from penstock.controller.managers.lost_ranges import objects_in
+from penstock.controller.managers.result import Refused
+from penstock.controller.managers.wal_stores import abandon_wal_store, add_wal_store
+from penstock.controller.metadata.features import (
+    WAL_STORE_VERSION,
+    newest_levels,
+    supported_features,
+)
+from penstock.controller.metadata.records import WalStoreLost, WalStoreRecord
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.format.decoder import parse_tail
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole, WalStoreIdentity
+from penstock.stream.wal.wal_store import (
+    ConfiguredWalStore,
+    WalStores,
+    create_identity,
+    identity_of,
+)
+from tests.support.managers_cluster import CommittedAtOnce, ManagersCluster, part, snapshot_of
+
+FIRST, SECOND = WalStoreId(1), WalStoreId(2)
+UUID_A, UUID_B = UUID(int=10), UUID(int=11)
+URL, OTHER_URL = "s3://wal", "s3://other"
+
+
+def registration(number: int, **changes: Any) -> RegisterBroker:
+    request = RegisterBroker(
+        node_id=NodeId(number),
+        incarnation_id=UUID(int=number),
+        host="h",
+        port=1,
+        machine_host="m",
+        features=supported_features(has_wal_store=True),
+        wal_store_id=FIRST,
+        wal_store_uuid=UUID_A,
+    )
+    return msgspec.structs.replace(request, **changes)
+
+
+WITHOUT = {
+    "features": supported_features(has_wal_store=False),
+    "wal_store_id": IN_STORE,
+    "wal_store_uuid": None,
+}
+DOWN = {"wal_store_id": IN_STORE, "wal_store_uuid": None, "is_wal_store_down": True}
+
+
+class LostStore(ManagersCluster):
+    """A cluster with a WAL store. Broker 1 has its WAL there, broker 2 in the cluster's store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.apply(newest_levels(has_wal_store=True))
+        self.apply(add_wal_store(self.image, self.identity(FIRST, UUID_A), URL).records)
+        self.one = self.register(registration(1))
+        self.two = self.register(registration(2, **DOWN))
+
+    def identity(self, store_id: WalStoreId, uuid: UUID) -> WalStoreIdentity:
+        return WalStoreIdentity(self.image.cluster_id, store_id, uuid)
+
+    def register(self, request: RegisterBroker) -> BrokerIncarnation:
+        value = self.run(nodes.register_broker(self.image, request))
+        assert value is not None
+        self.live.add(value.node_id)
+        return BrokerIncarnation(value.node_id, value.node_epoch)
+
+    def in_place(self, sequence: int, *ranges: Any) -> CommitObject:
+        return CommitObject(
+            object_id=None,
+            key=wal_key(self.one, WalSequence(sequence), FIRST),
+            role=ObjectRole.WAL,
+            size_bytes=100,
+            ranges=list(ranges),
+        )
+
+    def abandon(self, status: Status = Status.OK, *, leases_end_in_s: float = 0.0) -> str:
+        request = AbandonWalStore(store_id=FIRST, uuid=UUID_A)
+        result = abandon_wal_store(self.image, request, leases_end_in_s)
+        self.run(result, status)
+        return result.detail
+
+
+@pytest.fixture
+def cluster() -> LostStore:
+    return LostStore()
+
+
+def test_a_store_is_abandoned_once_and_without_live_brokers(cluster: LostStore) -> None:
+    assert "live brokers 1 are" in cluster.abandon(Status.INVALID_REQUEST)
+    cluster.die(cluster.one)
+    cluster.abandon(Status.NODE_IN_USE, leases_end_in_s=0.5)
+    for store_id, uuid in ((SECOND, UUID_A), (FIRST, UUID_B)):
+        wrong = AbandonWalStore(store_id=store_id, uuid=uuid)
+        result = abandon_wal_store(cluster.image, wrong, 0.0)
+        assert (result.status, result.records) == (Status.INVALID_REQUEST, [])
+        assert f"known are: 1 with UUID {UUID_A}" in result.detail
+    cluster.abandon()
+    before = cluster.image.end_offset
+    cluster.abandon(leases_end_in_s=9.0)
+    assert cluster.image.end_offset == before
+    assert cluster.image.current_wal_store is None
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_a_writer_is_dead_for_two_session_timeouts_before_its_store_is_abandoned(
+    cluster: LostStore,
+) -> None:
+    now = 0.0
+    dead = DeadWals(6_000, lambda: now)
+    dead.note(cluster.image)
+    cluster.die(cluster.one)
+    now = 100.0
+    assert dead.wait_s(cluster.image, FIRST) == 12.0
+    now = 111.0
+    assert dead.wait_s(cluster.image, FIRST) == 1.0
+    assert dead.wait_s(cluster.image, SECOND) == 0.0
+    now = 112.0
+    assert dead.wait_s(cluster.image, FIRST) == 0.0
+
+
+def test_nothing_uses_an_abandoned_store(cluster: LostStore) -> None:
+    cluster.topic("t")
+    cluster.open_led(cluster.one)
+    cluster.die(cluster.one)
+    cluster.abandon()
+    image = cluster.image
+    assert failover.assign_recoveries(image, cluster.live) == []
+    cluster.recover(cluster.two, cluster.one, end=0, status=Status.WAL_NOT_RECOVERABLE)
+    with pytest.raises(Refused, match="which was abandoned"):
+        slot_of(image, cluster.in_place(0), cluster.one)
+    back = Commit(
+        node_id=cluster.two.node_id,
+        node_epoch=cluster.two.node_epoch,
+        wal_committed=WalSequence(5),
+        moves_wal=True,
+        wal_store_id=FIRST,
+        wal_store_uuid=UUID_A,
+    )
+    assert commits.commit(image, back, Millis(0)).status is Status.INVALID_REQUEST
+    stays = msgspec.structs.replace(back, wal_store_id=IN_STORE, wal_store_uuid=None)
+    assert commits.commit(image, stays, Millis(0)).status is Status.OK
+    update = FeatureUpdate(name=WAL_STORE_VERSION, level=0, type=2)
+    request = UpdateFeatures(updates=[update])
+    lower = features.update_features(image, request, controller_id=0, has_wal_store=True)
+    assert "were, in a WAL store" in lower.detail
+    for number, changes in enumerate(({}, DOWN), 7):
+        writer = cluster.register(registration(number, **changes))
+        wal = image.nodes.wal(writer)
+        assert wal is not None
+        assert wal.store_id == IN_STORE
+
+
+def test_brokers_need_no_wal_store_after_it_was_abandoned(cluster: LostStore) -> None:
+    request = registration(3, **WITHOUT, is_without_wal_store=True)
+    refused = nodes.register_broker(cluster.image, request)
+    assert refused.status is Status.INVALID_FEATURE_LEVEL
+    cluster.die(cluster.one)
+    cluster.abandon()
+    three = cluster.register(request)
+    old_software = nodes.register_broker(cluster.image, registration(4, **WITHOUT))
+    assert old_software.status is Status.INVALID_FEATURE_LEVEL
+
+    found = cluster.identity(SECOND, UUID_B)
+    for url, identity, reason in (
+        (OTHER_URL, found, "brokers 3 are not configured"),
+        (URL, found, "use another bucket"),
+    ):
+        assert reason in add_wal_store(cluster.image, identity, url).detail
+    cluster.die(three)
+    again = add_wal_store(cluster.image, cluster.identity(FIRST, UUID_A), OTHER_URL)
+    assert "was abandoned: use an empty prefix" in again.detail
+    cluster.run(add_wal_store(cluster.image, found, OTHER_URL))
+    assert cluster.image.current_wal_store == found
+    assert nodes.register_broker(cluster.image, request).status is Status.INVALID_FEATURE_LEVEL
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_dead_wals_end_at_their_committed_slots(cluster: LostStore) -> None:
+    (record,) = cluster.topic("t")
+    cluster.open_led(cluster.one)
+    cluster.die(cluster.one)
+    assert failover.lost_wals(cluster.image) == []
+    assert failover.end_lost_wals(cluster.image, [cluster.one], Millis(0), live=cluster.live) == []
+    cluster.abandon()
+    lost, _ = gaps_of_lost_stores(cluster.image, {FIRST})
+    assert [(gap.topic, gap.start_offset, gap.end_offset) for gap in lost] == [
+        ("t", 0, END_UNKNOWN)
+    ]
+    assert failover.lost_wals(cluster.image) == [cluster.one]
+    assert failover.end_lost_wals(cluster.image, [], Millis(0), live=cluster.live) == []
+    cluster.apply(
+        failover.end_lost_wals(cluster.image, [cluster.one], Millis(0), live=cluster.live)
+    )
+    wal = cluster.image.nodes.wal(cluster.one)
+    assert wal is not None
+    assert wal.end == 0
+    (led,) = cluster.partitions("t")
+    assert (led.leader, led.leader_epoch) == (2, record.leader_epoch + 1)
+
+
+async def _replace_all(cluster: LostStore) -> MemoryStore:
+    store = MemoryStore()
+    task = LostRanges(cast("Any", CommittedAtOnce(cluster)), store, now_ms=lambda: Millis(5))
+    while await task.step():
+        pass
+    return store
+
+
+def _recovered(cluster: LostStore, *items: CommitObject) -> tuple[StreamId, ...]:
+    """Let broker 2 commit slots of broker 1 in place, and return the streams."""
+    (record,) = cluster.partitions("t")
+    cluster.die(cluster.one)
+    cluster.tick()
+    cluster.recover(cluster.two, cluster.one, *items, end=len(items))
+    cluster.open_led(cluster.two)
+    cluster.abandon()
+    return record.data_stream_id, record.txn_stream_id, record.meta_stream_id
+
+
+async def test_lost_ranges_are_replaced_by_empty_batches(cluster: LostStore) -> None:
+    (record,) = cluster.topic("t")
+    cluster.open_led(cluster.one)
+    data, meta = record.data_stream_id, record.meta_stream_id
+    (first,) = cluster.prepare(cluster.one)
+    uploaded = CommitObject(
+        object_id=first.object_id,
+        key=first.key,
+        role=ObjectRole.STREAM_SET,
+        size_bytes=100,
+        ranges=[part(data, 0, 10)],
+    )
+    cluster.commit(cluster.one, uploaded)
+    slots = [
+        cluster.in_place(0, part(data, 10, 12), part(meta, 0, 2)),
+        cluster.in_place(1, part(data, 12, 15)),
+    ]
+    _recovered(cluster, *slots)
+    (last,) = cluster.prepare(cluster.two)
+    cluster.commit(
+        cluster.two,
+        CommitObject(
+            object_id=last.object_id,
+            key=last.key,
+            role=ObjectRole.STREAM_SET,
+            size_bytes=100,
+            ranges=[part(data, 15, 20)],
+        ),
+    )
+    lost, removed = gaps_of_lost_stores(cluster.image, {FIRST})
+    assert [(gap.start_offset, gap.end_offset) for gap in lost] == [(10, 12), (12, 15)]
+    assert removed == []
+    store = await _replace_all(cluster)
+    spans = [(start, end) for start, end, _ in cluster.spans(data)]
+    assert spans == [(0, 10), (10, 15), (15, 20)]
+    assert cluster.spans(meta) == []
+    assert not objects_in(cluster.image, {FIRST})
+    (info,) = [info async for info in store.list("")]
+    content = await store.get(info.key)
+    index = parse_tail(content, len(content), info.key)
+    found = [(item.stream_id, item.start_offset, item.end_offset) for item in index.ranges]
+    assert found == [(data, 10, 15)]
+    assert index.ranges[0].record_count == 0
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+async def test_data_below_a_lost_end_of_a_transaction_is_removed(cluster: LostStore) -> None:
+    (record,) = cluster.topic("t")
+    cluster.open_led(cluster.one)
+    data, txn = record.data_stream_id, record.txn_stream_id
+    slots = [
+        cluster.in_place(0, part(data, 0, 10)),
+        cluster.in_place(1, part(data, 10, 12), part(txn, 0, 12)),
+        cluster.in_place(2, part(data, 12, 15)),
+    ]
+    _recovered(cluster, *slots)
+    await _replace_all(cluster)
+    assert [(start, end) for start, end, _ in cluster.spans(data)] == [(12, 15)]
+    assert cluster.spans(txn) == []
+    stream = cluster.image.streams.known(data)
+    assert (stream.start_offset, stream.end_offset) == (12, 15)
+    assert cluster.image.streams.known(txn).start_offset == 12
+
+
+async def test_the_janitor_forgets_objects_in_an_abandoned_store(
+    cluster: LostStore, tmp_path: Path
+) -> None:
+    (record,) = cluster.topic("t")
+    cluster.open_led(cluster.one)
+    _recovered(cluster, cluster.in_place(0, part(record.data_stream_id, 0, 5)))
+    main = await _replace_all(cluster)
+    cluster.tick()
+    state = cluster.image.objects.in_place(wal_key(cluster.one, WalSequence(0), FIRST))
+    assert state is not None
+    writer = CommittedAtOnce(cluster)
+    now = 0.0
+    janitor = Janitor(
+        ControllerConfig(data_dir=tmp_path),
+        cast("Any", writer),
+        cast("Any", writer),
+        WalStores(main),
+        timeline=cluster.timeline,
+        now=lambda: now,
+        now_ms=lambda: Millis(1 << 50),
+    )
+    now = 1e6
+    assert await janitor.delete_destroyed(in_wal_stores=True) == 1
+    assert cluster.image.objects.get(ObjectId(state.object_id)) is None
+    await janitor.clean_ended_wals()
+    now = 2e6
+    assert await janitor.clean_ended_wals() == 0
+    now = 3e6
+    assert await janitor.remove_old_wals() == 1
+    assert cluster.image.nodes.wal(cluster.one) is None
+
+
+def registrar(cluster: LostStore, store: MemoryStore, url: str) -> WalStoreRegistrar:
+    stores = WalStores(MemoryStore(), ConfiguredWalStore(store, url))
+    runtime = cast("Any", CommittedAtOnce(cluster))
+    return WalStoreRegistrar(runtime, stores, cluster.image.cluster_id, lambda: UUID_B)
+
+
+@pytest.mark.parametrize(
+    ("url", "has_identity", "expected"),
+    [
+        pytest.param(URL, False, [], id="an empty directory at the URL of the lost store"),
+        pytest.param(URL, True, [], id="the lost store returns"),
+        pytest.param(OTHER_URL, True, [], id="the lost store returns at another URL"),
+        pytest.param(OTHER_URL, False, [SECOND], id="a new store"),
+    ],
+)
+async def test_only_a_new_store_replaces_an_abandoned_one(
+    cluster: LostStore, url: str, has_identity: bool, expected: list[WalStoreId]
+) -> None:
+    cluster.die(cluster.one)
+    cluster.abandon()
+    store = MemoryStore()
+    if has_identity:
+        await create_identity(store, cluster.identity(FIRST, UUID_A))
+    await registrar(cluster, store, url).try_first()
+    assert [listed.store_id for listed in cluster.image.nodes.wal_stores()] == expected
+    if not has_identity:
+        assert (await identity_of(store) is not None) == bool(expected)
+
+
+def test_a_store_is_lost_after_it_was_added_only() -> None:
+    cluster = ManagersCluster()
+    with pytest.raises(Exception, match="does not exist or is lost"):
+        cluster.apply([WalStoreLost(FIRST)])
+    cluster.apply([WalStoreRecord(FIRST, UUID_A, URL), WalStoreLost(FIRST)])
+    with pytest.raises(Exception, match="does not exist or is lost"):
+        cluster.apply([WalStoreLost(FIRST)])
