@@ -4,7 +4,7 @@ contiguous from its committed end. Fences and closes make the durable runs of a 
 disjoint, so the next range is correct, whoever wrote it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -23,6 +23,7 @@ from penstock.base.ids import (
 )
 from penstock.controller.backup.layout import HISTORY_GAP
 from penstock.controller.managers.log_changes import clipped
+from penstock.controller.managers.lost_ranges import objects_in, trims
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import (
     IdsReserved,
@@ -60,6 +61,7 @@ Kafka's leader epochs are 32 bits wide, which is enough for 2,000 recoveries.
 """
 
 EPOCH_MAX = (1 << 31) - 1
+END_UNKNOWN = Offset(-1)
 _FIRST_SLOT = WalSequence(0)
 
 
@@ -89,7 +91,7 @@ class WalkedWal:
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Offsets [start_offset, end_offset) of a stream that were not found (or found twice), although
-    later data exists.
+    later data exists, or that are lost with a WAL store. end_offset: may be END_UNKNOWN.
     """
 
     topic: str
@@ -470,10 +472,20 @@ def _ids(image: MetadataImage, wals: Sequence[WalkedWal], next_object_id: Object
 
 
 def missing_objects(
-    image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
+    image: MetadataImage,
+    data_ids: AbstractSet[ObjectId],
+    wal_keys: AbstractSet[str],
+    *,
+    without: AbstractSet[ObjectId] = frozenset(),
 ) -> list[Gap]:
-    """Return the ranges that are lost because their objects do not exist in the store."""
-    gone = _gone(image, data_ids, wal_keys)
+    """Return the ranges that are lost because their objects do not exist in the store. without:
+    objects to ignore.
+    """
+    gone = {
+        object_id: key
+        for object_id, key in _gone(image, data_ids, wal_keys).items()
+        if object_id not in without
+    }
     return [
         _gap(
             image,
@@ -486,6 +498,54 @@ def missing_objects(
         for entry in stream.entries
         if entry.object_id in gone
     ]
+
+
+def gaps_of_lost_stores(
+    image: MetadataImage, store_ids: Collection[WalStoreId], *, all_dead: bool = True
+) -> tuple[list[Gap], list[Gap]]:
+    """Return what the loss of WAL stores costs, and the intact ranges that are removed with it. The
+    active controller removes these ranges from the index (`controller.managers.lost_ranges`). The
+    end of what a WAL contained is not known. all_dead: no broker of the image is alive any more.
+    """
+    gaps: list[Gap] = []
+    for wal in image.nodes.running_wals():
+        if wal.store_id in store_ids and (all_dead or not image.nodes.is_alive(wal.writer)):
+            what = f"records in the WAL of node {wal.writer.node_id} epoch {wal.writer.node_epoch}"
+            found = [
+                _gap(image, stream, stream.next_offset, END_UNKNOWN, what)
+                for stream in map(image.streams.known, _written_by(image, wal.writer))
+                if stream.kind == "data"
+            ]
+            if all_dead and not found:  # the backup may lack its leaderships
+                found = [Gap("", -1, StreamId(-1), Offset(0), END_UNKNOWN, what)]
+            gaps += found
+    lost = objects_in(image, store_ids)
+    gaps += [
+        _gap(image, stream, entry.start_offset, entry.end_offset, "in a lost WAL store")
+        for stream in (image.streams if lost else ())
+        for entry in stream.entries
+        if stream.kind == "data" and entry.object_id in lost
+    ]
+    intact = [
+        _gap(
+            image,
+            trim.stream,
+            max(entry.start_offset, trim.stream.start_offset),
+            min(entry.end_offset, trim.start_offset),
+            "intact, with transactions whose end is lost",
+        )
+        for trim in trims(image, lost)
+        for entry in trim.intact
+        if trim.stream.kind == "data"
+    ]
+    return gaps, _joined(intact)
+
+
+def _written_by(image: MetadataImage, writer: BrokerIncarnation) -> list[StreamId]:
+    """Return the streams that this broker has opened, or may have opened since the backup."""
+    led = map(image.topics.partition, image.topics.led_by(writer))
+    may_open = [item.data_stream_id for item in led if item is not None]
+    return sorted({*image.streams.opened_by(writer), *may_open})
 
 
 def without_missing_kept(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.base.clock import WallClock
+from penstock.base.errors import StreamError
 from penstock.base.ids import (
     NodeEpoch,
     NodeId,
@@ -21,10 +22,12 @@ from penstock.controller.backup.layout import LogObject, LogTail
 from penstock.controller.backup.log import BackupLog
 from penstock.controller.backup.snapshots import SnapshotStore, copy_image
 from penstock.controller.disaster_recovery.plan import (
+    END_UNKNOWN,
     Gap,
     Rebuilt,
     WalkedSlot,
     WalkedWal,
+    gaps_of_lost_stores,
     missing_objects,
     next_base,
     orphans_of,
@@ -34,12 +37,13 @@ from penstock.controller.disaster_recovery.plan import (
     without_missing_kept,
 )
 from penstock.controller.disaster_recovery.report import Report, WalFound
+from penstock.controller.managers.lost_ranges import objects_in
 from penstock.controller.metadata.codec import decode_record
 from penstock.controller.metadata.image import MetadataImage
-from penstock.controller.metadata.records import MetadataOffset, Record
+from penstock.controller.metadata.records import MetadataOffset, Record, WalStoreLost
 from penstock.controller.metadata.wal_losses import accepted_losses
 from penstock.controller.raft.messages import Base, Members
-from penstock.objectstore.errors import PreconditionFailed
+from penstock.objectstore.errors import ObjectStoreError, PreconditionFailed
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.config import StreamConfig
 from penstock.stream.format.keys import (
@@ -139,12 +143,15 @@ class Recovery:
         voters: Sequence[int] = (),
         progress: Progress = lambda _, __: None,
         wal_store: ConfiguredWalStore | None = None,
+        abandon_wal_store: bool = False,
     ) -> None:
         """Prepare a recovery.
 
         `voters` are the ids of the controllers that will run; empty: those in the backup.
-        wal_store: required if the metadata list one.
+        wal_store: required if the metadata list one. abandon_wal_store: recover without the WAL
+        store, which is lost.
         """
+        self._abandon_wal_store = abandon_wal_store
         self._wal_stores = WalStores(store, wal_store)
         self._store = store = self._wal_stores.store
         self._cluster_id = cluster_id
@@ -294,6 +301,13 @@ class Recovery:
     ) -> tuple[Report, Rebuilt, list[Record]]:
         image = found.image
         wal_stores = image.wal_store_identities()
+        lost = {store.store_id for store in image.nodes.lost_wal_stores()}
+        newly_lost: list[Record] = []
+        if self._abandon_wal_store:
+            await self._check_lost(wal_stores)
+            newly_lost = [WalStoreLost(store.store_id) for store in wal_stores]
+            lost |= {store.store_id for store in wal_stores}
+            wal_stores = []
         await self._check_wal_stores(wal_stores)
         listed = await self._list(wal_stores)
         # Slots missing from the LIST are given up, so the LIST must be from the right store.
@@ -302,13 +316,17 @@ class Recovery:
             image,
             wals_to_walk(image, listed.wals),
             listed.wals,
+            lost,
             fence=fence,
             fence_vanished=accept_loss,
         )
         orphans = orphans_of(image, listed.data_ids)
         rebuilt = rebuild(image, wals, orphans=orphans, now_ms=self._now_ms())
-        missing = missing_objects(image, listed.data_ids, listed.wal_keys)
+        missing = missing_objects(
+            image, listed.data_ids, listed.wal_keys, without=objects_in(image, lost)
+        )
         trims, given_up = without_missing(image, missing)
+        lost_gaps, lost_intact = gaps_of_lost_stores(image, lost)
         kept = without_missing_kept(image, listed.data_ids, listed.wal_keys)
         newest_ms = max(found.newest_ms, listed.newest_ms)
         known = found.base.members.voters or (0,)
@@ -325,26 +343,44 @@ class Recovery:
             range_count=rebuilt.range_count,
             record_count=rebuilt.record_count,
             size_bytes=rebuilt.size_bytes,
-            gaps=missing + rebuilt.gaps,
-            given_up=given_up,
+            gaps=missing + rebuilt.gaps + lost_gaps,
+            given_up=given_up + lost_intact,
+            lost_wal_stores=sorted(lost),
             orphan_count=len(orphans),
             history_ended=found.tail.fence is not None,
             already_recovered=found.already_recovered,
         )
-        return report, rebuilt, [*kept, *trims]
+        return report, rebuilt, [*kept, *trims, *newly_lost]
+
+    async def _check_lost(self, wal_stores: Sequence[WalStoreIdentity]) -> None:
+        """Refuse to abandon WAL stores if there is none, or one of them works. Raises
+        RecoveryRefused.
+        """
+        self._wal_stores.follow(wal_store.store_id for wal_store in wal_stores)
+        for wal_store in wal_stores:
+            try:
+                await check_identity(self._store, wal_store)
+            except (ObjectStoreError, StreamError):
+                continue
+            raise RecoveryRefused(
+                f"WAL store {wal_store.store_id} is not lost, its identity can be read: recover"
+                " with it"
+            )
+        self._wal_stores.follow(())
 
     async def _check_wal_stores(self, wal_stores: Sequence[WalStoreIdentity]) -> None:
         """Check that the WAL stores of the cluster are reachable and correct: slots missing from
         another store would not prove a loss. Raises RecoveryRefused, WalStoreWrong.
         """
+        self._wal_stores.follow(wal_store.store_id for wal_store in wal_stores)
         for wal_store in wal_stores:
             if self._wal_stores.configured is None:
                 raise RecoveryRefused(
                     f"the newest records of cluster {self._cluster_id!r} are in its WAL store"
                     f" {wal_store.store_id} with UUID {wal_store.uuid}, which is not configured:"
-                    " specify it with --wal-store"
+                    " specify it with --wal-store; if it is lost, --dry-run --abandon-wal-store"
+                    " shows what this costs"
                 )
-            self._wal_stores.follow([wal_store.store_id])
             await check_identity(self._store, wal_store)
 
     async def _list(self, wal_stores: Sequence[WalStoreIdentity]) -> _Listed:
@@ -374,6 +410,7 @@ class Recovery:
         image: MetadataImage,
         wals: Collection[tuple[BrokerIncarnation, WalSequence]],
         listed: Mapping[BrokerIncarnation, WalStoreId],
+        lost: Collection[WalStoreId],
         *,
         fence: bool,
         fence_vanished: bool,
@@ -390,6 +427,8 @@ class Recovery:
                 if image.nodes.wal(writer) is None:
                     wal_store = by_id.get(listed.get(writer, IN_STORE))
                 store_id = IN_STORE if wal_store is None else wal_store.store_id
+                if store_id in lost:
+                    return WalkedWal(writer, start, start, (), (), store_id)
                 walker = WalWalker(
                     self._store,
                     writer,
@@ -427,6 +466,8 @@ def _place(gap: Gap) -> str:
     if gap.stream_id < 0:
         return gap.what
     name = f"{gap.topic}-{gap.partition}" if gap.topic else f"stream {gap.stream_id}"
+    if gap.end_offset == END_UNKNOWN:
+        return f"{name} from offset {gap.start_offset} on, {gap.what}"
     return f"{name} offsets [{gap.start_offset}, {gap.end_offset}), {gap.what}"
 
 

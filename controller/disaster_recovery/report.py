@@ -50,5 +50,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     orphan_count: int = 0
     history_ended: bool = False
     """True if an earlier recovery has begun."""
+    lost_wal_stores: list[int] = []
+    """WAL stores that were, or are to be, abandoned."""
     already_recovered: bool = False
     new_offset: int | None = None

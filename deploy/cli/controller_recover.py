@@ -40,6 +40,16 @@ WalStore = Annotated[
         show_default=False,
     ),
 ]
+AbandonWalStore = Annotated[
+    bool,
+    typer.Option(
+        "--abandon-wal-store",
+        help=(
+            "Recover without the WAL store, which is permanently lost. Needs --accept-loss if"
+            " records are lost with it."
+        ),
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Print the changes without writing anything."),
@@ -74,6 +84,7 @@ def recover(
     *,
     store: From,
     wal_store: WalStore = "",
+    abandon_wal_store: AbandonWalStore = False,
     cluster_id: ClusterId = "",
     dry_run: DryRun = False,
     force: Force = False,
@@ -105,6 +116,7 @@ def recover(
                 wal_store,
                 cluster_id,
                 ids,
+                abandon_wal_store=abandon_wal_store,
                 dry_run=dry_run,
                 force=force,
                 accept_loss=accept_loss,
@@ -131,6 +143,7 @@ async def _recover(
     cluster_id: str,
     voters: tuple[int, ...],
     *,
+    abandon_wal_store: bool,
     dry_run: bool,
     force: bool,
     accept_loss: bool,
@@ -171,6 +184,7 @@ async def _recover(
             voters=voters,
             progress=progress,
             wal_store=wal_store,
+            abandon_wal_store=abandon_wal_store,
         )
         return await (
             recovery.look() if dry_run else recovery.run(force=force, accept_loss=accept_loss)
@@ -198,6 +212,8 @@ def _print_report(report: "Report", store: str, wal_store: str) -> None:
     _print_wals(report)
     if report.orphan_count:
         say(f"orphaned objects: {report.orphan_count:,}; they will be deleted")
+    for store_id in report.lost_wal_stores:
+        say(f"WAL store {store_id} is abandoned: no process uses it again")
     if report.gaps:
         _print_gaps("MISSING", report.gaps)
     if report.given_up:
@@ -228,11 +244,18 @@ def _print_wals(report: "Report") -> None:
 
 
 def _print_gaps(title: str, gaps: "Sequence[Gap]") -> None:
+    from penstock.controller.disaster_recovery.plan import END_UNKNOWN
     from penstock.deploy.output import print_table
 
     columns = ["topic", "partition", "from offset", "to offset", "what"]
     rows = [
-        (gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what)
+        (
+            gap.topic or "?",
+            gap.partition,
+            gap.start_offset,
+            "unknown" if gap.end_offset == END_UNKNOWN else gap.end_offset,
+            gap.what,
+        )
         for gap in gaps
     ]
     print_table(title, columns, rows)

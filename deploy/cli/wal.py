@@ -1,5 +1,5 @@
-"""Run `penstock wal repair`: show lost or damaged WAL slots and the lost records, and accept their
-loss.
+"""Run `penstock wal`: show lost or damaged WAL slots, or what the loss of a WAL store costs, and
+accept the loss.
 """
 
 import os
@@ -12,6 +12,7 @@ from penstock.deploy.cli.options import Controller, Output, StateFile, WalStore
 from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
+    from penstock.deploy.admin.lost_wal_store import Abandonment
     from penstock.deploy.doctor.wal_survey import WalSurvey
 
 app = typer.Typer(no_args_is_help=True, help="Inspect and repair the WALs of brokers.")
@@ -32,6 +33,10 @@ AcceptLoss = Annotated[
         "--accept-loss",
         help="Accept the loss of the listed records, so that the partitions continue without them.",
     ),
+]
+StoreId = Annotated[
+    int | None,
+    typer.Option("--id", help="Id of the WAL store; default: the only one.", show_default=False),
 ]
 Wait = Annotated[
     float,
@@ -195,3 +200,83 @@ def _print_surveys(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -
 
 def _up_to(end_offset: int | None) -> str:
     return "unknown: perhaps none is lost" if end_offset is None else f"{end_offset - 1:,}"
+
+
+@app.command("abandon")
+def abandon(
+    *,
+    controller: Controller = None,
+    state_file: StateFile = None,
+    store_id: StoreId = None,
+    accept_loss: AcceptLoss = False,
+    wait: Wait = 90.0,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what the permanent loss of the WAL store costs, and continue without it. Changes nothing
+    by default.
+
+    If the WAL store can return, wait for it: nothing is lost then. With --accept-loss, the
+    partitions of dead brokers continue without the listed records, and no process uses this WAL
+    store again, even if it returns. This cannot be undone.
+
+    For example: penstock wal abandon
+    """
+    import asyncio
+
+    from penstock.controller.api.errors import ControllerError
+    from penstock.deploy.admin.lost_wal_store import abandon_wal_store
+    from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.node.logs import to_stderr
+    from penstock.deploy.output import print_document
+
+    to_stderr("warning")
+    address = find_controller(controller, state_file, os.environ)
+    try:
+        found = asyncio.run(abandon_wal_store(address, store_id, accept=accept_loss, wait_s=wait))
+    except (ControllerError, TimeoutError) as error:
+        raise ExpectedError(str(error) or "the controllers did not respond in time") from error
+    if output is not Format.TABLE:
+        print_document(output, found)
+    else:
+        _print_abandonment(found, accepted=accept_loss)
+
+
+def _print_abandonment(found: "Abandonment", *, accepted: bool) -> None:
+    from penstock.deploy.output import print_table
+
+    say(f"WAL store {found.store_id} at {found.url}, UUID {found.uuid}")
+    columns = ["partition", "from offset", "to offset", "what"]
+    for title, gaps in (
+        ("Records that are lost with it", found.lost),
+        ("Intact records that are removed", found.removed),
+    ):
+        rows = [
+            (
+                f"{gap.topic or '?'}-{gap.partition}",
+                gap.start_offset,
+                _up_to(gap.end_offset if gap.end_offset >= 0 else None),
+                gap.what,
+            )
+            for gap in gaps
+        ]
+        if rows:
+            print_table(title, columns, rows)
+    if not found.lost:
+        say("no partition loses records")
+    if found.done:
+        say("the WAL store is abandoned, and no partition refers to it any more")
+    elif found.abandoned:
+        say(
+            "the WAL store is abandoned; the controller is still ending the WALs in it, and"
+            " replacing the lost records"
+        )
+    elif found.brokers:
+        say(
+            f"the WALs of live brokers {', '.join(map(str, found.brokers))} are in it: they leave"
+            " it once it fails for wal.fallback.after.ms; if that is 0, stop them first"
+        )
+    elif not accepted:
+        say(
+            "nothing was changed. If the WAL store is permanently lost, run this again with"
+            " --accept-loss"
+        )

@@ -65,8 +65,8 @@ class WalSurvey(msgspec.Struct, frozen=True):
 
 
 async def survey_wals(stores: WalStores, image: MetadataImage) -> list[WalSurvey]:
-    """Return the running WALs with lost or damaged slots. Raises ObjectStoreError,
-    NotContiguous.
+    """Return the running WALs with lost or damaged slots, without those in abandoned WAL stores.
+    Raises ObjectStoreError, NotContiguous.
 
     Invariants: only reads, with the rules of recovery (`stream.recovery.recoverer`,
     `stream.recovery.salvage`), so the result is the same. A slot that is committed in the meantime
@@ -79,7 +79,10 @@ async def survey_wals(stores: WalStores, image: MetadataImage) -> list[WalSurvey
         async with turns:
             return await _survey(stores.store, image, wal)
 
-    wals = sorted(image.nodes.running_wals(), key=lambda wal: wal.writer)
+    usable = (
+        wal for wal in image.nodes.running_wals() if not image.nodes.is_wal_store_lost(wal.store_id)
+    )
+    wals = sorted(usable, key=lambda wal: wal.writer)
     return [
         found for found in await asyncio.gather(*(one(wal) for wal in wals)) if found is not None
     ]

@@ -10,10 +10,12 @@ from confluent_kafka import TopicPartition
 
 from penstock.base.clock import wall_ms
 from penstock.base.ids import WalSequence, WalStoreId
-from penstock.controller.api.errors import RecoveryRefused
+from penstock.controller.api.errors import RecoveryRefused, RequestRefused
 from penstock.controller.api.messages import FeatureUpdate, UpdateFeatures
+from penstock.controller.disaster_recovery.plan import END_UNKNOWN
 from penstock.controller.disaster_recovery.recovery import Recovery
 from penstock.controller.metadata.features import WAL_STORE_VERSION
+from penstock.deploy.admin.lost_wal_store import abandon_wal_store
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.faults import FaultyStore
@@ -119,6 +121,15 @@ async def test_the_metadata_are_rebuilt_with_the_wal_store_only(tmp_path: Path) 
     with pytest.raises(WalStoreWrong, match="has no identity object"):
         await Recovery(main, cluster_id, now_ms=wall_ms, wal_store=empty).run(force=True)
     assert await keys_below(wals, "wals/") == before
+    lost = Recovery(main, cluster_id, now_ms=wall_ms, wal_store=empty, abandon_wal_store=True)
+    found = await lost.look()
+    assert [(gap.topic, gap.end_offset) for gap in found.gaps] == [(TOPIC, END_UNKNOWN)]
+    assert found.lost_wal_stores == [1]
+    with pytest.raises(RecoveryRefused, match=r"t-0 from offset \d+ on, data stream"):
+        await lost.run(force=True)
+    works = Recovery(main, cluster_id, now_ms=wall_ms, wal_store=ours, abandon_wal_store=True)
+    with pytest.raises(RecoveryRefused, match="is not lost"):
+        await works.run(force=True, accept_loss=True)
     report = await Recovery(main, cluster_id, now_ms=wall_ms, wal_store=ours).run(force=True)
     assert (report.gaps, report.record_count >= len(VALUES)) == ([], True)
 
@@ -213,3 +224,40 @@ async def test_brokers_do_without_the_wal_store(tmp_path: Path) -> None:
         await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
         found = await asyncio.to_thread(read, cluster.bootstrap, 4 * len(VALUES))
         assert found == 4 * VALUES
+
+
+async def test_a_cluster_continues_after_its_wal_store_was_abandoned(tmp_path: Path) -> None:
+    """The records of a dead broker are lost, and nodes need no WAL store any more."""
+    wals = FaultyStore(MemoryStore(), Random(1))
+    async with Cluster(
+        tmp_path,
+        brokers=2,
+        wal_store=ConfiguredWalStore(wals, "memory:"),
+        stream_config=StreamConfig(wal_linger_ms=0, wal_fallback_after_ms=500),
+        controller_settings={"session_timeout_ms": 1_500},
+    ) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
+        leader = await cluster.until_served(TOPIC)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        address = f"127.0.0.1:{cluster.controller.port}"
+        with pytest.raises(RequestRefused, match="is not lost"):
+            await abandon_wal_store(address, None, accept=True, wait_s=30)
+        wals.down = True
+        await cluster.kill_broker(leader.node_id)
+        async with asyncio.timeout(30):
+            found = await abandon_wal_store(address, None, accept=False, wait_s=30)
+            while found.brokers:
+                await asyncio.sleep(0.2)
+                found = await abandon_wal_store(address, None, accept=False, wait_s=30)
+        assert (found.abandoned, found.dead_brokers) == (False, [leader.node_id])
+        assert [(gap.topic, gap.start_offset) for gap in found.lost] == [(TOPIC, 0)]
+        done = await abandon_wal_store(address, None, accept=True, wait_s=30)
+        assert (done.abandoned, done.done, done.lost) == (True, True, found.lost)
+        await cluster.until_served(TOPIC)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        assert await asyncio.to_thread(read, cluster.bootstrap, len(VALUES)) == VALUES
+        cluster.wal_store = None
+        await cluster.stop_controller()
+        await cluster.start_controller()
+        await cluster.start_broker(leader.node_id)
+        assert places(cluster) == {0}

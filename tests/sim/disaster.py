@@ -50,7 +50,7 @@ def lose_disks(world: "World") -> None:
             world.later(awake_s, controller.process.resume, world.loop)
 
 
-def recover(world: "World") -> None:
+def recover(world: "World", *, abandon_wal_store: bool = False) -> None:
     """Rebuild the cluster in a process of its own, and start controllers of the new history."""
     process = Process(f"recovery@{world.loop.time():.3f}")
     process.network = world.network
@@ -65,12 +65,13 @@ def recover(world: "World") -> None:
         now_ms=world.now_ms,
         voters=tuple(world.disks),
         wal_store=None if wal_store is None else ConfiguredWalStore(wal_store, "memory:"),
+        abandon_wal_store=abandon_wal_store,
     )
 
     async def run() -> None:
         for _ in range(_TRIES_MAX):
             try:
-                report = await recovery.run(force=True)
+                report = await recovery.run(force=True, accept_loss=abandon_wal_store)
             except RecoveryRefused as error:
                 if "data is missing" in str(error):
                     world.fail(f"the recovery finds data missing: {error}")
