@@ -239,6 +239,7 @@ async def test_a_cluster_continues_after_its_wal_store_was_abandoned(tmp_path: P
         await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
         leader = await cluster.until_served(TOPIC)
         await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        assert cluster.controller is not None
         address = f"127.0.0.1:{cluster.controller.port}"
         with pytest.raises(RequestRefused, match="is not lost"):
             await abandon_wal_store(address, None, accept=True, wait_s=30)

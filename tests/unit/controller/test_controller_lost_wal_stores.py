@@ -35,7 +35,7 @@ from penstock.controller.metadata.features import (
 )
 from penstock.controller.metadata.records import WalStoreLost, WalStoreRecord
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.format.decoder import parse_tail
+from penstock.stream.format.decoder import NeedMore, parse_tail
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole, WalStoreIdentity
 from penstock.stream.wal.wal_store import (
@@ -285,6 +285,7 @@ async def test_lost_ranges_are_replaced_by_empty_batches(cluster: LostStore) -> 
     (info,) = [info async for info in store.list("")]
     content = await store.get(info.key)
     index = parse_tail(content, len(content), info.key)
+    assert not isinstance(index, NeedMore)
     found = [(item.stream_id, item.start_offset, item.end_offset) for item in index.ranges]
     assert found == [(data, 10, 15)]
     assert index.ranges[0].record_count == 0
