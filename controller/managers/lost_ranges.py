@@ -1,10 +1,7 @@
-"""Remove ranges in lost WAL stores from the log index: ranges that a recovery or a planned move
-committed in place and that no leader has rewritten since. See docs/design/lost-wal-stores.md.
-
-A missing offset always means damage, so empty batches replace lost records. Two kinds of streams
-are trimmed instead: the txn stream, together with the data below its last lost event, because data
-of unknown aborted transactions would be read as committed, and the meta stream, of which only the
-newest checkpoint counts.
+"""Remove ranges in lost WAL stores from the log index. Empty batches replace data, because a missing
+offset always means damage. The txn stream is trimmed with the data below its last lost event, whose
+transactions are unknown, and the meta stream up to its last lost checkpoint. See
+docs/design/lost-wal-stores.md.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
