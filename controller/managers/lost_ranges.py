@@ -1,6 +1,6 @@
-"""Remove ranges in lost WAL stores from the log index. Empty batches replace data, because a missing
-offset always means damage. The txn stream is trimmed with the data below its last lost event, whose
-transactions are unknown, and the meta stream up to its last lost checkpoint. See
+"""Remove ranges in lost WAL stores from the log index. Empty batches replace data, because a
+missing offset always means damage. The txn stream is trimmed with the data below its last lost
+event, whose transactions are unknown, and the meta stream up to its last lost checkpoint. See
 docs/design/lost-wal-stores.md.
 """
 
