@@ -51,10 +51,10 @@ from penstock.stream.read.stream_reader import StreamReader
 from penstock.stream.stream import StreamHandle, refusal, restore_next_offsets
 from penstock.stream.upload.closing import Closer, ClosingTimes
 from penstock.stream.upload.commits import CommitSequencer
+from penstock.stream.upload.move_commit import commit_move
 from penstock.stream.upload.uploader import UploadCounts, Uploader
 from penstock.stream.wal.append import AppendDone, MovedSlot, WalAppend, notify
 from penstock.stream.wal.held import HeldSlots
-from penstock.stream.wal.move_commit import commit_move
 from penstock.stream.wal.sender import Sender
 from penstock.stream.wal.slots import SlotRange, SlotTable
 from penstock.stream.wal.store_check import StoreCheck
