@@ -12,7 +12,7 @@ from penstock.deploy.cli.options import Controller, Output, StateFile, WalStore
 from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from penstock.deploy.admin.lost_wal_store import Abandonment
+    from penstock.deploy.doctor.lost_wal_store import Abandonment
     from penstock.deploy.doctor.wal_survey import WalSurvey
 
 app = typer.Typer(no_args_is_help=True, help="Inspect and repair the WALs of brokers.")
@@ -224,8 +224,8 @@ def abandon(
     import asyncio
 
     from penstock.controller.api.errors import ControllerError
-    from penstock.deploy.admin.lost_wal_store import abandon_wal_store
     from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.doctor.lost_wal_store import abandon_wal_store
     from penstock.deploy.node.logs import to_stderr
     from penstock.deploy.output import print_document
 

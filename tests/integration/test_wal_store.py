@@ -15,7 +15,7 @@ from penstock.controller.api.messages import FeatureUpdate, UpdateFeatures
 from penstock.controller.disaster_recovery.plan import END_UNKNOWN
 from penstock.controller.disaster_recovery.recovery import Recovery
 from penstock.controller.metadata.features import WAL_STORE_VERSION
-from penstock.deploy.admin.lost_wal_store import abandon_wal_store
+from penstock.deploy.doctor.lost_wal_store import abandon_wal_store
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.faults import FaultyStore
