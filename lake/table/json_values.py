@@ -9,12 +9,12 @@ import datetime as dt
 import types
 from decimal import Decimal
 from typing import Annotated, Any, Final, NotRequired, TypedDict, cast
-from urllib.parse import unquote
 
 import msgspec
 
 from penstock.lake.arrow.pyarrow_untyped import DataType, pa
 from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.json_references import JsonSchemas
 from penstock.lake.table.writers import FindSchema, SchemaSource, Writers
 from penstock.protocol.registry.model import StoredSchema
 
@@ -56,6 +56,15 @@ _SCALARS: Final[dict[tuple[str, str], tuple[Any, Any]]] = {
 }
 
 
+_TYPE_NAMES: Final[tuple[tuple[Any, str], ...]] = (
+    (type(None), "null"),
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "number"),
+    (str, "string"),
+    (list, "array"),
+    (dict, "object"),
+)
 _DEPTH_MAX: Final = 32
 _TYPES_MAX: Final = 20_000
 _Json = dict[str, Any]
@@ -70,7 +79,7 @@ class JsonDecoder:
         if isinstance(columns, StoredSchema):
             references = {name: _document(text) for name, text in columns.references}
         root = _document(columns.text if isinstance(columns, StoredSchema) else columns)
-        kind, self.struct = _Types(references).root(root)
+        kind, self.struct = _Types(root, references).root()
         self._decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(
             kind, dec_hook=_from_text
         )
@@ -92,19 +101,37 @@ def _document(text: bytes | str) -> _Json:
 
 def _is_null(schema: Any) -> bool:  # noqa: ANN401 - JSON
     """Return whether only null is valid. Confluent's serializers add a title."""
-    return isinstance(schema, dict) and cast("_Json", schema).get("type") == "null"
+    if not isinstance(schema, dict):
+        return False
+    found = cast("_Json", schema)
+    return (found.get("type") or _types_of_constants(found)) in ("null", ["null"])
+
+
+def _types_of_constants(schema: _Json) -> list[str]:
+    """Return the types of the values in `enum` or `const`, of a schema without a type."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(values, list):
+        return []
+    listed: list[Any] = values
+    found = {_type_name(value) for value in listed}
+    return sorted(found - {"integer"} if {"integer", "number"} <= found else found)
+
+
+def _type_name(value: Any) -> str:  # noqa: ANN401 - JSON
+    return next(name for kinds, name in _TYPE_NAMES if isinstance(value, kinds))
 
 
 class _Types:
     """Converts a schema. `references`: other documents, by the names that `$ref` gives them."""
 
-    def __init__(self, references: dict[str, _Json]) -> None:
-        self._references = references
+    def __init__(self, root: _Json, references: dict[str, _Json]) -> None:
+        self._root = root
+        self._schemas = JsonSchemas(root, references)
         self._types_left = _TYPES_MAX
 
-    def root(self, document: _Json) -> tuple[Any, DataType]:
+    def root(self) -> tuple[Any, DataType]:
         """Return the type of msgspec and of Arrow. Raise InvalidSchema."""
-        schema, document = self._target(document, document, "$")
+        schema, document = self._schemas.target(self._root, "", "$")
         if schema.get("type") != "object":
             raise InvalidSchema(
                 "the schema must be a JSON Schema with type 'object' at the top: its properties"
@@ -112,9 +139,7 @@ class _Types:
             )
         return self._object(schema, document, "$", 0)
 
-    def _object(
-        self, schema: _Json, document: _Json, path: str, depth: int
-    ) -> tuple[Any, DataType]:
+    def _object(self, schema: _Json, document: str, path: str, depth: int) -> tuple[Any, DataType]:
         properties = schema.get("properties")
         if not isinstance(properties, dict):
             raise InvalidSchema(
@@ -133,7 +158,7 @@ class _Types:
     def _type(
         self,
         parsed: Any,  # noqa: ANN401 - JSON
-        document: _Json,
+        document: str,
         path: str,
         depth: int,
     ) -> tuple[Any, DataType]:
@@ -145,11 +170,11 @@ class _Types:
             )
         if not isinstance(parsed, dict):
             raise InvalidSchema(f"{path}: must be an object with a 'type'")
-        schema, document = self._target(cast("_Json", parsed), document, path)
+        schema, document = self._schemas.target(cast("_Json", parsed), document, path)
         for keyword in ("oneOf", "anyOf"):
             if "type" not in schema and isinstance(schema.get(keyword), list):
                 return self._nullable(schema[keyword], document, path, depth)
-        names = schema.get("type")
+        names = schema.get("type") or _types_of_constants(schema)
         listed = cast("list[str]", names) if isinstance(names, list) else [cast("str", names)]
         solid = [name for name in listed if name != "null"]
         if len(solid) != 1:
@@ -160,7 +185,7 @@ class _Types:
         return (kind | None if len(listed) > 1 else kind), column
 
     def _nullable(
-        self, choices: list[Any], document: _Json, path: str, depth: int
+        self, choices: list[Any], document: str, path: str, depth: int
     ) -> tuple[Any, DataType]:
         solid = [choice for choice in choices if not _is_null(choice)]
         if len(solid) != 1:
@@ -170,27 +195,8 @@ class _Types:
         kind, column = self._type(solid[0], document, path, depth + 1)
         return (kind | None if len(choices) > 1 else kind), column
 
-    def _target(self, schema: _Json, document: _Json, path: str) -> tuple[_Json, _Json]:
-        """Return the schema that `$ref` names, and its document."""
-        for _ in range(_DEPTH_MAX):
-            reference = schema.get("$ref")
-            if not isinstance(reference, str):
-                return schema, document
-            name, _, pointer = reference.partition("#")
-            found: Any = self._references.get(name) if name else document
-            if found is None:
-                raise InvalidSchema(f"{path}: the schema refers to {name!r}, which is missing")
-            document = found
-            for part in filter(None, pointer.split("/")):
-                key = unquote(part).replace("~1", "/").replace("~0", "~")
-                found = cast("_Json", found).get(key) if isinstance(found, dict) else None
-            if not isinstance(found, dict):
-                raise InvalidSchema(f"{path}: the schema has no {reference!r}")
-            schema = cast("_Json", found)
-        raise InvalidSchema(f"{path}: references refer to each other")
-
     def _solid(
-        self, name: str, schema: _Json, document: _Json, path: str, depth: int
+        self, name: str, schema: _Json, document: str, path: str, depth: int
     ) -> tuple[Any, DataType]:
         if name == "object" and "properties" in schema:
             return self._object(schema, document, path, depth)

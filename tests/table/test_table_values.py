@@ -544,3 +544,108 @@ def test_schemas_that_do_not_map_to_columns_are_refused(
 ) -> None:
     with pytest.raises(InvalidSchema, match=reason):
         ValueDecoder(value_format)
+
+
+CONSTANTS: list[tuple[dict[str, Any], Any]] = [
+    ({"enum": ["a", "b"]}, pa.string()),
+    ({"enum": ["a", None]}, pa.string()),
+    ({"const": "a"}, pa.string()),
+    ({"enum": [1, -2]}, pa.int64()),
+    ({"enum": [1, 2.5]}, pa.float64()),
+    ({"enum": [True, False, None]}, pa.bool_()),
+    ({"type": "string", "enum": ["a"]}, pa.string()),
+    ({"oneOf": [{"type": "null"}, {"enum": ["a"]}]}, pa.string()),
+    ({"anyOf": [{"enum": [None]}, {"const": 1}]}, pa.int64()),
+    ({"enum": ["a", 1]}, None),
+    ({"enum": [None]}, None),
+    ({"enum": []}, None),
+    ({"enum": "a"}, None),
+    ({"const": {"a": 1}}, None),
+]
+
+
+@pytest.mark.parametrize(("schema", "column"), CONSTANTS, ids=str)
+def test_the_type_of_constants(schema: dict[str, Any], column: Any) -> None:
+    text = json.dumps({"type": "object", "properties": {"x": schema}}).encode()
+    if column is None:
+        with pytest.raises(InvalidSchema):
+            ValueDecoder(ValueFormat("json", text))
+    else:
+        assert ValueDecoder(ValueFormat("json", text)).schema.field("x").type == column
+
+
+TEXT = {"type": "string"}
+INTEGER = {"type": "integer"}
+REFERRING: list[tuple[dict[str, Any], str]] = [
+    ({"$ref": "#name"}, "x"),
+    ({"$ref": "https://h/schemas/name"}, "x"),
+    ({"$ref": "name"}, "x"),
+    ({"$ref": "/schemas/name"}, "x"),
+    ({"$ref": "name#"}, "x"),
+    ({"$ref": "person#/$defs/inner"}, "x"),
+    ({"$ref": "person#short"}, "x"),
+    ({"$ref": "person"}, "{'inner': 'x', 'same': 'x', 'outer': 1}"),
+    ({"$ref": "https://h/schemas/order#/$defs/inner"}, "1"),
+    ({"$ref": "#/$defs/person/$defs/inner"}, "x"),
+    ({"$ref": "#/anyOf/1"}, "x"),
+]
+
+
+@pytest.mark.parametrize(("reference", "shown"), REFERRING, ids=str)
+def test_references_by_id_and_by_anchor(reference: dict[str, Any], shown: str) -> None:
+    person = {
+        "$id": "person",
+        "type": "object",
+        "$defs": {"inner": {**TEXT, "$anchor": "short"}},
+        "properties": {
+            "inner": {"$ref": "#/$defs/inner"},
+            "same": {"$ref": "#short"},
+            "outer": {"$ref": "order#/$defs/inner"},
+        },
+    }
+    schema = {
+        "$id": "https://h/schemas/order",
+        "type": "object",
+        "anyOf": [{}, TEXT],
+        "$defs": {
+            "name": {"$id": "name", "$anchor": "ignored", **TEXT},
+            "anchored": {"$anchor": "name", **TEXT},
+            "person": person,
+            "inner": INTEGER,
+        },
+        "properties": {"x": reference, "id": INTEGER, "default": INTEGER},
+    }
+    value: Any = {"inner": "x", "same": "x", "outer": 1} if shown.startswith("{") else "x"
+    value = 1 if shown == "1" else value
+    found, errors = decoded(schema, {"x": value})
+    assert (errors, str(found)) == ([], shown)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"$ref": "https://h/other"}, "'https://h/other', which is missing"),
+        ({"$ref": "#nothing"}, "has no '#nothing'"),
+        ({"$ref": "#/$defs/list/1"}, "has no '#/"),
+        ({"$ref": "http://["}, "'http://\\[', which is missing"),
+        ({"$id": "a", "$ref": "#/$defs/loop"}, "refer to each other"),
+    ],
+)
+def test_references_that_lead_nowhere(schema: dict[str, Any], reason: str) -> None:
+    definitions = {"list": [TEXT], "loop": {"$ref": "#/$defs/loop"}}
+    with pytest.raises(InvalidSchema, match=reason):
+        decoded({"type": "object", "$defs": definitions, "properties": {"x": schema}}, {})
+
+
+def test_an_id_in_every_part_does_not_hide_the_definitions_of_the_document() -> None:
+    """The first generators of JSON Schemas wrote the path of each part as its id."""
+    part = {"id": "/properties/x", "$ref": "#/definitions/text"}
+    schema = {"type": "object", "definitions": {"text": TEXT}, "properties": {"x": part}}
+    assert decoded(schema, {"x": "y"}) == ("y", [])
+
+
+def decoded(schema: dict[str, Any], value: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """Return the column x of one value, and errors."""
+    decoder = ValueDecoder(ValueFormat("json", json.dumps(schema).encode()))
+    found = decoder.decode(pa.array([json.dumps(value).encode()], pa.binary()))
+    return (None if found.errors else found.columns["x"][0].as_py()), found.errors
