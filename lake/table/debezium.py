@@ -136,7 +136,7 @@ def _object(schema: Any) -> _Json:  # noqa: ANN401 - any JSON
 def _list(schemas: Any) -> list[Any]:  # noqa: ANN401 - any JSON
     if not isinstance(schemas, list):
         raise _invalid_after(schemas)
-    found: list[Any] = schemas
+    found: list[Any] = cast("Any", schemas)
     return found
 
 

@@ -79,7 +79,7 @@ def _part(schema: _Json, pointer: str, base: str) -> tuple[_Json, str] | None:
     for step in filter(None, pointer.split("/")):
         key = unquote(step).replace("~1", "/").replace("~0", "~")
         if isinstance(part, list) and key.isdecimal():
-            items: list[Any] = part
+            items: list[Any] = cast("Any", part)
             part = items[int(key)] if int(key) < len(items) else None
         else:
             part = cast("_Json", part).get(key) if isinstance(part, dict) else None
@@ -109,7 +109,7 @@ def _identified(document: _Json, base: str) -> Iterator[tuple[str, _Json]]:
     while waiting:
         part, base = waiting.pop()
         if isinstance(part, list):
-            items: list[Any] = part
+            items: list[Any] = cast("Any", part)
             waiting += ((item, base) for item in items)
         if not isinstance(part, dict):
             continue

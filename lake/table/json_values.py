@@ -112,7 +112,7 @@ def _types_of_constants(schema: _Json) -> list[str]:
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list):
         return []
-    listed: list[Any] = values
+    listed: list[Any] = cast("Any", values)
     found = {_type_name(value) for value in listed}
     return sorted(found - {"integer"} if {"integer", "number"} <= found else found)
 

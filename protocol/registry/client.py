@@ -10,7 +10,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from http.client import HTTPException, HTTPResponse
+from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,26 +19,32 @@ import msgspec
 from msgspec import Struct
 
 from penstock.base.tls_faults import reason_of
+from penstock.protocol.registry.bearer_tokens import BearerTokens
+from penstock.protocol.registry.http import (
+    REFUSED,
+    is_header_value,
+    is_passing,
+    is_passing_status,
+    opener,
+    read_response,
+    split_url,
+)
 from penstock.protocol.registry.model import (
     NotRegistered,
     RegistryError,
     RegistrySettingInvalid,
     RegistryUnavailable,
-    RegistryUrlInvalid,
     StoredSchema,
 )
 
 TIMEOUT_S: Final = 10.0
-RESPONSE_BYTES_MAX: Final = 1 << 20
 REFERENCES_MAX: Final = 64
-_CHUNK_BYTES: Final = 64 << 10
 _MESSAGE_BYTES_MAX: Final = 4 << 10
 _NOT_FOUND: Final = 404
 _NOT_REGISTERED: Final = frozenset({40401, 40402, 40403})
 """Error codes for an unknown subject, version and schema. Other 404s come from a wrong path."""
 
-_REFUSED: Final = frozenset({401, 403})
-_LATER: Final = frozenset({408, 425, 429})
+_UNAUTHORIZED: Final = 401
 _ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -63,16 +70,15 @@ class _SubjectVersion(Struct):
     version: int
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - urllib's
-        return None
+class _Unauthorized(RegistryError):
+    """The credentials are invalid, or a token has expired."""
 
 
 class SchemaRegistry:
     """A registry at `http://HOST:PORT` or `https://USER:PASSWORD@HOST/PATH`.
 
-    A response has at most RESPONSE_BYTES_MAX and takes at most `timeout_s`; a schema has at most
-    REFERENCES_MAX references in total.
+    A response has at most `http.RESPONSE_BYTES_MAX` and takes at most `timeout_s`; a schema has at
+    most REFERENCES_MAX references in total.
     """
 
     def __init__(
@@ -81,32 +87,34 @@ class SchemaRegistry:
         *,
         user_info: str = "",
         token: str = "",
+        tokens: BearerTokens | None = None,
+        headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         ca_setting: str = "SSL_CERT_FILE",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """user_info: `USER:PASSWORD`, if the URL contains none. token: a bearer token. tls: None
-        for the CAs of the operating system. ca_setting: the setting of the CA file, for errors.
+        """user_info: `USER:PASSWORD`, if the URL contains none. token: a bearer token. tokens: the
+        source of tokens that expire. headers: of each request. tls: None for the CAs of the
+        operating system. ca_setting: the setting of the CA file, for errors.
 
         Raises RegistrySettingInvalid.
         """
-        parts = _split(url)
-        if not (token.isascii() and token.isprintable()):
+        parts = split_url(url)
+        if not is_header_value(token):
             raise RegistrySettingInvalid("the bearer token contains characters that HTTP forbids")
         host = parts.netloc.rpartition("@")[2]
         self._base = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
-        self._headers = {"Accept": _ACCEPTED}
+        self._headers = {"Accept": _ACCEPTED, **(headers or {})}
+        self._tokens = tokens
         if parts.username:
             user_info = ":".join(map(urllib.parse.unquote, (parts.username, parts.password or "")))
         if user_info:
             encoded = base64.b64encode(user_info.encode()).decode()
             self._headers["Authorization"] = f"Basic {encoded}"
         elif token:
-            self._headers["Authorization"] = f"Bearer {token}"
+            self._headers |= _bearer(token)
         self._timeout_s, self._ca_setting = timeout_s, ca_setting
-        self._open = urllib.request.build_opener(
-            _NoRedirects, urllib.request.HTTPSHandler(context=tls)
-        ).open
+        self._open = opener(tls).open
 
     def by_id(self, number: int) -> StoredSchema:
         """Return a schema with its references. Raises RegistryError."""
@@ -149,17 +157,27 @@ class SchemaRegistry:
             found.setdefault(reference.name, requested[named])
 
     def _get(self, path: str, kind: Any) -> Any:  # noqa: ANN401 - of that type
-        request = urllib.request.Request(self._base + path, headers=self._headers)  # noqa: S310 - http or https, checked above
+        if self._tokens is None:
+            return self._response(path, kind, self._headers)
+        token = self._tokens.token()
+        try:
+            return self._response(path, kind, self._headers | _bearer(token))
+        except _Unauthorized:
+            self._tokens.drop(token)  # it may have been revoked
+        return self._response(path, kind, self._headers | _bearer(self._tokens.token()))
+
+    def _response(self, path: str, kind: Any, headers: dict[str, str]) -> Any:  # noqa: ANN401 - of that type
+        request = urllib.request.Request(self._base + path, headers=headers)  # noqa: S310 - http or https, checked above
         deadline = time.monotonic() + self._timeout_s
         try:
             with self._open(request, timeout=self._timeout_s) as response:
-                return msgspec.json.decode(_read(response, deadline), type=kind)
+                return msgspec.json.decode(read_response(response, deadline), type=kind)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._failure(error, path) from None
         except (OSError, HTTPException, ValueError, msgspec.MsgspecError) as error:
             reason = reason_of(str(error), self._base, ca_setting=self._ca_setting)
-            failure = RegistryUnavailable if _is_passing(error) else RegistryError
+            failure = RegistryUnavailable if is_passing(error) else RegistryError
             raise failure(f"the schema registry at {self._base} failed: {reason}") from None
 
     def _failure(self, error: urllib.error.HTTPError, path: str) -> RegistryError:
@@ -169,23 +187,16 @@ class SchemaRegistry:
             if _error_code(error) in _NOT_REGISTERED:
                 return NotRegistered(text)
             return RegistryError(f"{text}: its URL has no API of a schema registry")
-        if error.code in _REFUSED:
-            return RegistryError(f"{text}: it refuses the credentials, or their user this schema")
-        if error.code in _LATER or error.code >= 500:
+        if error.code in REFUSED:
+            kind = _Unauthorized if error.code == _UNAUTHORIZED else RegistryError
+            return kind(f"{text}: it refuses the credentials, or their user this schema")
+        if is_passing_status(error.code):
             return RegistryUnavailable(text)
         return RegistryError(text)
 
 
-def _split(url: str) -> urllib.parse.SplitResult:
-    """Raises RegistryUrlInvalid."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme in {"http", "https"} and parts.hostname and url.isprintable():
-            _ = parts.port
-            return parts
-    except ValueError:
-        pass
-    raise RegistryUrlInvalid("http://HOST:PORT or https://HOST")
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _version_path(subject: str, version: str) -> str:
@@ -198,25 +209,3 @@ def _error_code(error: urllib.error.HTTPError) -> int:
         return msgspec.json.decode(error.read(_MESSAGE_BYTES_MAX), type=_Failure).error_code
     except (OSError, HTTPException, ValueError, msgspec.MsgspecError):
         return 0
-
-
-def _is_passing(error: Exception) -> bool:
-    """Return whether a failed request may succeed later: not one with an invalid certificate or an
-    invalid response.
-    """
-    reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(reason, ssl.SSLError):
-        return False
-    return isinstance(error, OSError | HTTPException)
-
-
-def _read(response: HTTPResponse, deadline: float) -> bytes:
-    """Raises TimeoutError, and ValueError for a response that is too long."""
-    data = bytearray()
-    while chunk := response.read1(_CHUNK_BYTES):
-        data += chunk
-        if len(data) > RESPONSE_BYTES_MAX:
-            raise ValueError(f"the response is longer than {RESPONSE_BYTES_MAX} bytes")
-        if time.monotonic() > deadline:
-            raise TimeoutError("the response takes too long")
-    return bytes(data)

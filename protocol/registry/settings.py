@@ -12,8 +12,10 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.base.client_tls import client_tls
+from penstock.protocol.registry.bearer_tokens import BearerTokens
 from penstock.protocol.registry.client import SchemaRegistry
-from penstock.protocol.registry.model import RegistrySettingInvalid
+from penstock.protocol.registry.http import is_header_value, opener, split_url
+from penstock.protocol.registry.model import RegistrySettingInvalid, RegistryUrlInvalid
 
 URL_VARIABLE: Final = "PENSTOCK_SCHEMA_REGISTRY"
 CONFIG_VARIABLE: Final = "PENSTOCK_SCHEMA_REGISTRY_CONFIG"
@@ -23,6 +25,12 @@ _NAMES: Final = {
     "url": "url",
     "basic.auth.user.info": "user_info",
     "bearer.auth.token": "token",
+    "bearer.auth.issuer.endpoint.url": "token_url",
+    "bearer.auth.client.id": "client_id",
+    "bearer.auth.client.secret": "client_secret",
+    "bearer.auth.scope": "scope",
+    "bearer.auth.logical.cluster": "logical_cluster",
+    "bearer.auth.identity.pool.id": "identity_pool",
     "ssl.ca.location": "ca",
     "ssl.truststore.location": "ca",
     "ssl.certificate.location": "certificate",
@@ -34,12 +42,18 @@ _NAMES: Final = {
 }
 _ONLY: Final = {
     "basic.auth.credentials.source": ("USER_INFO", "URL"),
-    "bearer.auth.credentials.source": ("STATIC_TOKEN",),
+    "bearer.auth.credentials.source": ("STATIC_TOKEN", "OAUTHBEARER"),
     "ssl.truststore.type": ("PEM",),
     "ssl.keystore.type": ("PEM",),
 }
 """Properties whose other values are not supported."""
 
+_OAUTH: Final = "OAUTHBEARER"
+_OAUTH_NEEDS: Final = (
+    f"{_OAUTH} needs bearer.auth.issuer.endpoint.url, bearer.auth.client.id and"
+    " bearer.auth.client.secret"
+)
+_CA_SETTING: Final = "ssl.ca.location"
 _KAFKA: Final = "bootstrap.servers"
 """Is in files that are shared with Kafka clients, whose other properties, such as
 `ssl.truststore.location`, are those of brokers.
@@ -58,6 +72,14 @@ class RegistrySettings(Struct, frozen=True):
     url: str
     user_info: str = ""
     token: str = ""
+    token_url: str = ""
+    """The token endpoint, for a token of `client_id` and `client_secret`."""
+    client_id: str = ""
+    client_secret: str = ""
+    scope: str = ""
+    logical_cluster: str = ""
+    identity_pool: str = ""
+    """For headers of Confluent Cloud."""
     ca: str = ""
     certificate: str = ""
     key: str = ""
@@ -71,8 +93,10 @@ class RegistrySettings(Struct, frozen=True):
 
     def connect(self) -> SchemaRegistry:
         """Return a client, which has sent nothing yet. Raise RegistrySettingInvalid."""
-        if self.token and (self.user_info or "@" in self.url):
-            raise RegistrySettingInvalid("give a bearer token, or a user with a password")
+        if bool(self.token) + bool(self.token_url) + self._has_user > 1:
+            raise RegistrySettingInvalid(
+                "give a bearer token, a token endpoint, or a user with a password"
+            )
         try:
             tls = client_tls(self.ca)
             if self.certificate:
@@ -85,10 +109,44 @@ class RegistrySettings(Struct, frozen=True):
             self.url,
             user_info=self.user_info,
             token=self.token,
+            tokens=self._tokens(tls),
+            headers=self._headers(),
             tls=tls,
-            ca_setting="ssl.ca.location",
+            ca_setting=_CA_SETTING,
             timeout_s=self.timeout_ms / 1_000,
         )
+
+    @property
+    def _has_user(self) -> bool:
+        return bool(self.user_info) or "@" in self.url
+
+    def _tokens(self, tls: ssl.SSLContext) -> BearerTokens | None:
+        given = (self.token_url, self.client_id, self.client_secret)
+        if not any((*given, self.scope)):
+            return None
+        if not all(given):
+            raise RegistrySettingInvalid(_OAUTH_NEEDS)
+        try:
+            split_url(self.token_url)
+        except RegistryUrlInvalid as error:
+            raise RegistrySettingInvalid(f"bearer.auth.issuer.endpoint.url: {error}") from None
+        return BearerTokens(
+            *given,
+            self.scope,
+            open_request=opener(tls).open,
+            ca_setting=_CA_SETTING,
+            timeout_s=self.timeout_ms / 1_000,
+        )
+
+    def _headers(self) -> dict[str, str]:
+        given = {
+            "target-sr-cluster": self.logical_cluster,
+            "Confluent-Identity-Pool-Id": self.identity_pool,
+        }
+        for name, value in given.items():
+            if not is_header_value(value):
+                raise RegistrySettingInvalid(f"the value of the header {name} is not printable")
+        return {name: value for name, value in given.items() if value}
 
 
 def registry_settings(given: Mapping[str, str], url: str = "") -> RegistrySettings | None:
@@ -96,7 +154,7 @@ def registry_settings(given: Mapping[str, str], url: str = "") -> RegistrySettin
     in the properties. Raise RegistrySettingInvalid, which contains no values of secrets.
     """
     found: dict[str, str | int] = {}
-    is_shared = _KAFKA in given
+    is_shared, is_oauth = _KAFKA in given, False
     for full_name, value in given.items():
         if is_shared and not full_name.startswith(_OWN):
             continue
@@ -106,6 +164,7 @@ def registry_settings(given: Mapping[str, str], url: str = "") -> RegistrySettin
                 raise RegistrySettingInvalid(
                     f"{full_name}={value!r} is not supported: {' or '.join(_ONLY[name])}"
                 )
+            is_oauth |= value.strip().upper() == _OAUTH
             continue
         if name not in _NAMES:
             raise RegistrySettingInvalid(
@@ -118,6 +177,8 @@ def registry_settings(given: Mapping[str, str], url: str = "") -> RegistrySettin
         if found:
             raise RegistrySettingInvalid("the properties of a registry need schema.registry.url")
         return None
+    if is_oauth and "token_url" not in found:
+        raise RegistrySettingInvalid(_OAUTH_NEEDS)
     settings = RegistrySettings(**found)  # type: ignore[arg-type]
     settings.connect()
     return settings

@@ -32,6 +32,14 @@ class SchemaRegistryServer:
         """Cleared: requests wait."""
         encoded = base64.b64encode(user_info.encode()).decode()
         self.authorization = f"Basic {encoded}" if user_info else None
+        self.headers: dict[str, str] = {}
+        """The headers of the last request to the registry."""
+        self.token_status = 200
+        self.token_life_s = 3_600
+        self.token_body: bytes | None = None
+        self.accepts_tokens = True
+        self.tokens: list[str] = []
+        """Bodies of requests for tokens. The last token is valid: `token-N` for N requests."""
         self.url = ""
 
     def register(self, subject: str, schema: dict[str, Any]) -> int:
@@ -46,6 +54,19 @@ class SchemaRegistryServer:
         if number not in versions:
             versions.append(number)
         return number
+
+    def grant(self, login: str | None, body: str) -> tuple[int, bytes]:
+        """Respond to a request for a token, of the client `client` with the secret `hunter2`."""
+        self.tokens.append(body)
+        if login != f"Basic {base64.b64encode(b'client:hunter2').decode()}":
+            return 401, b'{"error": "invalid_client"}'
+        token = f"token-{len(self.tokens)}"
+        if self.accepts_tokens:
+            self.authorization = f"Bearer {token}"
+        if self.token_body is not None:
+            return 200, self.token_body
+        found = {"access_token": token, "expires_in": self.token_life_s, "token_type": "Bearer"}
+        return self.token_status, json.dumps(found).encode()
 
     def respond(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         parts = path.partition("?")[0].strip("/").split("/")
@@ -100,6 +121,10 @@ def serving(
             content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             registry.requests.append(f"{method} {self.path}")
             registry.hangs.wait()
+            if self.path == "/token":
+                self._send(*registry.grant(self.headers.get("Authorization"), content.decode()))
+                return
+            registry.headers = {name.lower(): value for name, value in self.headers.items()}
             status, found = 500, {"error_code": 50001, "message": "it fails"}
             if self.headers.get("Authorization") != registry.authorization:
                 status, found = 401, {"error_code": 40101, "message": "who are you?"}

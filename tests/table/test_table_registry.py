@@ -19,6 +19,7 @@ from penstock.lake.table.registry import decoder_of, with_newest
 from penstock.lake.table.values import ValueFormat
 from penstock.protocol.registry import by_id
 from penstock.protocol.registry.by_id import SchemasById
+from penstock.protocol.registry.client import SchemaRegistry
 from penstock.protocol.registry.model import (
     NotRegistered,
     RegistryError,
@@ -461,29 +462,116 @@ def test_client_certificates_and_private_authorities(tmp_path: Path) -> None:
         assert not isinstance(refused.value, RegistryUnavailable)
 
 
+OAUTH = {
+    "url": "http://h",
+    "bearer.auth.issuer.endpoint.url": "http://i/token",
+    "bearer.auth.client.id": "client",
+    "bearer.auth.client.secret": "hunter2",
+}
+
+
+def with_oauth(server: SchemaRegistryServer, **given: str) -> dict[str, str]:
+    named = {f"bearer.auth.{name.replace('_', '.')}": value for name, value in given.items()}
+    own = {"url": server.url, "bearer.auth.issuer.endpoint.url": f"{server.url}/token"}
+    return OAUTH | own | {"bearer.auth.credentials.source": "OAUTHBEARER"} | named
+
+
+def connected(given: dict[str, str]) -> SchemaRegistry:
+    settings = registry_settings(given)
+    assert settings is not None
+    assert "hunter" not in f"{settings!r} {settings}"
+    return settings.connect()
+
+
+def test_a_token_is_requested_once_and_again_when_it_expires(
+    server: SchemaRegistryServer,
+) -> None:
+    server.register("t-value", {"schema": '"string"'})
+    given = {"scope": "read schemas", "logical_cluster": "lsrc-1", "identity_pool_id": "pool-1"}
+    registry = connected(with_oauth(server, **given))
+    for _ in range(3):
+        assert registry.by_id(1).text == '"string"'
+    assert server.tokens == ["grant_type=client_credentials&scope=read+schemas"]
+    assert server.headers["target-sr-cluster"] == "lsrc-1"
+    assert server.headers["confluent-identity-pool-id"] == "pool-1"
+    server.token_life_s = 0
+    server.authorization = "Bearer revoked"
+    for _ in range(3):
+        assert registry.by_id(1).text == '"string"'
+    assert len(server.tokens) == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "secret", "kind", "reason"),
+    [
+        (503, "hunter2", RegistryUnavailable, "/token returned 503"),
+        (429, "hunter2", RegistryUnavailable, "/token returned 429"),
+        (400, "hunter2", RegistryError, "400: it refuses the client id"),
+        (200, "hunter3", RegistryError, "401: it refuses the client id"),
+        (302, "hunter2", RegistryError, "/token returned 302"),
+    ],
+)
+def test_tokens_that_are_refused(
+    server: SchemaRegistryServer, status: int, secret: str, kind: type[Exception], reason: str
+) -> None:
+    server.token_status = status
+    registry = connected(with_oauth(server, client_secret=secret))
+    with pytest.raises(kind, match=reason) as refused:
+        registry.by_id(1)
+    assert type(refused.value) is kind
+    assert "hunter" not in str(refused.value)
+    assert server.requests == ["POST /token"], "the registry must not get a request"
+
+
+def test_a_registry_that_refuses_new_tokens_is_asked_twice(server: SchemaRegistryServer) -> None:
+    registry = connected(with_oauth(server))
+    server.accepts_tokens = False
+    with pytest.raises(RegistryError, match="returned 401") as refused:
+        registry.by_id(1)
+    assert "token-" not in str(refused.value)
+    assert len(server.tokens) == 2
+
+
+@pytest.mark.parametrize(
+    "response", [b"", b"{}", b"[]", b'{"access_token": ""}', b'{"access_token": "a\\nb"}']
+)
+def test_responses_that_are_no_tokens(server: SchemaRegistryServer, response: bytes) -> None:
+    server.token_body = response
+    with pytest.raises(RegistryError, match="token") as refused:
+        connected(with_oauth(server)).by_id(1)
+    assert not isinstance(refused.value, RegistryUnavailable)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"url": "ftp://h"}, "http://HOST:PORT"),
         ({"url": "http://h:99999"}, "http://HOST:PORT"),
-        ({"url": "http://u:secret@h\n"}, "http://HOST:PORT"),
-        ({"url": "http://h", "bearer.auth.token": "secret\n"}, "characters that HTTP forbids"),
+        ({"url": "http://u:hunter2@h\n"}, "http://HOST:PORT"),
+        ({"url": "http://h", "bearer.auth.token": "hunter2\n"}, "characters that HTTP forbids"),
         (
-            {"url": "http://h", "bearer.auth.token": "secret", "basic.auth.user.info": "u:secret"},
-            "a bearer token, or a user",
+            {"url": "http://h", "bearer.auth.token": "hunter2", "basic.auth.user.info": "hunter2"},
+            "a bearer token, a token endpoint, or a user",
         ),
-        ({"url": "http://h", "basic.auth.user": "secret"}, "'basic.auth.user' is unknown"),
+        ({"url": "http://h", "basic.auth.user": "hunter2"}, "'basic.auth.user' is unknown"),
         ({"url": "http://h", "ssl.truststore.type": "JKS"}, "'JKS' is not supported: PEM"),
-        ({"url": "http://h", "bearer.auth.credentials.source": "OAUTHBEARER"}, "STATIC_TOKEN"),
+        ({"url": "http://h", "bearer.auth.credentials.source": "X"}, "STATIC_TOKEN or OAUTHBEARER"),
+        ({"url": "http://h", "bearer.auth.credentials.source": "OAUTHBEARER"}, "OAUTHBEARER needs"),
+        ({"url": "http://h", "bearer.auth.client.secret": "hunter2"}, "OAUTHBEARER needs"),
+        ({"url": "http://h", "bearer.auth.issuer.endpoint.url": "http://i"}, "OAUTHBEARER needs"),
+        (OAUTH | {"bearer.auth.issuer.endpoint.url": "file:/i"}, r"endpoint\.url: http://HOST"),
+        (OAUTH | {"bearer.auth.token": "hunter2"}, "a bearer token, a token endpoint, or a user"),
+        (OAUTH | {"basic.auth.user.info": "u:hunter2"}, "a token endpoint, or a user"),
+        (OAUTH | {"bearer.auth.logical.cluster": "a\nb"}, "header target-sr-cluster"),
         ({"url": "http://h", "ssl.ca.location": "/no/such.pem"}, r"PEM files /no/such\.pem"),
         ({"url": "http://h", "retry.ms": "x"}, "milliseconds"),
-        ({"basic.auth.user.info": "u:secret"}, r"need schema\.registry\.url"),
+        ({"basic.auth.user.info": "u:hunter2"}, r"need schema\.registry\.url"),
     ],
 )
 def test_settings_that_are_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(RegistrySettingInvalid, match=said) as refused:
         registry_settings(given)
-    assert "secret" not in str(refused.value)
+    assert "hunter" not in str(refused.value)
 
 
 def test_settings(tmp_path: Path) -> None:

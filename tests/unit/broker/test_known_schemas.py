@@ -19,7 +19,8 @@ from penstock.broker.schemas.messages import CheckSchema, RegisteredSchema
 from penstock.broker.schemas.process import CheckProcess
 from penstock.broker.schemas.rules import FieldRule
 from penstock.broker.security.tls import SecurityFileInvalid
-from penstock.protocol.registry.client import RESPONSE_BYTES_MAX, SchemaRegistry
+from penstock.protocol.registry.client import SchemaRegistry
+from penstock.protocol.registry.http import RESPONSE_BYTES_MAX
 from penstock.protocol.registry.model import NotRegistered, RegistryError, RegistryUrlInvalid
 from tests.support.certs import Authority
 from tests.support.schema_registry import SchemaRegistryServer, serving
