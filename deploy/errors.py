@@ -62,7 +62,7 @@ class Busy(ExpectedError):
     """Too many requests are pending; a later one may be served."""
 
 
-def print_error(error: Exception) -> None:
+def print_error(error: Exception | str) -> None:
     """Print an error on stderr. Escapes non-printable characters and indents all lines after the
     first, so that none of them looks like another message.
     """

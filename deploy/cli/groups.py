@@ -1,7 +1,7 @@
 """Run `penstock groups`: list, describe and delete groups, reset and delete their offsets."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock.deploy.admin.groups.views import GroupView, ListedGroup, MemberView, NewOffset
     from penstock.deploy.clients.brokers import Brokers
     from penstock.protocol.client.brokers import Partition
+
+MISSING_GROUPS: Final = "the groups that it coordinates are missing"
 
 app = typer.Typer(
     help="List, describe and delete consumer groups; reset and delete their offsets.",
@@ -63,21 +65,29 @@ def list_(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """List the groups of all types with their states.
+    """List the groups of all types with their states and lags.
+
+    Lag is the number of offsets between the committed offsets of a group and the ends of the logs;
+    `-` if a broker that must be queried does not respond, or the group has committed no offsets.
 
     For example: penstock groups list --type share --output json
     """
-    from penstock.deploy.admin.groups.admin import listed_groups
+    from penstock.deploy.admin.groups.admin import listed_groups, with_lags
+    from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
     from penstock.deploy.output import print_document, print_table
 
     with Brokers(bootstrap) as brokers:
-        found = listed_groups(brokers, states or (), types or ())
+        listing = with_lags(brokers, listed_groups(brokers, states or (), types or ()))
     if output is not Format.TABLE:
-        print_document(output, found)
-        return
-    rows = [(item.group, item.type, item.state, item.protocol or "-") for item in found]
-    print_table("", ("group", "type", "state", "protocol"), rows)
+        print_document(output, listing.groups)
+    else:
+        rows = [
+            (item.group, item.type, item.state, item.protocol or "-", _lag(item.lag))
+            for item in listing.groups
+        ]
+        print_table("", ("group", "type", "state", "protocol", "lag"), rows)
+    exit_if_incomplete(listing.problems, MISSING_GROUPS)
 
 
 @app.command("describe")
@@ -95,16 +105,19 @@ def describe(
     For example: penstock groups describe billing
     """
     from penstock.deploy.admin.groups.admin import described, found_groups
+    from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
     from penstock.deploy.output import print_document
 
     with Brokers(bootstrap) as brokers:
-        views = [described(brokers, group) for group in found_groups(brokers, names or ())]
+        listing = found_groups(brokers, names or ())
+        views = [described(brokers, group) for group in listing.groups]
     if output is not Format.TABLE:
         print_document(output, views)
-        return
-    for view in views:
-        _print_group(view)
+    else:
+        for view in views:
+            _print_group(view)
+    exit_if_incomplete(listing.problems, MISSING_GROUPS)
 
 
 @app.command("reset-offsets")
@@ -175,7 +188,7 @@ def delete(
 
     problems: dict[str, str | None] = {}
     with Brokers(bootstrap) as brokers:
-        found = found_groups(brokers, names)
+        found = found_groups(brokers, names).groups
         if not dry_run:
             confirm(f"delete {len(found)} groups with their offsets?", output, yes=yes)
         for item in found:
@@ -229,7 +242,7 @@ def delete_offsets(
     from penstock.deploy.output import print_document
 
     with Brokers(bootstrap) as brokers:
-        (found,) = found_groups(brokers, [group])
+        (found,) = found_groups(brokers, [group]).groups
         wanted = reset.parse_topics(brokers, topics)
         if not dry_run:
             confirm(f"delete {len(wanted):,} offsets of group {group}?", output, yes=yes)
@@ -249,10 +262,13 @@ def delete_offsets(
 
 def _group(brokers: "Brokers", name: str) -> "ListedGroup":
     """Return the group, or an empty one if it does not exist."""
-    from penstock.deploy.admin.groups.admin import listed_groups
+    from penstock.deploy.admin.groups.admin import found_group, listed_groups
     from penstock.deploy.admin.groups.views import GroupType, ListedGroup
 
-    found = [item for item in listed_groups(brokers) if item.group == name]
+    listing = listed_groups(brokers)
+    found = [item for item in listing.groups if item.group == name]
+    if not found and listing.problems:
+        return found_group(brokers, name)
     return found[0] if found else ListedGroup(name, GroupType.CLASSIC, "Dead", "consumer", -1)
 
 
@@ -289,7 +305,10 @@ def _print_group(view: "GroupView") -> None:
         )
         for item in view.offsets
     ]
-    title += f", lag {view.lag:,}"
+    title += f", lag {_lag(view.lag)}"
+    without_end = sum(item.log_end_offset is None for item in view.offsets)
+    if without_end:
+        title += f" (the leaders of {counted(without_end, 'partition')} do not respond)"
     if view.uncommitted:
         partitions = counted(view.uncommitted, "partition")
         title += f" (not counted: {partitions} without a committed offset)"
@@ -333,6 +352,10 @@ def _print_planned(planned: "Sequence[NewOffset]", output: Format, *, done: bool
     ]
     print_table("", ("topic", "partition", "current offset", "new offset"), rows)
     say("the offsets are set" if done else "nothing was changed; --execute sets the offsets")
+
+
+def _lag(lag: int | None) -> str:
+    return "-" if lag is None else f"{lag:,}"
 
 
 def _known(*values: int | None) -> tuple[int | str, ...]:

@@ -46,18 +46,21 @@ def describe(
 
     For example: penstock log-dirs describe --topic orders --output csv
     """
+    from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.log_dirs import describe_log_dirs
     from penstock.deploy.output import print_document, print_table, size
 
-    found = describe_log_dirs(bootstrap, brokers or (), topics or ())
-    if brokers and (unknown := sorted(set(brokers) - {item.broker for item in found})):
+    found, problems = describe_log_dirs(bootstrap, brokers or (), topics or ())
+    responding = {*problems, *(item.broker for item in found)}
+    if brokers and (unknown := sorted(set(brokers) - responding)):
         raise UsageError(f"--broker {unknown[0]}: this broker does not exist or is not running")
     if output is not Format.TABLE:
         print_document(output, found)
-        return
-    rows = [
-        (item.broker, item.log_dir, part.topic, part.partition, size(part.size_bytes))
-        for item in found
-        for part in item.partitions
-    ]
-    print_table("", ("broker", "log dir", "topic", "partition", "bytes"), rows)
+    else:
+        rows = [
+            (item.broker, item.log_dir, part.topic, part.partition, size(part.size_bytes))
+            for item in found
+            for part in item.partitions
+        ]
+        print_table("", ("broker", "log dir", "topic", "partition", "bytes"), rows)
+    exit_if_incomplete(problems, "the partitions that it leads are missing")

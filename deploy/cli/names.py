@@ -40,7 +40,7 @@ def _groups(bootstrap: str) -> list[str]:
     from penstock.deploy.admin.groups.admin import listed_groups
 
     with Brokers(bootstrap) as brokers:
-        return [group.group for group in listed_groups(brokers)]
+        return [group.group for group in listed_groups(brokers).groups]
 
 
 def _snapshots(bootstrap: str) -> list[str]:

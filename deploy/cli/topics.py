@@ -24,7 +24,7 @@ from penstock.deploy.output import Format, iso_time, remark, say
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.topic_sizes import SizeView
-    from penstock.deploy.clients.kafka import Kafka
+    from penstock.deploy.clients.kafka import Kafka, TopicView
     from penstock.protocol.frozen_topics import FrozenTopicInfo
 
 app = typer.Typer(
@@ -164,15 +164,30 @@ def describe(
     if name is None and not size:
         raise UsageError("specify a topic, or add --size for the sizes of all topics")
     from penstock.deploy.clients.kafka import Kafka
-    from penstock.deploy.output import print_document, print_table
 
     kafka = Kafka(bootstrap)
     if size or name is None:
         _describe_sizes(kafka, name, storage_price, output=output)
-        return
-    topic = kafka.topic(name)
-    offsets = kafka.offsets(name, [part.partition for part in topic.partitions])
-    configs = kafka.topic_config(name)
+    else:
+        _describe_topic(kafka.topic(name), bootstrap, output=output)
+
+
+def _describe_topic(topic: "TopicView", bootstrap: str, *, output: Format) -> None:
+    from penstock.controller.metadata.configs import TOPIC_RESOURCE
+    from penstock.deploy.cli.incomplete import exit_if_incomplete
+    from penstock.deploy.clients.brokers import Brokers
+    from penstock.deploy.clients.configs import describe as describe_configs
+    from penstock.deploy.output import print_document, print_table
+    from penstock.protocol.offset_specs import EARLIEST, LATEST
+
+    name = topic.name
+    keys = [(name, part.partition) for part in topic.partitions]
+    with Brokers(bootstrap) as brokers:
+        earliest, problems = brokers.known_offsets(keys, EARLIEST)
+        latest, more_problems = brokers.known_offsets(list(earliest), LATEST)
+    configs = {
+        view.name: str(view.value) for view in describe_configs(bootstrap, (TOPIC_RESOURCE, name))
+    }
     if output is not Format.TABLE:
         partitions = [
             {
@@ -180,19 +195,28 @@ def describe(
                 "leader": part.leader,
                 "replicas": part.replicas,
                 "isr": part.isr,
-                "earliest": offsets[part.partition][0],
-                "latest": offsets[part.partition][1],
+                "earliest": earliest.get((name, part.partition)),
+                "latest": latest.get((name, part.partition)),
             }
             for part in topic.partitions
         ]
         print_document(output, {"name": name, "partitions": partitions, "configs": configs})
-        return
-    rows = [
-        (part.partition, part.leader, _ids(part.replicas), _ids(part.isr), *offsets[part.partition])
-        for part in topic.partitions
-    ]
-    print_table(name, ["partition", "leader", "replicas", "isr", "earliest", "latest"], rows)
-    print_table("configs", ["name", "value"], configs.items())
+    else:
+        rows = [
+            (
+                part.partition,
+                part.leader,
+                _ids(part.replicas),
+                _ids(part.isr),
+                *(known.get((name, part.partition), "unknown") for known in (earliest, latest)),
+            )
+            for part in topic.partitions
+        ]
+        print_table(name, ["partition", "leader", "replicas", "isr", "earliest", "latest"], rows)
+        print_table("configs", ["name", "value"], configs.items())
+    exit_if_incomplete(
+        problems | more_problems, "the offsets of the partitions that it leads are unknown"
+    )
 
 
 app.command("offsets")(offsets)

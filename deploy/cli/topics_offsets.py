@@ -62,19 +62,27 @@ def offsets(
     For example: penstock topics offsets orders --time 2026-01-31T12:00:00
     """
     timestamp = _timestamp(time)
+    from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
     from penstock.deploy.output import print_document, print_table
 
     with Brokers(bootstrap) as brokers:
         wanted = _wanted(brokers, names or (), partition or ())
-        found = brokers.offsets(wanted, timestamp)
-    rows = [(*key, None if found[key] < 0 else found[key]) for key in wanted]
+        found, problems = brokers.known_offsets(wanted, timestamp)
     if output is not Format.TABLE:
         keys = ("topic", "partition", "offset")
+        rows = [(*key, None if found[key] < 0 else found[key]) for key in wanted if key in found]
         print_document(output, [dict(zip(keys, row, strict=True)) for row in rows])
-        return
-    cells = [(name, index, "-" if offset is None else offset) for name, index, offset in rows]
-    print_table("", ("topic", "partition", "offset"), cells)
+    else:
+        cells = [(*key, _cell(found.get(key))) for key in wanted]
+        print_table("", ("topic", "partition", "offset"), cells)
+    exit_if_incomplete(problems, "the offsets of the partitions that it leads are unknown")
+
+
+def _cell(offset: int | None) -> int | str:
+    if offset is None:
+        return "unknown"
+    return "-" if offset < 0 else offset
 
 
 def _timestamp(text: str) -> int:

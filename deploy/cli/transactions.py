@@ -40,18 +40,20 @@ def list_transactions(
     For example: penstock transactions list --state Ongoing
     """
     from penstock.deploy.admin.transactions.admin import TransactionsClient
+    from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.output import print_document, print_table
 
     with TransactionsClient(bootstrap) as admin:
-        found = admin.listed(state or (), pattern=pattern)
+        found, problems = admin.listed_by_responding(state or (), pattern=pattern)
     if output is not Format.TABLE:
         print_document(output, found)
-        return
-    rows = [
-        (item.transactional_id, item.state, str(item.producer_id), str(item.coordinator))
-        for item in found
-    ]
-    print_table("", ("transactional id", "state", "producer id", "coordinator"), rows)
+    else:
+        rows = [
+            (item.transactional_id, item.state, str(item.producer_id), str(item.coordinator))
+            for item in found
+        ]
+        print_table("", ("transactional id", "state", "producer id", "coordinator"), rows)
+    exit_if_incomplete(problems, "the transactional ids that it coordinates are missing")
 
 
 @app.command("describe")

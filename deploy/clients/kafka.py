@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from penstock.deploy.clients.security import ClientSecurity, current_security
-from penstock.deploy.clients.target import find_brokers, no_broker
+from penstock.deploy.clients.target import find_brokers
 from penstock.deploy.clients.wire import check_reachable
 from penstock.deploy.errors import near_hint
-from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.client.errors import KafkaFailed, NoResponse
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata
@@ -263,5 +263,9 @@ class Kafka:
     def failure(self, error: KafkaError, failed: str) -> KafkaFailed:
         """Describe an error of the client."""
         if error.code() in _UNREACHABLE:
-            return no_broker(self._target)
+            # One has responded before, see `__init__`.
+            return NoResponse(
+                f"{failed}: a broker that the request needs does not respond ({error.name()});"
+                " `penstock nodes` shows the brokers"
+            )
         return KafkaFailed(f"{failed}: {error.str()} ({error.name()})")

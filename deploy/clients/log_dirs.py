@@ -26,9 +26,9 @@ class LogDirView:
 
 def describe_log_dirs(
     bootstrap: str, brokers: Collection[int], topics: Collection[str]
-) -> list[LogDirView]:
-    """Return the log directories by broker; by default for all brokers and topics. Raises
-    KafkaFailed.
+) -> tuple[list[LogDirView], dict[int, str]]:
+    """Return the log directories by broker, by default for all brokers and topics, and the problems
+    of brokers that do not respond. Raises KafkaFailed if none responds.
     """
     with Brokers(bootstrap) as client:
         wanted = client.partitions(list(topics)) if topics else None
@@ -37,10 +37,10 @@ def describe_log_dirs(
             if wanted is None
             else [wire.DescribableLogDirTopic(name, parts) for name, parts in wanted.items()]
         )
-        found: list[LogDirView] = []
-        for node_id in client.nodes():
+
+        def of_broker(node_id: int) -> list[LogDirView]:
             if brokers and node_id not in brokers:
-                continue
+                return []
             response = client.send_request(
                 apis.DESCRIBE_LOG_DIRS,
                 wire.DescribeLogDirsRequest(requested),
@@ -51,8 +51,11 @@ def describe_log_dirs(
             client.check(response.error_code, None, failed)
             for result in response.results:
                 client.check(result.error_code, None, failed)
-                found.append(_view(node_id, result))
-    return sorted(found, key=lambda item: (item.broker, item.log_dir))
+            return [_view(node_id, result) for result in response.results]
+
+        listed, problems = client.of_all(of_broker)
+    found = [view for views in listed.values() for view in views]
+    return sorted(found, key=lambda item: (item.broker, item.log_dir)), problems
 
 
 def _view(node_id: int, result: wire.DescribeLogDirsResult) -> LogDirView:

@@ -136,13 +136,6 @@ def with_known_end(item: OffsetView, end: int | None) -> OffsetView:
     return replace(item, log_end_offset=end, lag=None if current is None else max(0, end - current))
 
 
-def known_lag(offsets: Sequence[OffsetView]) -> int | None:
-    """Return the lag of a group; None if that of a partition is unknown."""
-    lags = [item.lag for item in offsets if item.current_offset is not None]
-    known = [lag for lag in lags if lag is not None]
-    return sum(known) if len(known) == len(lags) else None
-
-
 def _request_of_groups(
     call: Call, node_id: int, address: str
 ) -> Callable[[], Awaitable[list[ListedGroup]]]:
@@ -167,4 +160,4 @@ def _lags_at(address: str, groups: Sequence[ListedGroup], ends: KnownEnds) -> di
 
 def _listed(bootstrap: str) -> list[ListedGroup]:
     with Brokers(bootstrap) as brokers:
-        return listed_groups(brokers)
+        return listed_groups(brokers).groups

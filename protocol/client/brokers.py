@@ -28,6 +28,8 @@ from penstock.protocol.gen import find_coordinator, list_offsets, metadata
 from penstock.protocol.offset_specs import LATEST
 
 RETRY_S: Final = 10.0
+SILENT_S: Final = 10.0
+"""How long a broker that accepted a connection without a response is not tried again."""
 PAUSE_S: Final = 0.2
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -90,6 +92,7 @@ class Brokers:
         self._known = _Known()
         self._any: Connection | None = None
         self._connections: dict[int, Connection] = {}
+        self._silent: dict[int, tuple[float, str]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -132,6 +135,10 @@ class Brokers:
         except KafkaFailed as error:
             self._drop(node)
             raise BrokerGone(str(error)) if isinstance(error, NoResponse) else error from None
+
+    def connection(self, node: int) -> Connection:
+        """Return the connection to a broker. Raises KafkaFailed."""
+        return self._connection(node)
 
     def version_of(self, api: ApiSpec, node: int, newest: int) -> int:
         """Return the newest version that a broker serves, at most `newest`."""
@@ -190,6 +197,21 @@ class Brokers:
         """Return the ids of all brokers except the skipped ones."""
         found = [broker.node_id for broker in self.metadata([]).brokers]
         return [node for node in found if node not in self._skipped]
+
+    def of_all(self, send_request: Callable[[int], _T]) -> tuple[dict[int, _T], dict[int, str]]:
+        """Return the results of `send_request` by broker, and the problems of those that do not
+        respond. Raises KafkaFailed if none responds, or one rejects the request.
+        """
+        found: dict[int, _T] = {}
+        problems: dict[int, str] = {}
+        for node in self.nodes():
+            try:
+                found[node] = send_request(node)
+            except NoResponse as error:
+                problems[node] = str(error)
+        if problems and not found:
+            raise NoResponse(next(iter(problems.values())))
+        return found, problems
 
     def existing(self, wanted: Iterable[Partition]) -> list[Partition]:
         """Return the partitions that exist."""
@@ -261,6 +283,21 @@ class Brokers:
 
         return self.retried(send_request)
 
+    def known_offsets(
+        self, wanted: Iterable[Partition], timestamp: int
+    ) -> tuple[dict[Partition, int], dict[int, str]]:
+        """Return the offsets of partitions, as `offsets`, and the problems of leaders that do not
+        respond, by broker. Raises KafkaFailed if a leader rejects the request.
+        """
+        found: dict[Partition, int] = {}
+        problems: dict[int, str] = {}
+        for leader, led in self.retried(lambda: self.by_leader(wanted)).items():
+            try:
+                found |= self.offsets(led, timestamp)
+            except NoResponse as error:
+                problems[leader] = str(error)
+        return found, problems
+
     def known_ends(self, wanted: Iterable[Partition]) -> dict[Partition, int]:
         """Return the end offsets of partitions whose leaders respond."""
         keys = list(wanted)
@@ -318,20 +355,30 @@ class Brokers:
             address = self._known.addresses.get(node)
             if address is None:
                 raise self.moved(f"broker {node} is not available")
-            try:
-                self._connections[node] = self._opened(address)
-            except NoBroker as error:
-                self.forget()
-                why = f": {error.reason}" if error.reason else ""
-                raise BrokerGone(f"broker {node} does not respond at {address}{why}") from None
-            except NoResponse as error:
-                self.forget()
-                raise BrokerGone(str(error)) from None
-            except AuthenticationRefused:
-                raise  # by this broker, and therefore by the others
-            except KafkaFailed as error:
-                raise self.moved(str(error)) from None
+            self._connections[node] = self._connected(node, address)
         return self._connections[node]
+
+    def _connected(self, node: int, address: str) -> Connection:
+        silent_until, problem = self._silent.get(node, (0.0, ""))
+        if time.monotonic() < silent_until:
+            self.forget()
+            raise BrokerGone(problem)
+        try:
+            return self._opened(address)
+        except NoBroker as error:
+            self.forget()
+            problem = f"broker {node} does not respond at {address}"
+            if error.reason:
+                problem += f": {error.reason}"
+                self._silent[node] = time.monotonic() + SILENT_S, problem
+            raise BrokerGone(problem) from None
+        except NoResponse as error:
+            self.forget()
+            raise BrokerGone(str(error)) from None
+        except AuthenticationRefused:
+            raise  # by this broker, and therefore by the others
+        except KafkaFailed as error:
+            raise self.moved(str(error)) from None
 
     def _drop(self, node: int | None) -> None:
         """Close a connection that failed."""

@@ -124,6 +124,7 @@ async def test_every_form_of_reset(cluster: Cluster, cli: Cli, tmp_path: Path) -
     await reset(cli, "--to-latest", "--execute")
     await cli.run(*command, "--from-file", path, "--execute")
     assert {at: found[0] for at, found in (await offsets(cli, "billing")).items()} == {0: 2, 1: 2}
+    assert [item["lag"] for item in json.loads(await cli.run("groups", "list", "--json"))] == [6]
     with pytest.raises(UsageError, match="specify one of --to-earliest"):
         await reset(cli, "--to-earliest", "--to-latest")
     with pytest.raises(UsageError, match="has no partition 7"):
@@ -153,6 +154,9 @@ async def test_a_share_group(cluster: Cluster, cli: Cli) -> None:
     with pytest.raises(UsageError, match="share groups support only --to-earliest"):
         await cli.run(*command, "--to-offset", "1")
     await cli.run(*command, "--to-earliest", "--execute")
+    (listed,) = json.loads(await cli.run("groups", "list", "--type", "share", "--json"))
+    (view,) = json.loads(await cli.run("groups", "describe", "queue", "--json"))
+    assert listed["lag"] == view["lag"]
     assert {at: found[0] for at, found in (await offsets(cli, "queue")).items()} == {0: 0, 1: 0}
     await cli.run("groups", "delete-offsets", "queue", "--topic", TOPIC)
     assert await offsets(cli, "queue") == {}

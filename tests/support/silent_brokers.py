@@ -4,16 +4,17 @@ that accept connections and stay silent, as a hung broker does.
 
 import socket
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 
 from penstock.protocol import apis
+from penstock.protocol.apis import ApiSpec
 from penstock.protocol.codecs import CODECS
 from penstock.protocol.framing import SIZE_BYTES, encode_response_frame, parse_header
 from penstock.protocol.gen import api_versions, metadata
 
 HOST = "127.0.0.1"
-_RESPONSES = {
+RESPONSES: Mapping[ApiSpec, object] = {
     apis.API_VERSIONS: api_versions.ApiVersionsResponse(),
     apis.METADATA: metadata.MetadataResponse(cluster_id="responds"),
 }
@@ -27,34 +28,38 @@ def listening() -> Generator[tuple[str, socket.socket]]:
 
 
 @contextmanager
-def responding() -> Generator[str]:
-    """Respond to ApiVersions and Metadata."""
+def responding(responses: Mapping[ApiSpec, object] = RESPONSES) -> Generator[str]:
+    """Respond to these requests; may be changed later."""
     with listening() as (address, server):
-        serve(server)
+        serve(server, responses)
         try:
             yield address
         finally:
             server.shutdown(socket.SHUT_RDWR)
 
 
-def serve(server: socket.socket) -> None:
-    """Respond to ApiVersions and Metadata until the socket is shut down."""
-    threading.Thread(target=_serve, args=(server,), daemon=True).start()
+def serve(server: socket.socket, responses: Mapping[ApiSpec, object] = RESPONSES) -> None:
+    """Respond to these requests until the socket is shut down."""
+    threading.Thread(target=_accept, args=(server, responses), daemon=True).start()
 
 
-def _serve(server: socket.socket) -> None:
+def _accept(server: socket.socket, responses: Mapping[ApiSpec, object]) -> None:
     with suppress(OSError):
         while True:
             connection, _ = server.accept()
-            with connection, connection.makefile("rb") as stream:
-                while size := stream.read(SIZE_BYTES):
-                    header = parse_header(memoryview(stream.read(int.from_bytes(size))))
-                    connection.sendall(
-                        encode_response_frame(
-                            header.api,
-                            header.api_version,
-                            header.correlation_id,
-                            CODECS[header.api.key].encode_response,
-                            _RESPONSES[header.api],
-                        )
-                    )
+            threading.Thread(target=_serve, args=(connection, responses), daemon=True).start()
+
+
+def _serve(connection: socket.socket, responses: Mapping[ApiSpec, object]) -> None:
+    with suppress(OSError), connection, connection.makefile("rb") as stream:
+        while size := stream.read(SIZE_BYTES):
+            header = parse_header(memoryview(stream.read(int.from_bytes(size))))
+            connection.sendall(
+                encode_response_frame(
+                    header.api,
+                    header.api_version,
+                    header.correlation_id,
+                    CODECS[header.api.key].encode_response,
+                    responses[header.api],
+                )
+            )

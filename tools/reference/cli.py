@@ -43,7 +43,7 @@ Completion queries the cluster with a timeout of 1 s and caches names for 10 s.
 | exit code | meaning |
 |---|---|
 | 0 | success |
-| 1 | the command failed; see the `error:` line |
+| 1 | the command failed, or its output lacks what a broker did not report; see the `error:` line |
 | 2 | invalid usage: an unknown option, setting or value |
 | 3 | a node was fenced or lost its metadata; its supervisor has to restart it |
 | 130 | interrupted with Ctrl-C |

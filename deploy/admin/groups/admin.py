@@ -5,10 +5,15 @@ Source: Kafka's `kafka-consumer-groups`, `kafka-share-groups` and `kafka-streams
 KIP-932, KIP-1071.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.broker.groups.classic.embedded import MalformedEmbedded, decode_assignment
 from penstock.deploy.admin.groups.committed import committed_offsets
+from penstock.deploy.admin.groups.lags import Progress, progress_of, sum_of
 from penstock.deploy.admin.groups.streams import described_streams
 from penstock.deploy.admin.groups.views import (
     DescribedGroup,
@@ -19,11 +24,11 @@ from penstock.deploy.admin.groups.views import (
     OffsetView,
 )
 from penstock.deploy.clients.brokers import Brokers
-from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import near_hint
 from penstock.protocol import apis
-from penstock.protocol.client.brokers import GROUP, Partition
-from penstock.protocol.client.errors import KafkaFailed, check
+from penstock.protocol.client.brokers import GROUP, PAUSE_S, Partition
+from penstock.protocol.client.connection import Connection
+from penstock.protocol.client.errors import KafkaFailed, NoResponse, check
 from penstock.protocol.gen import (
     consumer_group_describe,
     delete_groups,
@@ -34,23 +39,76 @@ from penstock.protocol.gen import (
 )
 from penstock.protocol.offset_specs import LATEST
 
+_ELECTION_S: Final = 2.0
 EndsOf = Callable[[Sequence[Partition]], Mapping[Partition, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Groups by name. problems: of the coordinators that do not respond, whose groups are missing,
+    by broker.
+    """
+
+    groups: list[ListedGroup]
+    problems: Mapping[int, str]
 
 
 def listed_groups(
     brokers: Brokers, states: Sequence[str] = (), types: Sequence[str] = ()
-) -> list[ListedGroup]:
-    """Return the groups of all coordinators by name. states, types: if not empty, only groups in
-    these states or of these types.
+) -> Listing:
+    """Return the groups of all coordinators that respond. states, types: if not empty, only groups
+    in these states or of these types. Raises KafkaFailed if none responds.
     """
     request = list_groups.ListGroupsRequest(list(states), list(types))
-    found: list[ListedGroup] = []
-    for node_id in brokers.nodes():
-        found += _listed_at(brokers, node_id, request)
-    return sorted(found, key=lambda item: item.group)
+    found, problems = brokers.of_all(lambda node_id: _listed_at(brokers, node_id, request))
+    groups = [group for listed in found.values() for group in listed]
+    return Listing(sorted(groups, key=lambda item: item.group), problems)
 
 
-def groups_of(node_id: int, client: WireClient) -> list[ListedGroup]:
+def with_lags(brokers: Brokers, listing: Listing) -> Listing:
+    """Return the groups with their lags, as far as coordinators and leaders respond. Sends two
+    requests to each coordinator and each leader at most.
+    """
+    coordinated: dict[int, list[ListedGroup]] = {}
+    for group in listing.groups:
+        coordinated.setdefault(group.coordinator, []).append(group)
+    progress: dict[str, Progress] = {}
+    for node_id, groups in coordinated.items():
+        with suppress(NoResponse):
+            progress |= progress_of(brokers.connection(node_id), groups)
+    wanted = {
+        (topic, index)
+        for known in progress.values()
+        for topic, offsets in known.committed.items()
+        for index in offsets
+    }
+    ends: dict[str, dict[int, int]] = {}
+    for (topic, index), end in _known_ends(brokers, sorted(wanted)).items():
+        ends.setdefault(topic, {})[index] = end
+    lags = {
+        group: known.lag(lambda topic: ends.get(topic, {})) for group, known in progress.items()
+    }
+    groups = [replace(group, lag=lags.get(group.group)) for group in listing.groups]
+    return Listing(groups, listing.problems)
+
+
+def _known_ends(brokers: Brokers, keys: Sequence[Partition]) -> dict[Partition, int]:
+    """Return the end offsets of partitions whose leaders respond, soon after an election as
+    well.
+    """
+    missing = brokers.existing(keys)
+    found: dict[Partition, int] = {}
+    ends_at = time.monotonic() + _ELECTION_S
+    while missing:
+        found |= brokers.known_ends(missing)
+        missing = [key for key in missing if key not in found]
+        if not missing or time.monotonic() >= ends_at:
+            break
+        time.sleep(PAUSE_S)
+    return found
+
+
+def groups_of(node_id: int, client: Connection) -> list[ListedGroup]:
     """Return the groups coordinated by one broker."""
     request = list_groups.ListGroupsRequest()
     return _listed(
@@ -69,30 +127,39 @@ def found_group(brokers: Brokers, name: str) -> ListedGroup:
     )
 
 
-def found_groups(brokers: Brokers, names: Sequence[str]) -> list[ListedGroup]:
+def found_groups(brokers: Brokers, names: Sequence[str]) -> Listing:
     """Return the groups with these names; all if there are none. Raises KafkaFailed, naming groups
     with similar names.
     """
-    listed = {item.group: item for item in listed_groups(brokers)}
+    listing = listed_groups(brokers)
+    if not names:
+        return listing
+    listed = {item.group: item for item in listing.groups}
     for name in names:
-        if name not in listed:
+        if name in listed:
+            continue
+        if listing.problems:
+            # Its coordinator may be one of those that do not respond.
+            listed[name] = found_group(brokers, name)
+        else:
             hint = near_hint(name, listed, "`penstock groups list` lists the groups")
             raise KafkaFailed(f"group {name!r} does not exist; {hint}")
-    return [listed[name] for name in dict.fromkeys(names)] if names else list(listed.values())
+    return Listing([listed[name] for name in dict.fromkeys(names)], {})
 
 
 def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = None) -> GroupView:
-    """Return the members and offsets of a group. ends_of: returns the known end offsets of
-    partitions; None: all leaders must respond.
+    """Return the members and offsets of a group, without the end offsets of leaders that do not
+    respond. ends_of: returns the known end offsets of partitions; None: with some seconds for
+    elections.
     """
-    ends_of = ends_of or (lambda keys: brokers.offsets(brokers.existing(keys), LATEST))
+    ends_of = ends_of or (lambda keys: _known_ends(brokers, keys))
     found = brokers.retried(lambda: _described(brokers, group))
     if group.type == GroupType.SHARE:
         offsets = brokers.retried(lambda: _share_offsets(brokers, group.group, ends_of))
     else:
         own = committed(brokers, group.group)
         offsets = _with_readers(_lags(own, found.members, ends_of), found.members)
-    lag = sum(item.lag for item in offsets if item.lag is not None)
+    lag = known_lag(offsets)
     return GroupView(
         group.group,
         group.type,
@@ -105,6 +172,11 @@ def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = Non
         found.members,
         found.topology_epoch,
     )
+
+
+def known_lag(offsets: Sequence[OffsetView]) -> int | None:
+    """Return the lag of a group; None if that of a partition is unknown."""
+    return sum_of([item.lag for item in offsets if item.current_offset is not None])
 
 
 def committed(brokers: Brokers, group: str) -> dict[Partition, int]:

@@ -4,11 +4,12 @@ Invariant: a lag is None unless all of its parts are known.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.deploy.admin.groups.views import GroupType, ListedGroup
-from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
+from penstock.protocol.client.connection import Connection
 from penstock.protocol.gen import describe_share_group_offsets, offset_fetch
 
 KnownEnds = Callable[[str], Mapping[int, int]]
@@ -17,20 +18,51 @@ _NAMED_TOPICS: Final = 9
 """The last version of OffsetFetch that names topics; later ones have only ids."""
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """committed: offsets by topic and partition. share_lags: of the partitions of a share group."""
+
+    committed: Mapping[str, Mapping[int, int]] = field(default_factory=dict[str, Mapping[int, int]])
+    share_lags: Sequence[int | None] = ()
+
+    def lag(self, ends: KnownEnds) -> int | None:
+        return sum_of(
+            [
+                *self.share_lags,
+                *(
+                    None if (end := ends(topic).get(index)) is None else max(0, end - offset)
+                    for topic, offsets in self.committed.items()
+                    for index, offset in offsets.items()
+                ),
+            ]
+        )
+
+
+def sum_of(lags: Collection[int | None]) -> int | None:
+    """Return the sum of lags; None if one of them is unknown."""
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if len(known) == len(lags) else None
+
+
 def group_lags(
-    client: WireClient, groups: Sequence[ListedGroup], ends: KnownEnds
+    client: Connection, groups: Sequence[ListedGroup], ends: KnownEnds
 ) -> dict[str, int | None]:
     """Return the lags by group, without groups that have no committed offsets. Raises
     KafkaFailed.
     """
+    return {group: known.lag(ends) for group, known in progress_of(client, groups).items()}
+
+
+def progress_of(client: Connection, groups: Sequence[ListedGroup]) -> dict[str, Progress]:
+    """Return the progress by group, without groups that have no committed offsets. Raises
+    KafkaFailed.
+    """
     shares = [group.group for group in groups if group.type.lower() == GroupType.SHARE]
     others = [group.group for group in groups if group.type.lower() != GroupType.SHARE]
-    return (_others(client, others, ends) if others else {}) | (
-        _shares(client, shares) if shares else {}
-    )
+    return (_others(client, others) if others else {}) | (_shares(client, shares) if shares else {})
 
 
-def _others(client: WireClient, groups: Sequence[str], ends: KnownEnds) -> dict[str, int | None]:
+def _others(client: Connection, groups: Sequence[str]) -> dict[str, Progress]:
     response = client.send_request(
         apis.OFFSET_FETCH,
         offset_fetch.OffsetFetchRequest(
@@ -39,22 +71,22 @@ def _others(client: WireClient, groups: Sequence[str], ends: KnownEnds) -> dict[
         offset_fetch.OffsetFetchResponse,
         version=_NAMED_TOPICS,
     )
-    found: dict[str, int | None] = {}
+    found: dict[str, Progress] = {}
     for group in response.groups:
-        lags = [
-            None
-            if (end := ends(topic.name).get(part.partition_index)) is None
-            else max(0, end - part.committed_offset)
+        committed = {
+            topic.name: {
+                part.partition_index: part.committed_offset
+                for part in topic.partitions
+                if part.committed_offset >= 0
+            }
             for topic in group.topics
-            for part in topic.partitions
-            if part.committed_offset >= 0
-        ]
-        if lags and not group.error_code:
-            found[group.group_id] = _sum(lags)
+        }
+        if any(committed.values()) and not group.error_code:
+            found[group.group_id] = Progress(committed)
     return found
 
 
-def _shares(client: WireClient, groups: Sequence[str]) -> dict[str, int | None]:
+def _shares(client: Connection, groups: Sequence[str]) -> dict[str, Progress]:
     request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
         [
             describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(group, None)
@@ -66,7 +98,7 @@ def _shares(client: WireClient, groups: Sequence[str]) -> dict[str, int | None]:
         request,
         describe_share_group_offsets.DescribeShareGroupOffsetsResponse,
     )
-    found: dict[str, int | None] = {}
+    found: dict[str, Progress] = {}
     for group in response.groups:
         lags = [
             part.lag if part.lag >= 0 and not part.error_code else None
@@ -74,10 +106,5 @@ def _shares(client: WireClient, groups: Sequence[str]) -> dict[str, int | None]:
             for part in topic.partitions
         ]
         if lags and not group.error_code:
-            found[group.group_id] = _sum(lags)
+            found[group.group_id] = Progress(share_lags=lags)
     return found
-
-
-def _sum(lags: Collection[int | None]) -> int | None:
-    known = [lag for lag in lags if lag is not None]
-    return sum(known) if len(known) == len(lags) else None

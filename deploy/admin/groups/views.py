@@ -20,13 +20,14 @@ class GroupType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """coordinator: id of its broker."""
+    """coordinator: id of its broker. lag: None if it is unknown or was not requested."""
 
     group: str
     type: str
     state: str
     protocol: str
     coordinator: int
+    lag: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ class DescribedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """lag: the sum of the known lags. uncommitted: number of partitions without a committed offset,
-    which have no lag. topology_epoch: only for a streams group.
+    """lag: the sum of all lags; None if one of them is unknown. uncommitted: number of partitions
+    without a committed offset, which have no lag. topology_epoch: only for a streams group.
     """
 
     group: str
@@ -97,7 +98,7 @@ class GroupView:
     state: str
     coordinator: int
     assignor: str
-    lag: int
+    lag: int | None
     uncommitted: int
     offsets: list[OffsetView]
     members: list[MemberView]

@@ -20,7 +20,7 @@ from penstock.deploy.admin.transactions.views import (
 from penstock.deploy.clients.brokers import Brokers
 from penstock.protocol import apis
 from penstock.protocol.client.brokers import TRANSACTION, Partition, by_topic
-from penstock.protocol.client.errors import KafkaFailed, check
+from penstock.protocol.client.errors import KafkaFailed, NoResponse, check
 from penstock.protocol.gen import (
     describe_producers,
     describe_transactions,
@@ -58,15 +58,29 @@ class TransactionsClient:
         producer_ids: Sequence[int] = (),
         pattern: str | None = None,
     ) -> list[ListedTransaction]:
-        """Return the transactional ids of all coordinators by name, optionally filtered by state,
-        producer id and pattern (RE2). Raises KafkaFailed for states that do not exist and for an
-        invalid pattern.
+        """Return the transactional ids of all coordinators by name, as `listed_by_responding`.
+        Raises KafkaFailed, also if a coordinator does not respond.
+        """
+        found, problems = self.listed_by_responding(states, producer_ids, pattern)
+        if problems:
+            raise NoResponse(next(iter(problems.values())))
+        return found
+
+    def listed_by_responding(
+        self,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        pattern: str | None = None,
+    ) -> tuple[list[ListedTransaction], dict[int, str]]:
+        """Return the transactional ids of the coordinators that respond by name, optionally
+        filtered by state, producer id and pattern (RE2), and the problems of the others by broker.
+        Raises KafkaFailed for states that do not exist and for an invalid pattern.
         """
         request = list_transactions.ListTransactionsRequest(
             list(states), list(producer_ids), transactional_id_pattern=pattern
         )
-        found: list[ListedTransaction] = []
-        for node_id in self._brokers.nodes():
+
+        def of_coordinator(node_id: int) -> list[ListedTransaction]:
             response = self._brokers.send_request(
                 apis.LIST_TRANSACTIONS,
                 request,
@@ -79,13 +93,16 @@ class TransactionsClient:
                     f"unknown states {', '.join(response.unknown_state_filters)}; use Empty, "
                     "Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort"
                 )
-            found += [
+            return [
                 ListedTransaction(
                     item.transactional_id, node_id, item.producer_id, item.transaction_state
                 )
                 for item in response.transaction_states
             ]
-        return sorted(found, key=lambda item: item.transactional_id)
+
+        listed, problems = self._brokers.of_all(of_coordinator)
+        found = [item for items in listed.values() for item in items]
+        return sorted(found, key=lambda item: item.transactional_id), problems
 
     def describe(self, transactional_id: str) -> TransactionView:
         """Describe one transactional id. Raises KafkaFailed if it does not exist."""

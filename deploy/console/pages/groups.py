@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.deploy.admin.groups.admin import delete as delete_group
-from penstock.deploy.admin.groups.admin import described, found_group
+from penstock.deploy.admin.groups.admin import described, found_group, known_lag
 from penstock.deploy.admin.groups.views import GroupView
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.kafka import Kafka
@@ -20,7 +20,7 @@ from penstock.deploy.console.console import (
     page,
     session_of,
 )
-from penstock.deploy.console.group_list import known_lag, with_known_end
+from penstock.deploy.console.group_list import with_known_end
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
 

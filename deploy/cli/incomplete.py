@@ -1,0 +1,17 @@
+"""Report brokers that do not respond, after a command has printed what the others reported."""
+
+from collections.abc import Mapping
+
+import typer
+
+from penstock.deploy.errors import print_error
+
+
+def exit_if_incomplete(problems: Mapping[int, str], missing: str) -> None:
+    """Exit with code 1 if there are problems. problems: by broker. missing: what the output lacks
+    therefore.
+    """
+    for problem in problems.values():
+        print_error(f"{problem}; {missing}")
+    if problems:
+        raise typer.Exit(1)
