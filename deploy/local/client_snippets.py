@@ -32,7 +32,7 @@ SNIPPETS: Final[dict[str, Snippet]] = {
     "confluent-kafka": Snippet(
         "Producer(LIBRDKAFKA)",
         """\
-# Save this as example.py: a file named confluent_kafka.py would import itself.
+# pip install confluent-kafka; save this as example.py: confluent_kafka.py would import itself.
 from confluent_kafka import Consumer, Producer
 
 cluster = LIBRDKAFKA
@@ -50,7 +50,7 @@ consumer.close()
     "kafka-python": Snippet(
         "KafkaProducer(**KAFKA_PYTHON)",
         """\
-# Save this as example.py: a file named kafka.py would import itself.
+# pip install kafka-python; save this as example.py: kafka.py would import itself.
 from kafka import KafkaConsumer, KafkaProducer
 
 cluster = KAFKA_PYTHON
@@ -68,7 +68,7 @@ consumer.close()
     "aiokafka": Snippet(
         "AIOKafkaProducer(**AIOKAFKA)",
         """\
-# Save this as example.py: a file named aiokafka.py would import itself.
+# pip install aiokafka; save this as example.py: aiokafka.py would import itself.
 import asyncio
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
