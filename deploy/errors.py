@@ -22,6 +22,10 @@ class UsageError(ExpectedError):
     exit_code: ClassVar[int] = 2
 
 
+class Missing(UsageError):
+    """What a request names does not exist, or no longer."""
+
+
 class UnknownSetting(UsageError):
     """No setting has this name. source: flag, variable or file that contains the name."""
 

@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.base.errors import ExpectedError, StreamError
+from penstock.deploy.admin.groups.admin import NoSuchGroup
 from penstock.deploy.clients.security import use
 from penstock.deploy.console import login
 from penstock.deploy.console.console import REQUEST_S, Console, console_of, page
@@ -47,7 +48,7 @@ from penstock.deploy.console.pages import (
 )
 from penstock.deploy.console.rights import NotAllowed
 from penstock.deploy.console.rights_checks import SessionOver
-from penstock.deploy.errors import Busy, NoController, UsageError
+from penstock.deploy.errors import Busy, Missing, NoController, UsageError
 from penstock.lake.manifest.errors import ManifestNotFound, WalStoreRequired
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.protocol.client.connection import wait_at_most
@@ -59,6 +60,8 @@ _UNCHECKED: Final = (HEALTH, "/login", "/logout")
 _OPEN_PATHS: Final = ("/login", "/static/")
 _STATIC: Final = Path(__file__).with_name("static")
 _FAILURES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
+    (Missing, 404, "This does not exist"),
+    (NoSuchGroup, 404, "This does not exist"),
     (NotAllowed, 403, "This is not allowed"),
     (UsageError, 400, "This cannot be done"),
     (WalStoreRequired, 400, "Records of this cluster need its WAL store"),
@@ -249,6 +252,8 @@ async def _explain(request: Request, error: Exception) -> Response:
         return to_login(console_of(request), request)
     status, title = _status_of(error)
     text = error.detail if isinstance(error, HTTPException) else str(error)
+    if isinstance(error, HTTPException) and status == HTTPStatus.NOT_FOUND:
+        text = f"This console has no page {request.url.path}; check the address, or follow a link."
     if isinstance(error, TimeoutError) and not isinstance(error, ExpectedError):
         text = text or "the cluster did not respond in time"
     return page(

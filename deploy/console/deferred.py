@@ -25,7 +25,7 @@ from penstock.deploy.errors import Busy, NoController
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.protocol.client.errors import NoResponse
 
-WAIT_S: Final = 0.2
+WAIT_S: Final = 0.12
 PATIENT_WAIT_S: Final = 3.0
 """For parts of a page that is shown, and after a change by this user, whose page should show it."""
 AGE_PLACE: Final = b"<!-- age of the page -->"

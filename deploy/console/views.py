@@ -16,7 +16,7 @@ from penstock.controller.metadata.topics import is_moving
 from penstock.deploy.admin.reassign.trace import MoveView
 from penstock.deploy.clients import kafka as clients
 from penstock.deploy.console.health import STALE_S, BrokerHealth
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import Missing, UsageError
 from penstock.deploy.top.view import TopicView, TopView
 from penstock.stream.format.layout import BlockEntry
 from penstock.stream.ports import ObjectRole
@@ -198,10 +198,10 @@ def _partition(
 
 
 def partition_record(image: MetadataImage, name: str, index: int) -> PartitionRecord:
-    """Return the state of one partition. Raises UsageError if it does not exist."""
+    """Return the state of one partition. Raises Missing if it does not exist."""
     topic = image.topics.by_name(name)
     if topic is None or index >= len(topic.partitions):
-        raise UsageError(f"partition {name}-{index} does not exist; it may have been deleted")
+        raise Missing(f"partition {name}-{index} does not exist; it may have been deleted")
     return topic.partitions[index]
 
 
@@ -257,7 +257,7 @@ def view_object(image: MetadataImage, object_id: int) -> ObjectView:
     """Return one object. Raises UsageError if there is none."""
     stored = image.objects.get(ObjectId(object_id))
     if stored is None:
-        raise UsageError(f"object {object_id} does not exist; compaction may have replaced it")
+        raise Missing(f"object {object_id} does not exist; compaction may have replaced it")
     return ObjectView(
         stored.object_id,
         stored.key,

@@ -1,6 +1,7 @@
 """Each page of the console, in a browser, on a real cluster."""
 
 import re
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from penstock.deploy.console.formats import UNKNOWN
 from penstock.deploy.local.handle import LocalCluster
 from tests.console.conftest import HOSTILE, RECORDS
 from tests.support.browser import DESK, PHONE, axe_problems, console_errors, fill, resize
-from tests.support.console import ConsoleProcess
+from tests.support.console import ConsoleProcess, Visitor
 from tests.support.waiting import PATIENCE_S, wait_until
 
 WAIT_S = PATIENCE_S
@@ -254,10 +255,17 @@ def test_a_hidden_page_requests_nothing_until_it_is_visible(
 
 
 def test_what_does_not_exist_is_not_tried_again(chrome: Chrome, console: ConsoleProcess) -> None:
-    for path in ("/nothing", "/topics/missing"):
+    for path, problem, link in (
+        ("/nothing", "This console has no page /nothing", "All topics"),
+        ("/topics/missing", "topic 'missing' does not exist", "All topics"),
+        ("/objects/12345", "object 12345 does not exist", "All topics"),
+        ("/groups/one?id=missing", "group 'missing' does not exist", "All groups"),
+    ):
+        assert Visitor(console.url).get(path).status == HTTPStatus.NOT_FOUND
         chrome.get(console.url + path)
+        assert problem in text_of(chrome)
         assert "ry again" not in text_of(chrome)
-        assert chrome.find_element(By.LINK_TEXT, "All topics")
+        assert chrome.find_element(By.LINK_TEXT, link)
 
 
 def test_charts_form_a_square_and_phones_show_that_there_is_more(

@@ -43,6 +43,10 @@ _ELECTION_S: Final = 2.0
 EndsOf = Callable[[Sequence[Partition]], Mapping[Partition, int]]
 
 
+class NoSuchGroup(KafkaFailed):
+    """The group does not exist, or the user may not describe it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """Groups by name. problems: of the coordinators that do not respond, whose groups are missing,
@@ -117,12 +121,12 @@ def groups_of(node_id: int, client: Connection) -> list[ListedGroup]:
 
 
 def found_group(brokers: Brokers, name: str) -> ListedGroup:
-    """Return one group, from its coordinator alone. Raises KafkaFailed."""
+    """Return one group, from its coordinator alone. Raises KafkaFailed, NoSuchGroup."""
     node_id = brokers.retried(lambda: brokers.coordinator(GROUP, name))
     for group in _listed_at(brokers, node_id, list_groups.ListGroupsRequest()):
         if group.group == name:
             return group
-    raise KafkaFailed(
+    raise NoSuchGroup(
         f"group {name!r} does not exist, or you may not describe it; it may have been deleted"
     )
 

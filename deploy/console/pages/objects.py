@@ -9,7 +9,7 @@ from penstock.deploy.console import views
 from penstock.deploy.console.bucket import read_index
 from penstock.deploy.console.console import console_of, integer, page, rights_of
 from penstock.deploy.console.paging import page_of
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import Missing
 from penstock.objectstore.url import location
 
 
@@ -19,7 +19,7 @@ async def stream(request: Request) -> Response:
     state = image.streams.get(StreamId(request.path_params["stream"]))
     name = "" if state is None else views.topic_name(image, state.topic_id)
     if state is None or not name:
-        raise UsageError("this stream does not exist; its topic may have been deleted")
+        raise Missing("this stream does not exist; its topic may have been deleted")
     rights_of(request).need_topic(name)
     view = view_stream(image, state)
     number = integer(request.query_params.get("page", ""), 1)

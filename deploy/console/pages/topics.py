@@ -30,7 +30,7 @@ from penstock.deploy.console.console import (
 )
 from penstock.deploy.console.exports import enabled_in, read_exports
 from penstock.deploy.console.paging import page_of
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import Missing, UsageError
 from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.error_codes import ErrorCode
 
@@ -73,7 +73,7 @@ async def topic(request: Request) -> Response:
     console.live.want()
     partitions = views.view_partitions(image, name, console.live.ends(name))
     if partitions is None:
-        raise UsageError(f"topic {name!r} does not exist; it may have been deleted")
+        raise Missing(f"topic {name!r} does not exist; it may have been deleted")
     enabled = enabled_in(image, lambda topic: topic == name)
     (settings, no_configs), size, exports = await asyncio.gather(
         _configs_of(console, name),

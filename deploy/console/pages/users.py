@@ -27,7 +27,7 @@ from penstock.deploy.console.console import (
 )
 from penstock.deploy.console.optional_lists import listed
 from penstock.deploy.console.paging import page_of
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import Missing, UsageError
 
 _DEFAULT = ScramMechanism.SCRAM_SHA_512.sasl_name
 
@@ -136,7 +136,7 @@ def _found(client: WireClient, name: str) -> list[UserView]:
 def _existing(client: WireClient, name: str) -> list[UserView]:
     found = _found(client, name)
     if not found:
-        raise UsageError(f"user {name!r} does not exist; it may have been deleted")
+        raise Missing(f"user {name!r} does not exist; it may have been deleted")
     return found
 
 
