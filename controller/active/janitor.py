@@ -55,6 +55,14 @@ def _stores_of(image: MetadataImage, wal: WalState) -> list[WalStoreIdentity | N
     ]
 
 
+def _all_stores_of(image: MetadataImage, wal: WalState) -> list[WalStoreIdentity | None]:
+    """Return also the WAL stores that contain a marker only: its writer was killed before its WAL
+    moved there.
+    """
+    stores = _stores_of(image, wal)
+    return stores + [store for store in image.wal_store_identities() if store not in stores]
+
+
 def _is_lost(image: MetadataImage, key: str) -> bool:
     """Return whether the object is in a lost WAL store, where nothing is deleted."""
     slot = parse_wal_key(key)
@@ -264,7 +272,7 @@ class Janitor:
         removable, offset = await self._runtime.with_committed_image(
             lambda image: (
                 [
-                    (writer, _stores_of(image, wal))
+                    (writer, _all_stores_of(image, wal))
                     for writer in removable_wals(image, old)[:WALS_PER_ROUND_MAX]
                     if (wal := image.nodes.wal(writer)) is not None
                 ],

@@ -453,6 +453,38 @@ async def test_the_janitor_cleans_all_stores_of_a_wal(
     assert [info.key async for info in wals.list("")] == ["wals/identity"]
 
 
+async def test_the_janitor_deletes_the_marker_of_a_move_that_did_not_take_place(
+    separate: ManagersCluster, tmp_path: Path
+) -> None:
+    wals, main, now = UnreliableStore(), MemoryStore(), 0.0
+    await create_identity(wals, identity(cluster_id=separate.image.cluster_id))
+    down = msgspec.structs.replace(registration(1, uuid=UUID_A), wal_store_uuid=None)
+    down = msgspec.structs.replace(down, is_wal_store_down=True)
+    result = nodes.register_broker(separate.image, down)
+    assert result.value is not None
+    epoch = result.value.node_epoch
+    separate.apply([*result.records, WalEnded(NodeId(1), epoch, WalSequence(3))])
+    await wals.put(f"wals/1/{epoch}/open", b"{}")
+    stores = WalStores(main, ConfiguredWalStore(wals, URL))
+    stores.follow([FIRST])
+    runtime = cast("Any", CommittedAtOnce(separate))
+    janitor = Janitor(
+        ControllerConfig(data_dir=tmp_path),
+        runtime,
+        runtime,
+        stores,
+        timeline=Timeline(),
+        now=lambda: now,
+        now_ms=lambda: Millis(1 << 50),
+    )
+    await janitor.clean_ended_wals()
+    now = 1e6
+    await janitor.clean_ended_wals()
+    now = 2e6
+    assert await janitor.remove_old_wals() == 1
+    assert [info.key async for info in wals.list("")] == ["wals/identity"]
+
+
 async def test_a_survey_without_the_wal_store_names_it(separate: ManagersCluster) -> None:
     result = nodes.register_broker(separate.image, registration(1, uuid=UUID_A, store_id=FIRST))
     separate.apply(result.records)
