@@ -64,7 +64,9 @@ class BrokerHealth:
 
     def __init__(self) -> None:
         self.requests = StoreMeter()
-        """Counts the store requests of the process."""
+        """Counts the store requests of the process, including those to the WAL store."""
+        self.wal_store_calls = StoreMeter()
+        """Counts the calls to the WAL store, each with all retries."""
         self._broker: Broker | None = None
         self._store: StoreProbe | None = None
         self._is_stopping = False

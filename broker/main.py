@@ -109,7 +109,9 @@ async def serve(
     health = BrokerHealth()
     try:
         store = open_store(store_url, meter=health.requests)
-        wal_store = open_wal_store(wal_store_url, store_url, meter=health.requests)
+        wal_store = open_wal_store(
+            wal_store_url, store_url, meter=health.requests, calls=health.wal_store_calls
+        )
     except (ObjectStoreError, OSError) as error:
         log.error("broker_start_failed", reason=str(error))
         return EXIT_NOT_STARTED

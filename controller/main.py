@@ -450,9 +450,11 @@ async def run_controller(
     moved: MoveListener | None = None,
     tls: TlsFiles | None = None,
     wal_store: ConfiguredWalStore | None = None,
+    wal_store_calls: StoreMeter | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: meter of store
-    requests. tls: None for plaintext. wal_store: None if WALs are in the store.
+    requests. tls: None for plaintext. wal_store: None if WALs are in the store. wal_store_calls:
+    meter of the calls to it.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -460,7 +462,7 @@ async def run_controller(
         loop.add_signal_handler(number, stopping.set)
     dump_stacks_on_quit(loop)
     server = ControllerServer(config, store, moved=moved, tls=tls, wal_store=wal_store)
-    health = ControllerHealth(server, requests)
+    health = ControllerHealth(server, requests, wal_store_calls)
     async with serve_health(health):
         await server.start()
         assert server.failed is not None
@@ -479,10 +481,17 @@ async def run_controller(
 class ControllerHealth:
     """Reports a controller as ready when it serves the committed metadata of a known quorum."""
 
-    def __init__(self, server: ControllerServer, requests: StoreMeter | None = None) -> None:
+    def __init__(
+        self,
+        server: ControllerServer,
+        requests: StoreMeter | None = None,
+        wal_store_calls: StoreMeter | None = None,
+    ) -> None:
         self.server = server
         self.requests = requests or StoreMeter()
-        """Meter of the store requests of this process."""
+        """Meter of the store requests of this process, including those to the WAL store."""
+        self.wal_store_calls = wal_store_calls or StoreMeter()
+        """Meter of the calls to the WAL store, each with all retries."""
         self.stopping = False
 
     def not_started(self) -> list[str]:
@@ -522,9 +531,9 @@ def run(
 
     async def main() -> int:
         tune_collector()
-        requests = StoreMeter()
+        requests, calls = StoreMeter(), StoreMeter()
         store = open_store(store_url, meter=requests)
-        wal_store = open_wal_store(wal_store_url, store_url, meter=requests)
+        wal_store = open_wal_store(wal_store_url, store_url, meter=requests, calls=calls)
         try:
             return await run_controller(
                 config,
@@ -534,6 +543,7 @@ def run(
                 moved=moved,
                 tls=tls,
                 wal_store=wal_store,
+                wal_store_calls=calls,
             )
         finally:
             await close_stores(store, wal_store)

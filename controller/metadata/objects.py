@@ -22,6 +22,7 @@ from penstock.controller.metadata.records import (
     ObjectPrepared,
     ObjectRemoved,
 )
+from penstock.stream.format.keys import WAL_STORE_ROOT
 from penstock.stream.ports import BrokerIncarnation, ObjectRole
 
 _NO_SLOT = WalSequence(-1)
@@ -93,6 +94,16 @@ class ObjectsImage:
     def placed(self) -> Iterator[ObjectState]:
         """Yield the WAL objects that were committed in place, in any phase."""
         return (self._objects[object_id] for object_id in self._in_place.values())
+
+    def in_wal_stores(self) -> tuple[int, Millis | None]:
+        """Return the size of the referenced objects in WAL stores, and when the first of them was
+        committed. O(objects committed in place).
+        """
+        states = [
+            state for state in self.placed() if state.refs and state.key.startswith(WAL_STORE_ROOT)
+        ]
+        oldest_ms = min((state.since_ms for state in states), default=None)
+        return sum(state.size_bytes for state in states), oldest_ms
 
     def wals(self) -> set[BrokerIncarnation]:
         """Return the writers of the WALs with slots that are objects, in any phase."""

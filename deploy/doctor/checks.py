@@ -367,6 +367,10 @@ def _plain(error: str) -> str:
     return error.rstrip(".")
 
 
+WAL_STORE_AHEAD_MS: Final = 3_600_000
+"""Ranges that are in a WAL store for longer are reported: leaders rewrite them within minutes."""
+
+
 def wals(
     cluster: ClusterFacts,
     listed_wals: ListedWals | None,
@@ -401,6 +405,13 @@ def wals(
         for wal in cluster.wals.values()
         if is_live and wal.is_alive and wal.is_outside
     ]
+    oldest_ms = cluster.wal_store_oldest_ms
+    if oldest_ms is not None and now_ms - oldest_ms >= WAL_STORE_AHEAD_MS:
+        found.append(
+            f.WAL_STORE_AHEAD.found(
+                size=size(cluster.wal_store_bytes), age_s=(now_ms - oldest_ms) / 1_000
+            )
+        )
     if listed_wals is None:
         return result(f.WALS, f"{len(cluster.wals)} running; their slots were not listed", found)
     if listed_wals.unknown:

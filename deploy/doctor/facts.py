@@ -152,7 +152,8 @@ class ClusterFacts:
     """The metadata at one moment. leaderless, hanging: by (topic, partition). moved_away: number
     of partitions that other brokers lead, by their preferred leader, if it could lead.
     deleted_count, deleted_bytes: deleted topics that can be restored, and the bytes of their
-    ranges. kept_bytes: bytes of deleted records that can be restored.
+    ranges. kept_bytes: bytes of deleted records that can be restored. wal_store_bytes,
+    wal_store_oldest_ms: committed slots that only a WAL store contains.
     """
 
     cluster_id: str
@@ -169,6 +170,8 @@ class ClusterFacts:
     deleted_count: int = 0
     deleted_bytes: int = 0
     kept_bytes: int = 0
+    wal_store_bytes: int = 0
+    wal_store_oldest_ms: int | None = None
 
     @property
     def may_be_transient(self) -> bool:

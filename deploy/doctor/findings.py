@@ -343,6 +343,14 @@ WAL_OUTSIDE: Final = Kind(
     " wal_store_left or wal_store_unavailable with the reason. It returns when the store has worked"
     " for a while, 30 s to 30 min.",
 )
+WAL_STORE_AHEAD: Final = Kind(
+    "store-behind-wal-store",
+    Level.WARN,
+    "{size} of committed records have been only in the WAL store for up to {age_s:,.0f} s.",
+    "They would be lost with the WAL store. Leaders rewrite such ranges into the store"
+    " (`compaction.interval.ms`): look for failed compactions. Those of snapshots, forks and"
+    " deleted topics stay as long as these exist.",
+)
 WAL_UNKNOWN: Final = Kind(
     "wal-of-unknown-broker",
     Level.WARN,
@@ -586,7 +594,15 @@ CHECKS: Final = (
         WALS,
         "Finds uncommitted WAL slots, WALs that no broker recovers, and slots that the"
         " store has lost or damaged: each slot records the slots before it.",
-        (WAL_WAITS, WAL_SLOT_LOST, WAL_SLOT_AT_RISK, WAL_BACKLOG, WAL_OUTSIDE, WAL_UNKNOWN),
+        (
+            WAL_WAITS,
+            WAL_SLOT_LOST,
+            WAL_SLOT_AT_RISK,
+            WAL_BACKLOG,
+            WAL_OUTSIDE,
+            WAL_STORE_AHEAD,
+            WAL_UNKNOWN,
+        ),
     ),
     Check(
         BACKUP,

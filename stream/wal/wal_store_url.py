@@ -46,13 +46,17 @@ def open_wal_store(
     store_url: str = "",
     *,
     meter: StoreMeter | None = None,
+    calls: StoreMeter | None = None,
     environ: Mapping[str, str] = process_environ,
 ) -> ConfiguredWalStore | None:
-    """Open the WAL store of a URL; None if it is empty. Sends nothing. Raises InvalidStoreUrl."""
+    """Open the WAL store of a URL; None if it is empty. Sends nothing. meter: counts its requests.
+    calls: counts its calls, each with all retries. Raises InvalidStoreUrl.
+    """
     if not url:
         return None
     check_wal_store_url(url, store_url)
-    return ConfiguredWalStore(open_backend(url, meter=meter, environ=environ), location(url))
+    store = open_backend(url, meter=meter, environ=environ)
+    return ConfiguredWalStore(store if calls is None else MeteredStore(store, calls), location(url))
 
 
 def open_backend(

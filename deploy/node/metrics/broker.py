@@ -18,7 +18,7 @@ from penstock.broker.requests.record_checks import BATCH_REASONS, REASONS
 from penstock.broker.transactions.model import TransactionState
 from penstock.deploy.node.metrics import table
 from penstock.deploy.node.metrics.exposition import Reading
-from penstock.deploy.node.metrics.store import read_store
+from penstock.deploy.node.metrics.store import read_store, read_wal_store
 from penstock.protocol import apis
 from penstock.stream.read.damage import DAMAGE_KINDS
 
@@ -33,6 +33,7 @@ class BrokerReader:
 
     def __call__(self) -> Iterator[Reading]:
         yield from read_store(self._health.requests)
+        yield from read_wal_store(self._health.wal_store_calls)
         broker = self._health.broker
         if broker is None:
             return

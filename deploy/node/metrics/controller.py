@@ -16,7 +16,7 @@ from penstock.controller.metadata.topics import NO_LEADER, is_moving
 from penstock.controller.raft.replicated_log import RaftQuorum
 from penstock.deploy.node.metrics import table
 from penstock.deploy.node.metrics.exposition import Reading
-from penstock.deploy.node.metrics.store import read_store
+from penstock.deploy.node.metrics.store import read_store, read_wal_store
 from penstock.stream.ports import ObjectRole
 
 _KINDS = {ObjectRole.STREAM: "stream", ObjectRole.STREAM_SET: "stream_set", ObjectRole.WAL: "wal"}
@@ -35,6 +35,7 @@ class ControllerReader:
 
     def __call__(self) -> Iterator[Reading]:
         yield from read_store(self._health.requests)
+        yield from read_wal_store(self._health.wal_store_calls)
         server = self._health.server
         quorum = server.quorum
         if quorum is None or not server.is_serving:
@@ -50,7 +51,7 @@ class ControllerReader:
         yield from _active_controller(quorum, server.active if server.is_leading else None)
         yield from read_brokers(server.image)
         yield from read_leaders(server.image, wall_ms())
-        yield from _objects(server.image)
+        yield from _objects(server.image, wall_ms())
 
 
 def _quorum(server: ControllerServer, quorum: RaftQuorum) -> Iterator[Reading]:
@@ -138,10 +139,14 @@ def read_leaders(image: MetadataImage, now_ms: int) -> Iterator[Reading]:
     yield table.MOVES_OVERDUE, (), overdue
 
 
-def _objects(image: MetadataImage) -> Iterator[Reading]:
+def _objects(image: MetadataImage, now_ms: int) -> Iterator[Reading]:
     yield table.STREAMS, (), len(image.streams)
     for phase in ObjectPhase:
         yield table.OBJECTS, (phase.name.lower(),), image.objects.count(phase)
     for role, kind in _KINDS.items():
         yield table.OBJECTS_COMMITTED, (kind,), image.objects.committed_count(role)
     yield table.OBJECT_BYTES, (), image.objects.committed_bytes
+    size_bytes, oldest_ms = image.objects.in_wal_stores()
+    yield table.WAL_STORE_BYTES, (), size_bytes
+    age_ms = 0 if oldest_ms is None else max(0, now_ms - oldest_ms)
+    yield table.WAL_STORE_AGE, (), age_ms / 1_000

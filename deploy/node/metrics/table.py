@@ -102,6 +102,20 @@ STORE_WRITTEN: Final = _of_any(
     "Bytes written to the object store.",
     "operation",
 )
+WAL_STORE_CALLS: Final = _of_any(
+    "counter",
+    "penstock_wal_store_calls_total",
+    "Calls to the WAL store, if there is one, each with all retries. Its requests are also part of"
+    " penstock_store_requests_total.",
+    "operation",
+    "outcome",
+)
+WAL_STORE_LATENCY: Final = _of_any(
+    "histogram",
+    "penstock_wal_store_call_seconds",
+    "Duration of calls to the WAL store, with any outcome and all retries.",
+    "operation",
+)
 
 # --- brokers: clients -----------------------------------------------------------------------------
 
@@ -748,6 +762,17 @@ OBJECTS_COMMITTED: Final = _of_controller(
 )
 OBJECT_BYTES: Final = _of_controller(
     "gauge", "penstock_cluster_committed_bytes", "Bytes of committed objects."
+)
+WAL_STORE_BYTES: Final = _of_controller(
+    "gauge",
+    "penstock_cluster_wal_store_bytes",
+    "Bytes of committed WAL slots that only a WAL store contains: a recovery or a planned move"
+    " committed them, and no leader has rewritten them yet.",
+)
+WAL_STORE_AGE: Final = _of_controller(
+    "gauge",
+    "penstock_cluster_wal_store_oldest_seconds",
+    "Time since the oldest of these slots was committed; 0 if there is none.",
 )
 
 # --- table runners --------------------------------------------------------------------------------

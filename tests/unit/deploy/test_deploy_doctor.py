@@ -370,6 +370,23 @@ def test_a_wal_outside_of_the_wal_store_is_reported(
     assert list(sentences(result)) == kinds
 
 
+@pytest.mark.parametrize(
+    ("oldest_ms", "kinds"),
+    [
+        (None, []),
+        (NOW_MS - judge.WAL_STORE_AHEAD_MS + 1, []),
+        (NOW_MS - judge.WAL_STORE_AHEAD_MS, ["store-behind-wal-store"]),
+    ],
+)
+def test_ranges_that_stay_in_the_wal_store_are_reported(
+    oldest_ms: int | None, kinds: list[str]
+) -> None:
+    cluster = replace(SEEN, wal_store_bytes=2_048, wal_store_oldest_ms=oldest_ms)
+    found = sentences(judge.wals(cluster, None, NOW_MS))
+    assert list(found) == kinds
+    assert not kinds or "2.0 KiB of committed records" in found[kinds[0]]
+
+
 def test_lost_slots_by_whether_their_writer_lives() -> None:
     key, other = (wal_key(DEAD, WalSequence(slot), IN_STORE) for slot in (7, 8))
     slots = [LostSlot(7, key, "gone", False), LostSlot(8, other, "gone", False)]

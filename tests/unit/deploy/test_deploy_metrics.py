@@ -27,6 +27,10 @@ from penstock.controller.metadata.records import Move, NodeRecord, PartitionReco
 from penstock.deploy.node.metrics import exposition, table
 from penstock.deploy.node.metrics.controller import read_brokers, read_leaders
 from penstock.deploy.node.metrics.exposition import Exposition, NodeCollector, Reading
+from penstock.deploy.node.metrics.store import read_store, read_wal_store
+from penstock.objectstore.errors import PreconditionFailed
+from penstock.objectstore.metered import StoreMeter
+from penstock.stream.wal.wal_store_url import open_wal_store
 from tests.support.promql import CHART, TARGET_LABELS, queries, rules
 from tools.reference.metrics import markdown
 
@@ -230,3 +234,18 @@ async def test_many_who_request_at_once_cost_one_reading(monkeypatch: pytest.Mon
     assert (requested, len(texts)) == (1, 1)
     monkeypatch.setattr(exposition, "AGE_MAX_S", -1)
     assert "penstock_cluster_topics 2.0" in (await shown.response())[2]
+
+
+async def test_calls_to_the_wal_store_are_counted_on_their_own(tmp_path: Path) -> None:
+    requests, calls = StoreMeter(), StoreMeter()
+    configured = open_wal_store(f"file:{tmp_path}", meter=requests, calls=calls)
+    assert configured is not None
+    await configured.store.put_if_absent("wals/identity", b"1")
+    with pytest.raises(PreconditionFailed):
+        await configured.store.put_if_absent("wals/identity", b"2")
+    await configured.store.close()
+    read = encoded(*read_wal_store(calls), *read_store(requests))
+    for family in ("penstock_wal_store_calls_total", "penstock_store_requests_total"):
+        for outcome in ("ok", "precondition_failed"):
+            assert read[f"{family}put_if_absent{outcome}"] == 1, read
+    assert read["penstock_wal_store_call_seconds_countput_if_absent"] == 2
