@@ -52,8 +52,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     """Print the stacks of all threads and exit with status 1 if this process is still running in
-    300 s: at its end, Python waits for each thread that a failed test left behind, without a limit.
-    It also frees the modules, which took more than 60 s on a machine with a load of 20.
+    300 s: at its end, Python waits for each thread that a failed test left running, without a
+    limit. It also frees the modules, which took more than 60 s on a machine with a load of 20.
     """
     faulthandler.dump_traceback_later(300, exit=True, file=sys.__stderr__)
 

@@ -163,7 +163,7 @@ class Journal:
                 self._note(number, frame.entries)
         if recovered.entries and recovered.entries[0].index != recovered.base.index + 1:
             detail = (
-                f"entries begin at {recovered.entries[0].index} behind base {recovered.base.index}"
+                f"entries begin at {recovered.entries[0].index} after base {recovered.base.index}"
             )
             raise JournalCorrupt(str(self._files), 0, detail)
         self._hard = recovered.hard

@@ -20,7 +20,7 @@ class RaftLog:
         self.base = base
         self._entries = list(entries)
         assert not entries or entries[0].index == base.index + 1, (
-            f"entries from {entries[0].index} behind base {base.index}"
+            f"entries from {entries[0].index} after base {base.index}"
         )
         self.stable = self.last_index
         self.written = self.last_index
@@ -122,7 +122,7 @@ class RaftLog:
 
     def append(self, entry: Entry) -> None:
         assert entry.index == self.last_index + 1, (
-            f"append of {entry.index} behind {self.last_index}"
+            f"append of {entry.index} after {self.last_index}"
         )
         self._entries.append(entry)
         if entry.members is not None:

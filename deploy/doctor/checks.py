@@ -470,7 +470,7 @@ def backup(facts: BackupFacts) -> CheckResult:
     )
     return result(
         f.BACKUP,
-        f"{snapshot}, {facts.objects_after:,} objects behind it, up to offset {facts.end_offset:,}",
+        f"{snapshot}, {facts.objects_after:,} objects after it, up to offset {facts.end_offset:,}",
         found,
     )
 

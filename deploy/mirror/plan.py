@@ -205,7 +205,7 @@ def _relation(
         return "append", OffsetKind.TRANSLATED, ""
     reason = (
         "the topic has records at the target: delete or rename it there, or use --append to add"
-        " the records behind them, with translated offsets"
+        " the records after them, with translated offsets"
     )
     return "", OffsetKind.TRANSLATED, reason
 

@@ -162,18 +162,18 @@ class _Reading:
         self._printed = 0
         self._skipped = 0
         self._misplaced = 0
-        """Records whose offset lies behind their batch. Kafka's consumers return them, too."""
+        """Records whose offset is beyond their batch. Kafka's consumers return them, too."""
         self._next: dict[int, int] = {}
-        """The offset behind the last record of each partition."""
+        """The offset after the last record of each partition."""
         self.reads_committed = True
         self.has_group = False
         """Whether offsets are committed: of printed records only, so that Ctrl-C loses none."""
         self.begin: tuple[Mapping[int, int], bool] = {}, False
         """Where the partitions begin, and whether those without an offset begin at the earliest."""
         self.expected: dict[int, int] = {}
-        """Until the end: the offset behind what was read of each partition."""
+        """Until the end: the offset after the last read record of each partition."""
         self._passed: dict[int, int] = {}
-        """The offsets behind batches that were passed."""
+        """The offsets after skipped batches."""
         self._first_ends: dict[int, int] = {}
         """The first known end of partitions that begin at their end."""
         self._batches: dict[int, StoredBatch] = {}
@@ -228,7 +228,7 @@ class _Reading:
 
     def _remark(self) -> None:
         if self._misplaced:
-            remark(f"{self._misplaced:,} records have an offset that lies behind their batch")
+            remark(f"{self._misplaced:,} records have an offset beyond their batch")
         if self._skipped:
             remark(f"{self._skipped:,} offsets cannot be read and were left out")
 

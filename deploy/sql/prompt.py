@@ -23,7 +23,7 @@ HISTORY_LINES_MAX: Final = 10_000
 HELP: Final = """\
 statements end with ;       \\d  list topics and views     \\d TOPIC  list its columns
 Ctrl-C cancels a statement  \\q  quit                      Tab       complete names and keywords
-AS OF TIMESTAMP '2026-03-01' and AS OF SNAPSHOT 'nightly' behind a topic read an earlier state"""
+AS OF TIMESTAMP '2026-03-01' and AS OF SNAPSHOT 'nightly' after a topic read an earlier state"""
 _WORDS: Final = (
     "SELECT", "FROM", "WHERE", "GROUP", "ORDER", "BY", "HAVING", "LIMIT", "JOIN", "LEFT", "USING",
     "ON", "AS", "OF", "TIMESTAMP", "SNAPSHOT", "AND", "OR", "NOT", "NULL", "IS", "IN", "BETWEEN",

@@ -16,8 +16,8 @@ from penstock.protocol.batch.varint import read_varint, read_varlong
 
 BAD_CHECKSUM: Final = "the batch does not match its checksum"
 BAD_COUNT: Final = "the batch declares more records than its bytes can hold, or a negative count"
-BAD_DELTA: Final = "the offset of a record lies behind the batch's last offset"
-BAD_END: Final = "bytes are left behind the batch's last record"
+BAD_DELTA: Final = "the offset of a record is beyond the batch's last offset"
+BAD_END: Final = "bytes remain after the batch's last record"
 BAD_FIELD: Final = "a key, value or header exceeds the end of its record"
 BAD_HEADER_COUNT: Final = "a record declares more headers than its bytes can hold"
 BAD_HEADER_NAME: Final = "the key of a record header is null"

@@ -1,5 +1,5 @@
 """Floods of group ids, transactional ids and share sessions: each table has a limit and a metric,
-who is in it stays served, and others get an error that clients retry.
+its members are still served, and others get an error that clients retry.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -135,7 +135,7 @@ async def test_a_flood_of_group_ids(cluster: Cluster, way: str) -> None:
 
 
 async def test_groups_that_no_one_joined_make_room(cluster: Cluster) -> None:
-    """Each is refused, or its member does not come back."""
+    """Each is refused, or its member does not return."""
     async with Attacker.connected(cluster.broker.port) as client:
         await coordinated(client, 0, "mine")
         for number in range(FLOOD):

@@ -37,7 +37,7 @@ CAP_BYTES = 1 << 20
 """`decompressed.batch.max.bytes` of these brokers, the lowest there is."""
 
 BOMB_BYTES = 64 << 20
-"""What a bomb decompresses to, if nobody stops it."""
+"""The decompressed size of a bomb without a limit."""
 
 NOW_MS = 1_700_000_000_000
 CODECS = tuple(codec for codec in Compression if codec is not Compression.NONE)
@@ -193,7 +193,7 @@ async def test_produce_of_many_tiny_records(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name.lower())
 async def test_a_lookup_by_time_survives_a_bomb(cluster: Cluster, codec: Compression) -> None:
-    """Nobody decompresses what a plain topic gets until someone asks for a time. The response is
+    """Batches of a plain topic are not decompressed before a lookup by time. The response is
     the first offset of the bomb, from memory and from an object, and later batches are found.
     """
     data = bomb(codec)

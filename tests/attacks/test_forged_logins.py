@@ -92,7 +92,7 @@ async def test_unverified_jwt(cluster: Cluster, issuer: TokenIssuer) -> None:
 async def test_long_forged_tokens_stop_no_other_client(
     cluster: Cluster, issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token of 467 KB took the event loop 36 ms before its signature was looked at. Clients with
+    """A token of 467 KB took the event loop 36 ms before its signature was checked. Clients with
     such tokens delayed others by seconds, until the broker lost its session.
     """
     is_free, checked = threading.Event(), keys.verify
@@ -129,7 +129,7 @@ def login_as(mechanism: str, user: str, issuer: TokenIssuer) -> bytes:
 
 
 async def test_impersonation_by_authzid(cluster: Cluster, issuer: TokenIssuer) -> None:
-    """CVE class: a user with valid credentials asks for the rights of another one (CVE-2017-12610).
+    """CVE class: a user with valid credentials requests the rights of another one (CVE-2017-12610).
     The response is that of Kafka, and the connection ends.
     """
     for mechanism in (PLAIN, OAUTHBEARER, *SCRAM_BY_NAME):

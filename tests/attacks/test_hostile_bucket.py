@@ -334,7 +334,7 @@ def gzip_bomb(size: int) -> bytes:
 
 
 def skipped(packed: bytes, size: int) -> bytes:
-    """Return the frame of zstd or LZ4 behind one that readers skip."""
+    """Return a zstd or LZ4 frame after one that readers skip."""
     filler = size - len(packed) - 8
     return struct.pack("<II", 0x184D2A50, filler) + bytes(filler) + packed
 

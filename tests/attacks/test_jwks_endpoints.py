@@ -180,7 +180,7 @@ async def test_the_keys_that_are_known_stay(cluster: Cluster, endpoint: Endpoint
 
 
 async def test_a_redirect_is_not_followed(cluster: Cluster, endpoint: Endpoint) -> None:
-    """Who can make the endpoint redirect must not choose the keys."""
+    """A redirect of the endpoint must not choose the keys."""
     keys_of(cluster)
     issuer = TokenIssuer()
     async with Endpoint() as elsewhere:

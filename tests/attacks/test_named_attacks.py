@@ -1,4 +1,4 @@
-"""Attacks that have hurt other brokers, each by its name. Others are in the files beside this one:
+"""Attacks on other brokers, each with its name. Others are in the neighboring files:
 forged tokens and impersonation by authzid in `test_forged_logins`.
 """
 

@@ -1,4 +1,4 @@
-"""Schemas and records that are made to hurt the broker that checks them: each is refused, costs its
+"""Schemas and records that attack the broker that checks them: each is refused, costs its
 limit, and the next batch is checked as ever.
 
 The worker process that checks them has two seconds of CPU and half a gigabyte for each batch.

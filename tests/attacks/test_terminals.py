@@ -1,4 +1,4 @@
-"""Attacks on terminals: names, records and errors that act on the terminal of who reads them, or
+"""Attacks on terminals: names, records and errors that act on the terminal of their reader, or
 pass for other lines.
 
 Programs get everything as it is, in the escapes of their format.

@@ -159,7 +159,7 @@ class SteadyProducer(Client):
                 self.failed.append(f"{part} number {number}: {error}")
                 self.record.violate(f"{self.name} is refused {identity!r}: {error}")
             else:
-                # None: the broker knows that it has the batch, but it no longer knows the offset.
+                # None: the broker recognizes the batch, but no longer has its offset.
                 offset = message.offset()
                 self.record.acknowledged(part, self.label, number, -1 if offset is None else offset)
 

@@ -32,7 +32,7 @@ _ASK_S: Final = 5.0
 _COMMIT_EVERY_S: Final = 1.0
 _TIMEOUT_MS: Final = 3_000
 """Of a request. Half of the session timeout, so that a member that repeats its requests on another
-connection stays in its generation, and its late commits have the current one.
+connection remains in its generation, and its late commits have the current one.
 """
 
 
@@ -127,7 +127,7 @@ class _Member:
         self._settle()
 
     def poll(self) -> None:
-        """Poll one message at a time, to tell messages before and after a rebalance apart. Commit
+        """Poll one message at a time, to distinguish messages before and after a rebalance. Commit
         if a commit is due.
 
         Raises ClientStuck when a commit has had no response for longer than any fault lasts.

@@ -39,7 +39,7 @@ the bytes first.
 
 
 class Diallers:
-    """Find the node behind a connection. One scan of /proc serves all waiting connections, so that
+    """Find the node of a connection. One scan of /proc serves all waiting connections, so that
     many at once cost only a few scans.
     """
 

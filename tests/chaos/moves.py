@@ -42,7 +42,7 @@ class Mover:
         try:
             with WireClient(",".join(self._addresses)) as client:
                 if what == "reassign":
-                    self.done["moves asked for"] += len(wanted) - len(reassign(client, wanted))
+                    self.done["moves requested"] += len(wanted) - len(reassign(client, wanted))
                 elif what == "elect":
                     self.done["leaders elected"] += len(elect_preferred(client, None)[0])
                 else:

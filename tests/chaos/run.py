@@ -194,7 +194,7 @@ class _Chaos:
                 (f"connections, {source} to {target}", f"{count:,}")
                 for (source, target), count in sorted(network.connection_counts.items())
             ),
-            ("pieces that arrived behind a newer connection", f"{network.late_count:,}"),
+            ("pieces that arrived after a newer connection", f"{network.late_count:,}"),
             ("the same from clients", f"{network.late_client_count:,}"),
             (
                 "starts of processes",

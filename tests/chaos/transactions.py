@@ -75,7 +75,7 @@ class TransactionalClient(Client):
         self.finished: Counter[Outcome] = Counter()
         self.producer_count = 0
         self.settled_s = -1.0
-        """The start time of the last transaction that the client knows to have ended."""
+        """The start time of the last transaction that ended for the client."""
         self._number = 0
         self._producer: Producer | None = None
         self._stuck: list[Producer | Consumer] = []
@@ -205,7 +205,7 @@ class TransactionalClient(Client):
 
     def _give_up(self, producer: Producer, transaction: Transaction, error: KafkaError) -> Outcome:
         """Abort if the library requires it, which makes the outcome certain. After a fatal error
-        during a commit only the cluster knows the outcome.
+        during a commit the client cannot learn the outcome.
         """
         if error.txn_requires_abort():
             try:

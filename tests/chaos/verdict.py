@@ -51,7 +51,7 @@ async def check_end(processes: Processes, record: Record, parts: list[Part]) -> 
         await follower.start(30)
         await until(lambda: _bucket(follower, store, record), ORPHAN_DEADLINE_S, record)
     except TimeoutError as error:
-        record.violate(f"no controller tells the metadata: {error}")
+        record.violate(f"no controller returns the metadata: {error}")
     finally:
         await follower.stop()
         await client.close()

@@ -127,7 +127,7 @@ class Workload:
             found += ["no committed record of a transaction is read"] * (
                 self.committed.polled_count == polled
             )
-            found += ["no coordinator tells the offsets of groups"] * (
+            found += ["no coordinator returns the offsets of groups"] * (
                 self.offsets.response_count == offsets
             )
             return found
@@ -191,7 +191,7 @@ class Workload:
             )
             while ask_offsets(consumer, group, self.parts, self._record) < len(self.parts):
                 if not patience.lasts():
-                    self._record.violate(f"no coordinator tells the offsets of group {group!r}")
+                    self._record.violate(f"no coordinator returns the offsets of group {group!r}")
                     break
             consumer.close()
 
@@ -209,7 +209,7 @@ class Workload:
         return [
             ("polls of committed records: values", self.committed.polled_count),
             (
-                "looks at readers that read in their rack",
+                "checks of readers that read in their rack",
                 self.reader.watch.near_count + self.committed.watch.near_count,
             ),
             ("rebalances: assignments in the plain group", self.group.rebalance_count),
@@ -218,10 +218,10 @@ class Workload:
                 sum(client.rebalance_count for client in transformers),
             ),
             ("commits of the plain group", self.group.commit_count),
-            ("offsets of groups that coordinators told", self.offsets.response_count),
+            ("offsets of groups that coordinators returned", self.offsets.response_count),
             *(
                 (
-                    f"ends of logs told by {asker.name.removeprefix('ends by ')}",
+                    f"ends of logs returned by {asker.name.removeprefix('ends by ')}",
                     asker.response_count,
                 )
                 for asker in self.leaders
@@ -252,7 +252,7 @@ def idle_work(
     links: Mapping[tuple[str, str], int] | None,
 ) -> list[str]:
     """Return the kinds of work that a run never did. links: connections by source and target, or
-    None if this machine cannot tell them.
+    None if this machine does not report them.
     """
     idle = [
         f"{outcome} {name}"

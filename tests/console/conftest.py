@@ -46,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def commit(bootstrap: str, group: str) -> None:
-    """Let a group of one member commit what it has read of `orders`, and leave it empty."""
+    """Let a group of one member commit its offsets in `orders`, and leave it empty."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     )

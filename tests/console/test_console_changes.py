@@ -1,4 +1,4 @@
-"""What a console changes, what it refuses, and what it never tells."""
+"""What a console changes, refuses, and never shows."""
 
 from contextlib import closing
 from pathlib import Path

@@ -109,7 +109,7 @@ def dollars(text: str) -> float:
 
 
 def test_sessions_of_brokers_are_on_the_page_of_nodes(chrome: Chrome, tmp_path: Path) -> None:
-    """A broker that stands still is fenced, and comes back with the next epoch and a session."""
+    """A broker that stands still is fenced, and returns with the next epoch and a session."""
     arguments = ("--brokers", "2", "--store", f"file:{tmp_path}", "--log-level", "error")
     with (
         LocalCluster(arguments) as cluster,

@@ -1,4 +1,6 @@
-"""Every node serves the console on its health listener, and asks for a login where clients do."""
+"""Every node serves the console on its health listener, and requires a login where clients need
+one.
+"""
 
 import asyncio
 import os
@@ -59,7 +61,7 @@ def test_every_node_serves_the_console(chrome: Chrome, tmp_path: Path) -> None:
 
 
 async def test_users_log_in_where_clients_do(tmp_path: Path) -> None:
-    """Without a login a node with SASL tells nothing but probes and figures."""
+    """Without a login a node with SASL shows nothing but probes and metrics."""
     files = SecureFiles(tmp_path / "security")
     port, health = free_port(), free_port()
     properties = tmp_path / "console.properties"

@@ -118,7 +118,7 @@ def reader(
 
 def shown(chrome: Chrome, console: ConsoleProcess, topic: str) -> list[str]:
     """Return the text of each record, the oldest first, after all of them were opened. Wait for
-    the manifest, by which readers of the store know a new topic.
+    the manifest, by which readers of the store discover a new topic.
     """
 
     def records() -> list[WebElement]:

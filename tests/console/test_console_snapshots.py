@@ -1,4 +1,4 @@
-"""Topics are forked and restored in a browser, after a look at what that makes and deletes."""
+"""Topics are forked and restored in a browser, after a preview of the changes."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ RECORDS = 5
 
 @pytest.fixture(scope="module")
 def ledger(cluster: LocalCluster, console: ConsoleProcess) -> str:
-    """A topic with RECORDS records, which the console knows."""
+    """A topic with RECORDS records that the console lists."""
     Kafka(cluster.bootstrap).create_topic("ledger", 1, -1, {})
     produce(cluster.bootstrap, "ledger", list(range(RECORDS)))
     visitor = Visitor(console.url)

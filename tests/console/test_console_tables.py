@@ -21,7 +21,7 @@ ENABLED = {"penstock.table.enable": "true", "penstock.table.name": "lake.exporte
 
 @pytest.fixture
 def visitor(cluster: LocalCluster, console: ConsoleProcess) -> Iterator[Visitor]:
-    """A visitor of a console that knows the topic."""
+    """A visitor of a console that lists the topic."""
     kafka = Kafka(cluster.bootstrap)
     kafka.create_topic(TOPIC, 1, -1, ENABLED)
     visitor = Visitor(console.url)

@@ -81,7 +81,7 @@ def records_of(plain: Batch) -> bytes:
 
 
 def xerial(start: int, end: int) -> Batch:
-    """Return a batch in snappy's framing of Java: two blocks behind 16 bytes of header."""
+    """Return a batch in snappy's framing of Java: two blocks after 16 bytes of header."""
     data = records_of(run(start, end))
     framed = bytearray(b"\x82SNAPPY\x00" + bytes.fromhex("00000001 00000001"))
     for part in (data[:40], data[40:]):

@@ -232,7 +232,7 @@ def _leases() -> Iterator[MetadataVector]:
 
 
 def chains() -> Iterator[ChainVector]:
-    """A snapshot in the middle, a late copy that overlaps, an object behind the fence."""
+    """A snapshot in the middle, a late copy that overlaps, an object after the fence."""
     objects = {snapshot_key(CLUSTER, 7, TERM): snapshot(7, image_records(RECORDS[:7]))}
     whole = (log_object(0, 4), log_object(4, 9), log_object(9, 12), log_object(12, 17))
     for item in (*whole, log_object(6, 8), log_object(8, 11), fence_at(17)):
@@ -249,7 +249,7 @@ def chains() -> Iterator[ChainVector]:
 
 
 def image_records(log: Sequence[Record]) -> list[Record]:
-    """Return the records of a snapshot behind this log: they say the same, in another order."""
+    """Return the records of a snapshot after this log: the same state in another order."""
     image = MetadataImage()
     image.apply_all(log)
     return list(ImageCopy.of(image).records())

@@ -159,7 +159,7 @@ class Recording:
         assert alter_configs(self._address, (TOPIC_RESOURCE, "latest"), values) == (0, None)
 
     async def _forgotten(self) -> None:
-        """Return when a deleted topic and a kept log have left nothing behind."""
+        """Return when a deleted topic and a kept log have left nothing."""
         image = self._cluster.broker.image
         await self._until(lambda: all(state.refs for state in image.objects))
         await self._until(lambda: [bool(stream.kept) for stream in image.streams].count(True) == 1)
@@ -269,7 +269,7 @@ class Recording:
         ]
 
     def _delete(self) -> None:
-        """Delete topics and records: some can come back, some came back, some are gone."""
+        """Delete topics and records: some can be restored, some were, some are deleted for good."""
         self._expected["deleted"] = {"name": "deleted", "partitions": self._parts("deleted", 1)}
         self._expected["kept"] = {"name": "trimmed", "partitions": self._parts("trimmed", 1)}
         self._delete_topics("deleted", "returned", "gone")

@@ -394,7 +394,7 @@ def _snapshot_topic() -> StoreVector:
 
 
 def _longer_arrays() -> StoreVector:
-    """Return a store whose manifest has elements that no reader knows, in every array that may
+    """Return a store whose manifest has elements unknown to readers, in every array that may
     grow.
     """
     topic = Topic("t", 1, paged=1)

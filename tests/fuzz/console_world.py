@@ -1,5 +1,5 @@
 """A small cluster for the pages of the console, without a network: the metadata and the objects of
-`tests/formats/1.0`, records that are made to hurt a page, and a broker that responds to each
+`tests/formats/1.0`, records that attack a page, and a broker that responds to each
 request with hostile texts.
 """
 

@@ -42,7 +42,7 @@ _NO_NETWORK = "there is no network"
 _WITH_NETWORK: Final = (groups._reset, doctor._examine, snapshots._plan, snapshots._restore)
 """Calls that connect otherwise than by `WireClient`, as all of `Kafka` do."""
 _SECONDS = count(0.0, 60.0)
-"""Each look at the clock is a minute later, so that failed logins are forgotten."""
+"""Each reading of the clock is a minute later, so that failed logins are forgotten."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _HOSTILE: Final = quote(console_world.HOSTILE, safe="")
@@ -156,7 +156,7 @@ async def _response_of(data: bytes) -> bytes:
     handed.connection_lost(None)
     if state.tasks:
         _, left = await asyncio.wait(state.tasks, timeout=END_S)
-        assert not left, "a page keeps running after its client has gone"
+        assert not left, "a page keeps running after its client disconnected"
     return bytes(connection.written)
 
 

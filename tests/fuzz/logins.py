@@ -182,7 +182,7 @@ def users(data: bytes) -> None:
 
 
 def principal_rules(data: bytes) -> None:
-    """Apply rules to the name behind them."""
+    """Apply rules to the name that follows them."""
     rules, _, name = data.partition(SEPARATOR)
     PrincipalRules.parse(rules.decode()).name_of(name.decode())
 

@@ -1,4 +1,4 @@
-"""Correct the checksums of mutated inputs, so that fuzzing gets behind them."""
+"""Correct the checksums of mutated inputs, so that fuzzing gets past them."""
 
 import struct
 from collections.abc import Callable

@@ -214,7 +214,7 @@ def _otlp() -> Seeds:
 
 
 def _arrow_batches() -> Seeds:
-    """Batches behind the byte that chooses limits, and some with NULLs, headers and long values."""
+    """Batches after the byte that selects limits, and some with NULLs, headers and long values."""
     for number, (name, data) in enumerate(_batches()):
         yield name, bytes([number % len(arrow_batches.LIMITS)]) + data
     records = [

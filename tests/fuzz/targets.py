@@ -134,7 +134,7 @@ def _request(frame: bytes) -> None:
 
 
 def _response(data: bytes) -> None:
-    """Read a response behind two bytes that choose API and version."""
+    """Read a response after two bytes that select API and version."""
     if len(data) < 2:
         return
     api = list(APIS.values())[data[0] % len(APIS)]

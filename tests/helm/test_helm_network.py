@@ -50,7 +50,7 @@ def advertised(objects: list[Object], ordinal: int) -> dict[str, tuple[str, int]
 
 
 def reached(objects: list[Object], route: Object) -> tuple[Object, int]:
-    """Return the selector of the pods behind a route, and their port."""
+    """Return the selector of a route's pods, and their port."""
     (rule,) = route["spec"]["rules"]
     (backend,) = rule["backendRefs"]
     service = named(objects, "Service", backend["name"])["spec"]

@@ -216,7 +216,7 @@ def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> Non
 
 
 def test_clients_do_not_wait_for_the_address_of_a_pod_that_is_gone(tmp_path: Path) -> None:
-    """Each producer sends so rarely that only the redirection tells it who leads. Without it, it
+    """Each producer sends so rarely that only the redirection names the leader. Without it, it
     would connect to the address once more: librdkafka gives up after 10 s here, as the connection
     is accepted, and after 30 s in a network of pods.
     """
@@ -262,7 +262,9 @@ def test_a_broker_without_its_store_is_alive_and_not_ready(tmp_path: Path) -> No
         cluster.running["penstock-moto-0"].process.wait()
         deadline = time.monotonic() + PATIENCE_S
         while (said := cluster.probe("penstock-broker-0", "readiness"))[0] == 200:
-            assert time.monotonic() < deadline, "the broker stays ready although its store is gone"
+            assert time.monotonic() < deadline, (
+                "the broker stays ready although its store is unreachable"
+            )
             time.sleep(0.2)
         assert said[0] == 503
         assert "the store" in said[1]

@@ -117,7 +117,7 @@ def check_container(root: Path, builder: Builder) -> None:
             *("penstock", "consume", "orders", "--from-beginning", "--max-messages", "1")
         )
         if "hello" not in seen.splitlines():
-            raise ImageFailed(f"the record did not come back: {seen!r}")
+            raise ImageFailed(f"the record was not read back: {seen!r}")
         say(f"  {container.said('penstock', '--version').strip()}, as user 10001, read-only root")
         code = container.stop()
     if code:

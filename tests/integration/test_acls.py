@@ -1,5 +1,5 @@
-"""ACLs over real sockets: clients of one principal are told apart by their hosts, changes reach all
-brokers, and a broker that has lost its controller does not serve on old ACLs.
+"""ACLs over real sockets: clients of one principal are distinguished by their hosts, changes reach
+all brokers, and a broker that has lost its controller does not serve on old ACLs.
 """
 
 import asyncio
@@ -143,7 +143,7 @@ async def until_code(cluster: Cluster, node_id: int, code: ErrorCode, topic: str
 
 
 async def test_a_broker_without_a_controller_does_not_serve_on_old_acls(tmp_path: Path) -> None:
-    """It cannot know that its ACLs are old. It neither takes nor gives records then."""
+    """It cannot detect that its ACLs are old, so it neither accepts nor returns records."""
     async with secured(tmp_path, controller_settings=SHORT_SESSION) as cluster:
         await create_topic(cluster, "t")
         await create(

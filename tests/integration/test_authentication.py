@@ -97,7 +97,7 @@ def refusal(config: dict[str, Any]) -> str:
     deadline = time.monotonic() + TIMEOUT_S
     while not found and time.monotonic() < deadline:
         admin.poll(0.05)
-    assert found, "the client got in, or heard nothing"
+    assert found, "the client got in, or got no response"
     return found[0]
 
 
@@ -634,7 +634,7 @@ async def test_transactions_and_moves_between_secure_brokers(
 async def test_transactions_and_moves_between_brokers_with_certificates(
     tmp_path: Path, files: SecureFiles
 ) -> None:
-    """Without a user of their own, brokers are who their certificates say."""
+    """Without a user of their own, brokers use the principal of their certificates."""
     settings = {
         "ssl_client_auth": "required",
         "authorizer": "StandardAuthorizer",

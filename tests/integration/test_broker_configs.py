@@ -195,7 +195,7 @@ async def test_configs_of_kafka_are_accepted_where_they_mean_nothing_here(
 
 
 async def test_configs_of_topics_come_from_those_of_brokers(cluster: Cluster) -> None:
-    """CreateTopics and DescribeConfigs tell the same source."""
+    """CreateTopics and DescribeConfigs return the same source."""
     at, name = address(cluster, 1), "min.insync.replicas"
     request = create_topics.CreateTopicsRequest(timeout_ms=10_000, validate_only=True)
     admin = AdminClient({"bootstrap.servers": at})

@@ -79,7 +79,7 @@ async def as_process(world: World, tmp_path: Path) -> AsyncIterator[None]:
     task = asyncio.ensure_future(main.serve(config, url, StreamConfig(), CompactionConfig()))
     try:
         yield
-        assert not task.done(), "the process goes on"
+        assert not task.done(), "the process continues"
         os.kill(os.getpid(), signal.SIGTERM)
         assert await task == main.EXIT_OK
     finally:

@@ -97,7 +97,7 @@ async def test_what_a_hold_held_back_arrives_after_a_newer_connection(linked: Li
     assert await late_counts(linked, CLIENTS) == (0, 1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who dialled")
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc names the client")
 async def test_late_pieces_of_nodes_are_counted_apart_from_those_of_clients() -> None:
     linked = Linked({"broker 1": os.getpid()})
     await linked.start()
@@ -140,14 +140,14 @@ async def test_a_hold_without_a_connection_waits_for_the_next(linked: Linked) ->
         writer.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who dialled")
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc names the client")
 @pytest.mark.parametrize(
     ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")]
 )
 async def test_a_node_that_dials_another_is_distinguished_from_clients(
     family: socket.AddressFamily, host: str
 ) -> None:
-    """Proxies tell a node that connects to another node from a client.
+    """Proxies distinguish a node that connects to another node from a client.
 
     Brokers connect to each other and, with IPv6 sockets, gRPC connects to controllers. This process
     is the connecting one.
@@ -175,7 +175,7 @@ async def test_a_node_that_dials_another_is_distinguished_from_clients(
     await network.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who dialled")
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc names the client")
 async def test_a_node_is_distinguished_from_others_that_use_the_same_local_port() -> None:
     """The kernel gives one local port to connections with different targets. Closed ones stay in
     its table for a minute.

@@ -118,7 +118,7 @@ async def test_the_newest_record_of_each_key_stays(cluster: Cluster, topic: Topi
     await topic.move()
     await topic.check(state)
 
-    # The leader's own cleaner goes on from there, after a crash as well.
+    # The leader's own cleaner continues from there, after a crash as well.
     await cluster.kill_broker(cluster.leader_of(TOPIC))
     (survivor,) = cluster.brokers
     await cluster.stop_broker(survivor)

@@ -122,7 +122,7 @@ def descriptor_set(path: Path) -> Path:
 
 
 async def test_a_config_may_come_from_a_file(cli: Cli) -> None:
-    """A descriptor set is no text, and becomes Base64."""
+    """A descriptor set is binary, and becomes Base64."""
     path = descriptor_set(Path(cli.file("order.pb", "")))
     proto = ("--config", "penstock.value.schema.type=protobuf")
     await cli.run("topics", "create", "p", *proto, "-c", f"penstock.value.schema=@{path}")

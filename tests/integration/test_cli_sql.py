@@ -170,7 +170,7 @@ def test_a_bar_shows_how_much_a_slow_statement_has_read(store: str) -> None:
         done = run(url, "SELECT max(id) FROM orders", "--output=csv")
     bar = re.search(r"read .*━.* 2000/2000 .*records", shown)
     assert bar, shown
-    assert shown.index("max(id)") > bar.end()  # the bar has gone before the rows
+    assert shown.index("max(id)") > bar.end()  # the bar disappears before the rows
     assert (done.stdout, done.stderr) == ("max(id)\n1999\n", "")
 
 

@@ -1,5 +1,5 @@
 """Metrics of clients (KIP-714) through real sockets: librdkafka pushes them, and a receiver of OTLP
-over HTTP gets them with who pushed.
+over HTTP gets them with the name of the client.
 """
 
 import asyncio

@@ -251,7 +251,7 @@ async def test_group_continues_when_its_coordinator_broker_is(cluster: Cluster, 
     )
     await asyncio.to_thread(consumer.close)
     assert sorted(polled.everything()) == sorted(values(0, 40)), (
-        "each record once: the member went on from where it was"
+        "each record once: the member continued from its position"
     )
 
     def resume() -> None:

@@ -83,7 +83,7 @@ async def python_member(cluster: Cluster, **settings: Any) -> AsyncIterator[Pyth
     consumer = await asyncio.to_thread(
         lambda: KafkaConsumer(TOPIC, bootstrap_servers=servers, **(SETTINGS | settings))
     )
-    # Otherwise it may lead the group before it knows the topic, and then it joins twice.
+    # Otherwise it may lead the group before it learns of the topic, and then it joins twice.
     await asyncio.to_thread(consumer.partitions_for_topic, TOPIC)
     member = PythonMember(consumer)
     polling = asyncio.create_task(asyncio.to_thread(member.run))

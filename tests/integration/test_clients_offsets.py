@@ -167,7 +167,7 @@ async def test_aiokafka_finds_its_way(cluster: Cluster) -> None:
 
 
 async def test_lag_is_reported_while_consuming(cluster: Cluster) -> None:
-    """The high watermark comes with each fetch, so a consumer knows its lag without a request."""
+    """Each fetch returns the high watermark, so a consumer computes its lag without a request."""
 
     def run() -> None:
         consumer = confluent_consumer(cluster.bootstrap, "g")

@@ -246,7 +246,7 @@ async def test_bad_batches_get_their_code_and_leave_no_trace(cluster: Cluster, l
 async def test_garbage_under_a_right_checksum_harms_only_who_reads_it(
     cluster: Cluster, logs: Logs, compression: int
 ) -> None:
-    """A topic may take batches without a look at their records. A look-up by time has to read them:
+    """A topic may accept batches without reading their records. A lookup by time has to read them:
     it returns an error, and the log continues.
     """
     async with Client.connected(cluster) as client:

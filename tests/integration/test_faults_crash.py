@@ -89,7 +89,7 @@ async def test_all_brokers_crash_at_once_and_fresh_ones_start(cluster: FaultClus
 
 
 async def test_controller_goes_away_and_returns_under_load(tmp_path: Path) -> None:
-    """The second time a broker dies with the controller: the controller that comes back detects it
+    """The second time a broker dies with the controller: the restarted controller detects it
     and gives its partitions to the other broker. Only then are sessions short: brokers acknowledge
     without the controller until their session ends.
     """

@@ -70,7 +70,7 @@ async def test_broker_cut_from_the_controller_stops_before_another_takes_over(
 async def test_consumer_of_a_broker_cut_from_the_controller_continues_with_the_new_leader(
     tmp_path: Path,
 ) -> None:
-    """The consumer knows no other broker. It reads to the end of what the new leader accepted,
+    """The consumer has only this broker's address. It reads to the end of the new leader's log,
     without a reset of its position.
     """
     async with FaultCluster(tmp_path, linked=True) as cluster:

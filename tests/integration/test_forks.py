@@ -175,7 +175,7 @@ async def test_a_fork_aborts_what_was_open_where_it_was_made(cluster: Cluster) -
         assert read(bootstrap, FORK, 1, "read_uncommitted") == {
             0: [b"early 1", b"late 1", b"plain", b"fork"]
         }
-        # In the source it goes on.
+        # It continues in the source.
         assert read(bootstrap, SOURCE, 1) == {0: [b"early 1"]}
         writers["late"].produce(SOURCE, b"late 2", partition=0)
         writers["late"].commit_transaction(TIMEOUT_S)

@@ -109,7 +109,7 @@ def _end(producer: Producer, *, commit: bool) -> None:
 
 
 def _committed(bootstrap: str, partition: int) -> list[bytes | None]:
-    """Return the values that a read_committed consumer gets, up to a record behind all others."""
+    """Return the values that a read_committed consumer gets, up to a final record."""
     last = Producer({"bootstrap.servers": bootstrap})
     last.produce("t", b"last", partition=partition)
     assert last.flush(TIMEOUT_S) == 0

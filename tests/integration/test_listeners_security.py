@@ -149,7 +149,7 @@ async def refused(config: dict[str, Any]) -> str:
             admin.poll(0.05)
 
     await asyncio.to_thread(run)
-    assert told, "the client got in, or heard nothing"
+    assert told, "the client got in, or got no response"
     return told[0]
 
 

@@ -182,7 +182,7 @@ def test_readers_of_the_store_see_the_same_records(tmp_path: Path) -> None:
 
 
 def test_counts_and_times_in_a_compacted_log(tmp_path: Path) -> None:
-    """Records of one batch have timestamps in any order, and most of them are gone."""
+    """Records of one batch have timestamps in any order, and most of them are deleted."""
     with ThreadedCluster(tmp_path) as cluster:
         create_topic(cluster.bootstrap, TOPIC, 1, **COMPACT)
         rng = Random(5)

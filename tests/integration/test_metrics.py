@@ -44,7 +44,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         after: dict[str, Samples] = {}
 
         def is_logged() -> bool:
-            """A node may tell the same for a quarter of a second, and the clients take less."""
+            """A node may cache the text for a quarter of a second, and the clients take less."""
             after.update({name: cluster.scrape(name) for name in cluster.ports})
             return all(
                 sum(value(after[name], metric) - value(before[name], metric) for name in nodes)
@@ -55,7 +55,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                 )
             )
 
-        cluster.until(is_logged, "the nodes tell what the clients did")
+        cluster.until(is_logged, "the nodes report the requests of the clients")
         cluster.kill(BROKERS[1])
 
         def is_over() -> bool:
@@ -67,7 +67,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                 value(it, "penstock_cluster_leaderless_partitions") for it in told
             )
 
-        cluster.until(is_over, "all controllers know of the fenced broker, and of new leaders")
+        cluster.until(is_over, "all controllers have the fenced broker and new leaders")
         living = [name for name in cluster.ports if name != BROKERS[1]]
         yield Story(
             before,
@@ -212,7 +212,7 @@ def test_what_dashboards_and_rules_name_is_reported_with_its_labels(story: Story
         has: set[str] = set(TARGET_LABELS)
         for name, matched in query.selectors():
             assert name in told or name == "up" or name in recorded, (
-                f"{query.where}: nobody tells {name}"
+                f"{query.where}: no node reports {name}"
             )
             labels = told.get(name, set()) | TARGET_LABELS
             assert matched <= labels, f"{query.where}: {name} has no {matched - labels}"

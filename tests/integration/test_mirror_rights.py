@@ -104,7 +104,7 @@ async def test_acls_are_copied_and_only_owners_may_mirror(tmp_path: Path) -> Non
         )
         assert refused.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-        # With everything but Alter it ends with the reason, instead of trying for ever.
+        # With everything but Alter it ends with the reason, instead of retrying forever.
         as_target = ("--bootstrap", target.bootstrap, "--command-config", options[1])
         config = tmp_path / "bob.properties"
         config.write_text(

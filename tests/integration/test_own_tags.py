@@ -1,4 +1,4 @@
-"""Responses have Penstock's own tagged fields only if the request asks for them: not every client
+"""Responses have Penstock's own tagged fields only on request: not every client
 skips unknown tags.
 """
 
@@ -50,7 +50,7 @@ REQUESTS: dict[int, tuple[object, object]] = {
         metadata.MetadataRequest(topics=None, frozen_topics=True),
     ),
 }
-"""By API: a request as other clients send it, and one that asks for the own fields."""
+"""By API: a request as other clients send it, and one that requests the own fields."""
 BETWEEN_BROKERS = {apis.READ_SHARE_GROUP_STATE_SUMMARY.key}
 """Needs ClusterAction; the field has a value only after a deletion, and if the request asks."""
 

@@ -1,4 +1,4 @@
-"""Quotas with unmodified clients: they are told how long to wait, wait, and get everything done,
+"""Quotas with unmodified clients: they get a throttle time, wait, and get everything done,
 while others are not slowed.
 
 The window of these brokers is short: a client may use one second of its quota at once.
@@ -59,7 +59,7 @@ def has_quota(broker: Broker, key: str, value: float) -> bool:
 
 
 class Sender:
-    """A producer of librdkafka that notes how long brokers tell it to wait."""
+    """A producer of librdkafka that records throttle times."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
         self.waits_s: list[float] = []
@@ -107,7 +107,7 @@ async def test_a_producer_takes_the_time_of_its_quota(cluster: Cluster) -> None:
 
 
 async def test_a_client_that_does_not_wait_is_not_read(cluster: Cluster) -> None:
-    """aiokafka does not wait when it is told to; the muted connection makes it."""
+    """aiokafka ignores the throttle time; the muted connection makes it wait."""
     await set_quota(cluster, {"user": None}, "producer_byte_rate", BYTES_PER_S)
     producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, client_id="hasty")
     await producer.start()

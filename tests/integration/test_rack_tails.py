@@ -240,7 +240,7 @@ async def test_what_a_broker_does_not_know_yet_is_no_error(world: World) -> None
     """A client that gets an error waits for half a second before it asks again."""
     await world.produce(*values(0, 10))
     rack, epoch = world.near.config.rack or "", world.led.leader_epoch
-    assert await fetch(world, 0, epoch + 1, rack) == (0, -1, False), "its image is behind"
+    assert await fetch(world, 0, epoch + 1, rack) == (0, -1, False), "its image is outdated"
 
     await world.until_reported(10)
     assert await fetch(world, 10, epoch, rack) == (0, 10, False)

@@ -201,7 +201,7 @@ def test_a_topic_that_was_deleted_and_created_again_is_not_read_for_the_old_one(
 
 
 def stream_ids(cluster: ThreadedCluster) -> set[int]:
-    """Return the stream ids as a reader sees them, which may be 1 s behind; there may be none."""
+    """Return the stream ids as a reader sees them, which may be 1 s old; there may be none."""
     try:
         return {state.stream_id for state in StoreCluster(cluster.store_url).partitions("short")}
     except UnknownPartition:

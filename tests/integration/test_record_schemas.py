@@ -264,7 +264,7 @@ async def test_a_partition_that_is_named_twice_gets_the_first_batch(cluster: Clu
 
 
 async def test_batches_in_flight_keep_their_order(cluster: Cluster) -> None:
-    """The check of a large batch takes longer than that of the small one behind it."""
+    """The check of a large batch takes longer than that of the small one after it."""
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
     large = json.dumps({"id": 0, "text": ["x" * 10] * 30_000}).encode()
     values = [json.dumps({"id": at}).encode() if at % 5 else large for at in range(1, 40)]

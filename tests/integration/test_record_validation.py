@@ -140,7 +140,9 @@ async def test_batches_checked_inline_and_by_threads_keep_their_order(cluster: C
 async def test_a_refused_batch_takes_no_sequence_number(
     cluster: Cluster, codec: Compression
 ) -> None:
-    """Those behind it are out of order, as for Kafka, until its number comes with other records."""
+    """Later ones are out of order, as for Kafka, until its sequence number is sent with other
+    records.
+    """
     batches = [numbered(number, producer=7) for number in range(4)]
     found = await send_all(
         cluster, [batches[0], unreadable(1, producer=7, codec=codec), *batches[2:]]

@@ -114,7 +114,7 @@ async def create(bootstrap: str, name: str) -> None:
             except Exception as error:  # noqa: BLE001 - whatever a cluster that starts says
                 if "TOPIC_ALREADY_EXISTS" in str(error):
                     return
-                # Use a new client each time: nothing tells when the first broker serves.
+                # Use a new client each time: nothing signals when the first broker serves.
                 await asyncio.sleep(0.2)
             else:
                 return

@@ -170,7 +170,7 @@ async def test_a_live_issuer_is_queried_once_in_a_flood_of_unknown_keys(tmp_path
                 given = await asyncio.gather(
                     *(log_in(forged) for _ in range(20)), log_in(issuer.token())
                 )
-                assert given == [False] * 20 + [True], "who has a known key gets in"
+                assert given == [False] * 20 + [True], "a client with a known key gets in"
             allowed = 1 + (time.monotonic() - began) / 10
             assert issuer.request_count - asked_count <= allowed
 

@@ -107,7 +107,7 @@ async def test_consumers_of_one_tail_share_looks_and_get_every_record_once(
     expected = [(number, number + 1) for number in range(ROUNDS)]
     assert all(reader.offsets == expected for reader in survivors)
     responses_count = sum(len(reader.offsets) for reader in readers)
-    # Without sharing, each of them has a look before its wait, and one behind it.
+    # Without sharing, each of them has a lookup before its wait, and one after it.
     assert looks_count < 2 * responses_count
     for run in runs:
         run.cancel()

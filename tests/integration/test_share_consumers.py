@@ -266,7 +266,7 @@ async def test_deleted_records_are_passed_over(cluster: Cluster) -> None:
             (deleted,) = admin.delete_records([TopicPartition(TOPIC, 0, 15)]).values()
             assert deleted.result(TIMEOUT_S).low_watermark == 15
             assert one.acquired(max_wait_ms=WAIT_MS) == [(15, 29, 1)]
-            # They are gone; whether they were done does not matter.
+            # They are deleted, whether or not they were done.
             assert _code(one.acknowledge({HERE: [(0, 9, [RELEASE])]})) == ErrorCode.NONE
             assert _code(one.acknowledge({HERE: [(15, 29, [ACCEPT])]})) == ErrorCode.NONE
 

@@ -43,7 +43,7 @@ class Client(CoordinatorClient):
         self.epochs: dict[str, int] = {}
         self.assigned: dict[str, dict[UUID, list[int]]] = {}
         self.changes_count = 0
-        """Assignments that members were told."""
+        """Assignments that members received."""
 
     def beat(self, member_id: str, epoch: int | None = None) -> int:
         """Send a heartbeat. Returns the error code."""

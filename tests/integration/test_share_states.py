@@ -214,7 +214,7 @@ async def beat(cluster: Cluster, member_id: str, epoch: int) -> int:
 
 
 async def test_a_group_continues_and_its_states_go_with_it(cluster: Cluster) -> None:
-    """The next coordinator knows members, assignments and which states exist; a deleted group
+    """The next coordinator has members, assignments and the list of states; a deleted group
     leaves no state.
     """
     await ensure_topic(cluster.broker, OFFSETS_TOPIC)
@@ -257,7 +257,7 @@ async def delete_without_epoch(broker: Broker, *wanted: SharePartitionKey) -> se
 
 
 async def test_states_of_a_group_are_not_deleted_without_an_epoch(cluster: Cluster) -> None:
-    """The state of a group that exists stays, wherever it and the group are coordinated."""
+    """The state of an existing group is kept, wherever it and the group are coordinated."""
     await ensure_topic(cluster.broker, OFFSETS_TOPIC)
     await until(lambda: cluster.leader_of(OFFSETS_TOPIC, 0) >= 0)
     epoch = await beat(cluster, "a", 0)
@@ -278,7 +278,7 @@ async def test_states_of_a_group_are_not_deleted_without_an_epoch(cluster: Clust
             assert (await first.share_states.summary(key)).state_epoch > 0
     assert await coordinator(cluster).groups.delete_group(GROUP) is ErrorCode.NONE
     for broker, wanted in by_broker.items():
-        for key in wanted:  # left behind by another group of this id
+        for key in wanted:  # left over from another group with this id
             await first.share_states.initialize(key, state_epoch=9, start_offset=5)
         assert await delete_without_epoch(broker, *wanted) == {ErrorCode.NONE}
         for key in wanted:

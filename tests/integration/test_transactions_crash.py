@@ -161,7 +161,7 @@ async def test_all_or_nothing_whoever_crashes(cluster: FaultCluster, victim: str
     wanted = [b"%d" % number for number in range(len(STEPS))]
 
     def committed_values(topic: str) -> list[bytes | None]:
-        """Return the committed values. The marker behind the last record keeps the record hidden
+        """Return the committed values. The marker after the last record keeps the record hidden
         until its transaction has ended.
         """
         consumer = confluent_consumer(

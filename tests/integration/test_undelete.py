@@ -1,4 +1,4 @@
-"""Deleted topics come back with everything that was acknowledged, until their grace is over."""
+"""Deleted topics are restored with all acknowledged records, until their grace period ends."""
 
 import asyncio
 import threading
@@ -100,7 +100,7 @@ def read(bootstrap: str, count: int, topic: str = TOPIC, partition: int = 0) -> 
 
 
 async def deleted(cluster: Cluster) -> FrozenTopic:
-    """Return the deleted topic, once every broker knows it."""
+    """Return the deleted topic, once every broker lists it."""
 
     def known() -> bool:
         return all(len(broker.image.frozen_topics) for broker in cluster.brokers.values())
@@ -141,7 +141,7 @@ async def test_all_that_was_acknowledged_is_there_and_clients_continue(cluster: 
         before = [list(writer.acknowledged) for writer in writers]
         undelete(bootstrap)
         for partition, writer in enumerate(writers):
-            # The topic was gone for clients, so what they sent meanwhile is not there.
+            # The topic was deleted for clients, so records that they sent meanwhile are absent.
             assert read(bootstrap, len(before[partition]), partition=partition) == before[partition]
             writer.failed = 0
             writer.write(10)
@@ -169,7 +169,7 @@ async def test_the_leader_may_die_before_it_has_closed(
     await asyncio.to_thread(produce, bootstrap, TOPIC, values)
     await cluster.until_served(TOPIC)
     leader = cluster.leader_of(TOPIC)
-    # It is gone before it can see the deletion, so that only its WAL has the records.
+    # It dies before it can see the deletion, so that only its WAL has the records.
     await cluster.kill_broker(leader)
     bootstrap = cluster.bootstrap
     # Admin clients may wait for the dead broker, so ask as the living one does for them.

@@ -1,4 +1,4 @@
-"""Records that DeleteRecords deleted come back in a new topic, until their grace is over."""
+"""Records that DeleteRecords deleted are restored in a new topic, until their grace period ends."""
 
 import asyncio
 import json

@@ -58,7 +58,7 @@ for _at, _bad in enumerate(BAD.values()):
 END = 6 * len(BAD) + 3
 READABLE += [END - 3, END - 2, END - 1]
 LOST = sum(max(1, 3 - len(bad.readable)) for bad in BAD.values())
-"""A batch with bytes behind its last record has one lost offset."""
+"""A batch with bytes after its last record has one lost offset."""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_scan(cluster: ThreadedCluster) -> None:
         assert skipping.counts() == {0: len(READABLE)}
         assert skipping.unreadable.count == LOST
         assert skipping.to_table().num_rows == len(READABLE)
-    # A reader that begins behind a record that cannot be read does not meet it.
+    # A reader that begins after an unreadable record does not meet it.
     assert scan(cluster.store_url, "bad", start=5, end=9).to_table()["offset"].to_pylist() == [
         5,
         6,
@@ -295,7 +295,7 @@ def test_consume_counts_records_with_an_offset_after_their_batch(cluster: Thread
     store(cluster.bootstrap, topic, [batch_of(record(0) + record(1) + record(9)), *[good()] * 5])
     done = consumed(cluster, topic)
     assert [int(line.split()[0]) for line in done.stdout.splitlines()] == [0, 1, 9, *range(3, 18)]
-    assert "1 records have an offset that lies behind their batch" in done.stderr
+    assert "1 records have an offset beyond their batch" in done.stderr
 
 
 def test_consume_prints_no_aborted_records_of_a_damaged_batch(cluster: ThreadedCluster) -> None:

@@ -1,4 +1,4 @@
-"""Remove a broker that is gone for good: over the Kafka protocol and with `penstock nodes`."""
+"""Remove a broker that will not return: over the Kafka protocol and with `penstock nodes`."""
 
 import asyncio
 import json

@@ -524,7 +524,7 @@ STREAMS_COMMANDS: Final[tuple[Command, ...]] = (
 _NOISE: Final = re.compile(
     r"^\d\d:\d\d:\d\d,\d{3} [A-Z]+ "  # a line of the log
     r"|^\t+(at|\.\.\.) |^Caused by: "  # a stack
-    r'|"partitions_assigned","partitions":\[\]'  # a member whose partitions come later
+    r'|"partitions_assigned","partitions":\[\]'  # a member that gets its partitions later
 )
 _NORMAL: Final = tuple(
     (re.compile(pattern), text)

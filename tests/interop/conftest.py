@@ -31,7 +31,7 @@ def tools(java: JavaHome) -> Iterator[ToolRunner]:
 
 @pytest.fixture(scope="session")
 def apicurio() -> Path:
-    """Return the program of the registry, fetched if it is not there."""
+    """Return the program of the registry, downloaded if it is missing."""
     return fetch_apicurio()
 
 
@@ -45,7 +45,7 @@ def peer(java: JavaHome) -> Iterator[str]:
         "share.coordinator.state.topic.replication.factor",
         "share.coordinator.state.topic.min.isr",
     )
-    # Without verification, records of a transaction arrive that its coordinator does not know.
+    # Without verification, records of a transaction unknown to its coordinator arrive.
     settings = dict.fromkeys(replicas, "1") | {
         "transaction.partition.verification.enable": "false",
         "group.initial.rebalance.delay.ms": "0",

@@ -237,7 +237,7 @@ def names_of(address: str, ids: Sequence[UUID]) -> set[str]:
 async def test_a_regex_matches_what_its_member_may_describe(
     authorizing: str, cluster: Cluster
 ) -> None:
-    """New topics too; and the rights are looked at again from time to time."""
+    """New topics too; and the rights are checked again from time to time."""
     await asyncio.gather(
         *(asyncio.to_thread(follow_rights, address) for address in (authorizing, cluster.bootstrap))
     )

@@ -214,7 +214,7 @@ def _shown(response: Subscriptions) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """knows: whether it has the id of its subscription."""
+    """knows: whether the client has the id of its subscription."""
 
     knows: bool = True
     metrics: bytes = ONE
@@ -386,7 +386,7 @@ SUBSCRIPTIONS: tuple[dict[str, tuple[str | None, str | None, str | None]], ...] 
 
 
 def _subscribed(side: Side) -> list[Any]:
-    """Return whether each set of subscriptions is taken, and what it gives a client."""
+    """Return whether each set of subscriptions is accepted, and the subscription of a client."""
     responses: list[Any] = []
     for subscriptions in SUBSCRIPTIONS:
         done = [side.subscribe(name, *values) for name, values in subscriptions.items()]
@@ -499,7 +499,7 @@ def _ids(side: Side) -> list[tuple[Any, bool]]:
 
 
 async def test_ids_of_subscriptions_are_the_same_when_kafkas_are(sides: Sides) -> None:
-    """A client stays what it was in its first request, on each connection."""
+    """A client keeps the identity of its first request on each connection."""
     found = await sides.compare(_ids)
     assert [is_same for _, is_same in found] == [False, True, False, False, False, True]
 

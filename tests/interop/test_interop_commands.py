@@ -262,7 +262,7 @@ def _complaints(command: Command, expected: list[str], found: list[str]) -> Iter
 async def test_hanging_transactions_are_found_at_every_candidate(
     tmp_path: Path, java: JavaHome
 ) -> None:
-    """In Kafka every replica knows producers; here the other candidates ask the leader."""
+    """In Kafka every replica tracks producers; here the other candidates ask the leader."""
     settings = {"transaction_partition_verification_enable": False}
     async with Cluster(tmp_path, brokers=2, **settings) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})

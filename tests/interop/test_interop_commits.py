@@ -1,5 +1,5 @@
-"""Compare with Apache Kafka 4.2 who may commit and read offsets: standalone consumers, which send
-no generation, and members, in groups of every type and state.
+"""Compare with Apache Kafka 4.2 which clients may commit and read offsets: standalone consumers,
+which send no generation, and members, in groups of every type and state.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -186,7 +186,7 @@ def empty_classic(talk: Talk, group: str) -> tuple[str, int]:
 
 
 def connect(talk: Talk, group: str) -> tuple[str, int]:
-    """Join as a worker of Connect does, which is no consumer."""
+    """Join as a worker of Connect does, which is not a consumer."""
     member, generation = _join(talk, group, None, "connect")
     _sync(talk, group, member, generation)
     return member, generation
@@ -256,7 +256,7 @@ def empty_share(talk: Talk, group: str) -> tuple[str, int]:
 
 
 def callers(member: str, epoch: int) -> list[tuple[str, Caller]]:
-    """Return who asks, with labels. member, epoch: of the member that the group has or had."""
+    """Return labeled requesters. member, epoch: of the member that the group has or had."""
     return [
         ("nobody", ("", None, -1)),
         ("standalone", ("standalone", None, -1)),

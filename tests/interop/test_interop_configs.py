@@ -62,8 +62,8 @@ async def describe(both: Both, kind: int, name: str, *keys: str) -> tuple[Any, A
 
 
 def _comparable(results: Any) -> Any:
-    """Return what both sides show. Kafka always lists num.io.threads, and knows the setting of its
-    process and the default among the synonyms.
+    """Return what both sides show. Kafka always lists num.io.threads, and accepts the setting of
+    its process and the default among the synonyms.
     """
     for result in results:
         configs = result["configs"]

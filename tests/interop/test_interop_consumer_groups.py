@@ -514,7 +514,7 @@ def migration(talk: Conversation) -> Iterator[Step]:
     synced = talk.sync_classic(group, {"pages": [0, 1, 2, 3]})
     yield "assigned", (synced["error_code"], talk.classic_owned)
     yield "listed", talk.listed(group)
-    yield "the group is no consumer group", talk.describe(group)
+    yield "the group is not a consumer group", talk.describe(group)
     yield "upgrade", talk.join(group, "new", "pages")
     yield "listed", talk.listed(group)
     described = talk.describe(group)
@@ -560,7 +560,7 @@ def migration(talk: Conversation) -> Iterator[Step]:
 
 
 def upgrade_epochs(talk: Conversation) -> Iterator[Step]:
-    """A classic member that comes back with the consumer protocol and the same topics changes
+    """A classic member that returns with the consumer protocol and the same topics changes
     nothing.
     """
     for generations in (1, 3):

@@ -42,7 +42,7 @@ async def cut(tmp_path: Path) -> AsyncIterator[CutCluster]:
 
 @pytest.fixture(scope="module")
 def go_members() -> str:
-    """Return the path of the program, compiled if it is not there."""
+    """Return the path of the program, compiled if it is missing."""
     return str(built("ensure-go-members.sh", BUILD_S))
 
 

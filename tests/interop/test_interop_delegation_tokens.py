@@ -179,7 +179,7 @@ class Side:
         await until(is_there)
 
     async def _is_known(self, name: str) -> bool:
-        """Return whether controller and broker know the token: Kafka's learn of it later."""
+        """Return whether controller and broker have the token: Kafka's learn of it later."""
         code, _ = await self.renew(name, "stranger", -1)
         return code == OWNER_MISMATCH and await self.describe(name, all_=True) != SASL_FAILED
 

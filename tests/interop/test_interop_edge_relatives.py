@@ -138,7 +138,7 @@ def standalone_offsets(talk: EdgeClient) -> Iterator[Step]:
 
 
 def heartbeats(talk: EdgeClient) -> Iterator[Step]:
-    """The topic is that of other members: nobody reads it."""
+    """The topic is that of other members: no one reads it."""
     for kind, join in _JOINS.items():
         for epoch in (-1, -2, -3, -(2**31), 1, 2**31 - 1):
             group = f"edge-beat-{kind}-{epoch}"

@@ -157,7 +157,7 @@ async def test_the_coordinator_of_transactions_is_killed(
 
 @pytest.mark.long
 async def test_the_coordinator_of_a_group_is_killed(cluster: Cluster, program: Program) -> None:
-    """A member of the consumer protocol goes on where it was, and reads each record once."""
+    """A member of the consumer protocol continues from its position, and reads each record once."""
     count, partitions = 1_200, 4
     await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, partitions)
     values = [b"%d" % number for number in range(count)]

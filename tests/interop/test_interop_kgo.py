@@ -23,7 +23,7 @@ BUILD_S: Final = 900
 RUN_S: Final = 1_800
 SETTINGS: Final = (
     *("--brokers", "3", "--no-console", "--log-level", "error"),
-    # A busy machine is no dead broker.
+    # Tolerate slow responses of a busy machine.
     *("--set", "broker.session.timeout.ms=30000", "--set", "broker.session.grace.ms=30000"),
     # The tests expect retries of a share group to end as often as Kafka's limit in franz-go's CI.
     *("--set", "group.share.delivery.count.limit=10"),
@@ -36,7 +36,7 @@ SLOW: Final = (
 NEED_OTHER_LISTENERS: Final = {"TestSCRAMAuth", "TestSCRAMAuthBadCredentials", "TestOAuthAuth"}
 """They skip: they log in on listeners of their own, and one with an unsigned token."""
 OF_OLD_BROKERS: Final = {"TestIssueProduceBrokerTooOldFailsRecords"}
-"""It skips on brokers that know today's Produce, Kafka 4.2 among them."""
+"""It skips on brokers with current versions of Produce, such as Kafka 4.2."""
 _RESULT: Final = re.compile(r"^--- (\w+): (\w+) ", re.MULTILINE)
 
 

@@ -34,7 +34,7 @@ BUILD_S: Final = 1_800
 RUN_S: Final = 800
 KAFKA_VERSION: Final = "4.2.0"
 USER, PASSWORD = "tester", "tester secret"
-"""No super user: the tests create ACLs for it, and look at what they allow."""
+"""No super user: the tests create ACLs for it, and check their effects."""
 PATIENT: Final = {"session_timeout_ms": 30_000, "session_grace_ms": 30_000}
 DEFAULT: Final = (
     "0019_list_groups",
@@ -82,7 +82,7 @@ TEST_RUN_S: Final = 1_200
 """Of one test."""
 SETTINGS: Final = (
     *("--brokers", "3", "--no-console", "--log-level", "error"),
-    # A busy machine is no dead broker.
+    # Tolerate slow responses of a busy machine.
     *("--set", "broker.session.timeout.ms=30000", "--set", "broker.session.grace.ms=30000"),
     *("--set", f"authorizer.class.name={STANDARD_AUTHORIZER}"),
     *("--set", "allow.everyone.if.no.acl.found=true"),

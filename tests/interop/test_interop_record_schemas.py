@@ -47,7 +47,7 @@ async def create(cluster: Cluster, topic: str, configs: dict[str, str]) -> None:
 @pytest.mark.long
 async def test_java_shows_the_field_and_continues(java: JavaHome, tmp_path: Path) -> None:
     """The idempotent producer has several batches in flight, of which one is refused. It corrects
-    the sequences of those behind it, which are acknowledged.
+    the sequences of later ones, which are acknowledged.
     """
     java.compile(Path(__file__).parent / "clients" / "Clients.java")
     log = tmp_path / "clients.log"
@@ -139,5 +139,5 @@ async def test_serializers_with_a_registry_of_others(apicurio: Path, tmp_path: P
             refused = await asyncio.to_thread(send, cluster.bootstrap, *wrong)
             assert refused == [KafkaError.INVALID_RECORD] * 5
             await asyncio.to_thread(check_readers, url, values)
-        # What is known stays when the registry is gone.
+        # Known schemas are kept when the registry is unreachable.
         assert await asyncio.to_thread(send, cluster.bootstrap, *values) == [None] * 3

@@ -65,7 +65,7 @@ class Conversation:
         return self._others[-1]
 
     def leave(self) -> None:
-        """Leave all partitions to other members; the session of the first one goes on."""
+        """Leave all partitions to other members; the session of the first one continues."""
         self.first.leave()
         self.second.leave()
 

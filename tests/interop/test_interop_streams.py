@@ -327,7 +327,7 @@ class Crew:
 
 def _is_purged(bootstrap: str) -> bool:
     """Return whether Streams has deleted all that it has read of its repartition topic. What it
-    purges lags one interval behind what it commits.
+    purges lags one interval behind its commits.
     """
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
     try:

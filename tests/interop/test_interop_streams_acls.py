@@ -103,7 +103,7 @@ def applications() -> dict[str, tuple[str, list[Right]]]:
 
 APPLICATIONS = applications()
 WAITING = "streams-no-internal-create"
-"""The broker is to create its topics, and tells it by each heartbeat that they are missing."""
+"""The broker should create its topics, and each heartbeat reports that they are missing."""
 
 
 def acls(name: str, rights: Sequence[Right]) -> list[AclCreation]:
@@ -171,7 +171,7 @@ def test_the_recorded_causes_are_those_of_kafka(secured_counts: JavaHome, tmp_pa
 def check_applications(
     administration: str, bootstrap: str, java: JavaHome, directory: Path
 ) -> None:
-    """Run all applications. administration: addresses of brokers, for who may do everything."""
+    """Run all applications. administration: addresses of brokers, for the super user."""
     prepare(administration)
     listed, log = directory / "applications", directory / "streams.log"
     listed.write_text("".join(f"{name} {modes}\n" for name, (modes, _) in APPLICATIONS.items()))
@@ -213,7 +213,7 @@ def expected_ends() -> dict[str, str]:
 
 
 def prepare(administration: str) -> None:
-    """Create the topics and the ACLs, and wait until all brokers know them."""
+    """Create the topics and the ACLs, and wait until all brokers apply them."""
     topics = ["words", *(f"totals-{name}" for name in APPLICATIONS)]
     admin = AdminClient({"bootstrap.servers": administration})
     created = admin.create_topics([NewTopic(topic, PARTITIONS) for topic in topics])

@@ -188,7 +188,7 @@ def _join(bootstrap: str, shop: Shop, java: JavaHome, directory: Path) -> list[b
         shop.rename(bootstrap, 3)
         shop.order(bootstrap, b"late-")
         run_until(2 * ORDERS_COUNT)
-    # Again from the start: a record that came twice would be behind the others.
+    # Again from the start: a duplicated record would follow the others.
     with closing(Joined(bootstrap)) as joined:
         wait_until(joined.is_at_end)
         return joined.values

@@ -147,7 +147,7 @@ def release(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Release]
     if not BINARIES:
         pytest.skip("the servers of Kubernetes are missing: make kubernetes compiles them")
     if not has_own_network():
-        missing("this is no network namespace of its own: make kubernetes makes one")
+        missing("this is not a network namespace of its own: make kubernetes makes one")
     directory, data = tmp_path / "network", tmp_path / "kubernetes"
     directory.mkdir()
     data.mkdir()
@@ -166,7 +166,7 @@ def release(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Release]
 
 
 def reached(network: PodNetwork, pod: str) -> set[Target]:
-    """Return what other pods the pod reaches; its own address is no matter of policies."""
+    """Return what other pods the pod reaches; policies do not cover its own address."""
     return network.reached(pod, {target for target in EVERYTHING if target[0] != pod})
 
 

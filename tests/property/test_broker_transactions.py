@@ -1,4 +1,4 @@
-"""Compare the open and aborted transactions and the last stable offset with a model that looks at
+"""Compare the open and aborted transactions and the last stable offset with a model that scans
 the whole log, for the leader and for a reader of the txn stream.
 """
 

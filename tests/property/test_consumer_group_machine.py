@@ -45,7 +45,7 @@ SESSION_MS = 10_000
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
-    """Clients here own what they were told and have not given up. Two of them must never own the
+    """Clients own their assigned partitions until they revoke them. Two of them must never own the
     same partition, unless the group has removed one of them.
     """
 
@@ -120,7 +120,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule(target=members, member_id=consumes(members))
     def restart(self, member_id: str) -> Any:
-        """A static member comes back under another id; a dynamic one leaves."""
+        """A static member returns under another id; a dynamic one leaves."""
         known = self.world.group.members.get(member_id)
         instance_id = self.fields[member_id]["instance_id"]
         if known is None:
@@ -273,7 +273,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         seen: set[tuple[Any, int]] = set()
         for member_id, owned in (world.owned | self.classic_owned).items():
             if member_id not in world.group.members:
-                continue  # the group has removed it, and its next heartbeat tells it
+                continue  # the group has removed it, which its next heartbeat shows
             for topic, indexes in owned.items():
                 for index in indexes:
                     assert (topic, index) not in seen

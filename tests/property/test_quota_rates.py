@@ -159,7 +159,7 @@ LEVELS: list[tuple[Scope, Scope]] = [
     ((ABSENT, "c"), (ABSENT, "c")),
     ((ABSENT, DEFAULT), (ABSENT, "c")),
 ]
-"""The order of KIP-55, with who shares each quota (Kafka's metric tags)."""
+"""The order of KIP-55, with the clients that share each quota (Kafka's metric tags)."""
 OTHERS: list[Scope] = [("v", "c"), ("u", "d"), ("v", ABSENT), (ABSENT, "d"), (DEFAULT, "d")]
 
 

@@ -65,7 +65,7 @@ SHIFTED = [
     Stretch(1, 0, 0, 40, 0, has_headers=False),
     Stretch(30, 0, 0, 20, 0, has_headers=False),
 ]
-"""Behind a longer record, what stands at the places of the others looks like them, but for the
+"""After a longer record, the bytes at the places of the others resemble them, except for the
 length.
 """
 

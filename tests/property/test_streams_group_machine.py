@@ -99,7 +99,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
         self.started = 0
         self.epochs: dict[str, int] = {}
         self.owned: dict[str, Tasks] = {}
-        """What the members have, as they know."""
+        """The tasks of the members, according to themselves."""
 
     def create_topics(self) -> None:
         for name, count in (("t", 3), ("u", 2), ("r", 3), ("c", 3)):

@@ -1,4 +1,4 @@
-# ruff: noqa: T201 - it talks to whoever runs it
+# ruff: noqa: T201 - a command line program
 """`python -m tests.sim --seeds 200 [--jobs 2] [--seed N] [--scenario S]`: run seeds, print their
 speed, and print how to repeat a failing one.
 """
@@ -66,7 +66,7 @@ def run(seeds: Sequence[int], scenario: str | None, tail: int, grep: str, *, job
         f" {failed} failed"
     )
     if reorderings:
-        print("requests that arrived behind later ones of their sender:")
+        print("requests that arrived after later ones of their sender:")
         width = max(map(len, reorderings))
         for name, number in sorted(reorderings.items()):
             print(f"    {name:{width}} {number:7}")

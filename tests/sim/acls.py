@@ -78,7 +78,7 @@ class AclAdmins:
         self._kept: dict[_Ruled, int] = {}
         """What is there, with the end of the metadata log at the time of the response."""
         self._removed: dict[_Ruled, int] = {}
-        """What is gone, with the same of its removal."""
+        """Removed entries, with the offset of their removal."""
         self._process: Process
         self._client: ControllerClient
 
@@ -175,7 +175,7 @@ class AclAdmins:
         self._look()
 
     async def _expire(self, token_id: str) -> None:
-        """Ask until the token is gone."""
+        """Repeat until the token is removed."""
         del self._kept[token_id]
         request = ExpireDelegationToken(token_id=token_id, principal=_OWNER, period_ms=-1)
         while True:

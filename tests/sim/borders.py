@@ -128,7 +128,7 @@ def step_limit(world: "World") -> Iterator[None]:
 
 @cache
 def _collect_once() -> None:
-    """`gc.get_freeze_count()` could tell whether that is needed, but takes 0.1 s, as it visits all
+    """`gc.get_freeze_count()` could show whether that is needed, but takes 0.1 s, as it visits all
     frozen objects.
     """
     gc.collect()

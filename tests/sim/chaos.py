@@ -66,7 +66,7 @@ class Chaos:
             self._world.crash(broker, self._rng.choice((0.01, 0.5, 6.0)))
 
     def suspect(self) -> None:
-        """Let the other brokers take one for gone, which lives or crashes, and send its clients to
+        """Let the other brokers suspect one, which lives or crashes, and send its clients to
         another one.
         """
         broker, _ = self._world.leader(self._part(), self._rng, exact=True)

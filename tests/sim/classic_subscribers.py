@@ -122,7 +122,7 @@ class ClassicSubscriber(Asker):
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             return ""
         if code not in RETRIED | {ErrorCode.REBALANCE_IN_PROGRESS}:
-            self.world.fail(f"{life.member_id} joins and is told {code.name}")
+            self.world.fail(f"{life.member_id} joins and gets {code.name}")
         return member_id
 
     async def _ask_to_join(self, member_id: str) -> Any:

@@ -122,7 +122,7 @@ class Producer:
                 )
         results: dict[Part, Any] = {}
         with suppress(TimeoutError):
-            # An impatient producer without sequences would go on writing for ever; in peace
+            # An impatient producer without sequences would never stop writing; in peace
             # everybody waits.
             async with asyncio.timeout(10 if world.calm else self._timeout_s):
                 results = await response
@@ -138,7 +138,7 @@ class Producer:
             return False
         if code not in RETRIED:
             self._world.fail(
-                f"producer {self._name} writes in order to {part} and is told {code.name}:"
+                f"producer {self._name} writes in order to {part} and gets {code.name}:"
                 f" {item.error_message}"
             )
         return False

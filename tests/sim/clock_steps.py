@@ -113,7 +113,7 @@ class _Seen:
 
 
 class Graces:
-    """A listener between the bucket and the checker, and behind the metadata log."""
+    """A listener between the bucket and the checker, and downstream of the metadata log."""
 
     def __init__(self, world: "World") -> None:
         self._world = world

@@ -127,7 +127,7 @@ class CompactedTopic:
                 read = await self._read_once(part, rng)
 
     def check_copy(self, part: Part, batches: list[bytes], acked: dict[bytes, State]) -> None:
-        """Check what a fork has of a log. acked: before the fork was asked for."""
+        """Check what a fork has of a log. acked: acknowledged before the fork was requested."""
         states, keyed = dict[bytes, State](), KeyedRead()
         for data in batches:
             if next(iter_headers(data))[1].is_control:
@@ -238,7 +238,7 @@ class CompactedTopic:
         for at, header in iter_headers(view):
             # A leader may pass over batches without records at the start of a response.
             if header.base_offset > offset > start:
-                self._world.fail(f"{part}: a fetch finds {header.base_offset} behind {offset}")
+                self._world.fail(f"{part}: a fetch finds {header.base_offset} after {offset}")
             for record in () if header.is_control else decode_records(view[at:]):
                 if record.offset >= start:
                     self._take_record(part, record, states, keyed)
@@ -258,7 +258,7 @@ class CompactedTopic:
         if state not in self.sent[part].get(record.key, []):
             self._world.fail(f"{part}: no producer wrote {identity!r} with the key {record.key!r}")
         if states.get(record.key, (-1, False))[0] >= state[0]:
-            self._world.fail(f"{part}: {identity!r} lies behind {states[record.key]}")
+            self._world.fail(f"{part}: {identity!r} follows {states[record.key]}")
         states[record.key] = state
 
     def _judge(

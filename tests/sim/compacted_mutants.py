@@ -89,7 +89,7 @@ def _cleaned_past_the_last_stable_offset() -> list[Patch]:
 
 
 class _WithoutTransactions:
-    """A partition whose transactions are all taken for ended."""
+    """All transactions of a partition are mistaken for ended ones."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition

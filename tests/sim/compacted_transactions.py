@@ -67,7 +67,7 @@ class KeyedInstance(Instance):
     renewed_share = 0.05
     is_mortal = False
     offset_share = 1.0
-    """The offset tells the next instance whether a transaction was committed."""
+    """The offset shows the next instance whether a transaction was committed."""
 
     def __init__(self, application: "KeyedApplication", number: int) -> None:
         super().__init__(application, number)
@@ -182,7 +182,7 @@ class KeyedTransactions:
             self._world.fail(f"{part}: {record} is not {state} of the key {key!r}")
         last = read.states.get(key)
         if last is not None and not last.is_older_than(state):
-            self._world.fail(f"{part}: {state} lies behind {last}")
+            self._world.fail(f"{part}: {state} follows {last}")
         read.states[key] = state
         read.identities.add(identity)
         return True
@@ -248,7 +248,7 @@ class KeyedTransactions:
         start = offset
         for data, header, is_kept in returned_batches(found):
             if header.base_offset > offset > start:
-                self._world.fail(f"{part}: a fetch finds {header.base_offset} behind {offset}")
+                self._world.fail(f"{part}: a fetch finds {header.base_offset} after {offset}")
             for record in decode_records(data) if is_kept else ():
                 if record.offset >= start and self.take(part, record, read):
                     _, _, state = self._by_identity[dict(record.headers)[ID_HEADER] or b""]

@@ -32,7 +32,7 @@ class Connection:
         self.id = next(world.connection_ids)
         self.is_broken = False
         self._is_cut = False
-        """Something was lost on the way there, or the broker closed it: nothing behind it is
+        """A packet was lost, or the broker closed it: nothing sent later is
         processed.
         """
         self._world = world
@@ -60,13 +60,13 @@ class Connection:
             raise
 
     def close(self) -> None:
-        """Give the connection up. The broker sees that behind what was sent before."""
+        """Close the connection. The broker sees that after everything sent before."""
         if not self.is_broken:
             self.is_broken = True
             self._travel(self.broker.deliver, self._cancel)
 
     def _travel(self, what: Any, *args: Any) -> None:
-        """Send to the broker's machine, behind everything that was sent before."""
+        """Send to the broker's machine, after everything sent before."""
         now_s = self._world.loop.time()
         self._arrival_s = max(self._arrival_s, now_s + self._world.network.delay_s())
         self._world.later(self._arrival_s - now_s, what, *args)

@@ -76,7 +76,7 @@ class Subscriber(Asker):
         is_alive = True
         while is_alive and not stop.is_set() and self.now_s() < end_s:
             is_alive = await self.beat(life)
-            # Some rest for so long that they are taken for dead, and then go on.
+            # Some pause for so long that they are considered dead, and then continue.
             pause_s = rng.uniform(0.02, 0.4)
             await asyncio.sleep(pause_s if rng.random() < 0.97 else 1.5 * self._session_s)
             if is_alive and rng.random() < 0.5:
@@ -126,14 +126,14 @@ class Subscriber(Asker):
         if self._migration.is_on and code is ErrorCode.GROUP_ID_NOT_FOUND:
             # The group is classic now, or cannot be upgraded yet.
             if not is_old and life.epoch and not self._owners.is_silent(life):
-                self.world.fail(f"{life.member_id} is told {code.name}: {message}")
+                self.world.fail(f"{life.member_id} gets {code.name}: {message}")
             return False
         if code in _FENCED:
             if not is_old and not self._owners.is_silent(life):
                 self.world.fail(f"{life.member_id} is fenced by {code.name}: {message}")
             return False
         if code is not ErrorCode.NONE:
-            self.world.fail(f"{life.member_id} is told {code.name}: {message}")
+            self.world.fail(f"{life.member_id} gets {code.name}: {message}")
         if not is_old:
             life.heard_s, life.lost_count = sent_s, 0
         life.epoch = response.member_epoch
@@ -151,7 +151,7 @@ class Subscriber(Asker):
             world.later(0, world.crash, coordinator, self.rng.choice((0.01, 1.0)))
 
     def _request(self, life: Life) -> wire.ConsumerGroupHeartbeatRequest:
-        """Return a request with everything if the coordinator may not know it."""
+        """Return a full request if the coordinator may lack the member's state."""
         request = wire.ConsumerGroupHeartbeatRequest(
             group_id=self.group.name, member_id=life.member_id, member_epoch=life.epoch
         )

@@ -106,7 +106,7 @@ def _is_inherited(world: World, part: Part, end: int) -> bool:
 
 
 class Held:
-    """Requests to the store that wait until they are released, and those that come later pass."""
+    """Requests to the store that wait until they are released, while later ones pass."""
 
     def __init__(self, count_max: int | None) -> None:
         self.count = 0

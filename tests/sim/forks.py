@@ -59,7 +59,7 @@ class KnownFork:
     acked_ends: list[int]
     """By partition: the end of what was acknowledged before the request."""
     wanted: dict[int, int]
-    """Offsets that were asked for."""
+    """The requested offsets."""
     starts: list[int]
     """By partition: the log start of the source before the request; then the fork's first one."""
     origin: str = ""
@@ -69,11 +69,11 @@ class KnownFork:
     group_offsets: dict[str, int] = field(default_factory=dict[str, int])
     """Of a snapshot: the offsets of transactional groups that were there before the request."""
     with_deleted: bool = False
-    """Asked for with deleted records."""
+    """Requested with deleted records."""
     ends: list[int] = field(default_factory=list[int])
     """Fork points, once the metadata have them."""
     is_acknowledged: bool = False
-    """A client was told that it is there."""
+    """A client got an acknowledgment of its creation."""
     is_doomed: bool = False
 
     @property
@@ -151,7 +151,7 @@ class Forks:
             if not fork.ends or fork.is_doomed or self._find(fork.name, image) is not None:
                 continue
             if fork.is_acknowledged:
-                self._world.fail(f"{fork.name} was created and is gone after a recovery")
+                self._world.fail(f"{fork.name} was created and is missing after a recovery")
             fork.is_doomed = True
 
     def _find(
@@ -246,7 +246,7 @@ class Forks:
                 await self._delete(rng.choice(made))
 
     def _note(self, name: str, source: str) -> KnownFork:
-        """Note what is known before the fork is asked for."""
+        """Record the known state before the fork is requested."""
         world = self._world
         fork = KnownFork(name, source, self._acked_ends(source), {}, self._starts(source))
         fork.origin = self.known[source].origin if source in self.known else source
@@ -276,7 +276,7 @@ class Forks:
         ]
 
     async def _deleted_records(self, stop: asyncio.Event) -> bool:
-        """Wait until deleted records can come back. Return False if the run is over before."""
+        """Wait until deleted records can be restored. Return False if the run ends before."""
         log_starts = self._world.log_starts
         assert log_starts is not None
         while not stop.is_set():
@@ -304,7 +304,7 @@ class Forks:
         ]
 
     async def _ask_for(self, fork: KnownFork) -> None:
-        """Ask brokers until the fork is there, or its source is gone. A response may be lost."""
+        """Repeat until the fork exists or its source is deleted. A response may be lost."""
         world = self._world
         while not fork.ends:
             source = self.known.get(fork.source)
@@ -346,7 +346,7 @@ class Forks:
         return [create_topics.CreatableTopicConfig(*item) for item in configs.items()]
 
     def _refused(self, fork: KnownFork, requested_s: float) -> None:
-        """A controller says that no deleted records can come back; go on without them."""
+        """A controller reports that no deleted records can be restored; continue without them."""
         log_starts = self._world.log_starts
         assert log_starts is not None
         for index in range(len(fork.starts)):
@@ -357,8 +357,8 @@ class Forks:
             )
             if wanted < start:
                 self._world.fail(
-                    f"{fork.name}: no records can come back, but [{wanted}, {start}) of {part} was"
-                    " deleted within the grace"
+                    f"{fork.name}: no records can be restored, but [{wanted}, {start}) of {part}"
+                    " was deleted within the grace"
                 )
         fork.with_deleted = False
         # An earlier request may still be carried out.

@@ -71,7 +71,7 @@ def _stale_coordinator_responds() -> list[Patch]:
     ]
 
 
-def _tombstones_behind_commits_in_flight() -> list[Patch]:
+def _tombstones_after_commits_in_flight() -> list[Patch]:
     return [(CoordinatorShards, "in_flight", lambda _self, _partition: ())]
 
 
@@ -87,7 +87,7 @@ GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "plain_commits_never_written": _plain_commits_never_written,
     "generations_unchecked": _generations_unchecked,
     "stale_coordinator_responds": _stale_coordinator_responds,
-    "tombstones_behind_commits_in_flight": _tombstones_behind_commits_in_flight,
+    "tombstones_after_commits_in_flight": _tombstones_after_commits_in_flight,
     "groups_with_commits_in_flight_forgotten": _groups_with_commits_in_flight_forgotten,
     "copies_override_newer_records": _copies_override_newer_records,
     "offsets_of_subscribed_topics_deleted": _offsets_of_subscribed_topics_deleted,

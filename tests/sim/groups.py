@@ -187,7 +187,7 @@ class Asker:
             self._judge(change, codes[part], refusals=refusals)
         code = max(codes.values())
         if code is not ErrorCode.NONE and code not in RETRIED | refusals | {_NOT_KNOWN_YET}:
-            self.world.fail(f"{self.name} commits in order and is told {code.name}")
+            self.world.fail(f"{self.name} commits in order and gets {code.name}")
         return code
 
     def _note_sent(self, changes: dict[Part, Change], member_id: str, generation: int) -> None:
@@ -291,7 +291,7 @@ class Member(Asker):
             if mine is None:
                 continue
             if former is not None and self.rng.random() < 0.5:
-                # A thread commits that does not know of the rebalance yet.
+                # A thread commits before it learns of the rebalance.
                 await self._commit(member_id, *former)
             await self._consume(stop, end_s, member_id, joined.generation_id, joined_s, mine)
             former = (joined.generation_id, joined_s, mine)
@@ -497,7 +497,7 @@ class OffsetDeleter(Asker):
             code = codes.get(part, ErrorCode(response.error_code))
             self._judge(change, code, refusals=_NOT_DELETED)
             if code not in RETRIED | _NOT_DELETED | {ErrorCode.NONE}:
-                self.world.fail(f"{self.name} is told {code.name}")
+                self.world.fail(f"{self.name} gets {code.name}")
         # A replaced process may return old data, unless it wrote.
         if ErrorCode.NONE in codes.values() and connection.broker not in self.world.zombies:
             self.group.generations.offsets_deleted(began_s, self.now_s())

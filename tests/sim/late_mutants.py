@@ -61,7 +61,7 @@ def _late_offsets_are_carried_out() -> list[Patch]:
 
 
 def _markers_of_older_coordinators_count() -> list[Patch]:
-    """They end what is open, whatever the coordinator of today knows of it."""
+    """They end open transactions, regardless of the current coordinator's state."""
     real = ProducerState.check_marker
 
     def check(self: ProducerState, marker: Marker) -> ErrorCode | None:

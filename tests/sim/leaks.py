@@ -46,7 +46,8 @@ class Leak:
     bucket_bytes: int
     referred_bytes: int
     fences: int
-    """Fences of WALs of which nothing else is left, and what paused writers left behind them."""
+    """Fences of WALs of which nothing else is left, and objects that paused writers put after them.
+    """
     left_over: tuple[str, ...]
     """Keys that nothing refers to."""
 
@@ -75,7 +76,7 @@ def find_leak(
             or (info.key in returned and _is_in_running_wal(image, info.key))
         ):
             referred += info.size_bytes
-        elif _is_behind_end(image, info.key):
+        elif _is_past_end(image, info.key):
             fences += 1
         else:
             left_over.append(info.key)
@@ -98,9 +99,9 @@ def _is_in_running_wal(image: MetadataImage, key: str) -> bool:
     return wal is not None and wal.end is None
 
 
-def _is_behind_end(image: MetadataImage, key: str) -> bool:
-    """Return True for the fence of a WAL that has ended, and for what a paused writer left behind
-    it.
+def _is_past_end(image: MetadataImage, key: str) -> bool:
+    """Return True for the fence of a WAL that has ended, and for an object that a paused writer put
+    after it.
     """
     slot = parse_wal_key(key)
     wal = None if slot is None else image.nodes.wal(slot.writer)
@@ -110,11 +111,11 @@ def _is_behind_end(image: MetadataImage, key: str) -> bool:
 def _is_needed_fence(image: MetadataImage, key: str, used: set[BrokerIncarnation]) -> bool:
     """Return True for a fence of a WAL of which slots are objects."""
     slot = parse_wal_key(key)
-    return slot is not None and slot.writer in used and _is_behind_end(image, key)
+    return slot is not None and slot.writer in used and _is_past_end(image, key)
 
 
 async def check_leaks(world: "World", limit_s: float) -> None:
-    """Wait until only what is needed is left, and report what stays. Note the result."""
+    """Wait until only needed objects are left, and report the others. Record the result."""
     end = world.loop.time() + limit_s
     while True:
         image = world.metadata.image

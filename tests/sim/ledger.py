@@ -13,7 +13,7 @@ from tests.sim.checkers import Part
 
 
 class Fate(Enum):
-    OPEN = "nobody asked to commit it"
+    OPEN = "it has no request to commit it"
     COMMITTING = "asked to be committed"
     COMMITTED = "committed"
     ABORTED = "aborted"

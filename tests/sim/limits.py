@@ -20,7 +20,7 @@ from penstock.stream.config import StreamConfig
 _MIB = 1 << 20
 PREPARED_TTL_MS = 8_000
 LATE_PUT_GRACE_MS = 30_000
-"""Together longer than two of the longest pauses and the deadline of a PUT behind them."""
+"""Together longer than two of the longest pauses and the deadline of the following PUT."""
 FENCE_KEPT_MS = 20_000
 """Longer than the longest pause of a broker, and than the differences of wall clocks. For the
 scenarios of `tests.sim.leaks`, whose store dates objects back; in others, no fence goes.
@@ -214,7 +214,7 @@ def _compaction(rng: Random) -> CompactionLimits:
 def _object_bytes_max(stream: StreamConfig, p50_ms: float) -> int:
     """As drawn, but never so small that the objects of one block, one after the other, take longer
     than their ids are good for: that is 2 s here and half an hour outside, where a block is written
-    anew for a store that was away, and not for ever.
+    again for a store that was unavailable, and not forever.
     """
     quick, slow = (0, 3_000) if stream.upload_puts_in_flight_max > 1 else (3_000, 16 * _MIB)
     return max(stream.upload_object_bytes_max, slow if p50_ms > 20 else quick)
@@ -224,7 +224,7 @@ def _stream(rng: Random) -> StreamConfig:
     pick = rng.choice
     block_bytes = pick((500, 4_000, 64 * _MIB))
     # A request of 7 partitions has at most 2,000 bytes for each; one that could never fit would be
-    # refused for ever.
+    # refused forever.
     unacknowledged_bytes = pick((14_000, 50_000, 256 * _MIB))
     return StreamConfig(
         bulk_bytes_max=pick((200, 1_000, 8 * _MIB)),

@@ -23,7 +23,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _trimmed_without_a_checkpoint() -> list[Patch]:
-    """What producers wrote last is gone, and so is the memory of it."""
+    """The last writes of producers are lost, and so is their state."""
 
     async def trim_all(
         self: PartitionOpener, starts: Any, *, keep: bool = False
@@ -91,7 +91,9 @@ def _forks_begin_at_the_log_start() -> list[Patch]:
 
 
 def _kept_records_do_not_hold_their_objects() -> list[Patch]:
-    """An object is destroyed when DeleteRecords cuts off its last range, whatever can come back."""
+    """An object is destroyed when DeleteRecords cuts off its last range, although records can still
+    be restored.
+    """
     real_trim, real_release = MetadataImage._stream_trimmed, ObjectsImage.release
 
     def trimmed(self: MetadataImage, record: StreamTrimmed) -> None:

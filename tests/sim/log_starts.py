@@ -53,7 +53,7 @@ class LogStarts:
         self._requests: dict[Part, set[int]] = {}
         """All offsets that were requested."""
         self._retained: dict[Part, set[int]] = {}
-        """All log starts that brokers ask for without a request."""
+        """All log starts that brokers propose without a client request."""
         self._moves: dict[Part, list[RequestedMove]] = {}
         """The newest moves, back to one without a request."""
 
@@ -76,7 +76,7 @@ class LogStarts:
         self._retained.setdefault(part, set()).add(offset)
 
     def can_restore(self, part: Part) -> bool:
-        """Return True if some deleted records can come back now."""
+        """Return True if some deleted records can be restored now."""
         return self.restorable_from(part, self._world.loop.time()) < self._seen.get(part, 0)
 
     def restorable_from(self, part: Part, moved_until_s: float) -> int:
@@ -159,7 +159,7 @@ class LogStarts:
                 )
 
     def _note_move(self, part: Part, before: int, start: int) -> None:
-        """Note a move. Where retention asked for a start as well, it may have been first."""
+        """Record a move. If retention proposed a start as well, it may have been first."""
         retained = self._retained.get(part, set())
         is_requested = start in self._requests.get(part, ()) and start not in retained
         moves = self._moves.setdefault(part, [])

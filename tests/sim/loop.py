@@ -239,7 +239,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._virtual_s = max(self._virtual_s, timers[0][0]) + _TIMER_DELAY_S
 
     def _asyncgen_finalizer_hook(self, _: Any) -> None:
-        """Close no generator that was left behind: the collection of garbage, which decides when,
+        """Do not close abandoned generators: the collection of garbage, which decides when,
         would decide about the run.
         """
 

@@ -13,8 +13,8 @@ from penstock.stream.recovery.salvage import Salvage
 Patch = tuple[Any, str, Any]
 
 
-def _hole_fenced_although_slots_behind_prove_it() -> list[Patch]:
-    """The first free slot is the end, without a LIST of the slots behind it."""
+def _hole_fenced_although_later_slots_prove_it() -> list[Patch]:
+    """The first free slot is the end, without a LIST of later slots."""
 
     async def proof_of(_: SlotsBehind, __: Any) -> str:
         return ""
@@ -22,13 +22,13 @@ def _hole_fenced_although_slots_behind_prove_it() -> list[Patch]:
     return [(SlotsBehind, "proof_of", proof_of)]
 
 
-def _slots_behind_a_hole_always_prove_it() -> list[Patch]:
+def _slots_after_a_hole_always_prove_it() -> list[Patch]:
     """PUTs in flight count as acknowledged slots."""
     real = SlotsBehind.proof_of
 
     async def proof_of(self: SlotsBehind, hole: Any) -> str:
         return await real(self, hole) or (
-            "slots behind it" if any(slot > hole for slot in self._listed) else ""
+            "slots after it" if any(slot > hole for slot in self._listed) else ""
         )
 
     return [(SlotsBehind, "proof_of", proof_of)]
@@ -54,7 +54,7 @@ def _readers_bridge_holes() -> list[Patch]:
         return joined
 
     async def lost(self: _Cursor, _: float, __: Any) -> Any:
-        """Continue the walk behind every hole that has a slot behind it."""
+        """Continue the walk after every hole that is followed by a slot."""
         for ahead in range(1, 8):
             index = await self._read(self._next + ahead)
             if index is not None:
@@ -77,8 +77,8 @@ def _readers_do_not_doubt() -> list[Patch]:
 
 
 LOST_SLOT_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
-    "hole_fenced_although_slots_behind_prove_it": _hole_fenced_although_slots_behind_prove_it,
-    "slots_behind_a_hole_always_prove_it": _slots_behind_a_hole_always_prove_it,
+    "hole_fenced_although_later_slots_prove_it": _hole_fenced_although_later_slots_prove_it,
+    "slots_after_a_hole_always_prove_it": _slots_after_a_hole_always_prove_it,
     "doubtful_partitions_handed_over": _doubtful_partitions_handed_over,
     "readers_bridge_holes": _readers_bridge_holes,
     "readers_end_at_a_lost_slot": _readers_end_at_a_lost_slot,

@@ -198,7 +198,7 @@ class TailReader:
             except (ManifestNotFound, ObjectGone, ObjectStoreError, WalWalkTooSlow) as error:
                 self._world.trace("tail_reader", type(error).__name__)
             except ObjectCorrupt as error:
-                # Damage on the way is seen by who reads through the weather, and is gone when it
+                # Damage in transit is seen by readers during faults, and is absent when one
                 # reads again.
                 if error.key not in self._lost and self._store is self._world.bucket:
                     self._world.fail(f"a reader takes an object for damaged that is not: {error}")
@@ -247,7 +247,7 @@ class TailReader:
                 self._world.checker.fetched(part, state.end_offset, state.log_start, batches)
 
     def _due(self, part: Part) -> tuple[int, int, set[BrokerIncarnation], int]:
-        """Return what is acknowledged, what is committed, which WALs run, and who leads, now."""
+        """Return the current acknowledged and committed offsets, running WALs and leaders."""
         image = self._world.metadata.image
         topic = image.topics.by_name(part[0])
         if topic is None:

@@ -53,7 +53,7 @@ class MetadataLog:
             (0, 0) if begin is None else (begin.base.offset, begin.base.index)
         )
         self.records: list[bytes] = []
-        """Records behind the begin."""
+        """Records after the begin."""
         self.successor: MetadataLog | None = None
         """The history that a recovery began after this one."""
         self._entries: list[Entry] = []
@@ -138,7 +138,7 @@ class MetadataLog:
         end = end_offset - self._first_offset
         if self.records[end - len(records) : end] != list(records):
             self._fail(
-                f"a proposal of epoch {epoch} that ends at {end_offset} is taken for committed,"
+                f"a proposal of epoch {epoch} that ends at {end_offset} is mistaken for committed,"
                 f" {self.end_offset} records are"
             )
 

@@ -1,4 +1,4 @@
-# ruff: noqa: T201 - it talks to whoever runs it
+# ruff: noqa: T201 - a command line program
 """Scenario and first seed of the planted bugs without a script.
 
 `make sim-seeds` or `python -m tests.sim.mutant_seeds [--jobs 2] [NAME ...]` checks them, finds

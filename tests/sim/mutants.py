@@ -356,7 +356,7 @@ def _sources_not_compared() -> list[Patch]:
 
 
 def _refused_batches_not_remembered() -> list[Patch]:
-    """A batch behind a refused one is judged alone: as a gap, or as the first batch of an unknown
+    """A batch after a refused one is judged alone: as a gap, or as the first batch of an unknown
     producer.
     """
     return [(RefusedBatches, "reason_to_wait", lambda *_: None)]

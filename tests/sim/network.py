@@ -105,7 +105,7 @@ class Network:
         """Number of streams that each process has begun, by its link."""
         self.links = Links()
         self.on_handover: Callable[[], None] | None = None
-        """Called once, when a leader has told another voter to take over."""
+        """Called once, when a leader has asked another voter to take over."""
         self.listeners: dict[str, SimListener] = {}
         self._streams: dict[int, SimStreamCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()

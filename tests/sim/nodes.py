@@ -208,7 +208,7 @@ class SimBroker:
         self.coalesced_fetches = SameFetches()
         self.streams_topics = PendingTopics()
         self.dispatcher: RequestDispatcher
-        # It watches no one: `gone` are those that the world lets this broker suspect.
+        # It probes nobody: `gone` are the peers that the world lets this broker suspect.
         self.peer_watch = PeerWatch(
             self.node_id, PeerConnections(lambda: self.image), lambda _: None
         )

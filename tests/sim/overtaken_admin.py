@@ -37,10 +37,10 @@ async def administer(script: Script, rng: Random, number: int) -> None:
     await asyncio.sleep(LATE_S)
     image = script.world.metadata.image
     operations = {acl.operation for acl in image.acls if acl.resource_name == topic}
-    assert Operation.READ in operations, f"the ACL of {topic} for reads is gone"
+    assert Operation.READ in operations, f"the read ACL of {topic} is missing"
     rates = [values for entity, values in image.quotas.items() if entity[0].name == user]
     assert rates[0].get(_RATES[1]) == 1e3, f"{user} has the quotas {rates}"
-    assert mechanisms[1] in image.scram.of(user), f"a credential of {user} is gone"
+    assert mechanisms[1] in image.scram.of(user), f"a credential of {user} is missing"
     found = dict(image.configs.get(TOPIC_RESOURCE, topic))
     expected = {"cleanup.policy": "delete,compact", "max.message.bytes": "1000"}
     assert found == expected, f"{topic} has the configs {found}"

@@ -1,4 +1,4 @@
-"""Who owns the partitions of a consumer group, as its members know it.
+"""The owners of a consumer group's partitions, according to its members.
 
 No member is given a partition that another one owns, unless that one was silent for so long that
 the coordinator may have fenced it.
@@ -35,7 +35,7 @@ class Life:
     lost_count: int = 0
     """Responses that were lost since then."""
     is_reported: bool = False
-    """The coordinator knows what it owns."""
+    """The coordinator has the list of its partitions."""
     owned_generation: bool = False
     """It is a classic member, and synced in the generation `epoch`."""
     is_replaced: bool = False
@@ -43,7 +43,7 @@ class Life:
 
 
 class Ownership:
-    """Who owns what, as the members know it."""
+    """The owners of partitions, according to the members."""
 
     def __init__(self, world: "World", name: str, silence_s: float) -> None:
         self._world = world
@@ -104,7 +104,7 @@ async def check_new_coordinator(
     crash_coordinators(world)
     for _ in range(20):
         if not await is_settled():
-            # It was not heard in time.
+            # Its heartbeat was late.
             return
         await asyncio.sleep(0.1)
     after = held()

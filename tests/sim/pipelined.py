@@ -101,7 +101,7 @@ class PipelinedProducer:
                 self._world, part, broker, self._rng
             ):
                 self._world.fail(
-                    f"producer {self._id} writes in order to {part} and is told {code.name}:"
+                    f"producer {self._id} writes in order to {part} and gets {code.name}:"
                     f" {response and response.error_message}"
                 )
         done = max(

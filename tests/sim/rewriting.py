@@ -121,7 +121,7 @@ class SimRewriter:
             if any(
                 self._is_there(exchange.new.object_id) for exchange in refused
             ) and not self._is_deleted(stream_id):
-                self.world.fail(f"{self.process.name} repeats a commit and hears {again}")
+                self.world.fail(f"{self.process.name} repeats a commit and gets {again}")
 
     async def _written(self, task: RewriteTask) -> RewriteResult:
         if self.rng.random() < 0.1:

@@ -179,8 +179,8 @@ class RollbackChaos(Chaos):
             world.rollbacks.is_busy = False
             return
         if self._rng.random() < 0.6:
-            # The one who remembers is found late, but before the starting controller listens to the
-            # other one.
+            # The member with the promise is found late, but before the starting controller listens
+            # to the other one.
             deaf_s = world.limits.controller.election_timeout_ms / 1_000
             for link in ((leader, victim), (victim, leader)):
                 world.later(
@@ -194,7 +194,7 @@ class RollbackChaos(Chaos):
         world.rollbacks.restore(victim, kind, self._rng)
 
     def _leader_and_follower(self) -> "tuple[SimController, SimController] | None":
-        """Return the leader, and a follower whose promises it knows, when the quorum is healthy."""
+        """Return the leader, and a follower with known promises, when the quorum is healthy."""
         world = self._world
         if not world.rollbacks.copies:
             self.copy_disks()

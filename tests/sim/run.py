@@ -61,7 +61,7 @@ class Run:
         world.phase("cleaning")
         await self._clean()
         if world.scenario in LEAKING:
-            # The janitor looks at 20 WALs a round, and broker starts of an hour are a thousand.
+            # The janitor checks 20 WALs a round, and an hour has a thousand broker starts.
             await check_leaks(world, max(QUIET_LIMIT_S, world.chaos_s / 4))
         world.phase("end")
         watching.cancel()
@@ -140,8 +140,8 @@ class Run:
             process.resume(world.loop)
 
     async def _clean(self) -> None:
-        """Wait until unreferenced objects are gone. What was never committed goes so late that only
-        every twentieth run waits for it.
+        """Wait until unreferenced objects are deleted. Uncommitted ones are deleted so late that
+        only every twentieth run waits for it.
         """
         world = self._world
         is_patient = world.rng.random() < 0.05 or world.scenario in LEAKING

@@ -415,7 +415,7 @@ PIPELINED = frozenset({"pipeline"})
 """Some producers have several batches of a partition in flight."""
 
 ROLLED_BACK = frozenset({"rollback"})
-"""The disk of one of three controllers comes back older than it was: see `tests.sim.rollback`."""
+"""The disk of one of three controllers is restored to an older state: see `tests.sim.rollback`."""
 
 LOSING_SLOTS = frozenset({"lost_slots"})
 """The store loses WAL slots and gets them back; some readers read from it meanwhile."""

@@ -31,7 +31,7 @@ def _locks_given_twice() -> list[Patch]:
 
 
 def _stored_states_forgotten() -> list[Patch]:
-    """A new leader begins at the start offset, but forgets what is done behind it."""
+    """A new leader begins at the start offset, but forgets acknowledgments above it."""
     real = ShareWindow.__init__
 
     def init(self: ShareWindow, start_offset: int, limits: Any, batches: Any = ()) -> None:

@@ -73,7 +73,7 @@ class Deliveries:
     ended: dict[int, float] = field(default_factory=dict[int, float])
     """When the end of a record was confirmed."""
     maybe_ended: set[int] = field(default_factory=set[int])
-    """Records whose end was asked for."""
+    """Records whose acknowledgment was requested."""
     delivered: dict[int, int] = field(default_factory=dict[int, int])
     """The highest delivery count of each record."""
     lost_count: int = 0
@@ -298,7 +298,7 @@ class _Member:
 
     def _gone(self, code: int) -> None:
         if ErrorCode(code) not in _GONE:
-            self._world.fail(f"{self.member_id} is told {ErrorCode(code).name}")
+            self._world.fail(f"{self.member_id} gets {ErrorCode(code).name}")
 
     async def _send_request(self, api: Any, request: object) -> Any:
         timeout_s = 20.0 if self._world.calm else 5.0

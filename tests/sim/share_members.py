@@ -92,7 +92,7 @@ class ShareSubscriber(Asker):
         is_alive = True
         while is_alive and not stop.is_set() and self.now_s() < end_s:
             is_alive = await self.beat(life)
-            # Some rest for so long that they are taken for dead, and then go on.
+            # Some pause for so long that they are considered dead, and then continue.
             pause_s = rng.uniform(0.02, 0.4)
             await asyncio.sleep(pause_s if rng.random() < 0.97 else 1.5 * self._session_s)
         if is_alive and rng.random() < 0.7:
@@ -139,7 +139,7 @@ class ShareSubscriber(Asker):
                 self.world.fail(f"{life.member_id} is fenced by {code.name}: {message}")
             return False
         if code is not ErrorCode.NONE:
-            self.world.fail(f"{life.member_id} is told {code.name}: {message}")
+            self.world.fail(f"{life.member_id} gets {code.name}: {message}")
         if not is_old:
             life.heard_s, life.lost_count = sent_s, 0
         life.epoch = response.member_epoch

@@ -57,7 +57,7 @@ class StateHistory:
     part: Part
     epochs_count: int = 0
     asked_epoch: int = 0
-    """The highest leader epoch with which a state was asked for."""
+    """The highest leader epoch with which a state was requested."""
     writers: list[int] = field(default_factory=list[int])
     """The leader epoch of the write of each offset."""
     confirmed: dict[int, float] = field(default_factory=dict[int, float])
@@ -170,7 +170,7 @@ class ShareAsker(Asker):
         response = await self.send_request(apis.INITIALIZE_SHARE_GROUP_STATE, 0, request, _code_of)
         code = ErrorCode(_code_of(response))
         if code not in _NOT_YET | {ErrorCode.NONE}:
-            self.world.fail(f"{self.name} initializes a state and is told {code.name}")
+            self.world.fail(f"{self.name} initializes a state and gets {code.name}")
         return code is ErrorCode.NONE
 
     async def read(self, leader_epoch: int) -> ErrorCode:
@@ -235,7 +235,7 @@ class ShareAsker(Asker):
     def _refused(self, code: ErrorCode, leader_epoch: int) -> ErrorCode:
         is_older = leader_epoch < self.history.asked_epoch
         if code not in _NOT_YET and not (code is ErrorCode.FENCED_LEADER_EPOCH and is_older):
-            self.world.fail(f"{self.name} is told {code.name} in epoch {leader_epoch}")
+            self.world.fail(f"{self.name} gets {code.name} in epoch {leader_epoch}")
         return code
 
 
@@ -263,7 +263,7 @@ class ShareLeader(ShareAsker):
 
 
 class Initializer(ShareAsker):
-    """A group coordinator that does not know what it has done already."""
+    """A group coordinator that lost the record of its completed steps."""
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():

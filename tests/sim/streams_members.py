@@ -57,7 +57,7 @@ class StreamsThread(Asker):
         is_alive = True
         while is_alive and not stop.is_set() and self.now_s() < end_s:
             is_alive = await self.beat(life)
-            # Some rest for so long that they are taken for dead, and then go on.
+            # Some pause for so long that they are considered dead, and then continue.
             pause_s = rng.uniform(0.02, 0.4)
             await asyncio.sleep(pause_s if rng.random() < 0.97 else 1.5 * self._session_s)
             if is_alive and rng.random() < 0.5:
@@ -100,7 +100,7 @@ class StreamsThread(Asker):
                 self.world.fail(f"{life.member_id} is fenced by {code.name}: {message}")
             return False
         if code is not ErrorCode.NONE:
-            self.world.fail(f"{life.member_id} is told {code.name}: {message}")
+            self.world.fail(f"{life.member_id} gets {code.name}: {message}")
         if not is_old:
             life.heard_s, life.lost_count = sent_s, 0
         life.epoch = response.member_epoch
@@ -130,7 +130,7 @@ class StreamsThread(Asker):
             world.later(0, world.crash, coordinator, self.rng.choice((0.01, 1.0)))
 
     def _request(self, life: Life, epoch: int) -> wire.StreamsGroupHeartbeatRequest:
-        """Return a request with what the member has if the coordinator may not know it."""
+        """Return a full request if the coordinator may lack the member's state."""
         request = wire.StreamsGroupHeartbeatRequest(
             self.group.name,
             life.member_id,

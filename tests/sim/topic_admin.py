@@ -80,8 +80,8 @@ class TopicAdmin:
         await self.create_missing()
 
     async def revive(self, name: str) -> bool:
-        """Repeat until the topic was deleted and is back, if it can come back. Return whether the
-        same topic is there.
+        """Repeat until the topic was deleted and is restored, if that is possible. Return whether
+        the same topic is there.
         """
         known = self._find(name)
         if known is None or not self._world.limits.controller.delete_grace_ms:

@@ -57,7 +57,7 @@ class Incarnation:
     is_wanted_back: bool = False
     """Its return was requested."""
     frozen_s: float = -1.0
-    """When it was deleted, while it can come back."""
+    """When it was deleted, while it can be restored."""
     deletions_count: int = 0
     returns_count: int = 0
     epochs: list[int] = field(default_factory=list[int])
@@ -66,7 +66,7 @@ class Incarnation:
     origin: "Incarnation | None" = None
     """What it began with, if it was restored."""
     inherited: list[int] = field(default_factory=list[int])
-    """By partition: the end of what it has from there."""
+    """By partition: the end of the records that it has from there."""
 
     def inherited_end(self, index: int) -> int:
         return self.inherited[index] if index < len(self.inherited) else 0
@@ -88,7 +88,7 @@ class TopicLife:
         self.is_alone = world.scenario in LIVING
         self.names = _NAMES if self.is_alone else _NAMES[:1] if beside_others else ()
         self.has_snapshots = beside_others or world.seed % 3 == 0
-        """In other runs, topics are deleted and come back more often: a snapshot takes long."""
+        """In other runs, topics are deleted and restored more often: a snapshot takes long."""
         self.incarnations: dict[UUID, Incarnation] = {}
         self.totals: dict[str, set[int]] = {name: set() for name in self.names}
         """Partition counts that were requested."""
@@ -144,7 +144,7 @@ class TopicLife:
     def _judge_end(self, known: Incarnation, image: MetadataImage) -> None:
         if not known.is_doomed:
             self._world.fail(
-                f"topic {known.name} ({known.topic_id}) is gone, its deletion was not asked for"
+                f"topic {known.name} ({known.topic_id}) is missing, its deletion was not requested"
             )
         frozen = image.frozen_topics.deleted_by_id(known.topic_id)
         if frozen is not None:
@@ -157,11 +157,11 @@ class TopicLife:
         left = self._streams_left(known, image)
         if left:
             self._world.fail(
-                f"topic {known.name} ({known.topic_id}) is gone, its streams {left} are not"
+                f"topic {known.name} ({known.topic_id}) is deleted, its streams {left} are not"
             )
 
     def _judge_frozen(self, known: Incarnation, image: MetadataImage, *, is_there: bool) -> None:
-        """Judge a topic that was deleted and could come back."""
+        """Judge a topic that was deleted and could be restored."""
         if image.frozen_topics.deleted_by_id(known.topic_id) is not None:
             self._judge_streams(known, image)
             return
@@ -172,18 +172,18 @@ class TopicLife:
             known.returns_count += 1
             self._judge_return(known, image)
         elif kept_s < self._world.limits.controller.delete_grace_ms / 1_000:
-            self._world.fail(f"{known} is gone for good after {kept_s:.3f} s")
+            self._world.fail(f"{known} is deleted for good after {kept_s:.3f} s")
         elif left := self._streams_left(known, image):
-            self._world.fail(f"{known} is gone for good, its streams {left} are not")
+            self._world.fail(f"{known} is deleted for good, its streams {left} are not")
 
     def _judge_return(self, known: Incarnation, image: MetadataImage) -> None:
         if not known.is_wanted_back:
-            self._world.fail(f"{known} came back, which was not asked for")
+            self._world.fail(f"{known} was restored, which was not requested")
         topic = image.topics.by_id(known.topic_id)
         partitions = [] if topic is None else topic.partitions
         if len(partitions) < len(known.epochs):
             self._world.fail(f"{known} came back with {len(partitions)} partitions")
-        # One commit may bring the topic back and add partitions, which `_judge` looks at.
+        # One commit may restore the topic and add partitions, which `_judge` checks.
         for partition, epoch in zip(partitions, known.epochs, strict=False):
             if partition.leader >= 0 and partition.leader_epoch <= epoch:
                 self._world.fail(
@@ -195,7 +195,7 @@ class TopicLife:
         """Check that a deleted topic keeps its streams."""
         wanted = [stream_id for ids in known.streams for stream_id in ids]
         if lost := set(wanted) - set(self._streams_left(known, image)):
-            self._world.fail(f"{known} can come back, its streams {lost} are gone")
+            self._world.fail(f"{known} can be restored, its streams {lost} are missing")
 
     def _streams_left(self, known: Incarnation, image: MetadataImage) -> list[StreamId]:
         return [
@@ -226,7 +226,7 @@ class TopicLife:
             self._streams.update(added)
         if len(streams) not in self.totals[topic.name]:
             self._world.fail(
-                f"topic {topic.name} has {len(streams)} partitions, asked for were"
+                f"topic {topic.name} has {len(streams)} partitions, requested were"
                 f" {self.totals[topic.name]}"
             )
         known.streams = streams
@@ -240,7 +240,7 @@ class TopicLife:
             wanted = [self.snapshots.configs(snapshot)]
         if known.configs not in wanted:
             self._world.fail(
-                f"topic {topic.name} begins with {known.configs}, asked for were {wanted}"
+                f"topic {topic.name} begins with {known.configs}, requested were {wanted}"
             )
 
 
@@ -280,8 +280,8 @@ class _Batch:
 
 
 class _Writer:
-    """Write to one partition after the other, and leave a batch only while its topic is gone: it
-    goes on with it if the topic comes back. Number 0 has no sequences.
+    """Write to one partition after the other, and leave a batch only while its topic is deleted: it
+    continues with it if the topic is restored. Number 0 has no sequences.
     """
 
     def __init__(self, world: "World", life: TopicLife, number: int) -> None:
@@ -543,8 +543,8 @@ class TopicClients:
             await self._use()
 
     async def check_cleaned(self) -> None:
-        """Check that unreferenced objects are gone, also slots of WALs that served as objects, and
-        that referenced ones can be read.
+        """Check that unreferenced objects are deleted, also slots of WALs that served as objects,
+        and that referenced ones can be read.
         """
         objects = self._world.metadata.image.objects
         while self._admin is not None and any(  # noqa: ASYNC110 - virtual time

@@ -54,7 +54,7 @@ def _reads_find_the_topic_by_its_name() -> list[Patch]:
 
 
 def _deletion_keeps_streams() -> list[Patch]:
-    """Of partitions behind the first, data streams stay."""
+    """Data streams of partitions after the first are kept."""
     real = deleted_topics._removal
 
     def removal(topic: Any) -> list[Any]:
@@ -69,7 +69,7 @@ def _deletion_keeps_streams() -> list[Patch]:
 
 
 def _deleted_topic_removed_before_its_grace_is_over() -> list[Patch]:
-    """The chore does not look at the age."""
+    """The chore ignores the age."""
     real = deleted_topics.remove_deleted
     return [(ticks, "remove_deleted", lambda image, _, limit: real(image, lambda _: 1e9, limit))]
 
@@ -103,7 +103,7 @@ def _undelete_keeps_the_leader_epoch() -> list[Patch]:
 
 
 def _undelete_does_not_wait_for_the_close() -> list[Patch]:
-    """A topic that comes back has a leader at once, whoever has its streams open."""
+    """A restored topic has a leader at once, whichever broker has its streams open."""
 
     def first_record(self: Any, deleted: PartitionRecord) -> PartitionRecord:
         return self._elector.elect(deleted, self._now_ms)
@@ -140,7 +140,7 @@ def _added_partitions_share_streams() -> list[Patch]:
 
 
 def _repeated_growth_adds_again() -> list[Patch]:
-    """The total is taken for the number to be added once that many are there."""
+    """The total is mistaken for the number to add once that many exist."""
     real = topics._grow
 
     def grow(image: Any, request: NewPartitions, maker: Any) -> None:

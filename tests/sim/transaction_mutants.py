@@ -60,7 +60,7 @@ def _complete_before_the_markers() -> list[Patch]:
 
 
 def _refused_markers_count() -> list[Patch]:
-    """Whoever does not lead the partition any more is taken for one that has nothing to end."""
+    """A former leader of the partition is treated as one that has nothing to end."""
     return [(markers, "_SETTLED", markers._SETTLED | {ErrorCode.NOT_LEADER_OR_FOLLOWER})]
 
 
@@ -178,7 +178,7 @@ def _markers_sent_before_the_decision_is_durable() -> list[Patch]:
 
 
 def _epoch_kept_by_the_end() -> list[Patch]:
-    """A transaction of version 2 ends in its own epoch; the producer is told the next one."""
+    """A transaction of version 2 ends in its own epoch; the producer gets the next one."""
     real = Transaction.end_epoch
 
     def end_epoch(self: Transaction, *args: Any, **options: Any) -> Any:

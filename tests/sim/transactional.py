@@ -219,7 +219,7 @@ class Instance:
 
     def _fenced(self, why: str) -> Fenced:
         if not self._may_be_fenced():
-            self._world.fail(f"{self._name} is fenced by {why}, nobody has asked for another epoch")
+            self._world.fail(f"{self._name} is fenced by {why}, but no other epoch was requested")
         return Fenced(why)
 
     # --- a transaction ----------------------------------------------------------------------------
@@ -399,7 +399,7 @@ class Instance:
             if code in _FENCED:
                 raise self._fenced(f"{part}: {code}")
             if code is not None and not code.retriable:
-                world.fail(f"{self._name} writes in order to {part} and is told {code.name}")
+                world.fail(f"{self._name} writes in order to {part} and gets {code.name}")
             await asyncio.sleep(rng.uniform(0.02, 0.2))
 
     def _records(self, entry: Entry, part: Part, values: list[bytes]) -> list[Record]:
@@ -469,7 +469,7 @@ class Instance:
         if code in _FIND_AGAIN:
             self._coordinators.pop(kind, None)
         elif not code.retriable and code not in _NOT_YET_KNOWN:
-            self._world.fail(f"{self._name} asks in order for {api_name} and is told {code.name}")
+            self._world.fail(f"{self._name} sends {api_name} in order and gets {code.name}")
 
     async def _coordinator(self, kind: int) -> Connection:
         """Raises NoResponse."""

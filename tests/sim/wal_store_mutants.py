@@ -158,7 +158,7 @@ def _wal_moved_without_an_upload() -> list[Patch]:
 
 
 def _moved_wals_repeat_slots() -> list[Patch]:
-    """A WAL that moves reuses the slots of which its writer does not know whether they exist."""
+    """A WAL that moves reuses slots in doubt, which may exist."""
     real = WalCore.hand_over
 
     def hand_over(self: WalCore[Any]) -> Any:

@@ -111,7 +111,7 @@ class Workload:
         await world.within("not every log can be read", self._offsets.check())
 
     async def check_cleaned(self) -> None:
-        """Read everything again after the objects that nothing needs are gone."""
+        """Read everything again after unneeded objects are deleted."""
         world = self._world
         await world.within("not everything can be read after the clean-up", self._read_all(10))
         await world.within("not every topic is clean and can be read", self._topics.check_cleaned())

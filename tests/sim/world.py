@@ -82,7 +82,7 @@ class Outcome:
     acked_count: int
     read_count: int
     reorderings: Mapping[str, int]
-    """Requests that arrived behind later ones of their sender, by API."""
+    """Requests that arrived after later ones of their sender, by API."""
     tail: tuple[str, ...]
     """The last events before the end, to debug a failure."""
 
@@ -208,7 +208,7 @@ class World:
         self.phases: list[tuple[str, float, int]] = []
         self.calm = False
         self.suspected: set[BrokerIncarnation] = set()
-        """What the other brokers take for gone, rightly or not: see `broker.network.peer_watch`."""
+        """The brokers that others suspect, rightly or not: see `broker.network.peer_watch`."""
         self.is_over = False
         self._starts = 0
         self.processes: list[Process] = []
@@ -219,7 +219,7 @@ class World:
         self.admin = Admin(self)
         self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
 
-    # --- what everybody uses ----------------------------------------------------------------------
+    # --- shared helpers ----------------------------------------------------------------------
 
     def now_ms(self, skew_ms: int = 0) -> Millis:
         return Millis(_START_MS + int(self.loop.time() * 1000) + skew_ms)
@@ -278,7 +278,7 @@ class World:
             return RepeatingConnection(self, broker)
         return (LateConnection if self.scenario in scenarios.LATE else Connection)(self, broker)
 
-    # --- who leads --------------------------------------------------------------------------------
+    # --- leaders --------------------------------------------------------------------------------
 
     def note_leaders(self) -> None:
         self.life.look(self.metadata.image)
@@ -328,7 +328,7 @@ class World:
         return self.brokers.get(node_id), epoch
 
     def suspect(self, peer: BrokerIncarnation, is_gone: bool) -> None:
-        """Tell all other brokers that this one is gone, or that it is not."""
+        """Let all other brokers suspect this one, or stop suspecting it."""
         (self.suspected.add if is_gone else self.suspected.discard)(peer)
         for _, other in sorted(self.brokers.items()):
             if other.serving and other.me != peer:

@@ -112,7 +112,7 @@ def test_each_row_arrives_once_if_drivers_and_workers_die(
     assert sorted(path.name for path in job.out.glob("*.batch")) == ["0.batch"]
     run(msgspec.structs.replace(job, die=("after", 2)), -signal.SIGKILL)
     assert not (job.checkpoint / "commits" / "2").exists(), (
-        "Spark must not know yet that the sink has the batch"
+        "Spark must not have recorded the batch yet"
     )
     before = max(int(path.name.partition(".")[0]) for path in job.out.glob("*.batch"))
     compact(cluster)

@@ -75,7 +75,7 @@ class Writers:
             self.committed_count += count
 
     def leave_open(self) -> None:
-        """Leave a transaction open. Its records and those behind it must not be readable."""
+        """Leave a transaction open. Its records and later ones must not be readable."""
         self.transactional[0].begin_transaction()
         self.write(self.transactional[0], "open", 4)
         self.write(self.plain, "behind", 2)

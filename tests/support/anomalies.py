@@ -17,7 +17,7 @@ Part: TypeAlias = tuple[str, int]
 """Topic name and partition."""
 
 UNKNOWN: Final = -1
-"""An offset that the client does not know."""
+"""An unknown offset."""
 
 ANOMALIES: Final[Mapping[str, str]] = {
     "inconsistent-offsets": "one offset holds two values",
@@ -26,11 +26,11 @@ ANOMALIES: Final[Mapping[str, str]] = {
         "aborted read: a consumer of committed records polls a value whose transaction was aborted"
     ),
     "precommitted-read": (
-        "a consumer of committed records polls a value before its producer asks for the commit"
+        "a consumer of committed records polls a value before its producer requests the commit"
     ),
     "lost-write": "a committed value lies below the end of what was polled, and no poll has it",
     "unseen": (
-        "a committed value that no poll has, and that may lie behind the end of what was polled"
+        "a committed value that no poll has, and that may lie after the end of the polled range"
     ),
     "torn-transaction": (
         "polls have some values of a transaction, and not others that lie below the end of what was"
@@ -50,10 +50,10 @@ ANOMALIES: Final[Mapping[str, str]] = {
         " asked"
     ),
     "lost-commit": (
-        "a group's committed offset is below one that was acknowledged before it was asked for"
+        "a group's committed offset is below one that was acknowledged before the request"
     ),
     "consumed-twice": "two committed transactions consumed one record",
-    "consume-skip": "the group's offset is behind a record that no committed transaction consumed",
+    "consume-skip": "the group's offset is after a record that no committed transaction consumed",
 }
 
 
@@ -401,7 +401,7 @@ def _sends(log: _Log) -> Iterator[Anomaly]:
                 prefix = "int-" if record.part in sent else ""
                 yield Anomaly(
                     f"{prefix}nonmonotonic-send",
-                    f"{write.process} sent {_where(record)} behind {_where(before)}",
+                    f"{write.process} sent {_where(record)} after {_where(before)}",
                 )
             sent.add(record.part)
             last[write.process, record.part] = record

@@ -32,7 +32,7 @@ HEAP = "-Xmx512m"
 
 
 def fetch_apicurio() -> Path:
-    """Return the program of the registry, fetched if it is not there."""
+    """Return the program of the registry, downloaded if it is missing."""
     if not all(shutil.which(command) for command in ("java", "mvn")):
         missing("there is no JDK 17 with Maven on this machine: run `make jdk`")
     complete = HOME / "complete"

@@ -77,13 +77,13 @@ BAD = {
         (0, 1),
         "more records",
     ),
-    "more records": Stored(batch_of(_SOUND + record(3)), (0, 1, 2), "bytes are left behind"),
+    "more records": Stored(batch_of(_SOUND + record(3)), (0, 1, 2), "bytes remain after"),
     "garbage": Stored(batch_of(_GARBAGE), (), "too many bits"),
     "a truncated record": Stored(batch_of(_SOUND[:-3]), (0, 1), "exceeds the end"),
     "framed snappy": Stored(batch_of(bytes(cramjam.snappy.compress(_SOUND)), 2), (), "snappy"),
     "not zstd": Stored(batch_of(_SOUND, 4), (), "cannot be decompressed"),
-    "an offset behind the last": Stored(
-        batch_of(record(0) + record(1) + record(9)), (0, 1), "behind the batch's last offset"
+    "an offset beyond the last": Stored(
+        batch_of(record(0) + record(1) + record(9)), (0, 1), "beyond the batch's last offset"
     ),
 }
 """What readers report, or leave out."""

@@ -86,7 +86,7 @@ class ChartCluster:
         return self._ports.setdefault((pod, port), free_port())
 
     def pod_name(self, service: str) -> str:
-        """Return the pod behind a DNS name: the named pod, or the first of a Service."""
+        """Return the pod of a DNS name: the named pod, or the first of a Service."""
         return (
             service
             if service[-1].isdigit()

@@ -1,7 +1,7 @@
 """Unmodified Kafka clients with short timeouts, and loops that poll them until a condition is true.
 
 Blocking clients are polled in one thread, several of them in turn: a consumer joins and leaves its
-group only while it is polled. Every loop has a deadline, and its error shows what it has seen.
+group only while it is polled. Every loop has a deadline, and its error shows the progress.
 """
 
 import time
@@ -91,7 +91,7 @@ class Taken:
         self.lost: list[int] = []
 
     def subscribe(self, consumer: Consumer, topic: str) -> Consumer:
-        """Subscribe the consumer, and note what it gives up. Returns it."""
+        """Subscribe the consumer, and record its revocations. Returns it."""
         consumer.subscribe(
             [topic],
             on_revoke=lambda _, parts: self.revoked.extend(part.partition for part in parts),
@@ -101,8 +101,8 @@ class Taken:
 
 
 class Polled:
-    """Confluent consumers that are polled in turn. `values` has what each of them received, in
-    order.
+    """Confluent consumers that are polled in turn. `values` contains the values that each of them
+    received, in order.
     """
 
     def __init__(self, *consumers: Consumer) -> None:

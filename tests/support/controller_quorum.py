@@ -71,8 +71,8 @@ class Quorum:
         return msgspec.convert(values, ControllerConfig, dec_hook=lambda kind, value: kind(value))
 
     async def start_newcomer(self, number: int, join: Sequence[str]) -> ControllerServer:
-        """Start a controller with an empty directory that knows only the controllers to join, not
-        the cluster's id.
+        """Start a controller with an empty directory and only the addresses of the controllers to
+        join, not the cluster's id.
         """
         (port,) = free_ports(1)
         directory = self._directory / f"{number}-{port}"

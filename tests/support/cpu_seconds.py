@@ -72,7 +72,7 @@ class CpuSeconds:
         try:
             return (yield)
         finally:
-            # Fixtures that it asks for during its setup are part of the difference.
+            # Fixtures that it requests during its setup are part of the difference.
             used, of_others = cpu_seconds() - before, self._shared - shared
             self._fixtures.append((f"{fixturedef.baseid}::{fixturedef.argname}", used - of_others))
             self._shared = shared + used

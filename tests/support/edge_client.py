@@ -1,5 +1,5 @@
 """A client that sends single requests in any version, for comparisons with Kafka in which responses
-are told apart by a label.
+are distinguished by a label.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Write records of a transaction that no coordinator knows, as clients before KIP-890 could.
+"""Write records of a transaction without a coordinator, as clients before KIP-890 could.
 
 Brokers let them in with `transaction.partition.verification.enable=false` alone.
 """

@@ -30,8 +30,8 @@ class History:
             self._sent[identity] = part
 
     def acknowledged(self, part: Part, offset: int, identity: bytes) -> None:
-        """Note that the record is durable. offset -1: the broker knew the record and did not return
-        its offset.
+        """Note that the record is durable. offset -1: the broker recognized the record and did not
+        return its offset.
         """
         if offset >= 0:
             self._place(part, offset, identity)
@@ -52,7 +52,7 @@ class History:
             self._fail(f"{part}: {identity!r} lies at {self._where[identity]} and at {offset}")
 
     def offset_of(self, identity: bytes) -> int | None:
-        """Return where the record of an idempotent producer lies, if a client knows."""
+        """Return the position of an idempotent producer's record, if a client got it."""
         return self._where.get(identity)
 
     def acked(self, part: Part) -> dict[bytes, int]:
@@ -69,7 +69,7 @@ class History:
         """Check records that were just read from the start of the partition to its end.
 
         acked: the records that were acknowledged when the reader began, if a repeated request may
-        still add a record behind its end; default: all.
+        still add a record after its end; default: all.
         """
         at = self._at.get(part, {})
         for offset in range(log_start, high_watermark):
@@ -99,7 +99,7 @@ class History:
             if identity.startswith(producer + b"/"):
                 number = int(identity.rpartition(b"/")[2])
                 if number <= last:
-                    self._fail(f"{part}: {identity!r} at offset {offset} lies behind number {last}")
+                    self._fail(f"{part}: {identity!r} at offset {offset} follows number {last}")
                 last = number
 
 

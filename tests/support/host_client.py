@@ -1,4 +1,4 @@
-"""Talk to a broker from a certain loopback address, so that ACLs can tell clients apart by their
+"""Talk to a broker from a certain loopback address, so that ACLs can distinguish clients by their
 hosts over real sockets.
 """
 

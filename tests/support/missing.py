@@ -9,7 +9,7 @@ import pytest
 
 
 def built(script: str, timeout_s: float) -> Path:
-    """Return the path that a script of `tools/` prints. It compiles a program that is not there."""
+    """Return the path that a script of `tools/` prints. It compiles a missing program."""
     done = subprocess.run(
         [Path(__file__).resolve().parents[2] / "tools" / script],
         capture_output=True,

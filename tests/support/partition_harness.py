@@ -213,7 +213,7 @@ class PartitionHarness:
         return self.image.topics.by_name(topic).partitions[index]
 
     def lead(self, topic, broker, index=0):
-        """Give the partition to another broker; None: nobody leads it."""
+        """Give the partition to another broker; None: it has no leader."""
         old = self.record(topic, index)
         leader = broker.me if broker else BrokerIncarnation(-1, -1)
         epoch = StreamEpoch(old.leader_epoch + 1)
@@ -242,7 +242,7 @@ class PartitionHarness:
         assert items[0].status is m.Status.OK, items[0].detail
 
     async def fail_over(self, dead, recoverer):
-        """The broker is gone: fence it, recover its WAL, elect."""
+        """Fence a dead broker, recover its WAL, elect."""
         self.fence(dead)
         return await self.recover(dead, recoverer)
 
@@ -436,8 +436,8 @@ class Broker:
         meanwhile=None,
     ):
         """`wanted`: list of (topic, partition, offset) or with more fields of FetchPartition as a
-        dict behind. The whole response. meanwhile: is awaited between the first look of the fetch
-        and the start of its task.
+        dict after it. The whole response. meanwhile: is awaited between the first lookup of the
+        fetch and the start of its task.
         """
         by_topic = {}
         for topic, index, offset, *rest in wanted:

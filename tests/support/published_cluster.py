@@ -43,7 +43,7 @@ class PublishedCluster:
         self.watching: list[CommittedImage] = []
 
         def noting(records: Sequence[Record]) -> None:
-            self.cluster.image.apply_all(records)  # without looking at all of it each time
+            self.cluster.image.apply_all(records)  # without a full scan each time
             for runtime in self.watching:
                 for note in runtime.notes:
                     note(records)

@@ -26,7 +26,7 @@ until it passes. `expect` lines fail with their line number.
 # no-sync A / sync A                 A's disk writes nothing / everything
 # expect leader A | no-leader | term A N | commit A N | log A 1:a 1 2:b | role A ROLE
 #        | first A N | needs-snapshot A | read A yes|no
-#        | members A 1,2,3[/4] (learners behind the slash) | member A yes|no
+#        | members A 1,2,3[/4] (learners after the slash) | member A yes|no
 
 from collections.abc import Callable
 from pathlib import Path
@@ -136,7 +136,7 @@ class Scenario:
                 core = self._voters[message.to].core
                 if core is not None:
                     core.step(message, self._now_ms)
-        raise AssertionError("messages go round for ever")
+        raise AssertionError("messages circulate forever")
 
     def _drop(self, sender: str, to: str = "") -> None:
         self._collect()

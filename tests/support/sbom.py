@@ -20,7 +20,7 @@ class Bill:
     def __init__(self, text: str) -> None:
         self._content: Any = json.loads(text)
         if error := _refusal(self._content):
-            raise ValueError(f"this is no CycloneDX 1.6: {error}")
+            raise ValueError(f"this is not CycloneDX 1.6: {error}")
         self.product: Any = self._content["metadata"]["component"]
         self.components: dict[str, Any] = {
             canonicalize_name(it["name"]): it for it in self._content["components"]

@@ -132,7 +132,7 @@ def serving(
                 body = json.loads(content) if content else None
                 status, found = registry.respond(method, self.path, body)
             data = json.dumps(found).encode() if registry.body is None else registry.body
-            with suppress(ConnectionError):  # a client does not wait for ever
+            with suppress(ConnectionError):  # a client does not wait forever
                 self._send(status, data)
 
         def _send(self, status: int, data: bytes) -> None:

@@ -1,6 +1,6 @@
 """A member of a share group that sends single requests, for conversations with brokers.
 
-It knows the epochs of its group and its session, so that tests name only what they are about.
+It tracks the epochs of its group and its session, so that tests name only relevant fields.
 """
 
 from collections.abc import Mapping, Sequence

@@ -22,7 +22,7 @@ RESPONSES: Mapping[ApiSpec, object] = {
 
 @contextmanager
 def listening() -> Generator[tuple[str, socket.socket]]:
-    """Yield the address of a socket that nobody serves yet, and the socket."""
+    """Yield the address of a socket without a server, and the socket."""
     with socket.create_server((HOST, 0)) as server:
         yield f"{HOST}:{server.getsockname()[1]}", server
 

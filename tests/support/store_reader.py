@@ -1,4 +1,4 @@
-"""Follow one topic through the store alone, and check that what was seen stays."""
+"""Follow one topic through the store alone, and check that nothing that was read changes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -108,4 +108,4 @@ class Follower:
                 return await read(self.store, await self.view.plan(wanted))
             except ObjectNotFound:
                 await self.view.refresh()
-        raise AssertionError("objects of a fresh plan are gone again and again")
+        raise AssertionError("objects of a fresh plan are repeatedly missing")

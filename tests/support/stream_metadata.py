@@ -194,7 +194,7 @@ class MemoryController:
             return
         slot = parse_wal_key(item.key)
         assert slot is not None, item.key
-        assert slot.writer == writer, f"{item.key} is no slot of {writer}"
+        assert slot.writer == writer, f"{item.key} is not a slot of {writer}"
         wal_store = self.wal_stores.get(writer)
         assert slot.wal_store == (IN_STORE if wal_store is None else wal_store.store_id)
         assert slot.sequence >= self.wals[writer].committed, (

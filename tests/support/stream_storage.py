@@ -216,7 +216,7 @@ class Node:
         await self.storage.flush()
 
     async def read_all(self, stream_id: int, start: int = 0) -> list[int]:
-        """Return every offset from `start` to the end that this node knows."""
+        """Return every offset from `start` to this node's end."""
         handle = self.handles.get(stream_id)
         end = (
             handle.confirmed_offset

@@ -119,7 +119,7 @@ class StreamsTalk:
         return {topic["name"]: len(topic["partitions"]) for topic in response["topics"]}
 
     def create(self, topic: str, partitions: int) -> None:
-        """Create a topic, and wait until the broker knows it."""
+        """Create a topic, and wait until the broker lists it."""
         if topic not in self.topics():
             create_topic(self.address, topic, partitions)
         wait_until(lambda: self.topics().get(topic) == partitions)
@@ -188,7 +188,7 @@ class StreamsTalk:
         return self.beat(group, member, 0, **fields)
 
     def own(self, group: str, member: str) -> Any:
-        """Send a heartbeat that says that the member has what it was assigned."""
+        """Send a heartbeat that confirms the assignment."""
         return self.beat(
             group, member, **({role: {} for role in ROLES} | self.owned.get(member, {}))
         )

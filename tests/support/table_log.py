@@ -1,5 +1,5 @@
-"""A topic in a store, and what a table of it must hold. The cluster that wrote it is gone, because
-exports need only the store.
+"""A topic in a store, and the expected contents of its table. The cluster that wrote it is stopped,
+because exports need only the store.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A client that pushes its metrics (KIP-714) by single requests, with its own encoding of them.
 
-It says who it is and asks for nothing else, so that a test names every field of each request.
+It sends its name and version only, so that a test names every field of each request.
 """
 
 import struct
@@ -32,7 +32,7 @@ class Subscriptions:
 
 
 class TelemetryClient:
-    """One connection. software: name and version, which it tells first; None to tell nothing."""
+    """One connection. software: name and version, which it sends first; None to send nothing."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class TokenIssuer:
         self.keys = {"one": rsa.generate_private_key(public_exponent=65_537, key_size=2_048)}
         self.request_count = 0
         self.forms: list[str] = []
-        """What clients who got a token have sent."""
+        """The requests of clients with a token."""
         self.client_key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
         self.assertions: list[tuple[dict[str, Any], dict[str, Any]]] = []
         """The headers and claims of the assertions that were accepted."""

@@ -65,7 +65,9 @@ def _wait_for_leaders(address: str, partitions: int) -> None:
 
 
 class TransactionClient:
-    """One connection. Producer ids are told as they come, and epochs from the first one on."""
+    """One connection. Producer ids are numbered in order of appearance, and epochs from the first
+    one on.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -180,7 +182,7 @@ class TransactionClient:
         transactional: bool = True,
         version: int = 12,
     ) -> Any:
-        """Return the error and, if it is told, its message in Kafka's words."""
+        """Return the error and, if present, its message in Kafka's words."""
         batch = encode_batch(
             [Record(0, time.time_ns() // 1_000_000, None, b"value")],
             producer_id=self.producer_id if producer_id is None else producer_id,

@@ -1,4 +1,4 @@
-"""A consumer group (KIP-848) whose coordinator's process is killed goes on without a rebalance."""
+"""A consumer group (KIP-848) continues without a rebalance after its coordinator is killed."""
 
 import asyncio
 from collections.abc import Iterator

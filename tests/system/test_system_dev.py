@@ -373,7 +373,7 @@ def test_no_restart_means_none() -> None:
         state = cluster.wait_until(
             lambda state: state.of_role("broker")[0].phase == "stopped",
             10,
-            "the broker is told to be down",
+            "the broker is reported to be down",
         )
         assert state.of_role("broker")[0].pid is None
         assert penstock(cluster, "topics", "create", "t").returncode == 0, "the other one serves"

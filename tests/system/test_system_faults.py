@@ -89,7 +89,7 @@ async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
 
 async def test_a_paused_cluster_in_one_process_keeps_its_records() -> None:
     """Controller and brokers find that no time has passed for the others, or the brokers start
-    again: the process goes on.
+    again: the process continues.
     """
     options = ["--store", "memory", "--brokers", "2", "--log-level", "error"]
     with LocalCluster([*options, "--set", "broker.session.timeout.ms=1500"]) as cluster:
@@ -114,9 +114,7 @@ async def test_the_controller_is_killed_under_load(cluster: LocalCluster) -> Non
             await asyncio.to_thread(cluster.wait_for_new, controller)
         await load.until_acknowledged(100)
         survivors = [broker.starts for broker in cluster.brokers()]
-        assert survivors == [1, 1], (
-            "a controller that comes back in time costs no broker its session"
-        )
+        assert survivors == [1, 1], "a controller that returns in time costs no broker its session"
     await check_all(cluster, load)
 
 

@@ -159,7 +159,7 @@ async def test_a_key_that_was_acknowledged_is_in_a_snapshot_that_a_hung_leader_d
         assert await request == {"t0@s": (0, None), "t1@s": (0, None)}
         frozen = await asyncio.to_thread(in_time, store, "t0", "s")
         assert frozen == [b"new"]
-        # An earlier state is gone, and is not passed off as complete.
+        # An earlier state is deleted, and is not presented as complete.
         before = {**source, "penstock.fork.offsets": "0:11"}
         code, message = (await asyncio.to_thread(create, living.port, before=before))["before"]
         assert (code, "may lack keys" in (message or "")) == (1, True), message

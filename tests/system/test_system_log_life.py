@@ -84,7 +84,7 @@ def read_from(cluster: LocalCluster, topic: str, partition: int, offset: int) ->
 
 
 def first_from(cluster: LocalCluster, topic: str, offset: int) -> int:
-    """Return the offset of the first record at `offset` or behind it."""
+    """Return the offset of the first record at `offset` or after it."""
     consumer = confluent_consumer(cluster.bootstrap, "reader", enable_auto_commit=False)
     try:
         consumer.assign([TopicPartition(topic, 0, offset)])
@@ -178,7 +178,7 @@ def _is_done_within(response: Future[None], limit_s: float) -> bool:
 def check_fork(
     cluster: LocalCluster, name: str, source: str, wanted: NewTopic, *, was_acknowledged: bool
 ) -> None:
-    """Check that the fork is whole or absent, and that it is whole when it is asked for again."""
+    """Check that the fork is whole or absent, and that it is whole when it is requested again."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     is_there = name in admin.list_topics(timeout=TIMEOUT_S).topics
     assert is_there or not was_acknowledged, "the fork was acknowledged and is absent"

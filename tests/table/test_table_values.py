@@ -114,7 +114,7 @@ def test_framed_avro_values_are_read_with_the_schemas_of_their_ids() -> None:
     )
     assert pa.table(decoded.columns).to_pylist() == [row, row]
     reasons = dict(decoded.errors)
-    assert reasons.keys() == {2, 3, 4}, "a float is no long, and a string no number"
+    assert reasons.keys() == {2, 3, 4}, "a float is not a long, and a string not a number"
     assert "SchemaResolutionError" in reasons[3]
     assert (
         reasons[4]

@@ -1,4 +1,4 @@
-"""Check that a test that fails leaves no thread and no process behind that pytest waits for."""
+"""Check that a failing test leaves no thread or process that pytest waits for."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The pure parts of the console: who may come in, what it shows, and how."""
+"""The pure parts of the console: logins, contents and presentation."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ from tests.fuzz.console_world import IMAGE, TOPIC
 SASL = ClientSecurity(SecurityProtocol.SASL_SSL, "PLAIN", "console", "secret")
 
 
-# --- who may come in ------------------------------------------------------------------------------
+# --- logins ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_sessions_end_when_idle_and_at_their_age() -> None:
 
 
 def test_rights_are_queried_again_when_old_and_after_a_change() -> None:
-    """A change may make a topic that the user sees, and brokers know of it within a moment."""
+    """A change may create a topic that the user sees, and brokers learn of it within a moment."""
     clock = Clock()
     sessions = sessions_at(clock)
     session = sessions.open("alice", SASL)

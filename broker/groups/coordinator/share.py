@@ -230,7 +230,7 @@ class ShareGroups:
     async def _supersede(
         self, group: Group, share: ShareGroup, offsets: Mapping[UUID, Mapping[int, int]]
     ) -> dict[tuple[UUID, int], ErrorCode]:
-        """Initialize states that an earlier group with this id has left behind or deleted, in a
+        """Initialize states that an earlier group with this id has left or deleted, in a
         newer epoch than theirs. A coordinator that has lost the partition cannot: it must write
         that epoch first.
         """

@@ -1,4 +1,4 @@
-# ruff: noqa: T201 - it talks to whoever runs it
+# ruff: noqa: T201 - a command line program
 """`python -m tests.sim.raft --seeds 200 [--seed N]`: run the Raft core's simulator, print its
 speed, and print how to repeat a failing seed.
 """

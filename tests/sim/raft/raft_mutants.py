@@ -60,7 +60,7 @@ class VotesForAnybody(RaftCore):
 
 
 class AlwaysTruncates(RaftCore):
-    """M5: an append cuts the log behind itself even if it agrees."""
+    """M5: an append truncates the log after its entries even if they agree."""
 
     def _on_append(self, append: Append) -> None:
         if append.prev_index >= self.commit and self.log.matches(

@@ -507,7 +507,7 @@ class World:
         node.pump()
 
     def _lost(self) -> list[int]:
-        """Return the members whose disk is not the one that the quorum knows."""
+        """Return the members whose disk differs from the one in the quorum's configuration."""
         members = self.checks.members
         return [
             member

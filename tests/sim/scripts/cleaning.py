@@ -88,7 +88,7 @@ async def clean_an_aborted_transaction(script: Script) -> None:
     found = await script.values(PART, committed=True)
     assert found == {b"k": b"old", b"l": b"new"}, f"the log has {found}"
     stored = [record.value for record in await script.read(PART)]
-    assert b"aborted" not in stored, "records of the aborted transaction are stored for ever"
+    assert b"aborted" not in stored, "records of the aborted transaction are never deleted"
 
 
 async def clean_all_records_of_a_producer(script: Script) -> None:

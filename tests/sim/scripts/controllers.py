@@ -53,13 +53,13 @@ async def crash_with_a_slow_disk(script: Script) -> None:
     disk.slow_factor = 1.0
     await script.restart_controller()
     is_there = script.world.metadata.image.topics.by_name("t") is not None
-    assert is_there or not has_response, "a topic was created, and is gone"
-    assert is_there or not is_known, "a broker knows a topic that does not exist"
+    assert is_there or not has_response, "a topic was created, and is missing"
+    assert is_there or not is_known, "a broker lists a topic that does not exist"
 
 
 @in_cluster(snapshot_records=5)
 async def load_a_snapshot_with_a_fork(script: Script) -> None:
-    """Restart the controller behind a snapshot that has a fork."""
+    """Restart the controller after a snapshot that has a fork."""
     await script.create("t")
     await script.write(("t", 0), (b"k", b"v"))
     await script.upload(1)
@@ -76,7 +76,7 @@ async def load_a_snapshot_with_a_fork(script: Script) -> None:
 
 @in_cluster(snapshot_records=5)
 async def remove_an_acl(script: Script) -> None:
-    """Remove one of three ACLs of a topic, and restart the controller behind a snapshot."""
+    """Remove one of three ACLs of a topic, and restart the controller after a snapshot."""
     acls = [_acl(f"User:{name}") for name in "abc"]
     await _with_client(script, lambda client: client.create_acls(CreateAcls(acls=acls)))
     removal = DeleteAcls(filters=[AclFilter(principal="User:a")])
@@ -90,7 +90,7 @@ async def remove_an_acl(script: Script) -> None:
     await script.restart_controller()
     await script.restart(1)
     found = sorted(acl.principal for acl in script.broker(1).image.acls)
-    assert found == ["User:b", "User:c"], f"behind a snapshot, {found} have an ACL"
+    assert found == ["User:b", "User:c"], f"after a snapshot, {found} have an ACL"
 
 
 async def remove_an_acl_with_a_slow_disk(script: Script) -> None:
@@ -108,7 +108,7 @@ async def remove_an_acl_with_a_slow_disk(script: Script) -> None:
 
 @in_cluster(snapshot_records=5)
 async def load_a_snapshot_with_a_token(script: Script) -> None:
-    """Restart the controller behind a snapshot that has a delegation token."""
+    """Restart the controller after a snapshot that has a delegation token."""
     user, month_ms = "User:a", 30 * 86_400_000
     request = CreateDelegationToken(
         token_id="d", owner=user, requester=user, lifetime_ms=month_ms, period_ms=month_ms
@@ -169,7 +169,7 @@ async def replace_a_broker_while_its_stream_is_silent(script: Script) -> None:
         await script.until(lambda: registered)
         links.mend(CONTROLLER, link)
         await asyncio.sleep(1.0)
-        assert broker.follower.fenced, "the broker does not know that it was replaced"
+        assert broker.follower.fenced, "the broker did not learn that it was replaced"
         assert broker.follower.replaced
 
 

@@ -20,7 +20,7 @@ _APPENDED_S: Final = 0.5
 
 
 async def compact_with_a_commit_in_flight(script: Script) -> None:
-    """Compact the log when one commit has become durable and another one, behind it, has not."""
+    """Compact the log when one commit is durable and a later one is not."""
     world = script.world
     eager = CompactionLimits(log_bytes_min=1, factor=1, retry_interval_s=0.1)
     world.coordination = replace(world.coordination, compaction=eager)

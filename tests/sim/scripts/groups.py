@@ -170,7 +170,7 @@ async def _beat_until(is_done: Any, *members: Member) -> None:
             except NoResponse:
                 continue
             assert code is ErrorCode.NONE or code.retriable or code is ErrorCode.NOT_COORDINATOR, (
-                f"member {member.name} in epoch {member.epoch} is told {code.name}"
+                f"member {member.name} in epoch {member.epoch} gets {code.name}"
             )
         if is_done():
             return
@@ -190,7 +190,7 @@ async def streams_threads_share_tasks(script: Script) -> None:
 
 
 async def _share(script: Script, kind: type[Member]) -> None:
-    """Let a second member join, and the first one keep what it has for a while."""
+    """Let a second member join, while the first one keeps its partitions for a while."""
     first = await _begin(script, kind)
     second = kind(script, "b")
     await second.beat()
@@ -250,7 +250,7 @@ async def share_member_falls_silent(script: Script) -> None:
 
 
 async def share_member_hangs_up_while_it_joins(script: Script) -> None:
-    """The coordinator initializes the partitions, although the member that asked has gone."""
+    """The coordinator initializes the partitions, although the requesting member has left."""
     await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
     await script.create("t", (1, 1))
     gate = script.hold(1)

@@ -30,11 +30,11 @@ async def let_a_fence_grow_old(script: Script) -> None:
     await script.delete("t")
     await asyncio.sleep(JANITOR_S)
     assert len(_wal(script, writer)) == 1, f"of the WAL, {_wal(script, writer)} are left"
-    world.checker.is_needed_fence = lambda _: False  # it knows no other clocks
+    world.checker.is_needed_fence = lambda _: False  # it does not read other clocks
     (controller,) = world.controllers.values()
     controller.skew_ms += 2 * _DAY_MS
     await asyncio.sleep(JANITOR_S)
-    assert not _wal(script, writer), "an old fence stays for ever"
+    assert not _wal(script, writer), "an old fence is never deleted"
 
 
 async def delete_topics_whose_slots_are_not_uploaded(script: Script) -> None:
@@ -48,4 +48,4 @@ async def delete_topics_whose_slots_are_not_uploaded(script: Script) -> None:
     await script.delete("u")
     await asyncio.sleep(3 * JANITOR_S)
     left = _wal(script, writer)
-    assert not left, f"{left} of deleted topics stay for ever"
+    assert not left, f"{left} of deleted topics are never deleted"

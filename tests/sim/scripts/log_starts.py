@@ -49,7 +49,7 @@ async def delete_what_a_producer_wrote(script: Script) -> None:
 
 
 async def delete_without_the_controller(script: Script) -> None:
-    """Ask for the start of a log while a deletion cannot be committed."""
+    """Request the start of a log while a deletion cannot be committed."""
     await script.create("t")
     await script.write(PART, (b"k", b"1"))
     await script.upload(1)

@@ -43,7 +43,7 @@ async def write_out_of_order_to_an_old_leader(script: Script) -> None:
     assert code.retriable, f"the old leader refuses the next batch by {code.name}"
 
 
-async def write_behind_a_refused_batch(script: Script) -> None:
+async def write_after_a_refused_batch(script: Script) -> None:
     """Send the second of three batches to a broker just before it leads, and then the third."""
     await script.create("t")
     await script.write(PART, (b"k", b"0"), producer_id=0, sequence=0)
@@ -55,7 +55,7 @@ async def write_behind_a_refused_batch(script: Script) -> None:
     assert (await send(1)).retriable
     await script.move(PART, 2)
     code = await send(2)
-    assert code.retriable, f"a batch behind a refused one is refused by {code.name}"
+    assert code.retriable, f"a batch after a refused one is refused with {code.name}"
     for sequence in (1, 2):
         assert await send(sequence) is ErrorCode.NONE
 

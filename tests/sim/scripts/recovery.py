@@ -65,11 +65,11 @@ async def create_a_topic_without_a_backup(script: Script) -> None:
     await asyncio.sleep(3.0)
     await _lose_the_disk(script)
     is_there = script.world.metadata.image.topics.by_name("t") is not None
-    assert is_there or not has_response, "a topic was created, and is gone"
+    assert is_there or not has_response, "a topic was created, and is missing"
 
 
 async def write_with_an_old_lease(script: Script) -> None:
-    """Write to a broker that keeps no lease, and was not told of the recovery."""
+    """Write to a broker without a lease that missed the recovery."""
     script.world.leases = False
     await script.create("t")
     await script.write(PART, (b"k", b"1"))

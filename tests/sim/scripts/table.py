@@ -44,7 +44,7 @@ _LOGS: _Found = {
         (logs.write_between_the_last_read_and_the_fence, "the log has [b'1']")
     ],
     "refused_batches_not_remembered": [
-        (logs.write_behind_a_refused_batch, "refused by OUT_OF_ORDER_SEQUENCE_NUMBER")
+        (logs.write_after_a_refused_batch, "refused with OUT_OF_ORDER_SEQUENCE_NUMBER")
     ],
     "sequences_judged_without_a_lease": [
         (logs.write_out_of_order_to_an_old_leader, "refuses the next batch by OUT_OF_ORDER")
@@ -65,7 +65,7 @@ _WAL: _Found = {
     "duplicate_acknowledged_at_once": [
         (wal.write_while_the_store_does_not_respond, "a repeated record is acknowledged")
     ],
-    "hole_fenced_although_slots_behind_prove_it": [(wal.lose_a_slot, "was written twice")],
+    "hole_fenced_although_later_slots_prove_it": [(wal.lose_a_slot, "was written twice")],
     "loaded_reads_pass_over_a_block": [(wal.lose_a_slot, "the log has [b'1', b'2']")],
     "own_object_taken_for_a_fence": [
         (wal.lose_the_response_of_a_put, "takes its own object in slot 0 for a fence")
@@ -86,7 +86,7 @@ _WAL: _Found = {
     ],
     "zombie_may_close": [(wal.commit_late, "goes back")],
     "zombie_may_commit": [(wal.commit_late, "goes back")],
-    "slots_behind_a_hole_always_prove_it": [(wal.crash_with_slots_under_way, "does not hold")],
+    "slots_after_a_hole_always_prove_it": [(wal.crash_with_slots_under_way, "does not hold")],
     "readers_bridge_holes": [(wal.read_a_tail_with_a_lost_slot, "said to end at 3")],
     "readers_do_not_doubt": [(wal.read_a_tail_with_a_lost_slot, "said to end at 1")],
     "readers_end_at_a_lost_slot": [(wal.read_a_tail_with_a_lost_slot, "said to end at 1")],
@@ -95,7 +95,7 @@ _CLEANING: _Found = {
     "abort_markers_dropped": [
         (cleaning.clean_an_aborted_transaction, "the log has {b'k': b'old'}")
     ],
-    "aborted_records_kept": [(cleaning.clean_an_aborted_transaction, "are stored for ever")],
+    "aborted_records_kept": [(cleaning.clean_an_aborted_transaction, "are never deleted")],
     "aborted_records_mapped": [
         (cleaning.clean_an_aborted_transaction, "the log has {b'l': b'new'}")
     ],
@@ -194,7 +194,7 @@ _TOPICS: _Found = {
 }
 _TRANSACTIONS: _Found = {
     "appended_before_the_coordinator_knows": [
-        (transactions.write_while_the_coordinator_is_unknown, "the coordinator does not know")
+        (transactions.write_while_the_coordinator_is_unknown, "the coordinator does not list")
     ],
     "complete_before_the_markers": [
         (transactions.crash_before_the_markers_are_sent, "readers get {}"),
@@ -325,7 +325,7 @@ _GROUP_LOG: _Found = {
     "markers_lost_during_load": [
         (group_log.end_a_transaction_while_its_offsets_are_loaded, "UNSTABLE_OFFSET_COMMIT")
     ],
-    "tombstones_behind_commits_in_flight": [
+    "tombstones_after_commits_in_flight": [
         (group_log.delete_an_offset_in_flight, "after its deletion")
     ],
 }
@@ -382,7 +382,7 @@ _CONTROLLERS: _Found = {
     ],
     "vote_not_durable": [(quorum.elect_with_slow_disks, "its disk has HardState(term=0")],
     "commit_acknowledged_before_the_quorum": [
-        (controllers.crash_with_a_slow_disk, "is taken for committed")
+        (controllers.crash_with_a_slow_disk, "is mistaken for committed")
     ],
     "journal_not_synced": [
         (controllers.crash_after_a_creation, "which only [] of (0,) have on disk")
@@ -410,7 +410,7 @@ _CONTROLLERS: _Found = {
     "ends_of_silent_streams_are_lost": [
         (
             controllers.replace_a_broker_while_its_stream_is_silent,
-            "the broker does not know that it was replaced",
+            "the broker did not learn that it was replaced",
         )
     ],
     "abandoned_streams_take_over": [
@@ -688,9 +688,9 @@ _LOST_WAL_STORES: _Found = {
 }
 _LEAKS: _Found = {
     "fences_go_at_once": [(leaks.let_a_fence_grow_old, "a paused broker may have to find")],
-    "fences_never_go": [(leaks.let_a_fence_grow_old, "an old fence stays for ever")],
+    "fences_never_go": [(leaks.let_a_fence_grow_old, "an old fence is never deleted")],
     "slots_of_deleted_streams_kept": [
-        (leaks.delete_topics_whose_slots_are_not_uploaded, "of deleted topics stay for ever")
+        (leaks.delete_topics_whose_slots_are_not_uploaded, "of deleted topics are never deleted")
     ],
 }
 _GRACES: _Found = {
@@ -715,7 +715,7 @@ _RECOVERY: _Found = {
         (recovery.delete_slots_without_a_backup, "the recovery finds data missing")
     ],
     "acknowledged_before_the_backup": [
-        (recovery.create_a_topic_without_a_backup, "a topic was created, and is gone")
+        (recovery.create_a_topic_without_a_backup, "a topic was created, and is missing")
     ],
     "ids_and_epochs_given_out_again": [
         (recovery.fail_over_without_a_backup, "epoch 1 is served by")

@@ -152,7 +152,7 @@ async def check_committed(script: Script) -> None:
 
 
 async def end_after_a_restart(script: Script) -> None:
-    """Commit a transaction that began before the coordinator was restarted, behind others."""
+    """Commit a transaction that began before the coordinator was restarted, after others."""
     await create_led_apart(script)
     producer = Producer(script)
     await producer.begin()
@@ -214,7 +214,7 @@ async def write_while_the_coordinator_is_unknown(script: Script) -> None:
             apis.PRODUCE, 12, request, 2.0
         )
         code = ErrorCode(response.responses[0].partition_responses[0].error_code)
-        assert code is not ErrorCode.NONE, "a batch is appended that the coordinator does not know"
+        assert code is not ErrorCode.NONE, "a batch is appended that the coordinator does not list"
 
 
 async def read_an_offset_of_an_open_transaction(script: Script) -> None:
@@ -239,7 +239,7 @@ async def commit_at_two_leaders(script: Script) -> None:
 
 @in_cluster(brokers=3)
 async def commit_while_the_leader_changes(script: Script) -> None:
-    """Commit at a coordinator that does not know yet that another broker leads the partition."""
+    """Commit at a coordinator that has not learned yet that another broker leads the partition."""
     await script.create(TRANSACTIONS_TOPIC, (1,), cleanup_policy="compact")
     await script.create("t", (2,))
     producer = Producer(script)

@@ -148,7 +148,7 @@ async def commit_late(script: Script) -> None:
 
 
 async def lose_a_slot(script: Script) -> None:
-    """Kill a leader while the store has lost one of its slots, which comes back."""
+    """Kill a leader while the store has lost one of its slots, which reappears."""
     await script.create("t")
     for number in range(3):
         await script.write(PART, (b"k", b"%d" % number))

@@ -112,7 +112,7 @@ async def lose_a_whole_wal(script: Script) -> None:
         bucket.strike(key, None)
     script.kill(1)
     await asyncio.sleep(20.0)
-    assert _waits_for_recovery(script), "a WAL that vanished is taken for an empty one"
+    assert _waits_for_recovery(script), "a WAL that vanished is mistaken for an empty one"
     for key in keys:
         bucket.restore(key)
     await script.until_led(PART, 2)

@@ -1,4 +1,4 @@
-"""Calls in daemon threads: results, errors, and what happens behind calls that hang."""
+"""Calls in daemon threads: results, errors, and what happens after calls that hang."""
 
 import asyncio
 from threading import Event, current_thread

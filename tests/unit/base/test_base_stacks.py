@@ -44,7 +44,7 @@ def told(how: str, until: bytes) -> str:
             line = process.stderr.readline()
             assert line, found.decode()
             found += line
-        assert process.poll() is None, "it goes on"
+        assert process.poll() is None, "it continues"
         return found.decode()
     finally:
         process.kill()

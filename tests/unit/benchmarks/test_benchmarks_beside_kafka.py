@@ -164,7 +164,7 @@ def test_a_warm_up_has_a_limit() -> None:
 
 
 def test_a_small_row_of_penstock_alone() -> None:
-    """A real broker over its store in memory, real sockets, and nothing left behind."""
+    """A real broker over its store in memory, real sockets, and no leftovers."""
     with systems.running(systems.MEMORY) as system:
         process = system.node.process
         values = single.small_requests(system, single.Size(seconds=0.2, warm_s=0.1))

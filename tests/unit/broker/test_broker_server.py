@@ -248,7 +248,7 @@ async def test_parked_coroutine_holds_back_its_own_connection_only(fixture: Fixt
     client.send(b"c0", b"e1")
     await fixture.dispatcher.until_seen(1)
     await fixture.check_others_are_served()
-    assert fixture.dispatcher.seen == 2, "the request behind the parked one has not started"
+    assert fixture.dispatcher.seen == 2, "the request after the parked one has not started"
     fixture.dispatcher.release.set()
     assert [await client.receive(), await client.receive()] == [b"c0", b"e1"]
 
@@ -262,7 +262,7 @@ async def test_closing_a_connection_cancels_what_it_waits_for(fixture: Fixture) 
     await client.until_closed()
     await fixture.dispatcher.cancelled.wait()
     assert fixture.server.memory.buffered_bytes == 0
-    fixture.dispatcher.parked[0][1](framed(b"late"))  # a durable append whose client is gone
+    fixture.dispatcher.parked[0][1](framed(b"late"))  # a durable append whose client disconnected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What clients use of their quotas: who shares them, what a change keeps, and how much is
+"""Quota usage of clients: which of them share a quota, what a change keeps, and how much is
 remembered.
 """
 

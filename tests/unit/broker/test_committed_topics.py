@@ -47,7 +47,7 @@ LEVEL_1 = FeatureRecord(OFFSETS_VERSION, 1)
 
 
 class World:
-    """A coordinator, its log, and a controller that is `behind` by these records."""
+    """A coordinator, its log, and a controller that lags by these records (`behind`)."""
 
     def __init__(self, level: int = 1) -> None:
         self.fixture = Fixture()
@@ -262,7 +262,7 @@ async def test_offsets_of_a_topic_that_is_gone_get_tombstones(world: World) -> N
 @virtually
 @pytest.mark.parametrize("version", [2, 9])
 async def test_a_commit_by_name_in_the_moment_after_recreation(world: World, version: int) -> None:
-    """The image is behind: the offset must not be acknowledged for the topic that is gone."""
+    """The image is outdated: the offset must not be acknowledged for the deleted topic."""
     old = world.create()
     world.behind = [world.deleted(old, for_good=True)]
     assert await world.commit(100, version=version) is GONE
@@ -315,7 +315,7 @@ async def test_one_read_serves_all_groups_of_a_request(world: World) -> None:
 @virtually
 @at_level_0
 async def test_older_clusters_read_nothing(world: World) -> None:
-    """Their controllers may not know the request."""
+    """Their controllers may not support the request."""
     world.create()
     world.responds = False
     assert await world.commit(6) is ErrorCode.NONE

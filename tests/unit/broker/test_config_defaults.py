@@ -140,7 +140,7 @@ STATIC = BrokerSettings(BrokerConfig(), StreamConfig(), CompactionConfig(), Secu
 
 @pytest.mark.parametrize("name", all_settings())
 def test_a_broker_without_a_setting_has_its_default(name: str) -> None:
-    """Also one that is told the default by a config that can change."""
+    """Also one that gets the default from a config that can change."""
     field = all_settings()[name]
     assert STATIC.value(field) == field.default
     if field.setting.is_dynamic:

@@ -1,5 +1,5 @@
-"""Limits of connections: who waits, who is closed, and that others are served meanwhile. The time
-is that of the test.
+"""Connection limits: which connections wait, which are closed, and that others are served
+meanwhile. The time is that of the test.
 """
 
 import asyncio

@@ -317,7 +317,7 @@ async def test_groups_are_listed_and_deleted() -> None:
     assert list(coordinator.states()) == [GroupState.STABLE]
     described = coordinator.describe_group("g")
     assert isinstance(described, GroupDescription)
-    assert described.state is GroupState.DEAD, "DescribeGroups knows classic groups only"
+    assert described.state is GroupState.DEAD, "DescribeGroups lists classic groups only"
     assert await coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
     await send(coordinator, "a", -1)
     assert await coordinator.delete_group("g") is ErrorCode.NONE
@@ -472,7 +472,7 @@ async def test_the_migration_policy(
 async def test_an_upgrade_begins_an_epoch_only_if_the_group_changes(
     instance_id: str | None, topics: tuple[str, ...], epoch: int
 ) -> None:
-    """A static member that comes back with the consumer protocol changes nothing but itself."""
+    """A static member that returns with the consumer protocol changes nothing but itself."""
     coordinator = coordinator_on(MemoryLog())
     await coordinator.ready("g")
     joined = await coordinator.join("g", classic_join(instance_id="i"))
@@ -591,7 +591,7 @@ async def test_matching_thousands_of_topics_lets_others_run() -> None:
 
 
 async def test_looking_at_thousands_of_rights_lets_others_run() -> None:
-    """Each turn of the event loop asks for one slice that it does not know yet."""
+    """Each turn of the event loop requests one unknown slice."""
     coordinator = coordinator_on(MemoryLog(1))
     image = image_with(1)
     for number in range(5 * CHECKED_PER_SLICE_COUNT):

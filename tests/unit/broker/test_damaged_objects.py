@@ -239,7 +239,7 @@ async def test_what_reads_of_the_stream_layer_raise(damaged, at_once):
 
 
 class Crashed:
-    """A leader that died with records behind its last checkpoint, and the broker that has to open
+    """A leader that died with records after its last checkpoint, and the broker that has to open
     its partitions.
     """
 

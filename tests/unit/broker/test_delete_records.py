@@ -174,7 +174,7 @@ KAFKA_RESPONSES = [
     ([("t", [(1, -1)])], {"t": {1: (0, 0)}}),
     ([("t", [(1, 0)])], {"t": {1: (0, 0)}}),
     ([("t", [(1, 1)])], {"t": {1: BEYOND}}),
-    # The policy is looked at before the offset.
+    # The policy is checked before the offset.
     ([("c", [(0, 1)])], {"c": {0: COMPACTED}}),
     ([("c", [(0, 0)])], {"c": {0: COMPACTED}}),
     ([("c", [(0, -2)])], {"c": {0: COMPACTED}}),
@@ -243,5 +243,5 @@ async def test_internal_topics_that_do_not_exist_are_unknown(one):
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 1, -(2**31)])
 async def test_a_short_timeout_is_long_enough_for_the_leader(one, timeout_ms):
-    """Kafka's leader moves its log start before it looks at the timeout."""
+    """Kafka's leader moves its log start before it checks the timeout."""
     assert await delete(one, "t", 2, timeout_ms=timeout_ms) == (0, 2)

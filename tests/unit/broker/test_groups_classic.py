@@ -203,7 +203,7 @@ def test_static_member_restarts_without_a_rebalance_and_fences_its_old_self(skip
     group = make_group()
     old = stable_static(group)
     assert group.join(join_request(instance_id="i", skips=skips), 3, 0) == [PersistGroup(1)], (
-        "its new id is durable before it is told"
+        "its new id is durable before it is returned"
     )
     response = joins(group.assignment_persisted(1, ErrorCode.NONE, 0))[3]
     assert (response.error, response.generation) == (ErrorCode.NONE, 1)
@@ -422,7 +422,7 @@ class GroupMachine(RuleBasedStateMachine):
             member.sync_token for member in self.group.members.values()
         }
         waiting |= {token for _, token, _ in self.group._replacing}
-        assert self.parked == waiting - {None}, "a parked request that nobody remembers"
+        assert self.parked == waiting - {None}, "a parked request without an owner"
 
     def teardown(self):
         for _ in range(50):

@@ -546,7 +546,7 @@ def test_the_offset_appended_last_wins_whatever_ends_first(
 
 
 def test_a_marker_ends_only_what_was_durable_before_it() -> None:
-    """An append in flight lies behind the marker in the log, so it belongs to the producer's next
+    """An append in flight follows the marker in the log, so it belongs to the producer's next
     transaction.
     """
     offsets, key = GroupOffsets(), ("t", 0)

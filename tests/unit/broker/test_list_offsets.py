@@ -124,7 +124,7 @@ def stored(times):
 
 
 def expected(times, timestamp, start, end):
-    """Return (offset, timestamp) of the first record of [start, end) as new as asked for."""
+    """Return (offset, timestamp) of the first record of [start, end) at or after the timestamp."""
     rows = [(offset, time if time == NONE else NOW + time) for offset, time in enumerate(times)][
         start:end
     ]

@@ -1,4 +1,4 @@
-"""Settings of single listeners: their names, who wins, and what is said about mistakes."""
+"""Settings of single listeners: names, precedence, and error messages."""
 
 from pathlib import Path
 

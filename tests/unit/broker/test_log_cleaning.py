@@ -1,4 +1,4 @@
-"""Log compaction: the newest record of each key stays, and nothing else that counts is lost."""
+"""Log compaction keeps the newest record of each key, and loses nothing else of value."""
 
 import asyncio
 from random import Random
@@ -91,7 +91,7 @@ class Log:
         await self.leader.opened("t")
 
     async def upload(self):
-        """Put everything into objects. The leader stays, and has it in memory."""
+        """Put everything into objects. The leader stays, and keeps it in memory."""
         await self.leader.storage.upload()
 
     async def clean(self, **limits):
@@ -147,7 +147,7 @@ async def log(world):
         await broker.close()
 
 
-# --- what stays -----------------------------------------------------------------------------------
+# --- kept records ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", list(Compression))
@@ -173,7 +173,7 @@ async def test_a_clean_log_is_left_alone(log):
     duty = await log.clean()
     assert (duty.passes, duty.removed_records, duty.written_bytes) == (1, 0, 0)
     again = await log.clean()
-    assert again.passes == 0, "the next leader knows that the log is clean"
+    assert again.passes == 0, "the next leader learns that the log is clean"
 
 
 async def test_a_long_gap_is_one_batch_without_records(log):
@@ -376,7 +376,7 @@ async def test_one_upload_serves_all_logs_that_are_due(log, world, monkeypatch):
 
 
 async def test_only_what_a_pass_could_clean_is_uploaded(log, world):
-    """Neither records behind an open transaction nor logs that are not compacted."""
+    """Neither records after an open transaction nor logs that are not compacted."""
     world.topic("plain")
     world.lead("plain", log.leader)
     await log.leader.opened("plain")

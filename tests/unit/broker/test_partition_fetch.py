@@ -506,7 +506,7 @@ async def test_a_look_up_that_outlives_the_session_finds_nothing(one, monkeypatc
 
 
 async def test_while_the_controller_may_be_alive_records_are_given_but_no_ends(one):
-    """Its address refuses connections, so most often it is gone. Records never change, but ends
+    """Its address refuses connections, so it is most likely down. Records never change, but ends
     do.
     """
     await one.produce("t", batch(b"a"))

@@ -131,12 +131,12 @@ async def test_what_was_sent_after_a_refused_request_is_refused_until_that_comes
     assert [response.base_offset for response in responses] == [2, 3, 4]
     assert (
         await two.produce("t", idempotent(5, b"5"))
-    ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap that nobody made here"
+    ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap that does not exist"
     await two.close()
 
 
 async def test_what_was_sent_to_an_unknown_topic_id_is_sent_again_in_order():
-    """The producer knows the topic before this broker does."""
+    """The producer learns of the topic before this broker does."""
     harness, one = await harness_of(1)
     topic_id = harness.new_uuid()
     early = await one.produce(topic_id, idempotent(0, b"0"), version=13)

@@ -46,7 +46,7 @@ async def test_a_transaction_is_seen_when_its_marker_is_there_and_not_before(one
     assert await one.committed("t") == [b"plain"]
     assert (await one.list_offsets("t", -1)).offset == 4
     assert (await one.fetch("t")).values == [b"plain", b"a", b"b", b"behind"], (
-        "who reads uncommitted records sees them"
+        "a reader of uncommitted records sees them"
     )
     assert (await one.fetch("t")).raw.aborted_transactions is None
     assert await one.mark("t", 7, commit=True) == ErrorCode.NONE
@@ -129,7 +129,7 @@ async def test_within_a_transaction_a_producer_writes_nothing_else(one):
     assert (await one.produce("t", plain)).error_code == ErrorCode.INVALID_TXN_STATE
     one.is_unsure = True
     assert (await one.produce("t", plain)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
-        "another leader may know that it is over"
+        "another leader may have the end"
     )
     one.is_unsure = False
     assert (await one.produce("t", transactional(7, 0, b"a"))).base_offset == 0, (
@@ -213,7 +213,7 @@ async def test_there_is_a_limit_of_open_transactions(harness, one):
     assert await one.mark("t", 1_000, commit=True) == ErrorCode.NONE
     behind = await one.produce("t", transactional(7, 1, b"was on its way"))
     assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
-        "there is room now, but it was sent behind the one that was refused"
+        "there is room now, but it was sent after the refused one"
     )
     assert [
         (await one.produce("t", transactional(7, at, b"again"))).error_code for at in (0, 1)
@@ -261,7 +261,7 @@ async def test_another_leader_tracks_what_is_stable_and_what_was_aborted(harness
         await one.close()
     assert (await stable(two), await two.committed("t"), await aborted(two)) == before
     assert (await two.opened("t")).log.transactions.aborted_within(0, 100) is None, (
-        "told from the txn stream"
+        "read from the txn stream"
     )
     for pid in (4, 5, 6):
         assert (await two.produce("t", transactional(pid, 3, b"%d-last" % pid))).error_code == 0

@@ -1,4 +1,4 @@
-"""PeerWatch: which other brokers count as gone, over real connections."""
+"""PeerWatch: which other brokers count as dead, over real connections."""
 
 import asyncio
 import socket

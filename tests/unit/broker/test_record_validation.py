@@ -284,7 +284,7 @@ def resident_bytes() -> int:
 
 
 def test_both_walks_find_the_same_in_damaged_records() -> None:
-    """The native one reads nothing behind the data, or this process ends."""
+    """The native one reads nothing after the data, or this process ends."""
     rng, walker = random.Random(7), Walker()
     for _ in range(20_000):
         case = rng.choice(CASES)

@@ -64,7 +64,7 @@ def test_other_producers_partitions_and_epochs_are_not_concerned():
 
 
 def test_the_first_is_forgotten_if_it_does_not_come_again():
-    """Later refusals behind it do not renew it."""
+    """Later refusals do not renew it."""
     found, log = refused(batch(5)), known(4)
     found.remember("t", 0, batch(6), ErrorCode.NOT_LEADER_OR_FOLLOWER, Millis(NOW + 20_000))
     assert found.reason_to_wait("t", 0, batch(6), log, Millis(NOW + 30_000))
@@ -76,7 +76,7 @@ def test_the_first_is_forgotten_if_it_does_not_come_again():
 def test_what_has_no_sequence_is_passed_over():
     found = refused(None, memoryview(b"no batch"), batch(-1, pid=-1))
     found.remember("t", 0, batch(5), ErrorCode.MESSAGE_TOO_LARGE, NOW)
-    assert len(found) == 0, "nor what nobody sends again"
+    assert len(found) == 0, "nor a batch that is not repeated"
     assert not refused(batch(5)).reason_to_wait("t", 0, memoryview(b"no batch"), known(4), NOW)
 
 

@@ -38,7 +38,7 @@ async def one():
 
 @pytest.fixture
 def looks(monkeypatch):
-    """Count the looks at the log."""
+    """Count the lookups in the log."""
     counted, real = [], FetchCall.evaluate
 
     def evaluate(call):
@@ -108,7 +108,7 @@ async def test_those_that_wait_share_one_look_and_get_responses_of_their_own(one
     for response in await all_of(*tasks):
         assert bytes(response.records)[61:] == bytes(batch(b"a", b"b"))[61:]
         assert (response.error_code, response.high_watermark) == (0, 2)
-    # Two looks before the wait, two behind it.
+    # Two lookups before the wait, two after it.
     assert len(looks) == 4
     after = (partition.requests_count, partition.bytes_out, partition.records_out)
     size_bytes = len(batch(b"a", b"b"))
@@ -172,7 +172,7 @@ async def test_followers_outlive_leaders_whose_connections_close(one):
     first.cancel()
     leader.cancel()
     await asyncio.sleep(0)
-    # The next follower was told to lead, but its connection closes before it does.
+    # The next follower should lead, but its connection closes before it does.
     followers[0].cancel()
     followers[2].cancel()
     await turns()

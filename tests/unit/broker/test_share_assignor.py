@@ -65,7 +65,7 @@ def test_members_with_the_same_topics_read_as_many(members_count: int, count: in
     found = assign({f"m{number}": topics for number in range(members_count)}, {T: count})
     sizes = {size(assignment) for assignment in found.values()}
     assert max(sizes) - min(sizes) <= 1
-    assert min(sizes) >= 1, "nobody is idle"
+    assert min(sizes) >= 1, "no member is idle"
 
 
 @given(st.integers(1, 6), st.integers(1, 9))

@@ -32,7 +32,7 @@ LOCK_MS = 200
 
 @dataclass
 class LogEnds:
-    """The parts of a partition that a share partition looks at."""
+    """The parts of a partition that a share partition reads."""
 
     topic_id: UUID = TOPIC_ID
     topic_name: str = "jobs"
@@ -171,7 +171,7 @@ async def test_deliveries_that_could_not_be_stored_are_stored_later(
     await until(lambda: bool(acquire(share, "b", 0, 10)))
     await until(lambda: share.window is not None and not share.window.locked_count)
     leader.shares.drop_group(GROUP)
-    assert len(leader.shares) == 1, "it knows more than is stored"
+    assert len(leader.shares) == 1, "it has more than is stored"
     states.error = ErrorCode.NONE
     await until(lambda: share.is_idle)
     leader.shares.drop_group(GROUP)

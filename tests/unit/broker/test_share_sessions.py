@@ -76,7 +76,7 @@ def test_an_owner_with_few_sessions_takes_one_from_the_owner_with_the_most() -> 
         sessions.open(B, 2, P[:1], "User:alice 10.0.0.2")
     sessions.close_connection(1)
     many = [TopicIdPartition(TOPIC, index) for index in range(7)]
-    with pytest.raises(ShareSessionRefused):  # many partitions evict nobody
+    with pytest.raises(ShareSessionRefused):  # many partitions evict no session
         sessions.open(B, 3, many, "User:bob 10.0.0.3")
     assert (evicted, len(sessions)) == (flood[:2], 2)
 

@@ -157,7 +157,7 @@ async def test_the_first_assignment_waits_for_more_members() -> None:
 
 
 async def test_no_one_waits_for_an_assignment_that_is_overdue() -> None:
-    """The next coordinator does not know of the delay."""
+    """The next coordinator ignores the delay."""
     log = MemoryLog()
     coordinator = coordinator_on(log, initial_rebalance_delay_ms=600_000)
     await join(coordinator, "a")

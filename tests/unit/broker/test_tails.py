@@ -326,7 +326,7 @@ def test_a_session_names_only_what_changed() -> None:
     session.reset()
     assert exchange({}) == [0, 1], "as after an error"
     leader.append(FetchSessions(0, Random(1)))
-    assert exchange({}) == [], "the leader does not know the session any more"
+    assert exchange({}) == [], "the leader no longer has the session"
     assert exchange({}) == [0, 1]
     assert exchange({}) == [0, 1], "it has no room for one"
     tails.clear()

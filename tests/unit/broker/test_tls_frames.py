@@ -251,7 +251,7 @@ async def test_clients_that_leave_at_once_are_closed_in_turns(listener: Listener
 
 
 def test_what_came_before_the_end_is_read(tmp_path: Path) -> None:
-    """Records of one call are delivered before the damage or the end behind them is reported."""
+    """Records of one call are delivered before the damage or the end after them is reported."""
     files = SecureFiles(tmp_path)
     bad_record = "bad record|record layer failure"  # as OpenSSL 3.0 and 3.5 say
     for damage, reason in ((b"", "^$"), (b"\x17\x03\x03\x00\x20" + bytes(32), bad_record)):

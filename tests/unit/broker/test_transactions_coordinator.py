@@ -154,7 +154,7 @@ async def test_commit_gets_a_response_when_it_is_decided_and_every_partition_is_
         ),
     )
     assert not task.done()
-    assert harness.leaders.written == [], "nobody is told before it is durable"
+    assert harness.leaders.written == [], "no response precedes durability"
     harness.log.hold = False
     harness.log.release()
     assert await task is ErrorCode.NONE

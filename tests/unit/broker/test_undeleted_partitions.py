@@ -1,4 +1,4 @@
-"""What brokers make of partitions whose topic is deleted and comes back."""
+"""How brokers handle partitions whose topic is deleted and restored."""
 
 import asyncio
 

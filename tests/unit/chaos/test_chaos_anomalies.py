@@ -140,11 +140,11 @@ BAD: dict[str, tuple[tuple[Operation, ...], tuple[str, ...]]] = {
     "int-nonmonotonic-poll": ((poll(at(4, b"b"), at(3, b"a")),), ("b'a'", "offset 5 was next")),
     "nonmonotonic-send": (
         (write(OK, at(4, b"a")), write(OK, at(3, b"b"), began_s=3), poll(at(3, b"b"), at(4, b"a"))),
-        ("p sent b'b' (t-0 offset 3) behind b'a' (t-0 offset 4)",),
+        ("p sent b'b' (t-0 offset 3) after b'a' (t-0 offset 4)",),
     ),
     "int-nonmonotonic-send": (
         (write(OK, at(4, b"a"), at(3, b"b")), poll(at(3, b"b"), at(4, b"a"))),
-        ("b'b'", "behind b'a'"),
+        ("b'b'", "after b'a'"),
     ),
     "stale-read": (
         (Ack(P, 8, 1.0), Ack(P, 9, 2.0), Latest("broker 1", P, 5.1, 5.2, 9)),
@@ -197,7 +197,7 @@ NEAR: dict[str, tuple[Operation, ...]] = {
         poll(at(3, b"a"), ended_s=1.2, committed=False),
         write(INFO, at(3, b"a")),
     ),
-    "a poll that ends after the commit was asked for": (
+    "a poll that ends after the commit was requested": (
         poll(at(3, b"a"), ended_s=1.6),
         write(OK, at(3, b"a")),
     ),
@@ -214,7 +214,7 @@ NEAR: dict[str, tuple[Operation, ...]] = {
         poll(at(3, b"a")),
         poll(at(6, b"b")),
     ),
-    "a poll behind a rebalance": (
+    "a poll after a rebalance": (
         poll(at(3, b"a")),
         poll(at(4, b"b"), process="d"),
         Assign("c", ((P, UNKNOWN),)),

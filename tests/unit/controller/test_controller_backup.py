@@ -155,7 +155,7 @@ def test_new_streams_wait_for_the_offset_of_their_creation() -> None:
     assert streams.needed(StreamId(7), MetadataOffset(30)) == 0
 
 
-# --- who waits ------------------------------------------------------------------------------------
+# --- waiting requests -----------------------------------------------------------------------------
 
 
 class GatedStore(MemoryStore):
@@ -276,7 +276,7 @@ async def test_brokers_and_janitor_delete_nothing_before_the_backup(start: Start
     await asyncio.wait_for(backed_up, 5)
 
 
-# --- who writes -----------------------------------------------------------------------------------
+# --- writers -----------------------------------------------------------------------------------
 
 
 async def chain(store: MemoryStore, cluster_id: str) -> list[LogObject]:
@@ -311,7 +311,7 @@ async def test_a_new_leader_continues_the_backup_which_holds_nothing_uncommitted
         )
         log = BackupLog(quorum.store, "quorum")
         async with asyncio.timeout(PATIENCE_S):
-            while await log.end() < committed:  # noqa: ASYNC110 - the store tells nobody
+            while await log.end() < committed:  # noqa: ASYNC110 - the store sends no notification
                 await asyncio.sleep(0.02)
         quorum.heal()
         never.cancel()

@@ -103,7 +103,7 @@ def published() -> PublishedCluster:
 async def test_sources_that_somebody_else_took_are_not_waited_for(
     published: PublishedCluster,
 ) -> None:
-    """The first half of the compaction stays in its sources."""
+    """The first half of the compaction remains in its sources."""
     store = MemoryStore()
     job = Job(published, published.publisher(store, 1))
     job.meanwhile.append(lambda _: published.compact(0, 6, 6))

@@ -1,4 +1,4 @@
-"""Who may call which method of a controller: roles and ids by the names in certificates."""
+"""Authorization of controller methods: roles and ids from the names in certificates."""
 
 from uuid import uuid4
 

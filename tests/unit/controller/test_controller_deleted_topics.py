@@ -1,4 +1,6 @@
-"""Deleted topics can come back as they were until their grace is over, and are gone afterwards."""
+"""Deleted topics can be restored until their grace period ends, and are deleted for good
+afterwards.
+"""
 
 from uuid import UUID
 

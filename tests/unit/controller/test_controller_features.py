@@ -1,4 +1,4 @@
-"""Levels of features: who may change them to what, who may register, and where they are kept."""
+"""Feature levels: allowed changes, registration of brokers, and storage."""
 
 from uuid import UUID
 

@@ -319,7 +319,7 @@ def clean_by_a_job(cluster: Forking, start: int) -> None:
 def test_a_fork_that_log_compaction_has_passed_is_refused(
     cluster: Forking, end: int, cleaned_end: int, status: Status
 ) -> None:
-    """A record below it may be gone because of one above it."""
+    """A record below it may be deleted because of one above it."""
     request = cluster.request(end)
     clean(cluster, 0, cleaned_end)
     cluster.image = snapshot_of(cluster.image)  # another controller is active

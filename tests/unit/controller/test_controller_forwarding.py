@@ -148,7 +148,7 @@ async def cluster(tmp_path: Path, authority: Authority) -> AsyncIterator[Cluster
 
 
 class Hostile:
-    """Whoever has the key of a broker: sends any request for any client."""
+    """A caller with the key of a broker: sends any request for any client."""
 
     def __init__(self, cluster: Cluster, tls: TlsFiles) -> None:
         self._channel = Channel(cluster.server.address, tls)

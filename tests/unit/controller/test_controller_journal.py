@@ -167,11 +167,11 @@ def test_entries_after_a_dropped_part_outlive_the_segments_before_theirs(tmp_pat
     journal.drop_before(base)
     journal.close()
     assert len(list(tmp_path.glob("*.journal"))) == 3, (
-        "the first segment holds nothing behind the base"
+        "the first segment holds nothing after the base"
     )
     assert reopen(tmp_path) == Recovered(HardState(), base, entries[4:])
     min(tmp_path.glob("*.journal")).unlink()
-    with pytest.raises(JournalCorrupt, match="entries begin at 7 behind base 4"):
+    with pytest.raises(JournalCorrupt, match="entries begin at 7 after base 4"):
         reopen(tmp_path)
 
 

@@ -129,7 +129,7 @@ def test_a_fork_brings_back_the_whole_log(cluster: Trimming) -> None:
 
 
 def test_the_fork_looks_for_open_transactions_in_what_returns(cluster: Trimming) -> None:
-    """A leader that does not know what is open at the fork names its log start."""
+    """A leader without the open transactions at the fork names its log start."""
     cluster.cut(25)
     assert cluster.bring_back(30, scan=25).fork.scan_offset == 0
     cluster.delete("f")

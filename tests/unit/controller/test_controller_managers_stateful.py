@@ -630,7 +630,7 @@ class Managers(RuleBasedStateMachine):
         self._commit(Commit(node_id=node.node_id, node_epoch=node.node_epoch, closes=closes))
 
     def leader_of(self, stream: Any) -> BrokerIncarnation:
-        """Return the leader of the stream's partition; nobody leads one of a deleted topic."""
+        """Return the leader of the stream's partition; that of a deleted topic has none."""
         key = PartitionKey(stream.topic_id, stream.partition)
         partition = self.image.topics.partition(key)
         return NO_LEADER if partition is None else leader_of(partition)

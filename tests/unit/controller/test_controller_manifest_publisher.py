@@ -413,7 +413,7 @@ async def test_a_damaged_newest_version_is_passed_by_the_next_leader() -> None:
 
 
 async def test_a_version_of_a_newer_format_is_not_followed_and_not_forgotten() -> None:
-    """An older controller that took over waits until a newer one leads, or the object is gone."""
+    """An older controller waits until a newer one leads or deletes the object."""
     published, store = PublishedCluster(), MemoryStore()
     await published.publisher(store, 1).publish()
     newest = await store.get(manifest_key("test", 1))

@@ -134,7 +134,7 @@ async def test_a_lost_disk_is_replaced_by_removing_and_adding_its_controller(
     await quorum.stop_one(lost)
     shutil.rmtree(quorum.configs[lost].data_dir)
     # Under its old name with the old configuration it would vote again in terms in which it has
-    # voted: nobody listens to it.
+    # voted: no one listens to it.
     impostor = await quorum.start_one(lost)
     assert impostor.quorum is not None
     await until(
@@ -246,7 +246,7 @@ async def test_a_leader_hands_over_before_it_is_removed_and_states_that_it_is_ou
     assert (await direct.describe()).role == "outside"
     observer = MetadataFollower(direct)
     await observer.start(WAIT_S)
-    assert direct.address != removed.address, "who is outside has no news to serve"
+    assert direct.address != removed.address, "a node outside of the quorum has nothing to serve"
     await observer.stop()
     await direct.close()
     await client.close()

@@ -52,7 +52,7 @@ def test_who_comes_with_another_disk_is_an_impostor_unless_it_tracks_newer_membe
     )
     assert not membership.is_impostor(old, 1, "lost", 0)
     assert membership.is_impostor(old, 1, "new", 0), "a disk that joined nothing yet"
-    assert not membership.is_impostor(old, 1, "new", new.version), "we are behind"
+    assert not membership.is_impostor(old, 1, "new", new.version), "we lag"
     assert membership.is_impostor(new, 1, "lost", old.version), "it was replaced"
     assert membership.is_intended_receiver(new, Endpoint(1, "", "new"), "lost", old.version)
     assert not membership.is_intended_receiver(old, Endpoint(1, "", "lost"), "new", new.version)

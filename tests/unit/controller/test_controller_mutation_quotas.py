@@ -1,5 +1,5 @@
-"""The quota of partitions that clients create and delete: what counts, who is refused, and who
-waits. The responses are those of Kafka 4.2 (tests/interop/test_interop_quotas.py).
+"""The quota of partitions that clients create and delete: what counts, which clients are refused,
+and which waits. The responses are those of Kafka 4.2 (tests/interop/test_interop_quotas.py).
 """
 
 from pathlib import Path

@@ -61,7 +61,7 @@ def test_a_copy_that_began_as_often_or_less_is_refused() -> None:
     memory = Promises()
     assert memory.refusal(1, "d", Start(5, 55)) == ""
     for number, nonce in ((4, 44), (5, 66)):
-        assert "start 5 was heard before" in memory.refusal(1, "d", Start(number, nonce))
+        assert "start 5 arrived before" in memory.refusal(1, "d", Start(number, nonce))
 
 
 def test_a_late_message_of_an_earlier_start_is_not_counted_for_the_later_one() -> None:
@@ -83,7 +83,7 @@ def test_followers_remember_what_the_leader_reported() -> None:
     late.refusal(1, "d", Start(2, 22, 4, NOBODY, 3))
     late.learn(leader.promises_of((1, 2)))
     assert "up to 20" in late.refusal(1, "d", Start(2, 22, 4, NOBODY, 3)), (
-        "also when it hears later"
+        "also when it arrives later"
     )
 
 

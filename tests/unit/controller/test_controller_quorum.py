@@ -1,4 +1,4 @@
-"""A quorum of one behind the port of all quorums."""
+"""A quorum of one with the interface of all quorums."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ MEMBERS = Members((0,))
 
 class Nowhere:
     def send(self, message: Message) -> None:
-        raise AssertionError(f"a quorum of one talks to nobody: {message}")
+        raise AssertionError(f"a quorum of one sends no messages: {message}")
 
 
 def offset(number: int) -> MetadataOffset:
@@ -174,7 +174,7 @@ async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(
     assert standby.image.end_offset > quorum.committed_offset
     waiting = asyncio.create_task(standby.catch_up())
     await asyncio.wait((waiting,), timeout=0.01)
-    assert not waiting.done(), "it must leave the loop to whoever brings the log"
+    assert not waiting.done(), "it must leave the loop to the task that writes the log"
     await quorum.propose(epoch, [encode_record(ClusterRecord("c"))])
     async with asyncio.timeout(PATIENCE_S):
         await waiting

@@ -142,7 +142,7 @@ async def test_a_deposed_leader_serves_no_image_until_it_has_loaded_one_anew(
     with pytest.raises((NotLeader, QuorumClosed)):
         await runtime.submit("Lost", lambda _image, _now: Result([KeyValueRecord("lost", b"x")]))
     await until(lambda: not server.is_leading)
-    # An observer behind the start of the log: it needs a snapshot of the image.
+    # An observer that lags beyond the start of the log needs a snapshot of the image.
     assert server.quorum is not None
     monkeypatch.setattr(RaftQuorum, "first_offset", property(lambda self: self.committed_offset))
     observer_client = ControllerClient([quorum.addresses[old]])

@@ -327,7 +327,7 @@ def test_a_follower_with_a_busy_disk_acknowledges_each_heartbeat_round_once() ->
     core.persisted()
     replies = of_kind(sync(core), AppendReply)
     assert [reply.index for reply in replies if isinstance(reply, AppendReply)] == [2, 2], (
-        "that of the write, and the newest of those that waited behind it"
+        "that of the write, and the newest of those that waited for it"
     )
 
 
@@ -524,7 +524,7 @@ def test_a_target_of_a_hand_over_is_elected_when_it_has_everything() -> None:
 def test_a_read_waits_for_a_round_that_began_after_it() -> None:
     core = lead(voter())
     assert core.read_round() is None, (
-        "nothing of its term is committed yet: it does not know what is"
+        "nothing of its term is committed yet: its commit index is unknown"
     )
     core.step(AppendReply(1, 0, 1, 1, round=0, sent_ms=2_000), 2_001)
     number = core.read_round()

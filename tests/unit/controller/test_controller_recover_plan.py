@@ -457,7 +457,7 @@ def test_a_lost_slot_is_a_gap_even_if_nothing_follows_it() -> None:
 
 
 def test_a_checkpoint_after_a_lost_slot_counts_only_if_the_data_continue_after_it() -> None:
-    """The content of a lost slot is unknown, so a checkpoint behind it may describe data that are
+    """The content of a lost slot is unknown, so a checkpoint after it may describe data that are
     lost.
     """
     cluster, node, silent = one()

@@ -285,7 +285,7 @@ async def test_everything_is_there_after_a_restart_and_no_one_is_fenced(start: S
     await cluster.restart()
     await broker.client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
     assert (await broker.client.describe()).controller_epoch == epoch + 1
-    assert broker.image is before, "a follower goes on where it was"
+    assert broker.image is before, "a follower continues from its position"
     assert broker.image.topics.by_name("orders") is not None
     assert broker.image.nodes.is_alive(broker.node)
     assert broker.follower.can_write()
@@ -377,7 +377,7 @@ async def test_a_follower_refuses_metadata_that_went_back(start: Start, tmp_path
     assert "older metadata" in observer.regression
     assert observer.offset == applied
     assert observer.image.topics.by_name("orders") is not None
-    assert not observer.failed.done(), "it keeps asking: the right controller may come back"
+    assert not observer.failed.done(), "it keeps retrying: the right controller may return"
     await other.stop()
     cluster.server = ControllerServer(
         msgspec.structs.replace(cluster.config, listeners=config.listeners), cluster.store

@@ -43,7 +43,7 @@ class HeldQuorum:
         return CommittedRecords(offset, self.records[offset:])
 
     async def wait_committed(self, offset: MetadataOffset) -> None:
-        raise AssertionError("nobody follows here")
+        raise AssertionError("no follower exists here")
 
     async def drop_before(self, offset: MetadataOffset) -> None:
         raise AssertionError("nothing is dropped here")

@@ -256,7 +256,7 @@ def test_a_silent_stream_leaves_the_time_of_acknowledgements_as_it_is() -> None:
     until = lease.until
     assert until < 3.0 + GRACE_MS / 1_000
     lease.stream_fell_silent(3.1)
-    assert lease.until == until, "an attempt that is silent is no proof that nobody fences"
+    assert lease.until == until, "a silent attempt does not prove that no controller fences"
 
 
 @pytest.mark.parametrize("proof", ["nobody_fences", "fence_unlikely"])

@@ -1,4 +1,4 @@
-"""TLS between nodes over real sockets: who gets in, how files change, and what errors say."""
+"""TLS between nodes over real sockets: access, changes of files, and errors."""
 
 import asyncio
 import socket
@@ -166,7 +166,7 @@ async def test_handshakes_that_fail_are_counted_and_logged(
     (line,) = logs
     assert line["event"] == "handshakes_without_rpc"
     assert line["count"] == counts.begun_count - 1
-    assert not counts.look(), "each is told once"
+    assert not counts.look(), "each is reported once"
     assert not cluster.server.gate.refused_count
     admin = authority.make("penstock-admin").open()
     assert await outcome(cluster, admin, "Commit") is StatusCode.UNAUTHENTICATED
@@ -288,7 +288,7 @@ async def test_only_a_controllers_certificate_joins_raft_and_only_as_itself(
                 channel = Channel(quorum.addresses[0], tls)
                 call = channel.raft()
                 hello = Hello("quorum", Endpoint(sender, "127.0.0.1:1", ""), 0, "", 0)
-                with suppress(RpcFailed, asyncio.InvalidStateError):  # the end may come first
+                with suppress(RpcFailed, asyncio.InvalidStateError):  # the end may arrive first
                     await call.write(msgspec.msgpack.encode(hello))
                 # gRPC itself says INTERNAL if the stream ends while it writes.
                 ended = StatusCode.UNAUTHENTICATED, StatusCode.INTERNAL

@@ -216,7 +216,7 @@ def test_state_file_is_written_read_and_removed_by_its_owner_only(tmp_path: Path
     assert list(path.parent.iterdir()) == [path], "nothing is left beside it"
     state.write(path, make_state(os.getppid()))
     state.remove(path)
-    assert path.exists(), "it tells of another cluster"
+    assert path.exists(), "it belongs to another cluster"
     state.write(path, make_state(os.getpid()))
     state.remove(path)
     assert not path.exists()

@@ -560,7 +560,7 @@ def test_a_pod_s_name_gives_its_id_and_its_addresses() -> None:
     ]
 
 
-# --- what is told about it ------------------------------------------------------------------------
+# --- reports about it ------------------------------------------------------------------------
 
 
 def test_the_document_is_what_the_definition_says() -> None:

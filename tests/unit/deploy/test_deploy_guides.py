@@ -127,7 +127,7 @@ def names(page: Path, pattern: str) -> set[str]:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """Yield the words behind `penstock` of each command, in console blocks and in backticks."""
+    """Yield the words after `penstock` of each command, in console blocks and in backticks."""
     shown = [
         line
         for block in blocks(page, "console")

@@ -212,7 +212,7 @@ def test_partitions_that_move_or_have_no_leader_are_distinguished() -> None:
     )
     told = {metric: value for metric, _, value in read_leaders(image, 100_000)}
     assert told[table.CLUSTER_PARTITIONS] == 5
-    assert told[table.LEADERLESS] == 2, "one that nobody leads, one whose leader is fenced"
+    assert told[table.LEADERLESS] == 2, "one without a leader, one whose leader is fenced"
     assert (told[table.MOVES], told[table.MOVES_OVERDUE], told[table.MOVE_AGE]) == (2, 1, 60)
     states = {
         labels: value for metric, labels, value in read_brokers(image) if metric is table.BROKERS

@@ -91,7 +91,7 @@ def test_ten_thousand_partitions_are_requested_in_bounded_requests() -> None:
     client = Asked()
     elect_preferred(client, None)
     assert [request.topic_partitions for request in client.requests] == [None], (
-        "the broker cuts what it knows better"
+        "the broker truncates the client's value"
     )
 
 

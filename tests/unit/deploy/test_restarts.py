@@ -101,7 +101,7 @@ def test_other_clusters_are_not_waited_for(
 
 def test_only_commands_that_want_it_wait(path: Path) -> None:
     state_file.write(path, state_of(("stopped", None)))
-    # A new context: a command that an earlier test called may have asked for it in this one.
+    # A new context: a command of an earlier test may have set it in this one.
     assert not Context().run(has_restarted, BOOTSTRAP, never)
 
 
@@ -128,7 +128,7 @@ def test_a_client_connects_once_a_broker_serves_again(
     connect: Callable[[str, ClientSecurity], Connection],
 ) -> None:
     with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))  # Nobody listens yet.
+        server.bind(("127.0.0.1", 0))  # No server listens yet.
         bootstrap = f"127.0.0.1:{server.getsockname()[1]}"
         state_file.write(path, state_of(("starting", HERE), bootstrap=bootstrap))
 

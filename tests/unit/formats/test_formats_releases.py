@@ -132,7 +132,7 @@ def run(coroutine: Any) -> Any:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_metadata_of_a_release(release: str) -> None:
-    """The log from its beginning and the log behind the snapshot give the same topics and logs."""
+    """The log from its beginning and the log after the snapshot give the same topics and logs."""
     bucket = bucket_of(HERE / release / "bucket")
     expected = expected_of(HERE / release / "expected.json")
     records = log_of(bucket)

@@ -228,7 +228,7 @@ async def said_of(objects: dict[str, bytes]) -> dict[str, Any]:
 
 
 def without_rows(expected: dict[str, Any]) -> dict[str, Any]:
-    """Return the expected result as `said_of` says it: errors of reading come later."""
+    """Return the expected result as `said_of` says it: read errors follow later."""
     if "error" in expected:
         return expected
     topics_ = [

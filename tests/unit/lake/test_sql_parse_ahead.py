@@ -11,7 +11,7 @@ _LIMIT_S = 30
 
 
 class Source:
-    """Batches as numbers. read: those that were asked for. is_closed: whether the scan ended."""
+    """Batches as numbers. read: the requested ones. is_closed: whether the scan ended."""
 
     def __init__(self, count: int, fails_at: int = -1) -> None:
         self.read: list[int] = []

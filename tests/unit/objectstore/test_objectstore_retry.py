@@ -29,7 +29,7 @@ from penstock.objectstore.slow_calls import SlowCalls
 
 
 class RetryHarness:
-    """A memory store behind faults behind retries, with the seconds that were slept."""
+    """A memory store with faults below retries, and the seconds that were slept."""
 
     def __init__(self, policy: RetryPolicy | None = None) -> None:
         self.slept_s: list[float] = []

@@ -219,7 +219,7 @@ KEY_ID = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-5555555
 async def test_every_kind_of_write_requests_the_encryption(
     requested: dict[str, Any], expected: tuple[object, ...], new_bucket: Callable[[], S3Config]
 ) -> None:
-    """The server tells with a HEAD how it has encrypted an object."""
+    """The HEAD response shows how the server has encrypted an object."""
     config = replace(new_bucket(), **requested)
     store = S3Store(config)
     etag = await store.put("put", BODY)

@@ -156,7 +156,7 @@ def ecs(aws: Aws) -> None:
 
 
 def mfa(aws: Aws) -> None:
-    """`aws` has asked for the code, and cached the keys."""
+    """`aws` has requested the code, and cached the keys."""
     aws.files(
         f"""
         [profile admin]
@@ -306,7 +306,7 @@ async def test_a_sign_in_blocks_neither_the_loop_nor_a_later_request(aws: Aws) -
     store = aws.store()
     writes = [asyncio.ensure_future(store.put("k", b"")) for _ in range(8)]
     await asyncio.sleep(0.1)
-    writes[0].cancel()  # the sign-in goes on for the others
+    writes[0].cancel()  # the sign-in continues for the others
     go.touch()
     done = await asyncio.gather(*writes, return_exceptions=True)
     await store.close()

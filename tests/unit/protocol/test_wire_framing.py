@@ -69,7 +69,7 @@ def test_the_response_to_api_versions_has_header_v0_in_every_version() -> None:
 
 
 def test_api_versions_of_an_unknown_version_is_served_not_refused() -> None:
-    """The body has an unknown version, so no byte behind client_id is read."""
+    """The body has an unknown version, so no byte after client_id is read."""
     header = parse_header(bytes.fromhex("0012 0063 0000002a 0002 6d65 ffffffffffffff"))
     assert not header.is_supported
     assert (header.api, header.api_version, header.correlation_id, header.client_id) == (

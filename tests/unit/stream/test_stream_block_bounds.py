@@ -127,7 +127,7 @@ def test_batches_without_records_change_no_bound() -> None:
 
 @pytest.mark.parametrize("block_bytes_max", [1, 1 << 20])
 def test_an_unknown_newest_timestamp_hides_in_no_block_or_range(block_bytes_max: int) -> None:
-    """A WAL slot that is committed in place gets the range that its index tells."""
+    """A WAL slot that is committed in place gets the range in its index."""
     batches = [batch_of(700), batch_of(-1, base_offset=1), batch_of(500, base_offset=2)]
     index = verify_object(object_of(*batches, block_bytes_max=block_bytes_max))
     (found,) = index.ranges
@@ -206,7 +206,7 @@ def test_a_rewrite_keeps_what_is_known_of_the_part_that_it_takes() -> None:
 
 
 def zstd_streamed(data: bytes) -> bytes:
-    """Compress as clients do that begin before they know the size."""
+    """Compress as clients do that begin before the size is known."""
     stream = cramjam.zstd.Compressor()
     stream.compress(data)
     return bytes(stream.finish())

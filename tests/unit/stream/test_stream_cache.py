@@ -199,7 +199,7 @@ def test_consumers_of_the_same_offsets_are_one_reader() -> None:
     assert reader is not None
     reader.ahead_from, reader.ahead_until = 20, 60
     assert ahead.knows(stream, 10, 20), "another one is at 20"
-    assert not ahead.knows(stream, 10, 15), "nobody is at 15"
+    assert not ahead.knows(stream, 10, 15), "no reader is at 15"
     assert ahead.on_read(stream, 10, 20, 0.0) is None
     assert ahead.on_read(stream, 20, 25, 0.0) is None
     assert ahead.on_read(stream, 20, 25, 0.0) is None

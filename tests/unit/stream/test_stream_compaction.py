@@ -372,7 +372,7 @@ class SlowStore(MemoryStore):
 
 @pytest.mark.parametrize(("throttled", "at_once"), [(False, 4), (True, 1)])
 async def test_a_throttled_reader_reads_one_object_at_a_time(throttled: bool, at_once: int) -> None:
-    """PUTs of clients would queue behind these GETs."""
+    """PUTs of clients would queue after these GETs."""
     harness = CompactionHarness()
     harness.store = store = SlowStore()
     for sequence in range(8):

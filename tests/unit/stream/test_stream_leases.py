@@ -171,7 +171,7 @@ async def test_a_lease_that_is_renewed_before_an_expired_one_is_deleted_stays(
 
 
 async def test_a_lease_that_is_renewed_between_list_and_get_holds(harness: LeaseHarness) -> None:
-    """The listed object is gone when it is read, and its successor came too late for the LIST."""
+    """The listed object is deleted before it is read, and its successor is newer than the LIST."""
     lease = harness.lease()
     await lease.create(harness.root(), 5_000)
     harness.store.after_list = lambda: lease.renew(harness.root(), 5_000)

@@ -62,7 +62,7 @@ def test_committed_entries_can_be_forgotten() -> None:
     cache.check_invariants()
     assert read(cache, S1, 0) is None
     assert read(cache, S1, 2) == [2, 3, 4, 5, 6]
-    cache.forget(S1, Offset(7))  # what is not committed stays
+    cache.forget(S1, Offset(7))  # uncommitted entries stay
     cache.check_invariants()
     assert cache.start_of(S1) == 4
     cache.mark_committed(second)

@@ -174,7 +174,7 @@ async def test_a_small_object_is_one_get_for_all_its_streams() -> None:
 
 
 def neighbor(mine: ObjectRange) -> ObjectRange:
-    """Return the small stream behind ours in the same object."""
+    """Return the small stream after ours in the same object."""
     held = replace(
         mine.range,
         stream_id=StreamId(9),
@@ -280,7 +280,7 @@ async def test_only_what_was_committed_is_given_out() -> None:
 async def test_a_read_at_the_start_of_a_block_loads_no_block_that_it_hardly_needs(
     max_bytes: int, blocks_count: int
 ) -> None:
-    """The cache may not have the rest any more when the consumer comes back. max_bytes: beyond the
+    """The cache may have dropped the rest when the consumer returns. max_bytes: beyond the
     first block.
     """
     store = CountingStore()
@@ -488,12 +488,12 @@ async def test_a_long_read_gives_turns_to_others(monkeypatch: pytest.MonkeyPatch
     await turns_of_a_read()
     usual = await turns_of_a_read()
     monkeypatch.setattr(object_reader, "_STEP_RECORDS_MAX", 20)
-    assert await turns_of_a_read() == usual + 4, "behind each second of ten blocks but the last"
+    assert await turns_of_a_read() == usual + 4, "after each second of ten blocks but the last"
     await reader.close()
 
 
 async def test_only_a_reader_that_continues_finds_what_was_read_ahead() -> None:
-    """Also: nothing behind an end, a hole, or what is not in memory."""
+    """Also: nothing after an end, a hole, or a range that is not in memory."""
     store = CountingStore()
     ranges, everything = await three_objects(store)
     reader = reader_of(store)
@@ -514,7 +514,7 @@ async def test_only_a_reader_that_continues_finds_what_was_read_ahead() -> None:
         at = end_of(views)
         return at
 
-    assert loaded(ranges, 1 << 20, at + RECORDS_PER_BATCH) == 20, "as far as asked for"
+    assert loaded(ranges, 1 << 20, at + RECORDS_PER_BATCH) == 20, "as far as requested"
     assert loaded(ranges, 1, 300) == 25, "one batch, however large"
     assert loaded([ranges[0], ranges[2]], 1 << 20, 300) == 100, "not across a hole"
     assert reader.read_loaded([ranges[0]], at, 1, 300) is None

@@ -1,5 +1,5 @@
 """Acknowledged records can be read after a crash, for any recoverer and any number of recoveries;
-no broker acknowledges behind the fence.
+no broker acknowledges after the fence.
 """
 
 import asyncio
@@ -249,7 +249,7 @@ async def test_two_recoverers_at_once_agree(
     assert reports
     assert all(report.end == 10 for report in reports)
     assert all(isinstance(result, RecoveryReport | WalFenced) for result in results), (
-        "the slower one may be told that the WAL has ended"
+        "the slower one may learn that the WAL has ended"
     )
     assert await read_back(one, 1) == list(range(5))
     assert await read_back(two, 2) == list(range(5))

@@ -303,7 +303,7 @@ async def test_nothing_is_acknowledged_while_the_session_is_lost(
 async def test_the_session_is_checked_between_a_put_and_its_acknowledgment(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
-    """A broker that was paused for days may find its slot free: its fence is gone."""
+    """A broker that was paused for days may find its slot free: its fence is deleted."""
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     await node.open(1)

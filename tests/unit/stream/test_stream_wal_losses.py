@@ -151,7 +151,7 @@ async def test_many_lost_slots_in_a_row(controller: MemoryController, nodes: lis
 async def test_streams_that_continue_after_a_bad_slot_are_recovered(
     controller: MemoryController, nodes: list[Node], damaged: bool
 ) -> None:
-    """Stream 1 is in the bad slot; stream 2 continues behind it without a gap; stream 3 ends before
+    """Stream 1 is in the bad slot; stream 2 continues after it without a gap; stream 3 ends before
     it, which proves nothing.
     """
     store = MemoryStore()

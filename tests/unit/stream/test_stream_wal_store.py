@@ -1,5 +1,5 @@
 """A WAL in a store of its own: an absent slot is evidence only in the right store, and a WAL that
-vanished is never taken for an empty one.
+vanished is never mistaken for an empty one.
 """
 
 import asyncio

@@ -111,5 +111,5 @@ def test_values_are_escaped_as_by_java(value: str, written: str) -> None:
 
 
 def test_one_value_of_a_name_cannot_pose_as_another() -> None:
-    """A comma in a value is escaped, so `CN=x,OU=admins` in one value is no OU."""
+    """A comma in a value is escaped, so `CN=x,OU=admins` in one value is not an OU."""
     assert rfc2253(name((NameOID.COMMON_NAME, "x,OU=admins"))) == "CN=x\\,OU\\=admins"

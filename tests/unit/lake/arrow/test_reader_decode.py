@@ -299,7 +299,7 @@ SOUND = record(bytes([0, 0, 0, 1, 1, 0]))
 MALFORMED = {
     "count too high": (batch_of(SOUND, count=2), "more records"),
     "count negative": (batch_of(SOUND, count=-1), "negative count"),
-    "count too low": (batch_of(SOUND, count=0), "left behind"),
+    "count too low": (batch_of(SOUND, count=0), "remain after"),
     "length over the end": (batch_of(b"\x7e" + SOUND[1:]), "record's length"),
     "length negative": (batch_of(b"\x01" + SOUND[1:]), "record's length"),
     "length without end": (batch_of(b"\xff" * 20), "too many bits"),
@@ -323,18 +323,18 @@ MALFORMED = {
         batch_of(record(bytes([0, 0, 0, 1, 1, 2, 0, 8]))),
         "exceeds the end of its record",
     ),
-    "bytes behind the value": (
+    "bytes after the value": (
         batch_of(record(bytes([0, 0, 0, 1, 1, 0, 0]))),
         "where its length says",
     ),
-    "delta beyond the last": (batch_of(record(bytes([0, 0, 2, 1, 1, 0]))), "behind the batch's"),
+    "delta beyond the last": (batch_of(record(bytes([0, 0, 2, 1, 1, 0]))), "beyond the batch's"),
     "unknown codec": (compressed_as(5, SOUND), "compression 5 is unknown"),
     "not gzip": (compressed_as(1, SOUND), "cannot be decompressed"),
     "framed snappy": (
         compressed_as(2, bytes(cramjam.snappy.compress(SOUND))),
         "a snappy block of",
     ),
-    "bytes behind a frame": (
+    "bytes after a frame": (
         compressed_as(3, bytes(cramjam.lz4.compress(SOUND)) + b"x"),
         "cannot be decompressed",
     ),

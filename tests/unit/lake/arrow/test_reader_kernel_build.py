@@ -62,7 +62,7 @@ def test_the_first_task_takes_the_other_decoder_while_kernels_are_compiled(tmp_p
         "NumpyRows",
         "CompiledRows",
         "CompiledRows",
-    ], "they are loaded for those who have much to decode, and what came before counts"
+    ], "they are loaded after much decoding, and earlier calls count"
 
 
 def test_one_process_compiles_at_a_time(tmp_path: Path) -> None:

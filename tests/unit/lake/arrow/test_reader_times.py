@@ -1,4 +1,4 @@
-"""Bounds of time leave out what cannot match, and counts come from the metadata where those tell:
+"""Bounds of time exclude what cannot match, and counts come from the metadata where possible:
 fewer GETs, never another result.
 """
 

@@ -1,4 +1,4 @@
-"""Key and value as `binary_view`: the same rows without a copy; the memory behind views lives as
+"""Key and value as `binary_view`: the same rows without a copy; the memory of views lives as
 long as they do.
 """
 

@@ -1,4 +1,4 @@
-"""One task of a log compaction job: what it writes, and what it tells when it cannot."""
+"""One task of a log compaction job: what it writes, and what it reports when it cannot."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 """Readers of the store: a lost or damaged WAL slot is an error where it may concern a partition,
-and nowhere else; an old root is no error.
+and nowhere else; an old root is not an error.
 """
 
 import asyncio

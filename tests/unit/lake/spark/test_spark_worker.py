@@ -32,7 +32,7 @@ print("kept")
 
 
 def test_imports_are_kept_and_garbage_is_collected() -> None:
-    """In a process of its own, because what is frozen stays frozen."""
+    """In a process of its own, because frozen objects stay frozen."""
     done = subprocess.run(
         [sys.executable, "-c", CODE],
         env={"PYTHONPATH": str(ROOT)},
