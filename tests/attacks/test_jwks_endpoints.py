@@ -168,7 +168,7 @@ async def test_whatever_the_endpoint_returns_the_client_is_refused(
     assert await log_in(cluster, issuer.token())
 
 
-async def test_the_keys_that_are_known_stay(cluster: Cluster, endpoint: Endpoint) -> None:
+async def test_known_keys_are_kept(cluster: Cluster, endpoint: Endpoint) -> None:
     keys_of(cluster)
     issuer = TokenIssuer()
     endpoint.serve = document(issuer.document())

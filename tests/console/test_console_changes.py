@@ -117,7 +117,9 @@ def test_sql_reads_topics_and_nothing_else(visitor: Visitor) -> None:
     assert "statements neither read nor write files" in said
 
 
-def test_a_statement_ends_when_its_browser_goes(visitor: Visitor, console: ConsoleProcess) -> None:
+def test_a_statement_ends_when_its_browser_disconnects(
+    visitor: Visitor, console: ConsoleProcess
+) -> None:
     query = "SELECT levenshtein(repeat('ab', 200000), repeat('ba', 200000))"
     fields = {"csrf": visitor.get("/sql").csrf, "query": query}
     wait_until(lambda: not children(console.pid))

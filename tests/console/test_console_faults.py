@@ -206,7 +206,7 @@ def test_without_rights_there_are_reasons_instead_of_numbers(
     chrome.delete_all_cookies()
 
 
-def test_values_remain_with_their_age_when_the_cluster_is_gone(
+def test_values_remain_with_their_age_when_the_cluster_is_unreachable(
     chrome: Chrome, watching: ConsoleProcess, faulty: LocalCluster
 ) -> None:
     """The last test of this module: it ends all nodes."""

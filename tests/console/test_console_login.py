@@ -47,7 +47,7 @@ def test_the_super_user_sees_everything(secure_cluster: LocalCluster) -> None:
     assert "User:alice" in visitor.get("/security").words
 
 
-def test_a_user_sees_what_the_acls_allow(secure_cluster: LocalCluster) -> None:
+def test_a_user_sees_only_resources_that_the_acls_allow(secure_cluster: LocalCluster) -> None:
     visitor, response = login(secure_cluster.state().console, "alice", PASSWORD)
     assert response.status == 303
     topics = visitor.get("/topics").words

@@ -254,7 +254,9 @@ def test_a_hidden_page_requests_nothing_until_it_is_visible(
     wait_until(lambda: chrome.execute_script("return sent") > 1)
 
 
-def test_what_does_not_exist_is_not_tried_again(chrome: Chrome, console: ConsoleProcess) -> None:
+def test_requests_for_missing_resources_are_not_retried(
+    chrome: Chrome, console: ConsoleProcess
+) -> None:
     for path, problem, link in (
         ("/nothing", "This console has no page /nothing", "All topics"),
         ("/topics/missing", "topic 'missing' does not exist", "All topics"),

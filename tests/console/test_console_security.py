@@ -62,7 +62,7 @@ def can_log_in(cluster: LocalCluster, user: str, password: str) -> bool:
     return True
 
 
-def test_a_user_is_created_gets_a_password_and_goes(
+def test_a_user_is_created_gets_a_password_and_is_deleted(
     as_admin: Chrome,
     changing: ConsoleProcess,
     secure_cluster: LocalCluster,
@@ -148,7 +148,7 @@ def test_a_quota_is_set_and_removed(
         assert [view.quotas for view in found] == [{"request_percentage": 12.5}] * bool(value)
 
 
-def test_a_user_changes_only_what_the_acls_allow(
+def test_a_user_changes_only_resources_that_the_acls_allow(
     changing: ConsoleProcess, secure_cluster: LocalCluster
 ) -> None:
     visitor, response = login(changing.url, "alice", PASSWORD)

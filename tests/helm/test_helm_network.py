@@ -179,7 +179,7 @@ def allows(rules: list[Object], port: int, labels: Object | None = None, cidr: s
     return False
 
 
-def test_pods_connect_only_to_what_they_need() -> None:
+def test_pods_connect_only_to_required_peers() -> None:
     values = {
         **EGRESS,
         "externalListeners": {"PUBLIC": {**ROUTES["PLAIN"], "type": "ClusterIP"}},

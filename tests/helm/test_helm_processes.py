@@ -215,7 +215,7 @@ def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> Non
         assert {(it.id, it.host, it.port) for it in told.values()} == {(0, "127.0.0.1", 31001)}
 
 
-def test_clients_do_not_wait_for_the_address_of_a_pod_that_is_gone(tmp_path: Path) -> None:
+def test_clients_do_not_wait_for_the_address_of_a_deleted_pod(tmp_path: Path) -> None:
     """Each producer sends so rarely that only the redirection names the leader. Without it, it
     would connect to the address once more: librdkafka gives up after 10 s here, as the connection
     is accepted, and after 30 s in a network of pods.

@@ -35,7 +35,7 @@ _HALF: Object = {"rollingUpdate": {"partition": 2}}
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_what_users_add_is_in_the_pods(role: str) -> None:
+def test_additions_of_users_are_in_the_pods(role: str) -> None:
     objects = render(EVERYTHING)
     workload = named(objects, "StatefulSet", f"penstock-{role}")["spec"]
     pod = workload["template"]["spec"]

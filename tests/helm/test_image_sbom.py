@@ -17,7 +17,7 @@ from tests.support.sbom import IN_THE_IMAGE, Bill, installed
 BIN = Path(sys.executable).parent
 
 
-def test_the_bill_of_materials_names_what_is_installed(tmp_path: Path) -> None:
+def test_the_bill_of_materials_lists_installed_packages(tmp_path: Path) -> None:
     (step,) = (
         rest
         for stage in stages()

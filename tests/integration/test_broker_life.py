@@ -85,7 +85,7 @@ async def test_killed_broker_is_recovered_by_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_graceful", [True, False], ids=["stop", "kill"])
-async def test_no_record_is_lost_or_repeated_when_the_leader_goes_under_load(
+async def test_no_record_is_lost_or_repeated_when_the_leader_dies_under_load(
     tmp_path: Path, *, is_graceful: bool
 ) -> None:
     async with Cluster(tmp_path, brokers=3) as cluster:

@@ -84,7 +84,7 @@ async def test_a_cut_continuese_way_and_what_it_held_back_arrives_late(linked: L
     await until(lambda: linked.server.received == b"first second")
 
 
-async def test_what_a_cut_held_back_is_lost_with_its_connection(linked: Linked) -> None:
+async def test_data_held_by_a_cut_is_lost_with_its_connection(linked: Linked) -> None:
     linked.network.cut(CLIENTS, NODE)
     linked.writer.write(b" second")
     linked.network.heal(CLIENTS, NODE, late=False)
@@ -93,7 +93,7 @@ async def test_what_a_cut_held_back_is_lost_with_its_connection(linked: Linked) 
     assert linked.server.received == b"first"
 
 
-async def test_what_a_hold_held_back_arrives_after_a_newer_connection(linked: Linked) -> None:
+async def test_data_held_by_a_hold_arrives_after_a_newer_connection(linked: Linked) -> None:
     assert await late_counts(linked, CLIENTS) == (0, 1)
 
 
@@ -271,7 +271,7 @@ async def test_the_store_fails_as_reported(
     assert proxy.hit_count == 1
 
 
-async def test_a_request_in_a_black_hole_arrives_when_its_sender_is_gone(
+async def test_a_request_in_a_black_hole_arrives_after_its_sender_disconnects(
     store: tuple[StoreProxy, Server, int],
 ) -> None:
     proxy, server, port = store

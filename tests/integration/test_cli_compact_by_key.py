@@ -85,7 +85,7 @@ def topic(cluster: Cluster, tmp_path: Path) -> Topic:
     return Topic(cluster, tmp_path)
 
 
-async def test_the_newest_record_of_each_key_stays(cluster: Cluster, topic: Topic) -> None:
+async def test_the_newest_record_of_each_key_is_kept(cluster: Cluster, topic: Topic) -> None:
     def run() -> State:
         create_topic(cluster.bootstrap, TOPIC, 1, **COMPACT)
         return fill(cluster.bootstrap)
@@ -128,7 +128,7 @@ async def test_the_newest_record_of_each_key_stays(cluster: Cluster, topic: Topi
     await topic.check(state)
 
 
-async def test_what_cannot_be_compacted_is_refused(cluster: Cluster, topic: Topic) -> None:
+async def test_logs_that_cannot_be_compacted_are_refused(cluster: Cluster, topic: Topic) -> None:
     await asyncio.to_thread(create_topic, cluster.bootstrap, "plain", 1)
     await asyncio.to_thread(produce, cluster.bootstrap, "plain", [b"v"])
 

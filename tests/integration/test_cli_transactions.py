@@ -117,7 +117,7 @@ async def test_a_transaction_that_does_not_hang_needs_force(cluster: Cluster, cl
     assert await asyncio.to_thread(committed_values, cluster.bootstrap, TOPIC, 1) == [b"behind"]
 
 
-async def test_what_does_not_exist_is_named(cli: Cli) -> None:
+async def test_missing_resources_are_named(cli: Cli) -> None:
     find = ("transactions", "find-hanging")
     with pytest.raises(UsageError, match="--partition needs --topic"):
         await cli.run(*find, "--partition", "0")

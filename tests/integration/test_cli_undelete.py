@@ -65,7 +65,9 @@ async def test_delete_list_undelete_and_remove_for_good(cluster: Cluster, tmp_pa
         await cli.run("topics", "undelete", "again")
 
 
-async def test_a_topic_without_a_grace_is_gone_at_once(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_topic_without_a_grace_period_is_deleted_at_once(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     cli, bootstrap = Cli(cluster, tmp_path), cluster.bootstrap
     await asyncio.to_thread(create_topic, bootstrap, "t", 1, penstock_delete_grace_ms="0")
     assert await cli.run("topics", "delete", "t") == "deleted t\n"

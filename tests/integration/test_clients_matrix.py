@@ -180,7 +180,7 @@ async def read_aiokafka(bootstrap: str, topic: str) -> list[Sent]:
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_what_one_family_writes_every_family_reads(
+async def test_every_family_reads_records_of_every_other(
     cluster: Cluster, family: str, idempotent: bool
 ) -> None:
     for codec in CODECS if idempotent else ["none", "gzip"]:

@@ -270,7 +270,7 @@ async def test_a_strict_broker_does_not_start_unless_it_reaches_itself(
             )
 
 
-async def test_what_listens_at_the_address_must_speak_kafka(
+async def test_the_server_at_the_address_must_speak_kafka(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(self_check, "CHECK_S", 0.1)

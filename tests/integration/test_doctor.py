@@ -84,7 +84,7 @@ def put(cluster: ThreadedCluster, key: str, data: bytes) -> None:
     cluster.run(cluster.store.put(key, data))
 
 
-def test_a_healthy_cluster_has_no_findings_and_nothing_of_the_probe_stays(
+def test_a_healthy_cluster_has_no_findings_and_the_probe_leaves_no_objects(
     cluster: ThreadedCluster,
 ) -> None:
     response = whole(cluster, code=0)
@@ -190,7 +190,7 @@ def test_a_deleted_object_is_data_loss_by_topic_partition_and_offsets(
     assert sentences(whole(cluster, code=0)) == {}
 
 
-def test_a_killed_broker_is_named_and_so_is_what_no_one_can_reach_as_advertised(
+def test_a_killed_broker_and_unreachable_advertised_addresses_are_named(
     cluster: ThreadedCluster,
 ) -> None:
     cluster.kill_broker(1)

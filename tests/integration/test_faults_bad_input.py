@@ -243,7 +243,7 @@ async def test_bad_batches_get_their_code_and_leave_no_trace(cluster: Cluster, l
 
 
 @pytest.mark.parametrize("compression", range(5))
-async def test_garbage_under_a_right_checksum_harms_only_who_reads_it(
+async def test_garbage_with_a_valid_checksum_fails_only_its_readers(
     cluster: Cluster, logs: Logs, compression: int
 ) -> None:
     """A topic may accept batches without reading their records. A lookup by time has to read them:

@@ -111,7 +111,7 @@ async def test_consumer_of_a_broker_cut_from_the_controller_continues_with_the_n
 
 @pytest.mark.parametrize("clock_stands", [False, True], ids=["clock-goes", "clock-stands"])
 @pytest.mark.parametrize("after", [False, True], ids=["puts-hang-before", "puts-hang-after"])
-async def test_zombie_acknowledges_only_what_is_in_the_log(
+async def test_a_zombie_acknowledges_only_records_in_the_log(
     tmp_path: Path, *, clock_stands: bool, after: bool
 ) -> None:
     """Its PUTs hang, it gets no messages, and it is fenced and recovered; then everything gets

@@ -150,7 +150,7 @@ async def test_a_fork_and_its_source_share_objects_and_live_alone(cluster: Clust
     assert forked.topic_id not in internal
 
 
-async def test_a_fork_aborts_what_was_open_where_it_was_made(cluster: Cluster) -> None:
+async def test_a_fork_aborts_transactions_open_at_its_fork_point(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
 
     def run() -> None:

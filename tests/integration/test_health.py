@@ -108,7 +108,7 @@ async def test_before_there_is_a_broker() -> None:
     assert await it.not_ready() == it.not_started()
 
 
-async def test_who_requests_badly_gets_no_further() -> None:
+async def test_malformed_requests_get_no_further() -> None:
     server = HttpServer(routes_of(BrokerHealth()))
     port = await server.start("127.0.0.1", 0)
     try:

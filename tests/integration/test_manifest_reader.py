@@ -33,7 +33,7 @@ async def create(cluster: Cluster) -> None:
         await cluster.until_served("t", partition)
 
 
-async def test_what_was_acknowledged_is_seen_through_uploads_a_kill_and_a_move(
+async def test_acknowledged_records_are_visible_through_uploads_a_kill_and_a_move(
     tmp_path: Path,
 ) -> None:
     async with Cluster(

@@ -80,7 +80,7 @@ def test_every_response_with_own_fields_has_a_request_that_requests_them() -> No
     assert all(_own_fields(APIS[key], "request") for key in with_own_fields)
 
 
-async def test_clients_get_own_fields_only_if_they_ask(tmp_path: Path) -> None:
+async def test_clients_get_own_fields_only_on_request(tmp_path: Path) -> None:
     async with Cluster(tmp_path, controller_settings={"delete_grace_ms": 60_000}) as cluster:
         await asyncio.to_thread(_check, cluster.bootstrap)
 

@@ -59,7 +59,7 @@ def cluster(run: Run) -> Iterator[Penstock]:
     cluster.end()
 
 
-def test_what_helpers_write_clients_read(cluster: Penstock) -> None:
+def test_clients_read_records_of_helpers(cluster: Penstock) -> None:
     cluster.topic("words", 3)
     there = cluster.produce(
         "words", "a", b"b", None, key="k", headers={"h": "1", "empty": None}, timestamp_ms=1_000
@@ -80,7 +80,7 @@ def test_what_helpers_write_clients_read(cluster: Penstock) -> None:
     assert {message.timestamp()[1] for message in messages} == {1_000}
 
 
-def test_what_clients_write_helpers_read(cluster: Penstock) -> None:
+def test_helpers_read_records_of_clients(cluster: Penstock) -> None:
     cluster.topic("words", 4)
     producer = Producer(
         {
@@ -202,7 +202,7 @@ def test_a_store_that_is_down_holds_acknowledgements_back(cluster: Penstock) -> 
     assert [record.text for record in cluster.consume("events")][-1] == "2"
 
 
-def test_what_is_missing_is_reported(cluster: Penstock) -> None:
+def test_missing_objects_are_reported(cluster: Penstock) -> None:
     cluster.topic("few", 2)
     cluster.produce("few", "a", "b", "c")
     with pytest.raises(

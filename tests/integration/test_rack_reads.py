@@ -162,7 +162,7 @@ async def test_racks_do_not_count_with_the_leader_selector(world: World) -> None
     await asyncio.to_thread(consumer.close)
 
 
-async def test_an_open_transaction_ends_what_the_rack_serves(world: World) -> None:
+async def test_an_open_transaction_limits_rack_reads(world: World) -> None:
     written = await asyncio.to_thread(fill, world.cluster.bootstrap)
     producer = Producer({"bootstrap.servers": world.cluster.bootstrap, "transactional.id": "open"})
     later = [b"open %d" % number + bytes(VALUE_BYTES) for number in range(2_000)]

@@ -357,7 +357,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("backoff_s", [0.05, 2.0])
 @pytest.mark.parametrize("fault", UNREADABLE)
-async def test_the_leader_serves_what_the_rack_cannot_read(
+async def test_the_leader_serves_records_that_the_rack_cannot_read(
     world: World, fault: str, backoff_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader has the records in memory. The broker in the rack serves consumers again after it

@@ -176,7 +176,7 @@ def test_ranges_by_offset_by_timestamp_and_by_partition(
         ({"columns": ["body"]}, ValueError),
     ],
 )
-def test_what_can_not_be_read_is_refused(
+def test_unreadable_topics_and_arguments_are_refused(
     cluster: ThreadedCluster, topic: str, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

@@ -224,7 +224,7 @@ async def test_a_refused_batch_takes_no_sequence(cluster: Cluster) -> None:
         assert (response.error_code, response.base_offset) == (ErrorCode.NONE, 1)
 
 
-async def test_what_no_topic_accepts_has_the_same_response(cluster: Cluster) -> None:
+async def test_records_that_no_topic_accepts_get_the_same_response(cluster: Cluster) -> None:
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
     await create(cluster, "plain", {})
     batch = encode_batch([Record(0, NOW_MS, None, b'{"id": 1}')])

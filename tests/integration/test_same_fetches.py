@@ -80,7 +80,7 @@ async def until_all_are_at(end: int, readers: list[TailReader]) -> None:
     await until(lambda: all(reader.end == end for reader in readers))
 
 
-async def test_consumers_of_one_tail_share_looks_and_get_every_record_once(
+async def test_consumers_of_one_tail_share_lookups_and_get_every_record_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks_count, real = 0, FetchCall.evaluate

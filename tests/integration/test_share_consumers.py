@@ -273,7 +273,9 @@ async def test_deleted_records_are_passed_over(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_aborted_records_are_delivered_only_to_who_wants_them(cluster: Cluster) -> None:
+async def test_aborted_records_are_delivered_only_to_read_uncommitted_consumers(
+    cluster: Cluster,
+) -> None:
     def run() -> None:
         begin(cluster, isolation_level="read_committed")
         producer = Producer(

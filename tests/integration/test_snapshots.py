@@ -120,7 +120,7 @@ class _Writer(threading.Thread):
         self.join()
 
 
-def test_a_snapshot_has_what_was_acknowledged_whatever_happens_then(
+def test_a_snapshot_keeps_acknowledged_records_whatever_happens_later(
     threaded: ThreadedCluster,
 ) -> None:
     bootstrap = threaded.bootstrap
@@ -222,7 +222,7 @@ def test_an_open_transaction_is_not_in_a_snapshot_and_aborted_in_its_fork(
     assert committed() == [b"committed"]
 
 
-def test_a_snapshot_tracks_what_groups_had_committed(threaded: ThreadedCluster) -> None:
+def test_a_snapshot_contains_the_committed_offsets_of_groups(threaded: ThreadedCluster) -> None:
     bootstrap = threaded.bootstrap
     create_topic(bootstrap, TOPIC, 2)
     create_topic(bootstrap, "other", 1)

@@ -150,7 +150,7 @@ def test_columns_types_and_forms_of_a_result(sql: Sql) -> None:
     ) == [("ann", 99), ("bob", 100)]
 
 
-def test_filters_columns_and_limits_read_only_what_they_need(sql: Sql) -> None:
+def test_filters_columns_and_limits_read_only_needed_blocks(sql: Sql) -> None:
     """The topic lies in blocks of one partition each, small enough to tell."""
     filler = b"y" * 900_000
     sql.cluster.create("wide", 4)
@@ -475,7 +475,9 @@ def test_errors_name_what_exists(sql: Sql, tmp_path: Path) -> None:
         sql("SELECT 1", memory_limit="lots")
 
 
-def test_limits_cancel_and_what_is_left_behind(sql: Sql, tmp_path: Path) -> None:
+def test_limits_cancel_a_statement_and_its_temporary_files_are_removed(
+    sql: Sql, tmp_path: Path
+) -> None:
     endless = "SELECT sum(a.id * b.id * c.id) FROM orders a, orders b, orders c"
     with pytest.raises(SqlStopped, match="longer than its limit"):
         sql(endless, max_seconds=0.5)

@@ -261,7 +261,7 @@ async def test_internal_topics_are_created_with_the_rights_of_the_client(tmp_pat
         assert all(cluster.broker.image.topics.by_name(name) for name in names)
 
 
-async def test_a_deleted_group_is_gone(cluster: Cluster) -> None:
+async def test_a_deleted_group_does_not_exist(cluster: Cluster) -> None:
     client = Client(cluster)
     await asyncio.to_thread(client.beat, "a", 0)
     assert await asyncio.to_thread(client.delete) is ErrorCode.NON_EMPTY_GROUP

@@ -156,7 +156,7 @@ class Rounds:
 
 
 @pytest.mark.parametrize("victim", ["coordinator", "leader", "all"])
-async def test_all_or_nothing_whoever_crashes(cluster: FaultCluster, victim: str) -> None:
+async def test_all_or_nothing_whichever_process_crashes(cluster: FaultCluster, victim: str) -> None:
     await asyncio.to_thread(Rounds(cluster, victim).run)
     wanted = [b"%d" % number for number in range(len(STEPS))]
 

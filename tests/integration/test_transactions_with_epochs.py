@@ -123,7 +123,7 @@ async def test_leaders_request_a_coordinator_elsewhere_once_for_each_partition(
         assert len(partition.log.verifications) == 0
 
 
-async def test_plain_batches_request_nobody(cluster: Cluster) -> None:
+async def test_plain_batches_send_no_request(cluster: Cluster) -> None:
     before = asked_count(cluster)
     await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, [b"%d" % n for n in range(20)])
     assert asked_count(cluster) == before

@@ -46,7 +46,7 @@ def bring_back(bootstrap: str, name: str) -> None:
     )
 
 
-async def test_the_command_brings_back_what_delete_records_deleted(
+async def test_the_command_restores_records_that_delete_records_deleted(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     bootstrap, cli = cluster.bootstrap, Cli(cluster, tmp_path)

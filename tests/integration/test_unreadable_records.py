@@ -205,7 +205,7 @@ def test_messages_of_the_console(cluster: ThreadedCluster) -> None:
     assert (len(found.records), found.problem) == (sum(map(len, ODD.values())), "")
 
 
-def test_what_kafka_can_read_is_read(cluster: ThreadedCluster) -> None:
+def test_records_readable_by_kafka_are_read(cluster: ThreadedCluster) -> None:
     expected = [3 * at + delta for at, deltas in enumerate(ODD.values()) for delta in deltas]
     found = scan(cluster.store_url, "odd", columns=("offset", "timestamp", "headers")).to_table()
     rows = found.to_pylist()
@@ -332,7 +332,7 @@ def test_consume_prints_no_aborted_records_of_a_damaged_batch(cluster: ThreadedC
     assert offsets == [0, 1, 2, 5, 6, 7]
 
 
-def test_consume_what_kafka_can_read(cluster: ThreadedCluster) -> None:
+def test_consume_returns_records_that_kafka_can_read(cluster: ThreadedCluster) -> None:
     done = consumed(cluster, "odd")
     assert done.returncode == 0, done.stderr
     expected = {3 * at + delta for at, deltas in enumerate(ODD.values()) for delta in deltas}

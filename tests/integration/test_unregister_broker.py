@@ -88,7 +88,7 @@ def read(cluster: Cluster) -> list[bytes | None]:
         consumer.close()
 
 
-async def test_a_recovered_broker_goes_and_its_records_stay(cluster: Cluster) -> None:
+async def test_a_recovered_broker_is_removed_and_its_records_are_kept(cluster: Cluster) -> None:
     await fill(cluster)
     code, message = await asyncio.to_thread(unregister, cluster, GONE)
     assert code == ErrorCode.INVALID_REQUEST

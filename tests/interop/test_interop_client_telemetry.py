@@ -360,7 +360,7 @@ def _first_responses(side: Side) -> list[Any]:
     return [*map(_shown, responses), asdict(refused), codes]
 
 
-async def test_clients_without_subscriptions_get_what_kafka_says(sides: Sides) -> None:
+async def test_clients_without_subscriptions_get_the_response_of_kafka(sides: Sides) -> None:
     found = await sides.compare(_first_responses)
     assert found[0]["push_interval_ms"] == LONG_MS
     assert found[0]["accepted_compression_types"] == (4, 3, 1, 2)
@@ -559,7 +559,7 @@ def _delivered(side: Side) -> list[Any]:
     return found
 
 
-async def test_receivers_get_what_kafkas_plugin_gets(sides: Sides) -> None:
+async def test_receivers_get_the_same_metrics_as_kafkas_plugin(sides: Sides) -> None:
     found = await sides.compare(_delivered)
     for compression in Compression:
         assert (compression, 0, 0, [compression.name, "last"]) in found
@@ -627,7 +627,7 @@ def _by_librdkafka(sides: Sides, side: Side) -> list[Metric]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("topic", "produced"), [(JAVA, _by_java), (LIBRDKAFKA, _by_librdkafka)])
-async def test_clients_push_what_they_push_to_kafka(
+async def test_clients_push_the_same_metrics_as_to_kafka(
     sides: Sides, pushes: Path, topic: str, produced: Callable[[Sides, Side], list[Metric]]
 ) -> None:
     """Sums count from the beginning, not from the last push as in Kafka."""

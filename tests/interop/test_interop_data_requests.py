@@ -268,7 +268,7 @@ def _fill(address: str, topic: str) -> Producer:
     return producer
 
 
-async def test_replica_ids_mean_what_they_mean_to_kafka(both: Both) -> None:
+async def test_replica_ids_have_the_meaning_of_kafka(both: Both) -> None:
     topic = "replica-ids"
     producers = [await asyncio.to_thread(_fill, address, topic) for address in both.addresses]
     for responses_of in (_fetch_responses, _list_responses):

@@ -53,7 +53,9 @@ async def test_javas_consumer_reads_new_records_in_its_rack(tails: Tails, java: 
     assert tails.near.partitions.committed_reads.records >= len(sent)
 
 
-async def test_javas_consumer_gets_what_its_rack_cannot_read(tails: Tails, java: JavaHome) -> None:
+async def test_javas_consumer_gets_records_that_its_rack_cannot_read(
+    tails: Tails, java: JavaHome
+) -> None:
     """The leader serves it, without a pause that grows."""
     tails.stores[tails.near.node_id].config = UNREADABLE["denied"]
     sent = [b"order-%d" % number for number in range(500)]

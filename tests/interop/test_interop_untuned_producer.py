@@ -32,7 +32,7 @@ REASON = (
 SETTINGS = "batch.size=262144 linger.ms=50"
 
 
-async def test_a_java_producer_with_default_settings_is_named_with_what_helps(
+async def test_a_java_producer_with_default_settings_is_named_with_advice(
     java: JavaHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer_watch, "WINDOW_S", 2.0)

@@ -75,7 +75,7 @@ def test_restricted_namespaces_admit_all_pods(kubernetes: Kubernetes) -> None:
 
 
 @pytest.mark.parametrize("values", [EVERYTHING, SECURE], ids=["everything", "secure"])
-def test_the_api_server_accepts_what_the_chart_renders(
+def test_the_api_server_accepts_the_rendered_chart(
     kubernetes: Kubernetes, values: dict[str, Any]
 ) -> None:
     """Custom resources are left out: their definitions belong to other projects."""

@@ -60,7 +60,7 @@ class LossyGate(GatedStore):
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_a_zombie_acknowledges_only_what_was_recovered(seed: int) -> None:
+async def test_a_zombie_acknowledges_only_recovered_records(seed: int) -> None:
     rng = Random(seed)
     memory, controller = MemoryStore(), new_controller()
     gate = LossyGate(memory, rng)

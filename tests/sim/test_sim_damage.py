@@ -8,7 +8,7 @@ from tests.sim.world import World
 SEED = 10
 
 
-def test_the_reader_of_the_store_does_not_overlook_an_object_that_is_gone() -> None:
+def test_the_reader_of_the_store_reports_a_missing_object() -> None:
     world = World(SEED, "transactions")
     stolen: list[str] = []
     real = StoreReader._read

@@ -317,7 +317,9 @@ def test_deleted_records_are_a_data_loss(spark: SparkSession, cluster: ThreadedC
     ]
 
 
-def test_what_compaction_removed_is_no_loss(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_records_removed_by_compaction_are_not_losses(
+    spark: SparkSession, cluster: ThreadedCluster
+) -> None:
     create_topic(
         cluster.bootstrap, "newest", cleanup_policy="compact", min_cleanable_dirty_ratio="0"
     )

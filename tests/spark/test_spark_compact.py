@@ -254,7 +254,7 @@ async def test_two_compactions_at_once_lose_nothing(cluster: HurriedCluster) -> 
     await asyncio.to_thread(wait_until, lambda: is_clean(cluster))
 
 
-def test_a_plan_changes_nothing_and_errors_state_what_to_do(cluster: HurriedCluster) -> None:
+def test_a_plan_changes_nothing_and_errors_include_advice(cluster: HurriedCluster) -> None:
     create(cluster, "idle")
     wait_until(lambda: layout(cluster, "idle").ends == dict.fromkeys(PARTITIONS, 0))
     plan = json.loads(output_of(compacting(cluster, "idle", "--dry-run", "--json")))

@@ -97,7 +97,7 @@ async def running(
         assert "failed to connect back" in str(query.exception()), query.exception()
 
 
-async def test_the_rows_of_the_query_are_what_was_acknowledged(
+async def test_the_rows_of_the_query_equal_the_acknowledged_records(
     spark: SparkSession, cluster: HurriedCluster, tmp_path: Path
 ) -> None:
     sink, store_url = Rows(), cluster.state().store_url

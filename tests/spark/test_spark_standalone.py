@@ -189,7 +189,7 @@ def test_py_files_need_only_pyarrow_on_executors(
 
 
 @pytest.mark.long
-def test_what_venv_pack_packs_works(
+def test_environments_packed_by_venv_pack_work(
     wheel: Path, source: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All steps of docs/how-to/spark-cluster.md, with packages from the index. PySpark itself comes

@@ -279,7 +279,7 @@ async def test_the_three_clients_talk_to_each_other(cluster: LocalCluster) -> No
             assert [(await anext(consumer)).value for _ in range(50)] == expected
 
 
-def test_a_killed_broker_returns_and_the_state_file_tells(cluster: LocalCluster) -> None:
+def test_a_killed_broker_returns_and_the_state_file_records_it(cluster: LocalCluster) -> None:
     victim = cluster.brokers()[1]
     cluster.kill([victim])
     state = cluster.wait_for_new([victim])
@@ -508,7 +508,7 @@ def test_other_users_cannot_read_the_files_of_a_secure_cluster(tmp_path: Path) -
                 assert not path.stat().st_mode & 0o007, path
 
 
-def test_the_store_of_a_secure_cluster_serves_only_who_signs() -> None:
+def test_the_store_of_a_secure_cluster_serves_only_signed_requests() -> None:
     with LocalCluster(["--secure", "--brokers", "1", "--no-console"]) as cluster:
         state = cluster.state()
         config = parse_store_url(state.store_url)

@@ -40,7 +40,7 @@ async def store(cluster: LocalCluster) -> AsyncIterator[ObjectStore]:
 
 
 @pytest.mark.costly("processes start again under load")
-async def test_acknowledged_records_are_seen_in_the_store_whoever_was_killed(
+async def test_acknowledged_records_are_in_the_store_whichever_process_was_killed(
     cluster: LocalCluster, store: ObjectStore
 ) -> None:
     follower = Follower(store, "t", PARTITIONS)

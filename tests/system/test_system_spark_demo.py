@@ -26,7 +26,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 pytestmark = pytest.mark.system
 
 
-def test_spark_finds_in_the_bucket_what_the_file_has(tmp_path: Path) -> None:
+def test_spark_reads_from_the_bucket_the_rows_of_the_file(tmp_path: Path) -> None:
     command = (
         sys.executable,
         "-P",
@@ -96,7 +96,7 @@ def test_the_example_runs_without_brokers(tmp_path: Path) -> None:
     assert "│ UA" in done.stdout, "DuckDB over the same log"
 
 
-def test_without_java_the_demo_states_what_to_do(tmp_path: Path) -> None:
+def test_without_java_the_demo_names_the_install_command(tmp_path: Path) -> None:
     environment = {name: value for name, value in ENVIRONMENT.items() if name != "JAVA_HOME"} | {
         "PATH": str(tmp_path)
     }

@@ -217,7 +217,9 @@ def test_the_command_runs_a_cluster(environment: Path, tmp_path: Path, store: st
         )
 
 
-def test_without_extras_each_command_states_what_to_type(environment: Path, tmp_path: Path) -> None:
+def test_without_extras_each_command_names_the_install_command(
+    environment: Path, tmp_path: Path
+) -> None:
     found = (
         "import importlib.util as u; print([name for name in ('boto3', 'flask', 'moto', 'pyarrow',"
         " 'pyspark') if u.find_spec(name)])"
@@ -265,7 +267,7 @@ def test_pytest_finds_the_plugin_by_itself(environment: Path, tmp_path: Path) ->
     )
 
 
-def test_the_sdist_contains_what_the_wheel_needs(wheel: Path, tmp_path: Path) -> None:
+def test_the_sdist_contains_all_sources_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     from_checkout = build(tmp_path, "--wheel")
     contents = [
         {item.filename: item.CRC for item in ZipFile(built).infolist()}

@@ -76,7 +76,7 @@ def stored(run: Run) -> set[Path]:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=["append", "upsert"])
-def test_only_what_the_table_needs_remains(run: Run, mode: dict[str, Any]) -> None:
+def test_only_files_of_the_table_remain(run: Run, mode: dict[str, Any]) -> None:
     reports = run.all(**mode)
     assert len(reports) > 2
     compact(run.warehouse.existing("t"), run.engine)

@@ -161,7 +161,7 @@ def test_a_catalog_that_never_responds_is_given_up(
     assert run.state_offsets() == run.ends()
 
 
-def test_a_commit_that_stays_unknown_loses_and_repeats_no_records(
+def test_a_commit_with_an_unknown_outcome_loses_and_repeats_no_records(
     run: RestRun, gateway: HttpGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut the response to a commit, and be away until the run gives up."""

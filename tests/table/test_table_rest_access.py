@@ -152,7 +152,7 @@ def test_a_wrong_address_is_explained(
     assert shown in str(raised.value)
 
 
-def test_another_server_is_no_catalog(tmp_path: Path, catalog: RestCatalog) -> None:
+def test_another_server_is_not_a_catalog(tmp_path: Path, catalog: RestCatalog) -> None:
     """Ask a wrong path of the catalog, and a server that serves something else for every path."""
 
     class Page(SimpleHTTPRequestHandler):
@@ -181,7 +181,7 @@ def test_another_server_is_no_catalog(tmp_path: Path, catalog: RestCatalog) -> N
         Warehouse(kind="iceberg", location=str(tmp_path), catalog_uri=url).tables()
 
 
-def test_a_catalog_that_goes_away_ends_an_export_with_one_line(log: Log, tmp_path: Path) -> None:
+def test_an_unreachable_catalog_ends_an_export_with_one_line(log: Log, tmp_path: Path) -> None:
     """Run the command: with the catalog, while it stops, and without it."""
     catalog = RestCatalog(tmp_path / "warehouse")
     schema = tmp_path / "schema.json"

@@ -295,7 +295,7 @@ def test_the_bars_of_a_move_follow_each_other() -> None:
     assert views.bars(MoveView("t", 0, 0, 1, 3, 0, None, unknown))[0].width == 0
 
 
-def test_a_log_ends_nowhere_before_what_is_committed() -> None:
+def test_a_log_never_ends_before_its_committed_end() -> None:
     """Ends are measured every two seconds, and the metadata follow at once."""
     ends = {0: 0}
     first, *others = views.view_partitions(IMAGE, TOPIC, ends) or ()

@@ -6,7 +6,7 @@ from penstock.base import audit
 from penstock.base.audit import ChangeLog
 
 
-def test_who_changes_a_lot_fills_no_disk_and_hides_no_one_elses_changes() -> None:
+def test_frequent_changes_fill_no_disk_and_hide_no_changes_of_others() -> None:
     now_s = 5.0
     changes = ChangeLog(lambda: now_s)
     with capture_logs() as logs:

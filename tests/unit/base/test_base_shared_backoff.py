@@ -15,7 +15,7 @@ async def test_the_pause_doubles_up_to_the_largest() -> None:
     timers.cancel()
 
 
-async def test_what_failed_equally_often_is_due_together_and_once() -> None:
+async def test_targets_with_equal_failures_are_due_together_and_once() -> None:
     due: list[list[str]] = []
     timers = SharedBackoff[str](FIRST_S, MAX_S, lambda items: due.append(list(items)))
     for item in ("c", "a", "b", "a"):

@@ -51,7 +51,7 @@ def told(how: str, until: bytes) -> str:
         process.communicate()
 
 
-def test_tasks_are_reported_to_what_they_wait_for() -> None:
+def test_tasks_are_reported_with_their_wait() -> None:
     lines = told("pass", b"Event.wait").splitlines()
     at = lines.index("task the patient one:")
     assert lines[at + 1].startswith("  waits_for_ever (<string>:")

@@ -67,7 +67,7 @@ def test_prefixes_of_one_length_are_forgotten_together_with_their_last_acl() -> 
     assert not index.allows(ALICE, "h", READ, TOPIC, "cdx")
 
 
-def test_an_empty_name_is_no_question_about_any_resource() -> None:
+def test_an_empty_name_is_not_a_request_for_any_resource() -> None:
     index = AclIndex([allow("t")])
     assert index.allows_any(ALICE, "h", READ, TOPIC)
     assert not index.allows(ALICE, "h", READ, TOPIC, "")

@@ -125,7 +125,7 @@ async def test_a_fork_needs_read_on_its_source(fixture: Fixture) -> None:
     assert fixture.client.requested == []
 
 
-async def test_responses_name_what_a_client_may_do_with_a_snapshot(fixture: Fixture) -> None:
+async def test_responses_list_allowed_operations_on_a_snapshot(fixture: Fixture) -> None:
     for name in ("orders", "orders@before"):
         fixture.topic(name)
     fixture.authorize(topic("orders", Operation.READ))
@@ -325,7 +325,7 @@ async def test_a_denial_is_logged_once_and_counted_always(fixture: Fixture) -> N
     assert authorizer.audit.denied[Operation.DESCRIBE, ResourceType.TOPIC] == 5
 
 
-async def test_what_only_shortens_a_response_is_no_denial(fixture: Fixture) -> None:
+async def test_a_shortened_response_is_not_logged_as_a_denial(fixture: Fixture) -> None:
     fixture.topic("t")
     authorizer = fixture.authorize()
     with capture_logs() as logs:

@@ -34,7 +34,7 @@ from penstock.broker.config import BrokerConfig
         ),
     ],
 )
-def test_what_can_not_work_is_refused_by_name(
+def test_unsupported_options_are_refused_by_name(
     settings: dict[str, object], name: str, told: str
 ) -> None:
     with pytest.raises(SettingInvalid, match=told) as caught:

@@ -64,7 +64,7 @@ async def fixture() -> Fixture:
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_api_versions_announces_what_is_served(fixture: Fixture, version: int) -> None:
+async def test_api_versions_lists_served_apis(fixture: Fixture, version: int) -> None:
     response = await fixture.send_request(
         apis.API_VERSIONS, version, api_versions.ApiVersionsRequest("probe", "1.0")
     )
@@ -241,7 +241,7 @@ async def test_metadata_of_all_and_of_none(fixture: Fixture, version: int) -> No
         assert nothing.controller_id == 1
 
 
-async def test_addresses_are_what_this_client_can_reach(fixture: Fixture) -> None:
+async def test_addresses_are_reachable_by_this_client(fixture: Fixture) -> None:
     fixture.image.apply_all(
         [broker_record(3, host="kafka.example", machine="m1"), broker_record(4, machine="m1")]
     )
@@ -385,7 +385,7 @@ async def test_creation_that_may_work_later_is_a_missing_leader(fixture: Fixture
     assert topic.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-async def test_without_a_session_no_one_is_reported_who_leads(fixture: Fixture) -> None:
+async def test_without_a_session_no_leader_is_reported(fixture: Fixture) -> None:
     """The image stands still. A client whose connection is closed asks another broker; a client
     that knows no other broker has to learn their addresses.
     """

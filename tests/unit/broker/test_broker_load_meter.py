@@ -25,7 +25,7 @@ def partition(
     )
 
 
-def test_a_steady_load_has_its_rate_from_the_first_look() -> None:
+def test_a_steady_load_has_its_rate_from_the_first_sample() -> None:
     meter = LoadMeter(0.0)
     counted = partition(0)
     for now in (1.0, 2.5, 9.0):
@@ -51,7 +51,7 @@ def test_a_load_that_ends_fades_and_a_new_leadership_begins_anew() -> None:
     assert (items[0].load.bytes_in, items[0].observed_ms) == (60, 10_000)
 
 
-def test_a_partition_that_was_quiet_for_long_is_heard_of_again() -> None:
+def test_an_idle_partition_is_reported_again() -> None:
     meter = LoadMeter(0.0)
     counted = partition(0, bytes_in=10, requests=1)
     at_once(meter.sample([counted], 1.0))
@@ -96,7 +96,7 @@ def test_an_append_that_waits_counts_with_its_age() -> None:
     assert times.take(8.0) is None
 
 
-async def test_produce_and_fetch_count_what_they_carry() -> None:
+async def test_produce_and_fetch_count_records_and_bytes() -> None:
     harness = PartitionHarness()
     broker = await harness.broker(1)
     harness.topic("t")

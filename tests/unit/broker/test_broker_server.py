@@ -253,7 +253,7 @@ async def test_parked_coroutine_holds_back_its_own_connection_only(fixture: Fixt
     assert [await client.receive(), await client.receive()] == [b"c0", b"e1"]
 
 
-async def test_closing_a_connection_cancels_what_it_waits_for(fixture: Fixture) -> None:
+async def test_closing_a_connection_cancels_its_pending_requests(fixture: Fixture) -> None:
     await fixture.start()
     client = await fixture.connect()
     client.send(b"p0", b"c1")

@@ -32,7 +32,7 @@ async def test_rates_are_of_the_time_that_was_watched_and_fade() -> None:
     assert last.put_s == pytest.approx(0.0, abs=1e-3)
 
 
-async def test_a_start_counts_neither_what_was_before_nor_its_first_moment() -> None:
+async def test_a_start_counts_neither_earlier_values_nor_its_first_moment() -> None:
     """A broker that starts again in its process keeps the counters of the store."""
     store = MeteredStore(MemoryStore())
     for number in range(1_000):

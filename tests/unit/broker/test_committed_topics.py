@@ -248,7 +248,7 @@ async def test_the_next_coordinator_ignores_offsets_without_a_tombstone(world: W
 
 
 @virtually
-async def test_offsets_of_a_topic_that_is_gone_get_tombstones(world: World) -> None:
+async def test_offsets_of_a_deleted_topic_get_tombstones(world: World) -> None:
     old = world.create()
     await world.commit(100)
     world.apply(world.deleted(old))

@@ -115,7 +115,7 @@ def test_a_full_listener_leaves_the_other_alone() -> None:
     assert [door.come(name).state for name in "AAB"] == ["in", "held", "in"]
 
 
-def test_more_room_admits_who_waits() -> None:
+def test_more_room_admits_waiting_connections() -> None:
     door = Door(broker=ListenerLimits(connections=1))
     guests = [door.come() for _ in range(3)]
     door.admission.configure(ConnectionSettings(broker=ListenerLimits(connections=2)))

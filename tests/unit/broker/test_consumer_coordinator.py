@@ -289,7 +289,7 @@ async def test_commits_of_transactions_are_checked(
     coordinator.close()
 
 
-async def test_offsets_of_topics_that_are_read_stay() -> None:
+async def test_offsets_of_subscribed_topics_are_kept() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await join(coordinator, "a")

@@ -164,7 +164,7 @@ def test_a_second_member_waits_until_the_first_has_revoked() -> None:
     assert world.group.state is GroupState.STABLE
 
 
-def test_a_member_that_does_not_state_what_it_owns_has_not_revoked() -> None:
+def test_a_member_that_omits_its_partitions_has_not_revoked_them() -> None:
     world = World(t=2)
     world.join("a", "t")
     world.join("b", "t")
@@ -286,7 +286,7 @@ def test_a_member_may_not_keep_partitions_because_the_coordinator_changed() -> N
     assert set(group.members) == {"b"}, "its session is twice as long"
 
 
-def test_a_static_member_that_leaves_gives_up_what_it_was_to_revoke() -> None:
+def test_a_leaving_static_member_releases_its_pending_revocations() -> None:
     world = revoking(instance_id="i")
     world.leave("a", -2, instance_id="i")
     world.now_ms += 5_000
@@ -450,7 +450,7 @@ def test_another_coordinator_restores_the_group() -> None:
     assert {len(world.partitions(name)) for name in "abc"} == {2}
 
 
-def test_a_step_that_was_not_written_is_taken_back() -> None:
+def test_an_unwritten_step_is_rolled_back() -> None:
     world = World(t=2)
     world.join("a1", "t", instance_id="a")
     world.leave("a1", -2, instance_id="a")

@@ -227,7 +227,7 @@ async def test_loads_share_the_loop_one_slice_in_a_turn() -> None:
     table.led.close()
 
 
-async def test_what_was_trimmed_is_not_needed_by_the_next_leader() -> None:
+async def test_trimmed_records_are_not_needed_by_the_next_leader() -> None:
     harness = PartitionHarness()
     harness.brokers = [await harness.broker(number) for number in range(2)]
     harness.topic("t")

@@ -123,13 +123,13 @@ async def test_the_other_partitions_of_the_same_fetch_get_responses(damaged):
     ]
 
 
-async def test_the_first_object_of_all_is_gone(damaged):
+async def test_the_very_first_object_is_missing(damaged):
     await damaged.lose(0)
     assert await damaged.read(0) == ([], ErrorCode.KAFKA_STORAGE_ERROR)
     assert (await damaged.read(0, 1))[0] == [value(number, 0) for number in range(1, ROUNDS)]
 
 
-async def test_consumers_raise_the_error_of_an_object_that_stays_missing(damaged, at_once):
+async def test_consumers_raise_the_error_of_a_permanently_missing_object(damaged, at_once):
     await damaged.lose(1)
     assert await damaged.read(0) == ([value(0, 0)], ErrorCode.CORRUPT_MESSAGE)
 
@@ -151,7 +151,7 @@ async def test_an_object_that_returns_is_read(damaged):
     assert damaged.broker.storage.damage.listed(asyncio.get_running_loop().time()) == []
 
 
-async def test_what_was_cached_intact_is_served(damaged):
+async def test_intact_cached_records_are_served(damaged):
     assert (await damaged.read(0))[1] == ErrorCode.NONE
     for number in range(ROUNDS):
         await damaged.lose(number)
@@ -182,7 +182,7 @@ async def test_damage_is_logged_once_a_minute_and_counted(damaged):
 
 
 @pytest.mark.parametrize("fault", [Fault.FLIPPED_BIT, Fault.TRUNCATED])
-async def test_a_response_that_is_wrong_once_is_no_damage(damaged, fault):
+async def test_a_single_wrong_response_does_not_count_as_damage(damaged, fault):
     store = FaultyStore(damaged.harness.store, Random(1))
     damaged.broker.storage._objects._store = store
     store.script(fault)
@@ -190,7 +190,7 @@ async def test_a_response_that_is_wrong_once_is_no_damage(damaged, fault):
     assert damaged.broker.storage.damage.listed(asyncio.get_running_loop().time()) == []
 
 
-async def test_a_store_that_fails_is_no_damage(damaged, monkeypatch):
+async def test_a_failing_store_does_not_count_as_damage(damaged, monkeypatch):
     async def unavailable(key, start, length):
         raise Unavailable("get_range", key, "503")
 
@@ -226,7 +226,7 @@ async def test_a_partition_opens_beside_damage_that_lies_before_its_checkpoint(d
     await third.close()
 
 
-async def test_what_reads_of_the_stream_layer_raise(damaged, at_once):
+async def test_reads_of_the_stream_layer_raise_the_error(damaged, at_once):
     await damaged.lose(1)
     await damaged.spoil(2, value(2, 0))
     stream_id = damaged.harness.record("t").stream_ids[1]

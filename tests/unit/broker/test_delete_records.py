@@ -62,7 +62,7 @@ async def test_records_before_an_offset_are_deleted(one, version):
     assert [record.offset for record in (await one.fetch("t", 2)).records][-1] == 2
 
 
-async def test_the_log_start_never_goes_back(one):
+async def test_the_log_start_never_decreases(one):
     assert await delete(one, "t", 2) == (0, 2)
     assert await delete(one, "t", 1) == (0, 2)
     assert await delete(one, "t", 0) == (0, 2)
@@ -107,7 +107,7 @@ async def test_a_lost_response_of_the_controller_loses_no_log_start(one, world, 
     assert (await one.fetch("t", 2)).log_start == 2
 
 
-async def test_producers_are_remembered_though_all_their_records_are_gone(one, world):
+async def test_producers_are_remembered_after_all_their_records_are_deleted(one, world):
     assert await delete(one, "t", -1) == (0, 3)
     await one.crash()
     other = await world.broker(2)

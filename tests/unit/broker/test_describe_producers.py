@@ -131,7 +131,7 @@ async def test_a_broker_without_a_session_sends_clients_away(one):
     assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_clients_request_again_for_what_exceeds_a_response(one, monkeypatch):
+async def test_clients_fetch_again_when_a_response_is_full(one, monkeypatch):
     monkeypatch.setattr(handler, "PRODUCERS_MAX", 2)
     for index in (0, 1):
         for pid in range(3 - index):

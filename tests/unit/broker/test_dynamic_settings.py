@@ -46,7 +46,7 @@ def test_values_that_depend_on_each_other_change_together() -> None:
     assert conflict(STATIC, {LOW: "2000000"}).startswith(f"{LOW}=2000000 is not allowed: at most")
 
 
-def test_what_a_broker_does_not_accept_is_left_out_and_reported() -> None:
+def test_configs_that_a_broker_rejects_are_skipped_and_reported() -> None:
     """Another version may have written it."""
     wanted = {
         "node.id": "7",

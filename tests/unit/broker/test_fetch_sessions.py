@@ -52,7 +52,7 @@ async def test_a_response_holds_only_partitions_with_news(broker):
     assert held(response) == []
 
 
-async def test_a_wait_for_nothing_looks_at_the_partitions_once(broker, monkeypatch):
+async def test_a_wait_without_a_timeout_checks_the_partitions_once(broker, monkeypatch):
     session, looked = await begin(broker), []
     get = broker.partitions.get
     monkeypatch.setattr(broker.partitions, "get", lambda *of: looked.append(of) or get(*of))
@@ -98,7 +98,7 @@ async def test_a_new_log_start_is_news(broker):
     assert response.responses[0].partitions[0].log_start_offset == 1
 
 
-async def test_forgotten_partitions_are_gone_and_an_empty_session_ends(broker):
+async def test_forgotten_partitions_are_removed_and_an_empty_session_ends(broker):
     session = await begin(broker)
     for index in range(PARTITIONS):
         await broker.produce("t", batch(b"a"), index=index)

@@ -198,7 +198,7 @@ class Source:
 
 
 @pytest.mark.parametrize("seed", range(25))
-async def test_forks_of_random_logs_have_what_was_decided_below_them(cluster, seed):
+async def test_forks_of_random_logs_have_the_records_decided_below_them(cluster, seed):
     harness, leader, other = cluster
     rng, source = Random(seed), Source(Random(seed))
     harness.topic("t")

@@ -98,7 +98,7 @@ def test_no_one_learns_an_assignment_before_it_is_durable() -> None:
     assert syncs(group.assignment_persisted(1, ErrorCode.NONE, 0))[2].assignment == b"all"
 
 
-def test_failed_persistence_sends_everybody_back_to_join() -> None:
+def test_failed_persistence_makes_all_members_rejoin() -> None:
     group = make_group()
     member = joins(group.join(join_request(), 1, 0))[1].member_id
     group.sync(SyncRequest(member, None, 1, None, None, {member: b"all"}), 2, 0)
@@ -322,7 +322,7 @@ def test_commit_rules() -> None:
     assert commit(transactional=True) is ErrorCode.NONE
 
 
-def test_unload_completes_everybody_who_waits() -> None:
+def test_unload_completes_all_waiting_requests() -> None:
     group = make_group(delay_ms=3_000)
     group.join(join_request(), 1, 0)
     assert joins(group.unload())[1].error is ErrorCode.NOT_COORDINATOR

@@ -191,7 +191,7 @@ async def test_requests_wait_for_a_group_that_is_loading_but_not_for_one_elsewhe
     coordinator.close()
 
 
-async def test_losing_the_partition_completes_who_waits() -> None:
+async def test_losing_the_partition_completes_waiting_members() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
@@ -545,7 +545,7 @@ def test_the_offset_appended_last_wins_whatever_ends_first(
             assert (None if found is None else found.offset) == newest
 
 
-def test_a_marker_ends_only_what_was_durable_before_it() -> None:
+def test_a_marker_ends_only_earlier_durable_records() -> None:
     """An append in flight follows the marker in the log, so it belongs to the producer's next
     transaction.
     """

@@ -237,7 +237,7 @@ steps = st.lists(
 
 @settings(deadline=None)
 @given(steps)
-def test_what_is_visible_is_what_a_reload_finds(actions: list[tuple[str, int]]) -> None:
+def test_visible_entries_equal_those_of_a_reload(actions: list[tuple[str, int]]) -> None:
     asyncio.run(_act(actions, itertools.count(1)))
 
 

@@ -81,7 +81,7 @@ async def test_an_unknown_id_is_remembered_for_a_while(
     assert (await known.find([1]))[1].type == "avro"
 
 
-async def test_a_failing_registry_is_left_alone_and_known_schemas_stay(
+async def test_a_failing_registry_gets_fewer_requests_and_known_schemas_are_kept(
     known: KnownSchemas, server: SchemaRegistryServer, clock: Clock
 ) -> None:
     number = server.register("t-value", SCHEMA)
@@ -128,7 +128,7 @@ async def test_a_registry_that_hangs_costs_its_timeout(
         await known.find([1])
 
 
-async def test_the_cache_and_the_look_ups_are_limited(
+async def test_the_cache_and_the_lookups_are_limited(
     known: KnownSchemas,
     server: SchemaRegistryServer,
     clock: Clock,
@@ -196,7 +196,7 @@ def test_a_wrong_url_is_refused_without_its_secret(url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_references_come_before_what_refers_to_them(server: SchemaRegistryServer) -> None:
+def test_references_precede_their_referrers(server: SchemaRegistryServer) -> None:
     def refer(*names: str) -> list[dict[str, object]]:
         return [{"name": name, "subject": name, "version": 1} for name in names]
 

@@ -77,7 +77,7 @@ async def test_a_partition_that_is_requested_twice_gets_a_response_once(one):
     ]
 
 
-async def test_a_look_up_ends_with_the_timeout_of_the_request(one, monkeypatch):
+async def test_a_lookup_ends_with_the_timeout_of_the_request(one, monkeypatch):
     async def never(*_args):
         await asyncio.Event().wait()
 

@@ -151,7 +151,7 @@ async def log(world):
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-async def test_the_newest_record_of_each_key_stays(log, codec):
+async def test_the_newest_record_of_each_key_is_kept(log, codec):
     await log.produce(
         keyed((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), compression=codec, timestamp=NOW - 5),
         keyed((b"c", b"1"), compression=codec),
@@ -286,7 +286,7 @@ async def test_long_keys_are_distinguished(log):
     ]
 
 
-async def test_time_lookups_skip_records_that_are_gone(log):
+async def test_time_lookups_skip_deleted_records(log):
     await log.produce(
         keyed((b"a", b"1"), timestamp=NOW + 1),
         keyed((b"b", b"1"), timestamp=NOW + 2),
@@ -300,7 +300,7 @@ async def test_time_lookups_skip_records_that_are_gone(log):
 # --- tombstones -----------------------------------------------------------------------------------
 
 
-async def test_a_tombstone_goes_after_its_retention(log, world):
+async def test_a_tombstone_is_deleted_after_its_retention(log, world):
     await log.produce(keyed((b"a", b"1"), (b"b", b"1")), keyed((b"a", None), (b"c", b"1")))
     await log.clean()
     assert await log.pairs() == [(1, b"b", b"1"), (2, b"a", None), (3, b"c", b"1")]
@@ -375,7 +375,7 @@ async def test_one_upload_serves_all_logs_that_are_due(log, world, monkeypatch):
     assert (duty.uploads, duty.passes) == (1, 4)
 
 
-async def test_only_what_a_pass_could_clean_is_uploaded(log, world):
+async def test_only_cleanable_ranges_are_uploaded(log, world):
     """Neither records after an open transaction nor logs that are not compacted."""
     world.topic("plain")
     world.lead("plain", log.leader)
@@ -391,7 +391,7 @@ async def test_only_what_a_pass_could_clean_is_uploaded(log, world):
 
 
 @pytest.mark.parametrize(("later_ms", "count"), [(0, 2), (999, 2), (1_000, 1)])
-async def test_young_records_stay(log, world, later_ms, count):
+async def test_young_records_are_kept(log, world, later_ms, count):
     world.configure("t", "min.compaction.lag.ms", "1000")
     await log.produce(keyed((b"a", b"1"), timestamp=NOW - 1_000), keyed((b"a", b"2")))
     await log.commit()
@@ -423,7 +423,7 @@ def transactional(pid, sequence, *pairs):
     )
 
 
-async def test_records_of_aborted_transactions_go_and_the_marker_stays(log):
+async def test_records_of_aborted_transactions_are_deleted_and_the_marker_is_kept(log):
     await log.produce(keyed((b"a", b"old")), transactional(7, 0, (b"a", b"new"), (b"b", b"1")))
     assert await log.leader.mark("t", 7, commit=False) == 0
     await log.produce(transactional(7, 2, (b"b", b"2")))
@@ -498,7 +498,7 @@ async def test_the_block_of_a_transaction_is_read_again(log):
 # --- producers ------------------------------------------------------------------------------------
 
 
-async def test_a_producer_is_known_after_its_records_are_gone(log, world):
+async def test_a_producer_is_remembered_after_its_records_are_deleted(log, world):
     def idempotent(sequence, value):
         return keyed((b"a", value), producer_id=9, producer_epoch=0, base_sequence=sequence)
 
@@ -572,7 +572,7 @@ async def test_a_corrupt_batch_in_a_sound_object_stops_the_pass(log, world, monk
     assert list(world.image.streams.known(stream_id).entries) == entries, "the data stay"
 
 
-async def test_a_lost_response_of_the_commit_is_no_loss(log, world):
+async def test_a_lost_commit_response_loses_no_records(log, world):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
     await log.commit()
     real = world.commit
@@ -590,7 +590,7 @@ async def test_a_lost_response_of_the_commit_is_no_loss(log, world):
     assert await log.pairs() == [(1, b"a", b"2")]
 
 
-async def test_readers_do_not_get_what_was_cleaned_from_memory(log):
+async def test_readers_do_not_get_cleaned_records_from_memory(log):
     """A value from memory would outlive the tombstone, and its reader miss the deletion."""
     for value in (b"1", None, b"3"):
         await log.produce(keyed((b"a", value)), keyed((b"b", value)))
@@ -783,7 +783,7 @@ async def test_a_fork_has_what_log_compaction_removes_while_it_is_requested(
     assert await log.brokers[1].committed("f") == [b"new"]
 
 
-async def test_a_fork_of_what_was_cleaned_meanwhile_is_requested_again(log, world):
+async def test_a_fork_of_a_log_cleaned_meanwhile_is_retried(log, world):
     await log.produce(*[keyed((b"k", b"%d" % number)) for number in range(9)], keyed((b"x", b"y")))
     await log.upload()
     wanted = {0: WantedPoint(offset=5)}

@@ -129,7 +129,7 @@ async def test_every_version_has_the_sizes(world, pair, version):
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-async def test_details_are_only_for_clients_that_ask(world, pair, version):
+async def test_details_are_returned_only_on_request(world, pair, version):
     """Not every Kafka client skips unknown tagged fields."""
     world.topic("t")
     world.lead("t", pair[0])

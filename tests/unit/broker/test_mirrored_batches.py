@@ -109,7 +109,7 @@ async def test_only_the_mirror_writes_until_it_has_finished():
         (at(0, b"a") + at(1, b"b")[:-1] + b"!", ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-async def test_what_a_mirror_must_not_send_is_refused_as_a_whole(records, code):
+async def test_forbidden_batches_of_a_mirror_are_refused_as_a_whole(records, code):
     _, broker = await mirrored_topic(1)
     response = await broker.produce("t", records, mirror_source=SOURCE)
     assert ErrorCode(response.error_code) == code

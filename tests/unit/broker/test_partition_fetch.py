@@ -88,14 +88,14 @@ async def while_its_task_is_due(one, happens):
     return response.responses[0].partitions[0]
 
 
-async def test_a_record_between_the_first_look_and_the_wait_ends_the_fetch(one):
+async def test_a_record_between_lookup_and_wait_ends_the_fetch(one):
     async def produce():
         await one.produce("t", batch(b"a"))
 
     assert len((await while_its_task_is_due(one, produce)).records) == len(batch(b"a"))
 
 
-async def test_a_leader_that_goes_between_the_first_look_and_the_wait_ends_it(one):
+async def test_losing_leadership_between_lookup_and_wait_ends_a_fetch(one):
     async def go():
         one.harness.lead("t", None)
         await turns()
@@ -104,7 +104,7 @@ async def test_a_leader_that_goes_between_the_first_look_and_the_wait_ends_it(on
     assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_session_that_ends_between_the_first_look_and_the_wait_ends_it(one):
+async def test_losing_the_session_between_lookup_and_wait_ends_a_fetch(one):
     async def end():
         one.writable = False
         one.partitions.wake_readers()
@@ -132,7 +132,7 @@ async def test_offsets_outside_the_log_are_refused(one):
     assert (found.error, found.log_start) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 
 
-async def test_what_is_not_durable_is_not_shown(one):
+async def test_undurable_records_are_not_returned(one):
     one.storage.stop_acknowledging()
     pending = one.start_produce({("t", 0): batch(b"a", b"b")})
     await turns(20)
@@ -282,7 +282,7 @@ async def test_cold_data_are_read_from_the_store(one):
     await two.close()
 
 
-async def test_a_consumer_that_continues_gets_what_was_read_ahead_without_a_task(one, monkeypatch):
+async def test_a_continuing_consumer_gets_prefetched_records_without_a_task(one, monkeypatch):
     """It does not wait for more, even if it asks for more: the records are there."""
     for at in range(60):
         await one.produce("t", batch(b"%02d" % at))
@@ -465,7 +465,7 @@ async def test_a_parked_fetch_gets_a_response_when_the_session_ends(one):
     assert (await poll).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_fetch_of_a_stopped_process_looks_at_the_clock_before_it_responds(one):
+async def test_a_fetch_of_a_stopped_process_checks_the_clock_before_it_responds(one):
     """No task could wake it: its wait ends at the same moment as the session."""
     poll = parked(one, [("t", 0, 0)], max_wait_ms=20)
     await turns()
@@ -492,7 +492,7 @@ async def test_a_cold_read_that_outlives_the_session_gives_nothing(one, monkeypa
     )
 
 
-async def test_a_look_up_that_outlives_the_session_finds_nothing(one, monkeypatch):
+async def test_a_lookup_that_outlives_the_session_returns_nothing(one, monkeypatch):
     await one.produce("t", batch(b"a"))
 
     async def look_up(*_args):

@@ -26,7 +26,7 @@ def state_of(partition):
     )
 
 
-async def test_what_was_acknowledged_can_be_read():
+async def test_acknowledged_records_can_be_read():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t")
@@ -136,7 +136,7 @@ async def test_a_crash_loses_nothing_that_was_acknowledged_and_repeats_nothing()
     await two.close()
 
 
-async def test_those_with_most_to_scan_get_a_checkpoint_when_all_together_have_too_much():
+async def test_partitions_with_most_to_scan_get_a_checkpoint_when_the_total_is_too_large():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t", partitions=3)
@@ -222,7 +222,7 @@ async def test_recovery_after_a_checkpoint_equals_the_live_state():
     await three.close()
 
 
-async def test_a_repetition_of_what_is_not_durable_yet_waits_for_it():
+async def test_a_repeated_batch_waits_until_the_first_copy_is_durable():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t")

@@ -99,7 +99,7 @@ async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_o
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_what_was_sent_after_a_refused_request_is_refused_until_that_comes_again():
+async def test_batches_after_a_refused_one_are_refused_until_it_is_retried():
     """The first request times out before the partition opens, the others do not. This broker caused
     their gap; it is not a loss.
     """
@@ -135,7 +135,7 @@ async def test_what_was_sent_after_a_refused_request_is_refused_until_that_comes
     await two.close()
 
 
-async def test_what_was_sent_to_an_unknown_topic_id_is_sent_again_in_order():
+async def test_batches_for_an_unknown_topic_id_are_retried_in_order():
     """The producer learns of the topic before this broker does."""
     harness, one = await harness_of(1)
     topic_id = harness.new_uuid()
@@ -153,7 +153,7 @@ async def test_what_was_sent_to_an_unknown_topic_id_is_sent_again_in_order():
     await one.close()
 
 
-async def test_a_request_after_one_that_never_comes_again_is_out_of_order_in_the_end(monkeypatch):
+async def test_a_request_after_one_that_is_never_retried_becomes_out_of_order(monkeypatch):
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
     await one.opened("t")
@@ -203,7 +203,7 @@ async def test_a_broker_that_may_lead_no_more_calls_nothing_out_of_order():
     await one.close()
 
 
-async def test_those_who_wait_at_a_target_that_is_no_target_any_more_are_sent_on():
+async def test_requests_at_a_former_move_target_are_redirected():
     harness, one, two, three = await harness_of(1, 2, 3)
     harness.topic("t")
     await one.opened("t")

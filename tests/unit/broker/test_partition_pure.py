@@ -23,7 +23,7 @@ class TestProducerState:
     def test_an_unknown_producer_may_begin_anywhere(self):
         assert ProducerState().check(7, 3, 500, 10) is None
 
-    def test_what_came_before_it_was_known_is_not_called_a_duplicate(self):
+    def test_batches_before_the_known_sequence_are_not_called_duplicates(self):
         state = ProducerState()
         record_batch(state, 500, 10, 0)
         assert state.check(7, 0, 490, 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -89,7 +89,7 @@ async def test_the_bytes_of_a_marker_are_kafkas(one):
     assert second[65:70] == bytes([8, 0, 0, 0, 1]), "1: commit"
 
 
-async def test_markers_may_come_twice_or_for_nobody(one):
+async def test_markers_may_be_duplicated_or_without_a_transaction(one):
     assert await one.mark("t", 5, commit=True) == ErrorCode.NONE
     await one.produce("t", transactional(7, 0, b"a"))
     assert await one.mark("t", 7, commit=False) == ErrorCode.NONE
@@ -144,7 +144,9 @@ async def test_within_a_transaction_a_producer_writes_nothing_else(one):
 
 
 @pytest.mark.parametrize(("attributes", "pid"), [(0x20, 7), (0x30, 7), (0x10, -1)])
-async def test_clients_write_no_markers_and_no_transactions_of_nobody(one, attributes, pid):
+async def test_clients_write_no_markers_and_no_transactions_without_a_producer(
+    one, attributes, pid
+):
     bad = batch(b"x", producer_id=pid, producer_epoch=0, base_sequence=0, attributes=attributes)
     assert (await one.produce("t", bad)).error_code == ErrorCode.INVALID_RECORD
 
@@ -241,7 +243,9 @@ async def interleave(broker, pids, start, rounds=3):
 
 
 @pytest.mark.parametrize("way", ["move", "crash", "checkpoint and crash"])
-async def test_another_leader_tracks_what_is_stable_and_what_was_aborted(harness, one, way):
+async def test_another_leader_loads_the_last_stable_offset_and_aborted_transactions(
+    harness, one, way
+):
     kept = await interleave(one, [4, 5, 6], 0)
     before = await stable(one), await one.committed("t"), await aborted(one)
     assert before[1] == kept

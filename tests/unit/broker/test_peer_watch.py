@@ -73,7 +73,7 @@ async def watched() -> AsyncIterator[tuple[Peer, PeerWatch, MetadataImage, list[
         peer.die()
 
 
-async def test_a_broker_that_died_is_gone_until_it_is_back() -> None:
+async def test_a_dead_broker_counts_as_dead_until_it_returns() -> None:
     async with watched() as (peer, watch, _, changes):
         assert not watch.gone
         peer.die()
@@ -134,7 +134,7 @@ async def test_a_doubt_about_a_living_broker_is_short() -> None:
         assert changes == []
 
 
-async def test_a_broker_is_gone_for_a_limited_time() -> None:
+async def test_a_broker_counts_as_dead_for_a_limited_time() -> None:
     limit_s, peer_watch.GONE_MAX_S = peer_watch.GONE_MAX_S, 0.3
     try:
         async with watched() as (peer, watch, _, changes):
@@ -159,7 +159,7 @@ async def test_the_image_decides_about_fenced_brokers_and_new_incarnations() -> 
         assert not watch.gone
 
 
-async def test_a_broker_that_was_never_reached_is_not_gone() -> None:
+async def test_a_broker_that_was_never_reached_does_not_count_as_dead() -> None:
     peer, image = Peer(), MetadataImage()
     peer.start()
     peer.die()

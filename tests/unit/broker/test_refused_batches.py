@@ -63,7 +63,7 @@ def test_other_producers_partitions_and_epochs_are_not_concerned():
     )
 
 
-def test_the_first_is_forgotten_if_it_does_not_come_again():
+def test_the_first_is_forgotten_if_it_is_not_repeated():
     """Later refusals do not renew it."""
     found, log = refused(batch(5)), known(4)
     found.remember("t", 0, batch(6), ErrorCode.NOT_LEADER_OR_FOLLOWER, Millis(NOW + 20_000))
@@ -87,7 +87,7 @@ def test_the_oldest_of_very_many_are_forgotten():
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=8), max_size=6))
-def test_a_producer_that_repeats_what_was_refused_always_gets_on(rounds):
+def test_a_producer_that_retries_refused_batches_always_makes_progress(rounds):
     """Any request may be refused at any time, and the log takes batches in sequence. Batches that
     are sent again in order all arrive, once.
     """

@@ -86,7 +86,7 @@ async def test_serials_count_within_one_coordinator_epoch(one):
     assert await one.committed("t") == [b"first", b"second"]
 
 
-async def test_markers_without_a_serial_end_what_is_open(one):
+async def test_markers_without_a_serial_end_the_open_transaction(one):
     """Kafka's own tools abort hanging transactions this way."""
     await first_transaction(one, commit=True)
     await one.produce("t", transactional(7, 1, b"hangs"))
@@ -121,7 +121,7 @@ async def test_the_next_leader_tracks_a_late_copy(harness, one, way):
     assert await two.committed("t") == [b"first"]
 
 
-async def test_a_copy_gets_a_response_when_what_it_repeats_is_durable(one):
+async def test_a_repeated_batch_gets_a_response_when_the_first_copy_is_durable(one):
     await one.produce("t", transactional(7, 0, b"first"))
     one.storage.stop_acknowledging()
     markings = [

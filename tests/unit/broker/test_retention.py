@@ -36,7 +36,7 @@ def test_ranges_go_when_their_newest_record_is_older_than_the_topic_keeps():
     assert start_of(log) is None
 
 
-def test_an_old_range_after_a_young_one_stays():
+def test_an_old_range_after_a_young_one_is_kept():
     assert start_of(entries((1, NOW), (1, NOW - 300)), age_ms=100) is None
 
 
@@ -129,7 +129,7 @@ def duty_of(broker):
     )
 
 
-async def test_a_check_trims_what_is_too_old_and_reports_consumers(world, pair):
+async def test_a_check_trims_expired_records_and_reports_consumers(world, pair):
     world.topic("t")
     leader = await written(world, pair, "t", NOW - 8 * DAY_MS, NOW - 6 * DAY_MS)
     duty = duty_of(leader)

@@ -99,7 +99,7 @@ async def waiting(one, count, **options):
     return found
 
 
-async def test_those_that_wait_share_one_look_and_get_responses_of_their_own(one, looks):
+async def test_waiting_fetches_share_one_lookup_and_get_responses_of_their_own(one, looks):
     tasks = await waiting(one, 10)
     partition = await one.opened("t")
     before = (partition.requests_count, partition.bytes_out, partition.records_out)
@@ -117,7 +117,7 @@ async def test_those_that_wait_share_one_look_and_get_responses_of_their_own(one
     assert one.storage.cached_read_count - reads == 10
 
 
-async def test_those_that_come_in_one_turn_share_one_look(one, looks):
+async def test_fetches_of_one_turn_share_one_lookup(one, looks):
     await one.produce("t", batch(b"a"))
     tasks = [send_request(one) for _ in range(10)]
     assert {len(response.records) for response in await all_of(*tasks)} == {len(batch(b"a"))}
@@ -126,7 +126,7 @@ async def test_those_that_come_in_one_turn_share_one_look(one, looks):
     assert one.coalesced_fetches.response(same_key(request_of(one))) is None
 
 
-async def test_those_that_come_while_another_is_about_to_wait_follow_it(one, looks):
+async def test_fetches_that_arrive_while_another_is_about_to_wait_follow_it(one, looks):
     tasks = [send_request(one) for _ in range(10)]
     await turns()
     assert len(looks) == 2
@@ -182,7 +182,7 @@ async def test_followers_outlive_leaders_whose_connections_close(one):
     assert [len(response.records) for response in responses] == 2 * [len(batch(b"a"))]
 
 
-async def test_a_leader_that_is_gone_leaves_nothing_behind(one):
+async def test_a_cancelled_leader_leaves_no_wait(one):
     tasks = await waiting(one, 4)
     key = same_key(request_of(one))
     assert one.coalesced_fetches.wait(key) is not None
@@ -192,7 +192,7 @@ async def test_a_leader_that_is_gone_leaves_nothing_behind(one):
     assert one.coalesced_fetches.wait(key) is None
 
 
-async def test_all_hear_that_another_broker_leads(one):
+async def test_all_followers_learn_of_a_new_leader(one):
     tasks = await waiting(one, 5)
     one.harness.lead("t", None)
     assert {response.error_code for response in await all_of(*tasks)} == {
@@ -262,7 +262,7 @@ async def test_clients_with_a_quota_have_responses_of_their_own(one):
     assert same_key(ctx) is None
 
 
-async def test_those_that_may_not_read_get_nothing_of_those_that_may(one):
+async def test_unauthorized_clients_get_no_shared_response(one):
     config = SecurityConfig(authorizer="StandardAuthorizer")
     one.authorizer = Authorizer(config, AuditLog(lambda: 0.0), API_RIGHTS)
     rights = [("ann", Operation.READ), ("bob", Operation.READ), ("ANONYMOUS", Operation.WRITE)]
@@ -293,7 +293,7 @@ async def test_cold_records_are_read_for_each(one, monkeypatch):
     assert {len(response.records) for response in await all_of(*tasks)} == {len(batch(b"a"))}
 
 
-async def test_only_what_recurs_is_shared_and_little_is_remembered():
+async def test_only_recurring_fetches_are_shared_and_few_keys_are_remembered():
     same = SameFetches()
     assert not same.may_recur((12, b"a"))
     assert same.may_recur((12, b"a"))

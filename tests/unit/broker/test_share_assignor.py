@@ -69,13 +69,13 @@ def test_members_with_the_same_topics_read_as_many(members_count: int, count: in
 
 
 @given(st.integers(1, 6), st.integers(1, 9))
-def test_the_same_members_keep_what_they_have(members_count: int, count: int) -> None:
+def test_the_same_members_keep_their_partitions(members_count: int, count: int) -> None:
     subscriptions = {f"m{number}": frozenset([T]) for number in range(members_count)}
     found = assign(subscriptions, {T: count})
     assert assign(subscriptions, {T: count}, found) == found
 
 
-def test_a_newcomer_takes_only_what_it_needs() -> None:
+def test_a_new_member_takes_only_its_share() -> None:
     subscriptions = {name: frozenset([T]) for name in "ab"}
     before = assign(subscriptions, {T: 6})
     after = assign({**subscriptions, "c": frozenset([T])}, {T: 6}, before)

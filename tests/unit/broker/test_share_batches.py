@@ -34,7 +34,7 @@ def marker(offset: int, producer_id: int) -> bytes:
 FIRST, SECOND, THIRD = batch(0, 10), batch(10, 5), batch(20, 5)
 
 
-def test_batches_are_cut_to_what_was_acquired() -> None:
+def test_batches_are_cut_to_acquired_records() -> None:
     found = FetchedBatches([FIRST + SECOND, THIRD], 100)
     assert found.bounds == [Bounds(0, 10), Bounds(10, 15), Bounds(20, 25)]
     assert b"".join(found.within(0, 24)) == FIRST + SECOND + THIRD
@@ -65,7 +65,7 @@ def test_aborted_batches_are_found() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_response_is_what_the_generated_codec_reads(version: int) -> None:
+def test_the_generated_codec_decodes_the_response(version: int) -> None:
     topic_id = UUID(int=5)
     results = [
         ShareFetchPartitionResult(0, records=[FIRST, SECOND], acquired=[(0, 9, 1), (10, 14, 2)]),

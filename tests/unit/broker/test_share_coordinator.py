@@ -96,7 +96,7 @@ async def pending(*works) -> list[asyncio.Future]:
     return tasks
 
 
-async def test_responses_wait_until_what_they_depend_on_is_durable() -> None:
+async def test_responses_wait_until_their_dependencies_are_durable() -> None:
     log = MemoryLog()
     coordinator = await started(log)
     log.hold = True
@@ -125,7 +125,7 @@ async def test_a_write_that_is_not_durable_is_forgotten() -> None:
     coordinator.close()
 
 
-async def test_a_write_that_is_refused_at_once_is_taken_back() -> None:
+async def test_an_immediately_refused_write_is_rolled_back() -> None:
     log = MemoryLog()
     coordinator = await started(log)
     append, log.append = log.append, lambda *_, **__: _[2](ErrorCode.MESSAGE_TOO_LARGE)
@@ -227,7 +227,7 @@ async def test_a_compacted_log_restores_everything(updates_max: int) -> None:
     following.close()
 
 
-async def test_states_of_topics_that_are_gone_are_deleted() -> None:
+async def test_states_of_deleted_topics_are_deleted() -> None:
     log, topics = MemoryLog(), Topics()
     coordinator = await started(log, topics=topics)
     del topics.known[TOPIC_ID]

@@ -230,7 +230,7 @@ async def test_a_deleted_group_cannot_acknowledge(leader: Leader) -> None:
     assert share.window is None
 
 
-async def test_losing_the_partition_completes_what_waits(leader: Leader) -> None:
+async def test_losing_the_partition_completes_waiting_appends(leader: Leader) -> None:
     share = await leader.loaded()
     acquire(share, "a", 0, 10)
     leader.states.may_go_on.clear()

@@ -166,7 +166,7 @@ def test_a_deletion_without_an_epoch_deletes_any_state() -> None:
     states.initialize(KEY, 1, 0, 0)
 
 
-def test_a_late_release_does_not_bring_back_what_is_acknowledged() -> None:
+def test_a_late_release_does_not_restore_acknowledged_records() -> None:
     """The leader could not store its counts, and counts anew."""
     states = started()
     write(states, StateBatch(5, 5, ACKNOWLEDGED, 1), StateBatch(6, 6, ARCHIVED, 1))

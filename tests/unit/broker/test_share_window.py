@@ -62,7 +62,7 @@ def test_released_records_come_first_and_new_ones_fill_up() -> None:
     assert fetch(window, "b", records=10) == [(5, 7, 2), (20, 29, 1)]
 
 
-def test_a_full_window_gives_only_what_was_released() -> None:
+def test_a_full_window_returns_only_released_records() -> None:
     window = ShareWindow(0, WindowLimits(records_max=20))
     fetch(window, records=20)
     assert not window.may_acquire
@@ -74,7 +74,7 @@ def test_a_full_window_gives_only_what_was_released() -> None:
     assert fetch(window, "b") == [(20, 29, 1)]
 
 
-def test_what_log_compaction_removed_is_passed_over() -> None:
+def test_records_removed_by_log_compaction_are_skipped() -> None:
     window = ShareWindow(0, WindowLimits())
     fetch(window, records=30)
     acknowledge(window, (0, 29, [RELEASE]))
@@ -83,7 +83,7 @@ def test_what_log_compaction_removed_is_passed_over() -> None:
     assert window.start_offset == 20
 
 
-def test_a_hole_after_the_window_is_no_record() -> None:
+def test_a_hole_after_the_window_is_not_a_record() -> None:
     window = ShareWindow(0, WindowLimits())
     fetch(window, records=10)
     assert fetch(window, log=[Bounds(30, 40)]) == [(30, 39, 1)]

@@ -105,7 +105,7 @@ def test_tasks_are_balanced_and_copies_are_elsewhere(
 
 
 @given(st.integers(1, 8), SUBTOPOLOGIES, st.integers(0, 3))
-def test_copies_stay_too_where_each_member_is_a_process(
+def test_copies_remain_if_each_member_is_a_process(
     count: int, subtopologies: dict[str, ConfiguredSubtopology], replicas: int
 ) -> None:
     """Threads of processes of different sizes may swap copies, as with Kafka's assignor."""

@@ -417,7 +417,7 @@ async def test_reads_of_offsets_need_the_epoch_of_the_member() -> None:
     coordinator.close()
 
 
-async def test_offsets_of_sources_stay_while_the_group_has_members() -> None:
+async def test_offsets_of_sources_are_kept_while_the_group_has_members() -> None:
     coordinator = coordinator_on(MemoryLog())
     await join(coordinator, "a")
     offsets = {("t", 0): OFFSET, ("x", 0): OFFSET}

@@ -111,7 +111,7 @@ def starts(tail: TailPartition, offset: int) -> list[int]:
 # --- the slots of a WAL ---------------------------------------------------------------------------
 
 
-def test_the_tail_of_a_stream_is_what_the_slots_have_of_it() -> None:
+def test_the_tail_of_a_stream_contains_its_records_in_slots() -> None:
     table = SlotTable()
     for sequence in range(5):
         parts = [part(OTHER, sequence, sequence + 1)]
@@ -169,7 +169,7 @@ def test_a_response_ends_with_the_last_slot_that_it_names() -> None:
         msgspec.msgpack.encode([1, 2**64 - 1, [], 0, []]),
     ],
 )
-def test_what_no_leader_reports_is_refused(data: bytes) -> None:
+def test_states_that_no_leader_reports_are_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         decode_reported_tail(data)
 
@@ -201,7 +201,7 @@ def test_a_tail_names_the_slots_from_an_offset_on() -> None:
     assert starts(tail, 39) == []
 
 
-def test_what_was_committed_between_two_responses_is_not_in_the_tail() -> None:
+def test_records_committed_between_two_responses_are_not_in_the_tail() -> None:
     tail = tail_at(10)
     tail.take(20, 20, 0, report(20, slot(3, 10, 20)))
     tail.take(60, 60, 0, report(60, slot(9, 50, 60)))
@@ -214,7 +214,7 @@ def test_what_was_committed_between_two_responses_is_not_in_the_tail() -> None:
     assert (view.ranges, view.end_offset) == ((), 80), "all of it is in objects"
 
 
-def test_committed_reads_end_with_what_is_decided() -> None:
+def test_committed_reads_end_at_the_last_stable_offset() -> None:
     tail = tail_at(10)
     tail.take(30, 15, 0, report(30, slot(3, 10, 30)))
     assert tail.readable_end(committed=True) == 15
@@ -266,7 +266,7 @@ def test_offsets_without_the_aborted_transactions_below_them_do_not_count() -> N
     assert view.aborted_within(Offset(12), Offset(30)) == [aborted]
 
 
-def test_fetches_wake_for_what_they_may_read() -> None:
+def test_fetches_wake_for_readable_records() -> None:
     woken: list[str] = []
     tail = tail_at(10)
     tail.add_fetch_wait(FetchWait(1, lambda: woken.append("known")))

@@ -158,7 +158,7 @@ async def test_tls_takes_little_at_once(
     assert max(sizes) <= FEED_BYTES_MAX
 
 
-async def test_a_slow_sender_is_not_taken_for_a_stalled_one(listener: Listener) -> None:
+async def test_a_slow_sender_is_not_mistaken_for_a_stalled_one(listener: Listener) -> None:
     """Its bytes are fewer than what the server is woken for."""
     await listener.start(request_stall_ms=20_000)
     peer = await listener.connect()
@@ -250,7 +250,7 @@ async def test_clients_that_leave_at_once_are_closed_in_turns(listener: Listener
     assert max(Counter(removed).values()) <= 2 * count_max
 
 
-def test_what_came_before_the_end_is_read(tmp_path: Path) -> None:
+def test_data_before_the_end_is_read(tmp_path: Path) -> None:
     """Records of one call are delivered before the damage or the end after them is reported."""
     files = SecureFiles(tmp_path)
     bad_record = "bad record|record layer failure"  # as OpenSSL 3.0 and 3.5 say

@@ -172,7 +172,7 @@ async def test_commit_gets_a_response_when_it_is_decided_and_every_partition_is_
 
 
 @pytest.mark.parametrize("committed", [False, True])
-async def test_next_coordinator_finishes_what_was_decided(committed: bool) -> None:
+async def test_the_next_coordinator_finishes_decided_transactions(committed: bool) -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0, T1)
     harness.leaders.stalled.clear()
@@ -243,7 +243,7 @@ async def test_a_coordinator_that_may_not_lead_alone_returns_only_what_it_append
     harness.coordinator.close()
 
 
-async def test_what_was_not_durable_did_not_happen() -> None:
+async def test_undurable_changes_are_undone() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0)
     task = await _held(
@@ -266,7 +266,7 @@ async def test_what_was_not_durable_did_not_happen() -> None:
     harness.coordinator.close()
 
 
-async def test_markers_are_tried_again_and_partitions_that_are_gone_need_none() -> None:
+async def test_markers_are_retried_and_deleted_partitions_need_none() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0, T1, GONE)
     harness.leaders.broken_count = 2

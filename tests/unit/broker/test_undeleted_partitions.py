@@ -107,7 +107,7 @@ async def test_transactions_that_were_open_are_aborted_and_their_producers_fence
     assert await reader.committed("t") == [b"done", b"next", b"anew"]
 
 
-async def test_only_what_was_open_at_the_deletion_is_aborted(cluster):
+async def test_only_transactions_open_at_the_deletion_are_aborted(cluster):
     harness, leader, other = cluster
     await led(harness, leader)
     assert (await leader.produce("t", batch(b"before"))).error_code == 0

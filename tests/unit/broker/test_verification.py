@@ -13,7 +13,7 @@ def noting(seen: list[tuple[str, object]], name: str) -> Admitted:
     return lambda response: seen.append((name, response))
 
 
-def test_all_that_waits_is_let_in_in_order_and_the_guard_is_gone_after() -> None:
+def test_waiting_batches_are_admitted_in_order_and_the_guard_is_removed() -> None:
     verifications, seen = Verifications(), list[tuple[str, object]]()
     guard = verifications.begin(7, 1, adds=True)
     for name in ("a", "b"):
@@ -44,7 +44,7 @@ def test_a_marker_takes_the_guards_of_its_producer() -> None:
     assert verifications.holds(other, 8, 1)
 
 
-def test_a_response_about_what_is_over_is_requested_again() -> None:
+def test_an_outdated_response_is_requested_again() -> None:
     verifications = Verifications()
     guard = verifications.begin(7, 1, adds=True)
     verifications.ended(7)
@@ -54,7 +54,7 @@ def test_a_response_about_what_is_over_is_requested_again() -> None:
 
 
 @pytest.mark.parametrize("is_verified", [False, True])
-def test_what_waited_waits_for_the_newer_question(is_verified: bool) -> None:
+def test_waiting_batches_wait_for_the_newer_question(is_verified: bool) -> None:
     verifications, seen = Verifications(), list[tuple[str, object]]()
     old = verifications.begin(7, 1, adds=True)
     old.waiting.append(noting(seen, "first"))

@@ -284,7 +284,7 @@ def test_the_offsets_of_a_transaction_are_commits_of_its_group() -> None:
     assert set(found(*history)) == {"lost-commit"}
 
 
-def test_a_lower_commit_that_follows_does_not_hide_what_was_lost_before() -> None:
+def test_a_later_lower_commit_does_not_hide_an_earlier_loss() -> None:
     history = (commit(8, OK, 2.0), committed(4, 2.2), commit(5, OK, 3.0), committed(5, 3.1))
     assert [anomaly.name for anomaly in find_anomalies(history, LEASE_S)] == ["lost-commit"]
 

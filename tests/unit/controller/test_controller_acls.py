@@ -78,7 +78,7 @@ def test_what_is_no_acl_is_refused_and_the_others_are_added(
     assert list(cluster.image.acls) == [GROUP]
 
 
-def test_a_filter_removes_what_it_matches(cluster: ManagersCluster) -> None:
+def test_a_filter_removes_matching_acls(cluster: ManagersCluster) -> None:
     create(cluster, TOPIC, PREFIX, WILDCARD, GROUP)
     match = AclFilter(pattern_type=int(PatternType.MATCH), resource_name="orders")
     literal = AclFilter(pattern_type=int(PatternType.LITERAL), resource_name="orders")

@@ -131,7 +131,7 @@ def test_a_hole_is_reported_and_a_fence_ends_the_history() -> None:
     assert (after.end, after.fence) == (6 + HISTORY_GAP, None)
 
 
-def test_what_two_snapshots_hold_is_dropped_but_never_a_fence_nor_the_end() -> None:
+def test_records_in_two_snapshots_are_dropped_but_never_a_fence_nor_the_end() -> None:
     firsts = [0, 5, 9, 9 + HISTORY_GAP, 12 + HISTORY_GAP]
     assert droppable(firsts, 8) == [0]
     assert droppable(firsts, 9) == [0, 5]
@@ -517,7 +517,7 @@ async def test_a_recovery_states_why_it_can_not_be_done(start: Start) -> None:
     assert await cluster_ids(cluster.store) == ["c"]
 
 
-async def test_objects_that_are_gone_stop_a_recovery_or_are_given_up(start: Start) -> None:
+async def test_missing_objects_stop_a_recovery_or_are_given_up(start: Start) -> None:
     cluster = await start()
     broker = await cluster.broker()
     created = await broker.client.create_topics(

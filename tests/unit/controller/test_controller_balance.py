@@ -74,7 +74,7 @@ def test_a_partition_that_no_one_has_watched_for_long_does_not_move_yet() -> Non
     assert book.is_settled(KEY), "the earlier leader's figures stand"
 
 
-def test_what_is_old_counts_no_more_and_small_ones_share_the_rest() -> None:
+def test_old_reports_expire_and_small_partitions_share_the_rest() -> None:
     book = LoadBook(fresh_ms=1_000)
     book.add(report(1, rest=400), 0)
     assert book.load_of(PartitionKey(UUID(int=8), 3), NodeId(1), 0) == Load(100, 0, 0)
@@ -233,7 +233,7 @@ def test_what_is_not_as_the_plan_had_it_stays() -> None:
     assert refused(0, 5, 0, 1) is Status.PREFERRED_NOT_AVAILABLE
 
 
-def test_the_view_leaves_out_who_is_slow_silent_or_away_and_what_moved_lately() -> None:
+def test_the_view_excludes_slow_silent_and_absent_brokers_and_recently_moved_partitions() -> None:
     cluster = ManagersCluster()
     for node_id in range(3):
         cluster.broker(node_id)

@@ -91,7 +91,7 @@ class TestGrace:
         cluster.delete("u", GRACE_MS)
         assert [topic.keep_ms for topic in cluster.frozen] == [kept_ms]
 
-    def test_none_means_that_it_is_gone_at_once(self, cluster: Deleting) -> None:
+    def test_none_means_immediate_deletion(self, cluster: Deleting) -> None:
         cluster.create(NewTopic(name="u", configs={DELETE_GRACE: "0"}))
         cluster.delete("u", GRACE_MS)
         cluster.delete("t")

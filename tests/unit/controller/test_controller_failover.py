@@ -147,7 +147,9 @@ class TestAppointment:
         ]
         assert sorted(recoverers) == [5, 5, 6, 6]
 
-    def test_who_will_lead_most_of_it_is_appointed(self, cluster: ManagersCluster) -> None:
+    def test_the_future_leader_of_most_partitions_is_appointed(
+        self, cluster: ManagersCluster
+    ) -> None:
         one = cluster.broker(1)
         cluster.broker(2)
         three = cluster.broker(3)
@@ -252,7 +254,7 @@ class TestRecovery:
         )
         assert leader_of(cluster.partitions("t")[0]) == dead
 
-    def test_trimmed_ahead_of_the_commit_is_no_gap(
+    def test_a_trim_ahead_of_the_commit_is_not_a_gap(
         self, cluster: ManagersCluster, two: BrokerIncarnation
     ) -> None:
         three = cluster.broker(3)
@@ -465,7 +467,7 @@ def remove(
 
 
 class TestRemoval:
-    def test_a_recovered_broker_is_removed_and_its_slots_stay(
+    def test_a_recovered_broker_is_removed_and_its_slots_are_kept(
         self, cluster: ManagersCluster
     ) -> None:
         one, two = cluster.broker(1), cluster.broker(2)

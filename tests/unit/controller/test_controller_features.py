@@ -71,7 +71,7 @@ def test_a_new_cluster_has_the_newest_levels(cluster: ManagersCluster) -> None:
     }
 
 
-def test_an_older_cluster_keeps_what_it_could_do() -> None:
+def test_an_older_cluster_keeps_its_features() -> None:
     image = MetadataImage()
     assert image.features.finalized() == {GROUP_VERSION: 1}
     assert image.features.level(TRANSACTION_VERSION) == 0

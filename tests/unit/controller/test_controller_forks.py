@@ -336,7 +336,7 @@ def test_a_fork_that_a_job_has_passed_is_refused(cluster: Forking) -> None:
     cluster.create(cluster.request(30))
 
 
-def test_a_fork_of_a_fork_remembers_what_log_compaction_has_passed(cluster: Forking) -> None:
+def test_a_fork_of_a_fork_within_compacted_records_is_refused(cluster: Forking) -> None:
     clean(cluster, 0, 30)
     forked = cluster.fork(30)
     (point,) = cluster.request(20).fork.partitions

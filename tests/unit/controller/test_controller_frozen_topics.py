@@ -94,7 +94,7 @@ def test_a_deleted_topic_keeps_its_streams_and_frees_its_name(cluster: Freezing)
     assert snapshot_of(image) == image
 
 
-def test_an_undeleted_topic_is_what_it_was(cluster: Freezing) -> None:
+def test_an_undeleted_topic_keeps_its_contents(cluster: Freezing) -> None:
     cluster.delete()
     cluster.apply([TopicUndeleted(cluster.partition.topic_id, "u"), cluster.partition])
     topic = cluster.image.topics.by_name("u")

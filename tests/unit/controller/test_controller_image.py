@@ -203,7 +203,7 @@ def test_a_copy_does_not_get_ranges_that_its_objects_get_later() -> None:
     assert loaded != snapshot_of(cluster.image)
 
 
-def test_a_delta_names_what_was_touched(cluster: ManagersCluster) -> None:
+def test_a_delta_names_changed_entries(cluster: ManagersCluster) -> None:
     topic = cluster.partitions("t")[0]
     node = cluster.image.nodes.get(NodeId(1))
     assert node is not None

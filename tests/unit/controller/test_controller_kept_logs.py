@@ -104,7 +104,7 @@ def cluster() -> Trimming:
     return Trimming()
 
 
-def test_readers_do_not_see_what_is_kept(cluster: Trimming) -> None:
+def test_readers_do_not_see_kept_records(cluster: Trimming) -> None:
     cluster.cut(25)
     assert (cluster.log.start_offset, cluster.log.kept_offset) == (25, 0)
     assert cluster.kept() == [(0, 10), (10, 20)]
@@ -180,7 +180,7 @@ def test_a_topic_without_a_grace_keeps_nothing(cluster: Trimming) -> None:
     assert cluster.log.kept is None
 
 
-def test_a_shorter_grace_frees_what_is_kept(cluster: Trimming) -> None:
+def test_a_shorter_grace_frees_kept_records(cluster: Trimming) -> None:
     cluster.cut(10)
     cluster.alter_grace("0")
     cluster.wait(0)
@@ -201,7 +201,7 @@ def test_a_log_without_records_returns(cluster: Trimming) -> None:
     assert cluster.fork_of(cluster.bring_back(30)) == [(0, 10), (10, 20), (20, 30)]
 
 
-def test_a_compaction_of_what_was_trimmed_meanwhile_is_not_there_twice(cluster: Trimming) -> None:
+def test_a_compaction_of_trimmed_ranges_stores_nothing_twice(cluster: Trimming) -> None:
     sources = [
         (entry.object_id, entry.start_offset, entry.end_offset) for entry in cluster.log.entries
     ]
@@ -237,7 +237,7 @@ def test_a_deleted_topic_keeps_its_deleted_records(cluster: Trimming) -> None:
     assert (cluster.log.kept, cluster.destroyed()) == (None, 2)
 
 
-def test_recovery_drops_what_is_kept_where_the_store_lost_some_of_it(cluster: Trimming) -> None:
+def test_recovery_drops_kept_records_where_the_store_lost_some(cluster: Trimming) -> None:
     cluster.cut(25)
     cluster.cut(20, cluster.txn)
     cluster.upload(cluster.txn, 30, 40)
@@ -261,7 +261,7 @@ def test_recovery_trims_a_log_of_which_kept_and_readable_parts_are_lost(cluster:
     assert (cluster.log.start_offset, cluster.log.kept) == (30, None)
 
 
-def test_a_removed_topic_gives_back_what_was_kept(cluster: Trimming) -> None:
+def test_a_deleted_topic_releases_kept_objects(cluster: Trimming) -> None:
     cluster.cut(25)
     cluster.delete("t")
     cluster.tick()

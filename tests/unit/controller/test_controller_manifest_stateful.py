@@ -202,7 +202,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_manifest_states_what_the_image_said() -> None:
+def test_a_manifest_equals_the_image() -> None:
     """Few steps of any kind and order; failures are shrunk."""
     run_state_machine_as_test(
         Published,

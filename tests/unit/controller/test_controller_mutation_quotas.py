@@ -123,7 +123,7 @@ def test_older_clients_get_everything_and_wait(changes: Changes) -> None:
     assert changes.create(ten("d"), client=client()) == ([REFUSED], 19_000)
 
 
-def test_what_is_refused_anyway_does_not_count(changes: Changes) -> None:
+def test_refused_requests_do_not_count(changes: Changes) -> None:
     changes.cluster.topic("there", 10)
     statuses, _ = changes.create(
         ten("there"), ten("in valid"), ten("wrong", **{"no.such": "1"}), client=client()

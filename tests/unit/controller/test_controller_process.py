@@ -65,7 +65,7 @@ async def lines_of(process: asyncio.subprocess.Process) -> list[str]:
         return (await process.stdout.readline()).decode().split()
 
 
-async def test_a_stopped_broker_is_fenced_and_tracks_it_at_its_first_look_when_it_wakes(
+async def test_a_stopped_broker_is_fenced_and_notices_it_when_it_wakes(
     tmp_path: Path,
 ) -> None:
     cluster = Cluster(tmp_path, session_timeout_ms=600)
@@ -137,7 +137,7 @@ async def _skip_logs(process: asyncio.subprocess.Process, word: str) -> list[str
     return words
 
 
-async def test_what_was_acknowledged_survives_kill_nine(tmp_path: Path) -> None:
+async def test_acknowledged_records_survive_kill_nine(tmp_path: Path) -> None:
     port = free_port()
     client = ControllerClient([f"127.0.0.1:{port}"])
     acknowledged: set[str] = set()

@@ -87,7 +87,7 @@ def test_followers_remember_what_the_leader_reported() -> None:
     )
 
 
-def test_what_a_new_disk_promises_is_its_own() -> None:
+def test_promises_of_a_new_disk_are_its_own() -> None:
     memory = Promises()
     memory.refusal(1, "old", FIRST)
     memory.acknowledged(1, 4, 20, 18)

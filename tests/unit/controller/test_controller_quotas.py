@@ -49,7 +49,7 @@ def test_quotas_are_set_changed_and_removed() -> None:
     assert list(image.quotas.records()) == []
 
 
-def test_what_is_so_already_makes_no_record() -> None:
+def test_unchanged_values_write_no_record() -> None:
     image = MetadataImage()
     alter(image, change(producer_byte_rate=5))
     request = AlterQuotas(alterations=[change(producer_byte_rate=5, consumer_byte_rate=None)])

@@ -80,7 +80,7 @@ def of_kind(messages: list[Message], kind: type[Message]) -> list[Message]:
 
 
 @pytest.mark.parametrize("role", [Role.FOLLOWER, Role.CANDIDATE, Role.LEADER])
-def test_whoever_sees_a_larger_term_takes_it_and_becomes_a_follower(role: Role) -> None:
+def test_a_node_that_sees_a_larger_term_adopts_it_and_becomes_a_follower(role: Role) -> None:
     core = voter()
     if role is Role.LEADER:
         lead(core)
@@ -102,7 +102,7 @@ def test_a_message_of_an_old_term_changes_nothing_and_gets_a_response_with_the_n
 # --- 5.2 leader election --------------------------------------------------------------------------
 
 
-def test_a_follower_that_hears_nothing_requests_votes_and_election_times_are_random() -> None:
+def test_a_follower_without_heartbeats_requests_votes_and_election_timeouts_are_random() -> None:
     deadlines = set()
     for seed in range(20):
         core = RaftCore(
@@ -203,7 +203,7 @@ def test_votes_and_requests_for_votes_leave_only_when_term_and_vote_are_durable(
     assert candidate.take_messages() == [Vote(0, 1, 1, 0, 0), Vote(0, 2, 1, 0, 0)]
 
 
-def test_a_voter_that_hears_its_leader_votes_only_in_a_leader_transfer() -> None:
+def test_a_voter_with_a_live_leader_votes_only_in_a_leader_transfer() -> None:
     core = voter(1, 1)
     core.step(append(1, (2, 1), []), 100)
     sync(core)
@@ -243,7 +243,7 @@ def test_a_majority_of_durable_copies_commits_an_entry() -> None:
     assert core.commit == 2
 
 
-def test_followers_hear_what_is_committed_and_commit_no_further_than_they_match() -> None:
+def test_followers_learn_the_commit_index_and_commit_no_further_than_they_match() -> None:
     core = voter(1, 1)
     core.step(append(1, (1, 1), [], commit=9), 1)
     assert core.commit == 1
@@ -255,7 +255,7 @@ def test_followers_hear_what_is_committed_and_commit_no_further_than_they_match(
     ("terms", "prev", "hint"),
     [((1, 1), (3, 1), (2, 1)), ((1, 2, 2), (3, 1), (1, 1)), ((1, 1, 4), (3, 3), (2, 1))],
 )
-def test_a_follower_refuses_what_does_not_fit_and_states_where_it_may(
+def test_a_follower_refuses_a_conflicting_append_and_returns_a_matching_index(
     terms: tuple[int, ...], prev: tuple[int, int], hint: tuple[int, int]
 ) -> None:
     core = voter(*terms)
@@ -348,7 +348,7 @@ def test_a_leader_takes_a_response_without_the_disk_for_contact_and_for_nothing_
     assert not core.is_leader
 
 
-def test_a_write_that_ends_after_a_truncation_vouches_only_for_what_is_left() -> None:
+def test_a_write_that_ends_after_a_truncation_acknowledges_only_remaining_entries() -> None:
     core = voter()
     core.step(append(1, (0, 0), entries(1, 1, 1)), 1)
     assert core.take_write() is not None
@@ -498,7 +498,7 @@ def test_a_follower_that_the_log_has_left_after_is_sent_to_the_snapshot() -> Non
     assert (sent.prev_index, [entry.index for entry in sent.entries]) == (3, [4])
 
 
-def test_a_snapshot_replaces_a_log_that_conflicts_and_keeps_what_follows_it() -> None:
+def test_a_snapshot_replaces_a_conflicting_log_and_keeps_later_entries() -> None:
     members = Members((0, 1, 2))
     log = RaftLog(Base(0, 0, 0, members), entries(1, 1, 1))
     log.reset(Base(2, 1, 2, members))

@@ -304,7 +304,7 @@ def test_ids_and_epochs_that_may_have_been_given_out_are_skipped() -> None:
     )
 
 
-def test_a_wal_that_the_backup_does_not_know_is_read_from_its_first_slot() -> None:
+def test_a_wal_missing_in_the_backup_is_read_from_its_first_slot() -> None:
     cluster, node, data = one()
     unknown = BrokerIncarnation(NodeId(9), NodeEpoch(77))
     image, rebuilt = recovered(
@@ -319,7 +319,7 @@ def test_a_wal_that_the_backup_does_not_know_is_read_from_its_first_slot() -> No
     assert wal.end == 1
 
 
-def test_what_is_missing_is_reported_by_partition_and_offsets() -> None:
+def test_missing_records_are_reported_by_partition_and_offsets() -> None:
     cluster, node, data = one()
     _, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)], 1: [part(data, 7, 9)]}})
     assert [
@@ -423,7 +423,7 @@ def test_data_begin_above_a_missing_part_of_their_transactions() -> None:
     assert [(gap.stream_id, gap.start_offset, gap.end_offset) for gap in given_up] == [(data, 0, 4)]
 
 
-def test_objects_that_are_gone_and_objects_that_no_one_knows() -> None:
+def test_missing_objects_and_orphans_are_reported() -> None:
     cluster, node, data = one()
     prepared = cluster.prepare(node)[0]
     cluster.commit(node, uploaded(prepared, part(data, 0, 3)))

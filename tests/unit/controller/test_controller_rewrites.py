@@ -202,7 +202,7 @@ def test_a_hole_between_the_sources_is_refused(
 
 
 @pytest.mark.parametrize("trimmed", [3, 5, 7])
-def test_what_was_trimmed_meanwhile_is_no_loss(
+def test_records_trimmed_meanwhile_are_not_losses(
     cluster: ManagersCluster, one: BrokerIncarnation, trimmed: int
 ) -> None:
     wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
@@ -211,7 +211,7 @@ def test_what_was_trimmed_meanwhile_is_no_loss(
     assert cluster.spans(1)[0] == (0, 9, wanted.new.object_id)
 
 
-def test_a_prefix_that_is_trimmed_and_forgotten_leaves_nothing_behind(
+def test_a_trimmed_and_forgotten_prefix_leaves_no_objects(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
@@ -239,7 +239,7 @@ def test_a_topic_that_was_deleted_refuses_all(
     commit(cluster, wanted, status=Status.STREAM_NOT_EXIST)
 
 
-def test_what_is_not_committed_in_time_is_collected(
+def test_objects_not_committed_in_time_are_collected(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     prepare(cluster, ttl_ms=999, status=Status.INVALID_REQUEST)

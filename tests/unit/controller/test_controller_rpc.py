@@ -126,7 +126,7 @@ async def test_a_controller_on_port_zero_reports_its_port_and_describes_itself(
     await client.close()
 
 
-async def test_what_a_client_changed_is_in_its_image_when_the_call_returns(start: Start) -> None:
+async def test_a_change_is_in_the_clients_image_when_the_call_returns(start: Start) -> None:
     cluster = await start()
     one, two = await cluster.broker(), await cluster.broker()
     assert (one.node.node_id, two.node.node_id) == (1, 2)
@@ -219,7 +219,7 @@ async def test_a_dead_broker_is_fenced_and_recovered_and_another_one_leads(
     assert opened.end_offset == 9
 
 
-async def test_a_fenced_broker_hears_of_it_and_can_do_nothing_any_more(start: Start) -> None:
+async def test_a_fenced_broker_learns_of_it_and_its_writes_are_refused(start: Start) -> None:
     cluster = await start()
     broker, observer = await cluster.broker(), await cluster.broker()
     heard: list[bool] = []
@@ -330,7 +330,7 @@ async def test_ten_thousand_partitions_reach_followers_in_messages_of_bounded_si
     await loading.stop()
 
 
-async def test_brokers_and_controllers_begin_with_a_snapshot_when_the_log_is_gone(
+async def test_brokers_and_controllers_begin_with_a_snapshot_when_the_log_is_truncated(
     start: Start,
 ) -> None:
     cluster = await start(batch_bytes_max=200)

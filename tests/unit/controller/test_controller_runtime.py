@@ -170,7 +170,7 @@ async def test_a_manager_that_raises_fails_its_own_request_only(tmp_path: Path) 
     await fixture.runtime.stop()
 
 
-async def test_who_does_not_lead_states_who_does(tmp_path: Path) -> None:
+async def test_a_non_leader_names_the_leader(tmp_path: Path) -> None:
     fixture = Fixture(tmp_path)
     fixture.quorum.leadership = Leadership(
         active=False, epoch=ControllerEpoch(2), address="other:1"

@@ -51,7 +51,7 @@ def test_a_silent_stream_lasts_the_timeout_and_a_broken_one_the_grace(sessions: 
     assert fenced_at(sessions, 8_000, 20_000) == 8_000 + GRACE_MS
 
 
-def test_the_next_look_is_when_the_next_session_ends(sessions: Sessions) -> None:
+def test_the_next_check_is_when_the_next_session_ends(sessions: Sessions) -> None:
     assert sessions.next_end_in_ms(0, TICK_MS) == TICK_MS
     sessions.registered(NODE, EPOCH, 0)
     stream = open_stream(sessions, 0)
@@ -159,7 +159,7 @@ def test_operators_see_each_state_of_a_session(sessions: Sessions) -> None:
     assert sessions.describe(NODE, 5_000) is None
 
 
-def test_an_overloaded_controller_fences_nobody(sessions: Sessions) -> None:
+def test_an_overloaded_controller_fences_no_broker(sessions: Sessions) -> None:
     sessions.registered(NODE, EPOCH, 0)
     stream = open_stream(sessions, 0)
     assert sessions.expired(0, TICK_MS) == []
@@ -221,7 +221,7 @@ def test_a_broken_stream_shortens_the_lease_until_a_new_stream_gets_a_response()
     assert lease.is_alive(2.0)
 
 
-def test_a_controller_that_is_gone_fences_no_one_so_the_lease_keeps_its_length() -> None:
+def test_a_dead_controller_fences_no_broker_so_the_lease_keeps_its_length() -> None:
     lease = lease_at_zero()
     lease.stream_broke(1.0)
     lease.stream_broke(1.1, nobody_fences=True)
@@ -229,7 +229,7 @@ def test_a_controller_that_is_gone_fences_no_one_so_the_lease_keeps_its_length()
     assert not lease.is_alive(TIMEOUT_MS / 1_000)
 
 
-def test_an_address_that_refuses_connections_is_no_proof_that_no_one_fences() -> None:
+def test_a_refused_connection_does_not_prove_that_no_controller_fences() -> None:
     """A firewall that rejects connections looks the same while the controller lives. What the WAL
     protects continues, everything else ends in time.
     """

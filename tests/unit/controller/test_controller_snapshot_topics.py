@@ -225,7 +225,7 @@ def test_snapshots_and_forks_count_for_the_limit_of_the_cluster(cluster: Snappin
     cluster.snapshot("u@b")
 
 
-def test_a_recovery_names_what_a_snapshot_has_lost(cluster: Snapping) -> None:
+def test_a_recovery_lists_lost_records_of_a_snapshot(cluster: Snapping) -> None:
     (frozen,) = cluster.snapshot("t@nightly")
     cluster.delete("t")
     partition = frozen.partitions[0]

@@ -114,7 +114,7 @@ class TestOpen:
 
 
 class TestTrim:
-    def test_it_drops_what_lies_below_and_keeps_the_end(
+    def test_it_drops_entries_below_and_keeps_the_end(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), slot(one, 1, part(1, 5, 9)))
@@ -430,7 +430,7 @@ class TestObjects:
         cluster.tick()
         assert [state.phase for state in cluster.image.objects] == [ObjectPhase.DESTROYED]
 
-    def test_what_was_never_committed_is_deleted_when_no_put_of_it_can_land_any_more(
+    def test_uncommitted_objects_are_deleted_once_no_put_of_them_can_land(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         item = cluster.prepare(one)[0]

@@ -186,7 +186,7 @@ def test_connections_are_counted_once_while_they_are_remembered() -> None:
     assert counts.connected_count == PEERS_MAX + 2
 
 
-async def test_the_audit_log_has_what_an_operator_changes(
+async def test_the_audit_log_has_changes_of_operators(
     cluster: Cluster, authority: Authority
 ) -> None:
     await cluster.broker(3, tls=authority.make("penstock-broker-3").open())
@@ -462,7 +462,7 @@ async def test_errors_of_connections_state_what_is_wrong(
     assert "it refuses this certificate" in await problem(server(), authority.make("alice"))
 
 
-def test_failures_without_tls_are_not_taken_for_its_troubles() -> None:
+def test_failures_without_tls_are_not_reported_as_tls_errors() -> None:
     refused = "failed to connect to all addresses; last error: UNKNOWN: Connection refused"
     for has_tls in (True, False):
         assert explain(refused, has_tls=has_tls) == ""

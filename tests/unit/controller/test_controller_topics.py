@@ -174,7 +174,7 @@ class TestCreate:
 
 
 class TestGrowAndDelete:
-    def test_partitions_are_added_behind(self, cluster: ManagersCluster) -> None:
+    def test_partitions_are_added_at_the_end(self, cluster: ManagersCluster) -> None:
         before = cluster.topic("t", 2)
         assert grow(cluster, NewPartitions(name="t", total=4)) == [ItemResult()]
         after = cluster.partitions("t")
@@ -500,7 +500,7 @@ class TestInternalTopics:
         ).items
         assert (item.status, len(cluster.partitions(name))) == (Status.INVALID_TOPIC_NAME, 2)
 
-    def test_they_are_compacted_whoever_creates_them(
+    def test_they_are_compacted_whichever_client_creates_them(
         self, cluster: ManagersCluster, name: str
     ) -> None:
         cluster.create(

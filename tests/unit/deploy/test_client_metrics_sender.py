@@ -53,7 +53,7 @@ def to(port: int, environment: dict[str, str] | None = None, scheme: str = "http
     return OtlpMetrics(f"{scheme}://127.0.0.1:{port}", environment or {}, pause_s_min=0.01)
 
 
-async def test_what_comes_while_a_request_is_under_way_shares_the_next_one() -> None:
+async def test_questions_during_a_request_share_the_next_one() -> None:
     receiver = OtlpReceiver()
     async with serving(receiver), sending(to(receiver.port)) as metrics:
         for name in "abc":
@@ -88,7 +88,7 @@ async def test_a_receiver_in_trouble_gets_the_same_again(status: int) -> None:
         assert (len(receiver.paths), metrics.counts.dropped) == (3, 0)
 
 
-async def test_a_receiver_that_comes_later_gets_what_waited() -> None:
+async def test_a_late_receiver_gets_queued_metrics() -> None:
     receiver = OtlpReceiver()
     async with serving(receiver):
         port = receiver.port
@@ -226,7 +226,7 @@ async def test_foreign_responses_change_nothing(
     assert (counts.sent, counts.rejected_data_points, logged) == (2, 0, [])
 
 
-async def test_a_response_that_breaks_off_is_no_reason_to_send_again() -> None:
+async def test_a_truncated_response_causes_no_retry() -> None:
     class Broken(OtlpReceiver):
         async def taken(self, request: web.Request) -> web.StreamResponse:
             response = web.StreamResponse(headers={"Content-Type": _PROTOBUF})
@@ -241,7 +241,7 @@ async def test_a_response_that_breaks_off_is_no_reason_to_send_again() -> None:
     assert (counts.sent, logged) == (1, [])
 
 
-async def test_the_response_of_a_silent_receiver_is_not_awaited_for_ever(
+async def test_waiting_for_a_silent_receiver_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client_metrics, "TIMEOUT_S", 0.2)

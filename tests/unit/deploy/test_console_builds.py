@@ -223,7 +223,7 @@ async def test_requests_of_a_session_share_one_check() -> None:
     assert (users.requested, users.changed) == (1, [])
 
 
-async def test_what_was_kept_is_dropped_when_rights_change() -> None:
+async def test_remembered_decisions_are_dropped_when_rights_change() -> None:
     users = Users()
     users.clock.now += RIGHTS_S + 1
     users.response = users.nothing

@@ -82,7 +82,7 @@ def test_the_ready_line_shows_a_store_that_readers_can_open(store: str, shown: s
     assert plan_cluster(ClusterOptions(store=store), PORTS, "/tmp/c").store_url == shown
 
 
-def test_what_the_user_sets_weighs_more_than_what_suits_a_developer() -> None:
+def test_user_settings_take_precedence_over_developer_defaults() -> None:
     options = ClusterOptions(
         settings=("broker.session.timeout.ms=9s", "num.partitions=4", "log.cache.max.bytes=300MiB")
     )
@@ -96,7 +96,7 @@ def test_what_the_user_sets_weighs_more_than_what_suits_a_developer() -> None:
     ) == (4, 300 << 20)
 
 
-def test_what_the_environment_or_a_file_sets_weighs_more_too(
+def test_environment_and_file_settings_take_precedence_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_BROKER_SESSION_TIMEOUT_MS", "9s")
@@ -113,7 +113,7 @@ def test_what_the_environment_or_a_file_sets_weighs_more_too(
 
 
 @pytest.mark.parametrize("missing", ["moto", "flask"])
-def test_without_moto_the_error_states_what_to_type(
+def test_without_moto_the_error_names_the_install_command(
     missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find_spec = importlib.util.find_spec
@@ -222,7 +222,7 @@ def test_state_file_is_written_read_and_removed_by_its_owner_only(tmp_path: Path
     assert not path.exists()
 
 
-def test_state_of_a_cluster_that_was_killed_is_no_state(tmp_path: Path) -> None:
+def test_state_of_a_killed_cluster_is_ignored(tmp_path: Path) -> None:
     over = subprocess.Popen([sys.executable, "-c", ""])
     over.wait()
     state.write(tmp_path / "s", make_state(over.pid))
@@ -242,7 +242,7 @@ def test_clusters_that_run_at_once_have_state_files_of_their_own(tmp_path: Path)
     assert state.unused_path(path) == path
 
 
-def test_what_cannot_be_written_is_named_before_anything_starts(tmp_path: Path) -> None:
+def test_unwritable_fields_are_named_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     below = tmp_path / "file" / "dev.json"
     with pytest.raises(ExpectedError, match=r"--state-file, or .* with PENSTOCK_STATE_FILE"):

@@ -406,7 +406,7 @@ def test_controllers_refuse_likewise(arguments: list[str], told: str) -> None:
         load("controller", (*STORE, *arguments), {})
 
 
-def test_a_node_without_a_store_or_with_no_file_states_what_to_give(tmp_path: Path) -> None:
+def test_a_node_without_a_store_or_file_names_the_missing_option(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"store is missing: set --store URL \(s3://"):
         load("broker", [], {})
     with pytest.raises(ExpectedError, match="No such file"):
@@ -563,7 +563,7 @@ def test_a_pod_s_name_gives_its_id_and_its_addresses() -> None:
 # --- reports about it ------------------------------------------------------------------------
 
 
-def test_the_document_is_what_the_definition_says() -> None:
+def test_the_document_matches_the_definition() -> None:
     """Run `penstock config docs > docs/reference/configuration.md` after a change."""
     assert (ROOT / "docs" / "reference" / "configuration.md").read_text() == markdown()
 

@@ -43,7 +43,7 @@ def tally(*records: tuple[bytes, int, bytes]) -> Tally:
     return made
 
 
-def test_tally_reports_what_is_wrong() -> None:
+def test_tally_reports_mismatches() -> None:
     sent = tally((b"UA", 1, b"one"), (b"UA", 2, b"two"), (b"AA", 3, b"three"))
     assert (
         sent.difference(tally((b"AA", 3, b"three"), (b"UA", 2, b"two"), (b"UA", 1, b"one"))) == ""
@@ -88,7 +88,7 @@ def test_a_silent_spark_master_is_named() -> None:
         assert SparkTarget(f"{master.url},127.0.0.1:{port}").local_address() == "127.0.0.1"
 
 
-def test_a_worker_states_what_of_the_store_it_cannot_reach(tmp_path: Path) -> None:
+def test_a_worker_names_the_unreachable_part_of_the_store(tmp_path: Path) -> None:
     endpoint = f"http://127.0.0.1:{free_port()}"
     (_, _, has_penstock, problem) = next(probe_of(f"s3://bucket?endpoint={endpoint}")(iter([])))
     assert has_penstock

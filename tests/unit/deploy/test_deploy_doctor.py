@@ -403,7 +403,7 @@ def test_lost_slots_by_whether_their_writer_lives() -> None:
     assert list(sentences(judge.wals(SEEN, None, NOW_MS, surveys=[alive]))) == ["wal-slot-at-risk"]
 
 
-def test_what_is_committed_by_the_second_look_was_not_lost() -> None:
+def test_a_range_committed_before_the_second_lookup_was_not_lost() -> None:
     image = MetadataImage()
     image.apply_all([WalRecord(DEAD.node_id, DEAD.node_epoch, WalSequence(8))])
     slots = [
@@ -570,7 +570,7 @@ def test_preferred_leaders_that_do_not_lead_are_counted() -> None:
         assert not read_cluster(image_of(unable, node(2), topic, *led_by_2), NOW_MS).moved_away
 
 
-def test_deleted_topics_that_can_come_back_are_told_of_and_are_no_finding() -> None:
+def test_deleted_topics_that_can_be_restored_are_listed_without_a_finding() -> None:
     kept = (RangeEntry(StreamId(1), Offset(0), Offset(9), 9, 3_000, Millis(0)),)
     looked = read_cluster(
         image_of(
@@ -590,7 +590,7 @@ def test_deleted_topics_that_can_come_back_are_told_of_and_are_no_finding() -> N
     assert found.summary.endswith("; 1 deleted topics (2.9 KiB, 0.0000 USD/month) can come back")
 
 
-def test_what_passes_between_two_looks_is_no_finding() -> None:
+def test_a_transient_state_between_two_samples_is_not_a_finding() -> None:
     wal = WalFacts(DEAD, 0, False, NOBODY)
     move = MoveFacts(1, 2, 0)
     first = replace(

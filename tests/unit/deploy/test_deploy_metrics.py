@@ -110,7 +110,7 @@ def test_queries_name_metrics_of_the_table_and_labels_that_they_have() -> None:
         assert query.text.count("(") == query.text.count(")"), query.where
 
 
-def test_every_alert_leads_to_what_to_do() -> None:
+def test_every_alert_leads_to_its_runbook() -> None:
     known = anchors(ALERTS)
     alerts = [rule for rule in rules() if "alert" in rule]
     assert len(alerts) >= 15
@@ -220,7 +220,7 @@ def test_partitions_that_move_or_have_no_leader_are_distinguished() -> None:
     assert states == {("alive",): 1, ("fenced",): 1, ("draining",): 1}
 
 
-async def test_many_who_request_at_once_cost_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_requests_share_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     requested = 0
 
     def read() -> tuple[Reading, ...]:

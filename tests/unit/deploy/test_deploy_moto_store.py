@@ -104,7 +104,7 @@ def test_a_put_that_is_cut_short_leaves_nothing_wherever_it_is_cut(port: int) ->
     connection.close()
 
 
-def test_it_counts_what_it_served(port: int) -> None:
+def test_it_counts_served_requests(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
 
     def counts() -> dict[str, int]:
@@ -145,7 +145,7 @@ def request(port: int, method: str, path: str, **headers: str) -> http.client.HT
 
 @pytest.mark.parametrize("path", ["/", "/bucket?list-type=2", "/bucket/key", "/bucket/-/counts"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
-def test_a_secret_keeps_out_who_does_not_sign(signed_port: int, method: str, path: str) -> None:
+def test_a_secret_refuses_unsigned_requests(signed_port: int, method: str, path: str) -> None:
     assert request(signed_port, method, path).status == 403
     assert request(signed_port, method, path, Authorization=SIGNED).status == 403
 

@@ -117,7 +117,7 @@ def test_options_win_over_variables_profiles_and_dev(
         (profiles.Profile(command_config="/none"), True),
     ],
 )
-def test_what_a_profile_leaves_open_is_never_that_of_another_cluster(
+def test_unset_values_of_a_profile_never_come_from_another_cluster(
     tmp_path: Path, profile: profiles.Profile, is_dev: bool
 ) -> None:
     dev_cluster(tmp_path)

@@ -63,7 +63,7 @@ def test_deleted_records_do_not_count() -> None:
     assert found["a"].records == 2
 
 
-def test_a_leader_that_is_gone_for_a_while_changes_neither_counts_nor_rates() -> None:
+def test_a_leader_that_is_absent_for_a_while_changes_neither_counts_nor_rates() -> None:
     """Its partition returns with what was written meanwhile, and not as if all of it were new."""
     counts = RecordCounts()
     counted(counts, 0.0, a={0: 16_010, 1: 0})

@@ -138,7 +138,7 @@ async def test_a_fenced_put_and_its_requests_are_errors() -> None:
     assert traced.spans("ack") == []
 
 
-async def test_only_who_is_chosen_is_traced() -> None:
+async def test_only_chosen_principals_are_traced() -> None:
     choices = iter([False, True, False])
     traced = TracedWal(lambda: next(choices))
     await asyncio.gather(traced.request(), traced.request(), traced.request())

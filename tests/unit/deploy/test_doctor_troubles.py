@@ -117,7 +117,7 @@ def test_they_are_findings_that_name_partition_broker_and_reason() -> None:
     ]
 
 
-def test_what_brokers_report_counts_while_the_metadata_confirm_it() -> None:
+def test_reports_of_brokers_count_while_the_metadata_confirm_them() -> None:
     said = {
         1: ProblemLog(
             failing=(cannot_open(0), cannot_open(1)), damaged=(gone(1, reads=3), gone(99, reads=3))

@@ -122,7 +122,7 @@ def test_a_controller_tracks_controllers(arguments: tuple[str, ...], expected: s
     assert found.variables["PENSTOCK_CONTROLLER"] == expected
 
 
-async def test_a_console_that_does_not_start_states_where_to_look() -> None:
+async def test_a_console_that_does_not_start_names_its_log() -> None:
     """And it is not started again at once."""
     console = NodeConsole(ConsolePlan(("--no-such-option",), {}, is_in_clear=False))
     try:

@@ -53,7 +53,7 @@ def test_wrong_files_are_refused(text: bytes, said: str) -> None:
         read_wanted(text, "topics.json")
 
 
-def test_only_what_differs_changes() -> None:
+def test_only_differences_are_changed() -> None:
     wanted = [
         WantedTopic("orders", 6, {"retention.ms": 1000, "min.compaction.lag.ms": 2.0}),
         WantedTopic("events", -1, {"cleanup.policy": "compact", "preallocate": True}),

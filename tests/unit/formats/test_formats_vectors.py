@@ -45,7 +45,7 @@ SOUND = [name for name in OBJECTS if "error" not in expected_of(HERE / f"objects
 WRONG = sorted(set(OBJECTS) - set(SOUND))
 
 
-def test_the_files_are_what_the_generator_writes() -> None:
+def test_the_files_equal_the_generators_output() -> None:
     written = dict(contents())
     stored = {
         str(path.relative_to(HERE)): path.read_bytes()

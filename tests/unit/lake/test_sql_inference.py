@@ -62,7 +62,7 @@ def test_a_column_holds_every_sample(values: list[Any], kind: object) -> None:
     ] == kind or isinstance(kind, StructOf)
 
 
-def test_what_is_no_object_is_counted_and_ignored() -> None:
+def test_values_that_are_not_objects_are_counted_and_ignored() -> None:
     samples = [b'{"a": 1}', b"[1]", b"7", b"nope", b"\xff", b"[" * 100_000]
     found = infer(samples)
     assert (found.objects, found.others, found.invalid) == (1, 2, 3)

@@ -168,7 +168,7 @@ async def test_the_tail_of_an_azure_blob_is_of_one_version() -> None:
         assert b"range: bytes=7-9" in raw.requests[1].lower()
 
 
-async def test_errors_state_what_to_type() -> None:
+async def test_errors_suggest_a_command() -> None:
     cases = [
         ("gs", error_response(404, "NoSuchBucket"), "gcloud storage buckets create gs://bucket"),
         ("gs", error_response(403, "AccessDenied"), "roles/storage.objectUser"),
@@ -207,7 +207,7 @@ async def test_errors_state_what_to_type() -> None:
         ("az://acct/box/a//b", "not allowed"),
     ],
 )
-def test_urls_that_are_wrong_state_what_to_type(url: str, says: str) -> None:
+def test_errors_of_wrong_urls_suggest_a_url(url: str, says: str) -> None:
     with pytest.raises(ObjectStoreError) as caught:
         parse_store_url(url)
     assert says in str(caught.value)

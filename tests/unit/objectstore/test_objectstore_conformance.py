@@ -210,7 +210,7 @@ def folder_error() -> type[Exception]:
     return ObjectNotFound
 
 
-async def test_what_is_not_there_is_not_found(
+async def test_missing_keys_are_not_found(
     store: ObjectStore, folder_error: type[Exception]
 ) -> None:
     await store.put("present/k", b"")

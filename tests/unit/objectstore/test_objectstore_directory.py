@@ -188,7 +188,7 @@ async def test_writers_and_deleters_of_one_folder_do_not_disturb_each_other(tmp_
     await store.close()
 
 
-async def test_a_folder_that_is_there_and_then_gone_is_made_again(
+async def test_a_folder_that_disappears_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process makes the folder just before this one, and removes it just after."""

@@ -503,7 +503,7 @@ def no_token(aws: Aws) -> None:
         (lambda aws: None, r"no AWS credentials: .* AWS_ACCESS_KEY_ID .* or aws configure sso$"),
     ],
 )
-async def test_an_error_states_what_to_type(setup: Setup, says: str, aws: Aws) -> None:
+async def test_an_error_suggests_a_command(setup: Setup, says: str, aws: Aws) -> None:
     setup(aws)
     meter = StoreMeter()
     store = aws.store(meter)

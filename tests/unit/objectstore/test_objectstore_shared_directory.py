@@ -206,7 +206,7 @@ def test_of_two_processes_one_creates_each_object(clients: list[Path]) -> None:
     assert sum(won) == 100
 
 
-async def test_another_client_sees_what_was_written_and_deleted(clients: list[Path]) -> None:
+async def test_another_client_sees_writes_and_deletions(clients: list[Path]) -> None:
     one, two = map(wals, clients)
     with pytest.raises(ObjectNotFound):
         await two.head(SLOT)

@@ -131,7 +131,7 @@ def test_the_module_is_the_command() -> None:
     assert shown.stdout == f"penstock {penstock.__version__}\n"
 
 
-def test_a_cluster_refuses_what_can_not_be_before_it_starts(
+def test_a_cluster_refuses_invalid_settings_before_it_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(ClusterFailed, match="33 is not allowed: 1 to 32"):

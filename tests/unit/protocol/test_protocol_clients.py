@@ -226,7 +226,7 @@ async def test_versions_are_those_that_both_sides_serve() -> None:
         await asyncio.to_thread(send_request)
 
 
-async def test_a_closed_port_is_no_broker() -> None:
+async def test_a_closed_port_is_not_a_broker() -> None:
     async with broker(lambda _: None) as server:
         closed = address(server)
     with pytest.raises(NoBroker, match=f"no broker responds at {closed}"):

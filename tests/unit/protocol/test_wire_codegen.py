@@ -5,7 +5,7 @@ from penstock.protocol.codecs import CODECS
 from tools.protocol import codegen
 
 
-def test_the_committed_modules_are_what_the_generator_writes() -> None:
+def test_the_committed_modules_equal_the_generators_output() -> None:
     generated = codegen.generate()
     committed = {
         path.name: path.read_text()
@@ -19,7 +19,7 @@ def test_every_api_of_the_table_has_a_codec_and_the_other_way_round() -> None:
     assert set(CODECS) == set(APIS)
 
 
-def test_only_produce_announces_what_it_does_not_serve() -> None:
+def test_only_produce_lists_unserved_versions() -> None:
     assert [api for api in APIS.values() if api.announced_min != api.served_min] == [PRODUCE]
     assert PRODUCE.announced_min == 0
     assert not PRODUCE.serves(2)

@@ -124,7 +124,7 @@ def test_arrays_are_checked_against_the_size_of_their_elements() -> None:
         Reader(b"\xff\xff\xff\xff").count(flexible=False, element_bytes=1)
 
 
-def test_what_is_left_over_is_an_error() -> None:
+def test_trailing_bytes_are_an_error() -> None:
     with pytest.raises(TrailingBytes, match="1 bytes are left"):
         Reader(b"x").expect_end()
 

@@ -20,7 +20,7 @@ from penstock.protocol.batch.records import Record, decode_records, encode_batch
 RECORDS = [Record(0, 1_000, b"k", b"v"), Record(1, 3_000, None, b"w"), Record(2, 2_000, b"k", None)]
 
 
-def test_header_reads_what_was_encoded() -> None:
+def test_header_decodes_its_encoding() -> None:
     batch = encode_batch(RECORDS, producer_id=7, producer_epoch=1, base_sequence=5, leader_epoch=3)
     header = parse_header(batch)
     assert header.size_bytes == len(batch)

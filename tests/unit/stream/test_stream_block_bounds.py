@@ -100,7 +100,7 @@ def test_log_append_time_bounds_any_number_of_records() -> None:
     assert {record.timestamp_ms for record in decode_records(batch)} == {9_000}
 
 
-def test_a_delete_horizon_is_no_bound() -> None:
+def test_a_delete_horizon_is_not_a_bound() -> None:
     batch = batch_of(500)
     header = parse_header(batch)
     header = header._replace(
@@ -182,7 +182,7 @@ def test_no_record_is_outside_the_bounds(
     assert low in {min(found), OLDEST_UNKNOWN}
 
 
-def test_a_rewrite_keeps_what_is_known_of_the_part_that_it_takes() -> None:
+def test_a_rewrite_keeps_the_metadata_of_its_part() -> None:
     batches = [batch_of(700), batch_of(300, 1, base_offset=1), batch_of(500, base_offset=3)]
     data = object_of(*batches)
     index = verify_object(data)

@@ -144,7 +144,7 @@ async def test_shared_values_of_a_load_are_kept_together() -> None:
     assert [key in cache for key in (1, 3, 4)] == [False, False, True]
 
 
-async def test_a_cancelled_waiter_disturbs_nobody() -> None:
+async def test_a_cancelled_waiter_does_not_affect_others() -> None:
     cache: LoadingCache[int, str] = LoadingCache(1_000)
     load = Loader()
     impatient = asyncio.ensure_future(cache.get(1, load))
@@ -158,7 +158,7 @@ async def test_a_cancelled_waiter_disturbs_nobody() -> None:
     assert len(load.calls) == 1
 
 
-async def test_close_ends_what_is_under_way() -> None:
+async def test_close_ends_running_requests() -> None:
     cache: LoadingCache[int, str] = LoadingCache(1_000)
     load = Loader()
     waiting = asyncio.ensure_future(cache.get(1, load))

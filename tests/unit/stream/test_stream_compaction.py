@@ -323,7 +323,7 @@ class CompactionHarness:
         return data
 
 
-async def test_wal_ranges_are_compacted_and_the_log_stays_the_same() -> None:
+async def test_wal_ranges_are_compacted_and_the_log_is_unchanged() -> None:
     harness = CompactionHarness()
     for sequence in range(6):
         await harness.wal_object(sequence, 3)
@@ -341,7 +341,7 @@ async def test_wal_ranges_are_compacted_and_the_log_stays_the_same() -> None:
     assert [await harness.log(stream_id) for stream_id in (1, 2, 3, 4)] == before
 
 
-async def test_what_is_in_memory_is_not_read_from_the_store() -> None:
+async def test_records_in_memory_are_not_read_from_the_store() -> None:
     harness = CompactionHarness()
     for sequence in range(6):
         await harness.wal_object(sequence, 3, in_memory=sequence > 1)

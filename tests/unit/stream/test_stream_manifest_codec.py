@@ -118,7 +118,7 @@ def section(data: bytes, ref: SectionRef) -> bytes:
     return data[ref.position : ref.position + ref.stored_bytes]
 
 
-def test_what_is_written_is_read() -> None:
+def test_written_records_are_read() -> None:
     data, shard, root = written()
     assert read(data) == (root, shard, entries(0, 10, 20, 30))
 
@@ -258,7 +258,7 @@ def spans(slices: Any) -> list[tuple[str, int, int]]:
     return [(item.key.rpartition("/")[2], item.start_offset, item.end_offset) for item in slices]
 
 
-def test_the_tail_is_what_continues_the_stream_and_nothing_after_a_gap() -> None:
+def test_the_tail_continues_the_stream_and_ends_at_a_gap() -> None:
     found = [
         slot(30, 40),
         slot(5, 12),
@@ -293,7 +293,7 @@ def test_committed_entries_win_over_the_tail_and_each_offset_comes_once() -> Non
     assert plan(OffsetRange("t", 0, 12, 12), source) == []
 
 
-def test_what_can_not_be_covered_is_named() -> None:
+def test_ranges_that_cannot_be_covered_are_named() -> None:
     hole = Source(41, 3, 90, [entries(0, 10), entries(30, 20)], [slot(60, 90)])
     with pytest.raises(OffsetsMissing) as missing:
         plan(OffsetRange("t", 4, 5, 50), hole)

@@ -213,7 +213,7 @@ async def test_what_is_far_apart_or_too_much_is_not_joined() -> None:
         await reader.close()
 
 
-async def test_a_joined_get_that_fails_harms_only_who_requested_what_is_missing() -> None:
+async def test_a_failed_joined_get_fails_only_requests_of_the_missing_object() -> None:
     store = CountingStore()
     mine = await put(store, 0, [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)])
     reader = reader_of(store, whole_bytes_max=100_000)
@@ -251,7 +251,7 @@ async def test_limits() -> None:
     await reader.close()
 
 
-async def test_only_what_was_committed_is_given_out() -> None:
+async def test_only_committed_records_are_returned() -> None:
     store = CountingStore()
     whole = await put(store, 1, [entry(i * RECORDS_PER_BATCH) for i in range(20)])
     part = replace(
@@ -346,7 +346,7 @@ def end_of(views: list[memoryview]) -> int:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 1_500, 20_000, 1 << 20])
-async def test_what_was_read_ahead_is_read_at_once_and_is_the_same(max_bytes: int) -> None:
+async def test_prefetched_records_are_returned_at_once_unchanged(max_bytes: int) -> None:
     store = CountingStore()
     ranges, everything = await three_objects(store, batches=100, size_bytes=1_000)
     reader = reader_of(store, whole_bytes_max=1_000, read_ahead_bytes_min=40_000)
@@ -492,7 +492,7 @@ async def test_a_long_read_gives_turns_to_others(monkeypatch: pytest.MonkeyPatch
     await reader.close()
 
 
-async def test_only_a_reader_that_continues_finds_what_was_read_ahead() -> None:
+async def test_only_a_continuing_reader_gets_prefetched_records() -> None:
     """Also: nothing after an end, a hole, or a range that is not in memory."""
     store = CountingStore()
     ranges, everything = await three_objects(store)
@@ -537,7 +537,7 @@ async def test_a_read_returns_what_precedes_a_missing_object_and_then_needs_a_ne
     await reader.close()
 
 
-async def test_what_is_cached_is_given_though_its_object_is_gone() -> None:
+async def test_cached_records_are_returned_after_their_object_is_deleted() -> None:
     store = CountingStore()
     one = await put(
         store, 1, [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(20)], block_bytes_max=20_000

@@ -112,7 +112,7 @@ async def test_a_crash_at_every_slot_loses_nothing(
     assert await recoverer.read_all(1) == list(range(handle.confirmed_offset))
 
 
-async def test_who_recovered_small_slots_reads_them_without_a_get(
+async def test_recovered_small_slots_are_read_without_a_get(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = CountingStore()
@@ -154,7 +154,7 @@ async def test_a_slot_of_a_newer_format_stops_the_recovery(
     assert await read_back(recoverer, 1) == [0, 1, 2]
 
 
-async def test_what_lies_after_a_hole_was_never_acknowledged(
+async def test_slots_after_a_hole_were_never_acknowledged(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     memory = MemoryStore()
@@ -178,7 +178,7 @@ async def test_what_lies_after_a_hole_was_never_acknowledged(
     assert [type(error) for _, _, error in zombie.failed] == [WalFenced] * 3
 
 
-async def test_a_zombie_may_acknowledge_what_the_recoverer_took(
+async def test_a_zombie_may_acknowledge_recovered_records(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     memory = MemoryStore()
@@ -323,7 +323,7 @@ async def test_a_recovery_whose_commit_fails_ends_its_reads(
     assert store.held_count == 0
 
 
-async def test_only_what_is_still_the_dead_writers_is_committed(
+async def test_only_ranges_still_owned_by_the_dead_writer_are_committed(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
@@ -445,7 +445,7 @@ async def test_errors_of_the_store_go_up(controller: MemoryController, nodes: li
     assert (await recover(store, recoverer, dead)).end == 0
 
 
-async def test_the_fence_names_who_put_it(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_the_fence_names_its_author(controller: MemoryController, nodes: list[Node]) -> None:
     store = MemoryStore()
     dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, recoverer]

@@ -190,7 +190,7 @@ async def test_transient_failures_and_lost_replies_keep_the_slot(
     assert store.scripted_count == 0
 
 
-async def test_a_damaged_comparison_is_no_fence(
+async def test_a_damaged_comparison_is_not_a_fence(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
@@ -314,7 +314,7 @@ async def test_the_session_is_checked_between_a_put_and_its_acknowledgment(
     assert node.acknowledged == []
 
 
-async def test_what_is_held_back_fails_when_the_writer_is_fenced(
+async def test_held_appends_fail_when_the_writer_is_fenced(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     memory = MemoryStore()

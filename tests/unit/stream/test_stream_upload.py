@@ -104,7 +104,7 @@ def test_slots_named_in_place_are_never_given_out_for_deletion() -> None:
     assert [item.key for item in slots.take_in_place([StreamId(1)])] == ["k3"]
 
 
-def test_slots_whose_streams_are_gone_are_given_out_for_deletion() -> None:
+def test_slots_of_deleted_streams_are_returned_for_deletion() -> None:
     slots = SlotTable()
     for sequence in range(2):
         slots.add(WalSequence(sequence), f"k{sequence}", 100, [range_of(1, sequence)])

@@ -212,7 +212,7 @@ async def test_slots_in_flight_after_a_hole_prove_nothing(
     assert zombie.acknowledged == []
 
 
-async def test_a_fence_proves_that_what_lies_below_was_there(
+async def test_a_fence_proves_that_lower_slots_existed(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()

@@ -112,7 +112,7 @@ async def test_a_fence_decides_whichever_try_meets_it() -> None:
         await task
 
 
-async def test_another_object_of_ours_is_no_success() -> None:
+async def test_another_object_of_ours_is_not_a_success() -> None:
     store = MemoryStore()
     await store.put(KEY, built(2).chunks)
     with pytest.raises(WalFenced, match="WAL object of node 1"):

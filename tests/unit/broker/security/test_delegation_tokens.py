@@ -90,7 +90,7 @@ def test_what_is_no_token_now_lets_no_one_in() -> None:
             log_in(tokens, token_id, shown)
 
 
-def test_a_token_is_no_user() -> None:
+def test_a_token_is_not_a_user() -> None:
     tokens = known(token())
     with pytest.raises(AuthenticationFailed, match="the user or the password is wrong"):
         log_in(tokens, "t", tokens.hmac_of("t"), by_token=False)

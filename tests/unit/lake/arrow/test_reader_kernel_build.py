@@ -73,7 +73,9 @@ def test_one_process_compiles_at_a_time(tmp_path: Path) -> None:
     )
 
 
-def test_what_can_not_be_compiled_aside_is_compiled_in_the_open(tmp_path: Path) -> None:
+def test_code_that_cannot_be_compiled_in_the_background_is_compiled_directly(
+    tmp_path: Path,
+) -> None:
     looks = (
         "print(kernel_build.are_at_hand())\n"
         "kernel_build._Build.process and kernel_build._Build.process.wait(10)\n"

@@ -73,7 +73,7 @@ def test_losses_are_reported_and_left_out_if_allowed() -> None:
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-def test_new_plans_that_do_not_help_end_with_what_an_operator_can_do(
+def test_new_plans_that_do_not_help_end_with_advice_for_the_operator(
     monkeypatch: pytest.MonkeyPatch, is_same: bool
 ) -> None:
     class Cluster:

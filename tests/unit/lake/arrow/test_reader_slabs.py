@@ -108,7 +108,7 @@ def test_a_column_a_part_of_one_and_another_librarys_view_hold_it_too() -> None:
     assert all(is_true(table) for table in tables)
 
 
-def test_threads_share_what_waits() -> None:
+def test_threads_share_idle_slabs() -> None:
     wrong: list[int] = []
 
     def work(number: int) -> None:

@@ -127,7 +127,7 @@ async def test_a_small_object_is_one_get() -> None:
     assert len(store.gets) == 40
 
 
-async def test_what_is_under_way_is_bounded() -> None:
+async def test_requests_in_flight_are_bounded() -> None:
     store = WatchedStore()
     slices = [
         (
@@ -173,7 +173,7 @@ async def test_aborted_transactions_go_by_stream() -> None:
 
 
 @pytest.mark.parametrize("gone", range(3))
-async def test_an_object_that_is_gone_states_what_is_left(gone: int) -> None:
+async def test_a_missing_object_is_reported_with_the_remaining_records(gone: int) -> None:
     store, slices = MemoryStore(), list[Slice]()
     for number in range(3):
         slices += await put_object(

@@ -178,7 +178,7 @@ def test_markers_and_aborted_records_are_not_counted(store: WatchedStore) -> Non
     assert count_records(cluster, [whole], frozenset(), committed=True) == 180
 
 
-def test_an_object_that_is_gone_is_counted_where_it_is_now(store: WatchedStore) -> None:
+def test_a_moved_object_is_counted_at_its_new_place(store: WatchedStore) -> None:
     """The first object has gaps, so its index is read; the second one is replaced by two."""
     first = put(store, "data/1", [batch(0, [1] * 5, last_offset=9) for _ in range(1)])
     gone = Slice("data/2", 500, "topic", 1, 1, 10, 50, 400, 39)

@@ -62,7 +62,7 @@ async def keys_of(store: MemoryStore) -> list[str]:
     return [info.key async for info in store.list("new/")]
 
 
-async def test_a_pass_writes_what_changes_and_commits_nothing() -> None:
+async def test_a_pass_writes_changes_and_commits_nothing() -> None:
     store = MemoryStore()
     task = await task_of(store)
     result = await run_pass(store, task, now_ms)
@@ -100,7 +100,7 @@ async def test_a_full_map_ends_the_pass_early() -> None:
     assert (result.clean_end, result.is_map_full) == (2 * KEYS, True)
 
 
-async def test_what_was_written_before_the_deadline_counts() -> None:
+async def test_records_written_before_the_deadline_count() -> None:
     store = MemoryStore()
     task = await task_of(store)
     times = iter((0, 1_000, 1_001))
@@ -109,7 +109,7 @@ async def test_what_was_written_before_the_deadline_counts() -> None:
     assert await keys_of(store) == ["new/0", "new/1"]
 
 
-async def test_an_object_that_is_gone_makes_the_pass_stale() -> None:
+async def test_a_missing_object_makes_the_pass_stale() -> None:
     store = MemoryStore()
     task = await task_of(store)
     await store.delete(["data/3"])
@@ -128,7 +128,7 @@ async def test_damage_is_reported_and_nothing_is_written() -> None:
     assert "data/3" in result.detail
 
 
-async def test_only_what_is_below_the_end_changes() -> None:
+async def test_only_records_below_the_end_change() -> None:
     store = MemoryStore()
     task = await task_of(store)
     task = replace(task, log=replace(task.log, end=Offset(3 * KEYS)))

@@ -222,7 +222,7 @@ async def test_a_lost_slot_is_an_error_and_not_the_end(lost: int) -> None:
 
 
 @virtual
-async def test_a_damaged_slot_stops_only_what_it_may_concern() -> None:
+async def test_a_damaged_slot_stops_only_affected_partitions() -> None:
     store = await filled()
     await store.put(key_of(9), (await store.get(key_of(9)))[:-1] + b"?")
     view = ClusterView(store)
@@ -260,7 +260,7 @@ async def test_no_one_leads_so_nothing_states_in_which_wal_it_is() -> None:
 
 
 @virtual
-async def test_records_after_a_gap_are_in_doubt_whoever_the_manifest_states_leads() -> None:
+async def test_records_after_a_gap_are_in_doubt_whichever_leader_the_manifest_names() -> None:
     store = await filled()
     await store.delete([key_of(4)])
     await publish(store, 2, leaders=(2, 1, 2, -1))

@@ -32,7 +32,7 @@ def now_ms() -> Millis:
     return Millis(0)
 
 
-async def test_a_bit_that_flips_on_the_way_is_no_damage() -> None:
+async def test_a_bit_flip_in_transit_does_not_count_as_damage() -> None:
     class Once(FaultyStore):
         async def get_range(self, key: str, start: int, length: int) -> bytes:
             try:

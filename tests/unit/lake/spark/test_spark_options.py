@@ -88,7 +88,7 @@ def test_the_wal_store_is_an_option(streaming: bool) -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_the_end_of_what_is_uploaded_is_an_option(streaming: bool) -> None:
+def test_the_end_of_the_uploaded_range_is_an_option(streaming: bool) -> None:
     base = {**BASE, "startingOffsets": "earliest"}
     assert parse(base, streaming=streaming).tail == "all"
     assert parse({**base, "Tail": " uploaded "}, streaming=streaming).tail == "uploaded"
@@ -128,7 +128,7 @@ def test_offset_reset_is_explained() -> None:
     ({"startingOffsetsByTimestampStrategy": "guess"},
      "startingOffsetsByTimestampStrategy must be error or latest, got 'guess'"),
 ])  # fmt: skip
-def test_what_a_batch_refuses(options: dict[str, str], text: str) -> None:
+def test_a_batch_read_refuses_invalid_options(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidOption) as error:
         parse(BASE | options, streaming=False)
     assert str(error.value) == text
@@ -259,7 +259,7 @@ def test_names_in_any_case_and_defaults() -> None:
     assert (full.max_trigger_delay_ms, full.columns) == (7_200_000, ("offset", "key"))
 
 
-def test_what_has_no_effect_is_stated_once() -> None:
+def test_settings_without_effect_are_reported_once() -> None:
     given = BASE | {
         "kafka.bootstrap.servers": "x:1",
         "kafka.sasl.mechanism": "PLAIN",

@@ -186,7 +186,7 @@ offsets = st.dictionaries(
 )
 
 
-def test_a_task_takes_along_what_was_read_whole_while_there_is_room() -> None:
+def test_a_task_includes_fully_read_slots_while_there_is_room() -> None:
     slices = [
         Slice(f"o{number}", 1 << 20, "t", partition, partition, 0, 9, 5, 9)
         for number in range(4)
@@ -240,7 +240,7 @@ def test_bytes_are_limited_where_slices_state_they_lie(slices: list[Slice], byte
     )
 
 
-def test_too_few_rows_are_waited_for_but_not_for_ever() -> None:
+def test_waiting_for_more_rows_is_limited() -> None:
     assert must_wait(9, 10, 899_999, 900_000)
     assert not must_wait(9, 10, 900_000, 900_000)
     assert not must_wait(10, 10, 0, 900_000)
@@ -374,7 +374,7 @@ def test_between_is_two_conditions() -> None:
     ]
 
 
-def test_who_names_columns_does_without_arrow() -> None:
+def test_named_columns_need_no_arrow() -> None:
     """Spark starts a Python process for that, every time."""
     code = (
         "import sys; sys.modules['pyarrow'] = sys.modules['numpy'] = sys.modules['numba'] = None;"

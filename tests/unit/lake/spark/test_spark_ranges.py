@@ -160,7 +160,7 @@ def test_no_row_outside_the_planned_range(
         assert max(start, log_start) == item.start_offset < item.end_offset <= end
 
 
-def test_available_now_reads_what_was_there_at_first() -> None:
+def test_available_now_reads_records_present_at_the_start() -> None:
     check_frozen({A0: 5}, {A0: 4}, {A0: 6, A1: 1})
     for end, latest, text in [
         (
