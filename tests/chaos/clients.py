@@ -193,7 +193,7 @@ class Reader(Client):
     def __init__(
         self, bootstrap: str, parts: list[Part], record: Record, name: str, rack: str = ""
     ) -> None:
-        """rack: of the broker that serves what others lead; without one, leaders serve."""
+        """rack: of the broker that serves partitions of others; without one, leaders serve."""
         super().__init__(f"reader {name}", record)
         self.positions: dict[Part, int] = dict.fromkeys(parts, 0)
         self.watch = RackWatch(rack)

@@ -188,7 +188,7 @@ class Network:
         self._proxies[name].close()
 
     def cut(self, source: str, target: str) -> None:
-        """Let nothing that source sends reach target. Several faults may cut a pair at once."""
+        """Drop all data from source to target. Several faults may cut a pair at once."""
         self._cuts.append((source, target))
 
     def heal(self, source: str, target: str, *, late: bool) -> None:
@@ -208,7 +208,7 @@ class Network:
         return hold
 
     def release(self, hold: Hold) -> None:
-        """Let the held bytes arrive."""
+        """Deliver the held bytes."""
         self._holds.remove(hold)
         self._publish()
 

@@ -272,7 +272,7 @@ class Processes:
         )
 
     async def _stop(self) -> None:
-        """Kill all processes. Nothing is checked any more."""
+        """Kill all processes. No more checks follow."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -115,8 +115,8 @@ class Record:
             self.history.read(part, offset, identity)
 
     def longest_gap(self) -> tuple[float, float, Part | None]:
-        """Return (seconds, start, partition) of the longest time in which a partition acknowledged
-        nothing.
+        """Return (seconds, start, partition) of the longest time without an acknowledgment of a
+        partition.
         """
         with self._lock:
             found = max(((*gap, part) for part, gap in self._longest.items()), default=None)

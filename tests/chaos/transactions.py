@@ -397,7 +397,7 @@ class Transformer(TransactionalClient):
 
 
 def _lost_its_position(error: KafkaError) -> bool:
-    """Return True if the client takes an offset that is not stable yet for none.
+    """Return True if the client treats an offset that is not stable yet as none.
 
     librdkafka 2.10.1 does so if a partition is assigned again while it waits, with Apache Kafka 4.2
     too. An offset out of range, which has the same code, is none of that.
@@ -411,7 +411,7 @@ class CommittedReader(Client):
     def __init__(
         self, bootstrap: str, parts: list[Part], record: ChaosRecord, name: str, rack: str = ""
     ) -> None:
-        """rack: of the broker that serves what others lead; without one, leaders serve."""
+        """rack: of the broker that serves partitions of others; without one, leaders serve."""
         super().__init__(f"committed {name}", record)
         self.ends: dict[Part, int] = {}
         """The last stable offset that the reader has reached in each partition."""

@@ -98,7 +98,7 @@ class Workload:
         return self.reader, self.group, self.committed
 
     def stuck_since_now(self) -> Callable[[], list[str]]:
-        """Return a function that names the clients that completed nothing since this call."""
+        """Return a function that names the clients without progress since this call."""
         records = [
             (part, producer, producer.sent[part])
             for producer in self.producers

@@ -307,7 +307,7 @@ class Forgetful(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
-        """Log nothing."""
+        """Suppress the log."""
 
 
 @pytest.fixture

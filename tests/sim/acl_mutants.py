@@ -26,7 +26,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _removal_takes_the_acls_beside_it() -> list[Patch]:
-    """The removal of one ACL of a resource takes the others too (CVE-2024-27309)."""
+    """The removal of one ACL of a resource removes the others too (CVE-2024-27309)."""
 
     def remove(self: AclsImage, record: AclRemoved) -> None:
         real(self, record)
@@ -65,7 +65,7 @@ def _removal_acknowledged_before_the_commit() -> list[Patch]:
 
 
 class _Remembering(dict[AclEntry, None]):
-    """ACLs, and those that were removed."""
+    """ACLs, and the removed ones."""
 
     def __init__(self, acls: dict[AclEntry, None]) -> None:
         super().__init__(acls)
@@ -110,7 +110,7 @@ class _LateAcls(list[Any]):
 
 
 def _acls_copied_after_the_offset_of_the_snapshot() -> list[Patch]:
-    """A removal races with the replay of the snapshot, which lacks the ACL or has it."""
+    """A removal races with the replay of the snapshot, whether or not it contains the ACL."""
 
     def copy_image(image: MetadataImage) -> Any:
         copied, offset = real(image)

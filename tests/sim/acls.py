@@ -52,7 +52,7 @@ _REPLY_CACHE_COUNT_MAX: Final = 4_096
 
 
 def ruled_limits(drawn: Limits) -> Limits:
-    """Leave out most of the records, which are not the subject. The network repeats requests, and
+    """Send few records, which do not matter here. The network repeats requests, and
     controllers remember replies for as long as that takes.
     """
     return replace(
@@ -102,7 +102,7 @@ class AclAdmins:
         self._compare("the metadata", image, self._world.metadata.end_offset)
 
     async def check(self) -> None:
-        """Wait until every broker has read what is committed, and check it."""
+        """Wait until every broker has read the committed metadata, and check it."""
         if self._world.scenario not in RULED:
             return
         end_offset = self._world.metadata.end_offset
@@ -147,7 +147,7 @@ class AclAdmins:
             await self._pause()
 
     async def _create(self, token_id: str) -> bool:
-        """Return True if it is there; False: it is unknown whether it is."""
+        """Return True if it exists; False if that is unknown."""
         request = CreateDelegationToken(
             token_id=token_id,
             owner=_OWNER,
@@ -199,7 +199,7 @@ class AclAdmins:
         await asyncio.sleep(self._pace_s * self._rng.random() * 2)
 
     async def _add(self, acl: AclEntry) -> bool:
-        """Return True if it is there; False: it is unknown whether it is."""
+        """Return True if it exists; False if that is unknown."""
         request = CreateAcls(acls=[acl])
         response = await self._send_request(
             self._client.create_acls(request, timeout_s=self._timeout_s())

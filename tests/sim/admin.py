@@ -60,7 +60,7 @@ class Admin:
         await self._world.loop.create_task(work(), context=self._process.context())
 
     def move(self, part: Part, target: NodeId) -> None:
-        """Reassign a partition to one broker, dead or alive; if it is there already, cancel its
+        """Reassign a partition to one broker, dead or alive; if that is the leader, cancel its
         move.
         """
         self._world.trace("move", part, target)

@@ -231,9 +231,7 @@ class Chaos:
             self._replace(leader)
 
     def expire(self) -> None:
-        """Let coordinators check for expired offsets several times, as if the intervals were
-        over.
-        """
+        """Let coordinators check for expired offsets several times, ignoring the interval."""
         for delay_s in (0.0, 0.05, 0.3, 1.0):
             for _, broker in sorted(self._world.brokers.items()):
                 self._later(

@@ -159,7 +159,7 @@ class Checker:
     def opened(
         self, part: Part, epoch: int, writer: BrokerIncarnation, high_watermark: int
     ) -> None:
-        """Note that a leader begins to serve."""
+        """Record that a leader begins to serve."""
         if self._is_over(part):
             return
         self._own(part, epoch, writer)
@@ -182,7 +182,7 @@ class Checker:
         base: int,
         identities: list[bytes],
     ) -> None:
-        """Note that a broker confirms these records as durable, at these offsets."""
+        """Record that a broker confirms these records as durable, at these offsets."""
         if epoch is not None and not self._is_over(part):
             self._own(part, epoch, writer)
         end = base + len(identities)
@@ -205,7 +205,7 @@ class Checker:
             ends[epoch] = max(ends.get(epoch, 0), end)
 
     def delivered(self, part: Part, base: int, identities: list[bytes]) -> None:
-        """Note that a client considers these records acknowledged. base -1: it did not get their
+        """Record that a client considers these records acknowledged. base -1: it did not get their
         offset.
         """
         for at, identity in enumerate(identities):
@@ -214,7 +214,7 @@ class Checker:
     def fetched(
         self, part: Part, high_watermark: int, offset: int, batches: list[list[Record]]
     ) -> None:
-        """Note that a broker lets a client read from `offset`."""
+        """Record that a broker lets a client read from `offset`."""
         expected: int | None = None
         for records in batches:
             first, end = records[0].offset, records[-1].offset + 1
@@ -237,7 +237,7 @@ class Checker:
                 self._history.read(part, record.offset, identity_of(record))
 
     def read(self, part: Part, offset: int, identity: bytes) -> None:
-        """Note that a client reads this record at this offset."""
+        """Record that a client reads this record at this offset."""
         if self._lacks(part, offset, offset + 1):
             self._fail(f"{part}: offset {offset} is readable and not durable")
         self._history.read(part, offset, identity)
@@ -284,7 +284,7 @@ class Checker:
         )
 
     def _is_committed(self, part: Part, end: int) -> bool:
-        """Say whether objects in the metadata contain everything below this offset, although no
+        """Return whether objects in the metadata contain everything below this offset, although no
         slot may: they replace slots in a WAL store that is down.
         """
         if not self.has_wal_store:
@@ -328,8 +328,8 @@ class Checker:
             self._fail(missing)
 
     def orphans(self, *, prepared: bool) -> list[str]:
-        """Return data objects that nothing refers to. prepared: also those that were prepared and
-        never committed, which have a long grace period.
+        """Return unreferenced data objects. prepared: also those that were prepared and never
+        committed, which have a long grace period.
         """
         image = self._image()
         never_committed = {state.key for state in image.objects if not state.was_committed}
@@ -353,8 +353,8 @@ def identity_of(record: Record) -> bytes:
 
 
 class StableOffsets:
-    """The last stable offset of a partition never goes back, under any leader: readers treat what
-    lies before it as decided.
+    """The last stable offset of a partition never decreases, under any leader: readers treat
+    earlier records as decided.
     """
 
     def __init__(self, fail: Callable[[str], None]) -> None:
@@ -363,7 +363,7 @@ class StableOffsets:
         """The newest leader epoch seen, and the highest offset of it or of an earlier one."""
 
     def told(self, part: Part, epoch: int, offset: int) -> None:
-        """Note a response of the leader of this epoch. Late responses of earlier leaders do not
+        """Record a response of the leader of this epoch. Late responses of earlier leaders do not
         count.
         """
         known_epoch, known = self._known.get(part, (epoch, 0))

@@ -38,7 +38,7 @@ CHAOS_FACTOR: Final = 3
 
 
 class Migration:
-    """Which members are classic, and when: nearly all, half or nearly none, in turns."""
+    """Shares of classic members over time: nearly all, half or nearly none, in turns."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

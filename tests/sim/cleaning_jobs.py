@@ -91,7 +91,7 @@ class SimCleaningJob(SimRewriter):
 
 
 class _Metadata(ControllerRewrites):
-    """The controller, and the checkpoints as its image shows them."""
+    """The controller, and the checkpoints in its image."""
 
     def __init__(self, job: SimCleaningJob, client: ControllerClient) -> None:
         super().__init__(client)

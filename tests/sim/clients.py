@@ -180,7 +180,7 @@ class Consumer:
             await asyncio.sleep(self._rng.uniform(0.01, 0.3))
 
     def has_read(self, part: Part) -> bool:
-        """Return True if it has read up to the end in the last response."""
+        """Return True if the last response reached the end."""
         return part in self.watermarks and self.positions[part] >= self.watermarks[part]
 
     async def poll(self, max_wait_ms: int, *, exact: bool = False) -> None:

@@ -119,7 +119,7 @@ def _leases_expire_by_wall_clocks() -> list[Patch]:
 
 
 def _slots_not_forgotten_at_close() -> list[Patch]:
-    """What was committed in place is named again at the next close of the stream. The controller
+    """Ranges committed in place are named again at the next close of the stream. The controller
     skips ranges below a stream's end (`LogChanges.holds`), and the slot has been the controller's
     since the first close: only the request is larger.
     """

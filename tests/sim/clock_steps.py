@@ -84,8 +84,8 @@ def step_a_clock(world: "World", rng: Random) -> None:
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """What a reader's lease protects. until_s: the end of the lease for the reader, in virtual
-    time.
+    """The objects that a reader's lease protects. until_s: the end of the lease for the reader, in
+    virtual time.
     """
 
     who: str

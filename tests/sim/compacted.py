@@ -105,7 +105,7 @@ class CompactedTopic:
                 await asyncio.sleep(0.1)
 
     async def check_cleaned(self) -> None:
-        """Read every log again. Where brokers clean at once, wait until nothing of an aborted
+        """Read every log again. Where brokers clean at once, wait until no record of an aborted
         transaction is left.
         """
         await self.check()
@@ -127,7 +127,7 @@ class CompactedTopic:
                 read = await self._read_once(part, rng)
 
     def check_copy(self, part: Part, batches: list[bytes], acked: dict[bytes, State]) -> None:
-        """Check what a fork has of a log. acked: acknowledged before the fork was requested."""
+        """Check the contents of a fork. acked: acknowledged before the fork was requested."""
         states, keyed = dict[bytes, State](), KeyedRead()
         for data in batches:
             if next(iter_headers(data))[1].is_control:
@@ -233,7 +233,7 @@ class CompactedTopic:
         states: dict[bytes, State],
         keyed: KeyedRead,
     ) -> int:
-        """Take over the records of a response. Return the next offset."""
+        """Apply the records of a response. Return the next offset."""
         start, view = offset, memoryview(data)
         for at, header in iter_headers(view):
             # A leader may pass over batches without records at the start of a response.
@@ -360,7 +360,7 @@ class _Guest(Producer):
 
 
 async def _host(world: "World", topic: CompactedTopic, part: Part, stop: asyncio.Event) -> None:
-    """Let two guests write in turns; each repeats what the other one has replaced."""
+    """Let two producers write in turns; each repeats batches that the other one has replaced."""
     rng = Random(f"{world.seed}/guests/{part}")
     guest, other = (_Guest(world, topic, part, number) for number in range(2))
     while not stop.is_set():

@@ -66,7 +66,7 @@ def _last_sequence_lost() -> list[Patch]:
 
 
 def _aborted_records_mapped() -> list[Patch]:
-    """An aborted record takes the place of its key: the newest committed value goes."""
+    """An aborted record replaces its key: the newest committed value is lost."""
     real = LogCleaner._map_keys
 
     async def map_keys(
@@ -103,7 +103,7 @@ class _WithoutTransactions:
 
 
 def _abort_markers_dropped() -> list[Patch]:
-    """Readers take everything that the producer writes later for aborted, up to its next abort."""
+    """Readers drop all later records of the producer as aborted, up to its next abort."""
     real = _Rewriter._clean_marker
 
     def clean_marker(self: _Rewriter, batch: memoryview, header: Any) -> Any:

@@ -56,7 +56,7 @@ class KeyState:
 
 @dataclass(slots=True)
 class KeyedRead:
-    """What a read of a log has found so far of transactional producers."""
+    """The transactional records that a read of a log has found so far."""
 
     states: dict[bytes, KeyState] = field(default_factory=dict[bytes, KeyState])
     identities: set[bytes] = field(default_factory=set[bytes])
@@ -76,7 +76,7 @@ class KeyedInstance(Instance):
         self._durable: dict[Part, list[bytes]] = {}
 
     def open_records(self, part: Part) -> list[bytes]:
-        """Return what is acknowledged of a transaction that nobody can have ended."""
+        """Return the acknowledged records of a transaction that cannot have ended."""
         return [] if self._open is None or self._may_be_fenced() else self._durable.get(part, [])
 
     async def _produce(self, entry: Entry, part: Part, *, once: bool = False) -> None:
@@ -136,7 +136,7 @@ class KeyedApplication(Application):
 
 
 class KeyedTransactions:
-    """The transactional producers of a compacted topic, and readers of what they commit."""
+    """The transactional producers of a compacted topic, and readers of their commits."""
 
     def __init__(self, world: "World", parts: list[Part], fetch: Fetch, kept_ms: int) -> None:
         """kept_ms: how long the topic keeps tombstones."""
@@ -170,7 +170,7 @@ class KeyedTransactions:
         self._by_identity[state.identity] = (part, key, state)
 
     def take(self, part: Part, record: Record, read: KeyedRead) -> bool:
-        """Take over a record. Return False if it belongs to another producer."""
+        """Apply a record. Return False if it belongs to another producer."""
         identity = dict(record.headers)[ID_HEADER]
         assert identity is not None
         known = self._by_identity.get(identity)
@@ -188,7 +188,7 @@ class KeyedTransactions:
         return True
 
     def open_records(self, part: Part) -> list[bytes]:
-        """Return what is acknowledged of transactions that nobody can have ended."""
+        """Return the acknowledged records of transactions that cannot have ended."""
         return [
             identity
             for application in self._applications
@@ -300,7 +300,7 @@ class KeyedTransactions:
     # --- at the end -------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Complete what was left open, and read every log in peace."""
+        """Complete open transactions, and read every log without faults."""
         if not self._is_finished:
             await asyncio.gather(*(application.finish() for application in self._applications))
             self._is_finished = True

@@ -1,4 +1,4 @@
-"""Keep what other tests left out of the collections of garbage, one of which ends every run."""
+"""Exclude leftovers of other tests from garbage collection, which ends every run."""
 
 import gc
 

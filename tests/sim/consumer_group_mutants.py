@@ -64,7 +64,7 @@ def _silent_members_stay() -> list[Patch]:
 
 
 def _upgrades_forget_what_members_own() -> list[Patch]:
-    """Members of the consumer protocol get partitions before the classic ones give them up."""
+    """Members of the consumer protocol get partitions before the classic ones revoke them."""
     return [(classic_members, "decode_assignment", lambda _data: {})]
 
 

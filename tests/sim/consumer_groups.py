@@ -145,7 +145,7 @@ class Subscriber(Asker):
         return True
 
     def _strike(self, coordinator: "SimBroker") -> None:
-        """Crash a coordinator that has just given partitions away."""
+        """Crash a coordinator that has just assigned partitions."""
         world = self.world
         if not world.calm and world.brokers.get(coordinator.node_id) is coordinator:
             world.later(0, world.crash, coordinator, self.rng.choice((0.01, 1.0)))
@@ -214,7 +214,7 @@ class Subscriber(Asker):
 
 
 class ConsumerGroups:
-    """One group with some members; nothing in other scenarios."""
+    """One group with some members; empty in other scenarios."""
 
     def __init__(self, world: "World") -> None:
         self._world = world

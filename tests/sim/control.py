@@ -138,7 +138,7 @@ def _of_this_process() -> SimController:
 
 
 class SimQuorum(RaftQuorum):
-    """The real quorum, which shows its decisions to the metadata log."""
+    """The real quorum, which reports its decisions to the metadata log."""
 
     def __init__(self, *args: Any) -> None:
         self._sim = _of_this_process()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def strike_object(world: "World", rng: Random) -> None:
-    """Take an object out of the bucket, or change one of its bytes, for a while."""
+    """Temporarily remove an object from the bucket, or change one of its bytes."""
     bucket = world.bucket
     keys = sorted(
         state.key

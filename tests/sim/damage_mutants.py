@@ -9,7 +9,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _reads_bridge_damage() -> list[Patch]:
-    """A damaged block counts as one of which compaction left nothing."""
+    """A damaged block counts as one that compaction emptied."""
     real = ObjectReader._load
 
     async def load(self: ObjectReader, pieces: Any) -> Any:

@@ -71,13 +71,13 @@ def in_cluster(**settings: int) -> Callable[[ScriptFunction], ScriptFunction]:
 
 @cache
 def violation_of(script: ScriptFunction) -> str | None:
-    """Return what the script finds without a planted bug."""
+    """Return the finding of the script without a planted bug."""
     return violation_now(script)
 
 
 def violation_now(script: ScriptFunction) -> str | None:
-    """Run a cluster of one controller and a few brokers until the script ends. Return what it, or a
-    checker of the simulator, found wrong.
+    """Run a cluster of one controller and a few brokers until the script ends. Return what the
+    script, or a checker of the simulator, found wrong.
     """
 
     async def live(world: World) -> None:
@@ -124,7 +124,7 @@ class Held:
         await waiting
 
     def release(self, count: int | None = None) -> None:
-        """Release all requests, also later ones, or the first ones of those that wait."""
+        """Release all requests, also later ones, or the first waiting ones."""
         self._is_open = count is None
         for _ in range(len(self._waiting) if count is None else count):
             if not (waiting := self._waiting.popleft()).done():  # its sender may have died
@@ -132,7 +132,7 @@ class Held:
 
 
 class Script:
-    """What a script does to the cluster. Every method returns when it is done."""
+    """Operations of scripts on the cluster. Every method returns when it is done."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -180,7 +180,7 @@ class Script:
                 links.mend(*pair)
 
     def authorize(self) -> None:
-        """Give all brokers an authorizer that allows everything, which APIs of ACLs require."""
+        """Give all brokers an authorizer that allows everything, as ACL APIs require one."""
         config = SecurityConfig(authorizer=STANDARD_AUTHORIZER, super_users=str(ANONYMOUS))
         for broker in self.world.brokers.values():
             broker.authorizer = Authorizer(config, AuditLog(self.world.loop.time), API_RIGHTS)
@@ -388,7 +388,7 @@ class Script:
         )
 
     async def read(self, part: Part, *, committed: bool = False) -> list[Record]:
-        """Return the records of the log. committed: up to the last stable offset, without those of
+        """Return the records of the log. committed: up to the last stable offset, without
         aborted transactions.
         """
         records, offset = list[Record](), 0
@@ -466,7 +466,7 @@ class Script:
         await self._within(broker, lambda: broker.partitions.checkpoint_durably(partition))
 
     async def clean(self, node_id: int) -> int:
-        """Clean the logs that this broker leads. Return how many records it has removed."""
+        """Clean the logs that this broker leads. Return the number of removed records."""
         broker = self.broker(node_id)
         before = broker.cleaning.removed_records
         await self._within(broker, broker.cleaning.check)
@@ -532,7 +532,7 @@ class Script:
         done: Sequence[ErrorCode] = (ErrorCode.NONE,),
         field: str = "error_code",
     ) -> Any:
-        """Send a request until its item has a code that says that it is done. Return the item.
+        """Repeat a request until the error code of its item is final. Return the item.
 
         field: of the item, with the code.
         """

@@ -49,13 +49,13 @@ class Producer:
         return self._script.coordinator(self.name, TRANSACTIONAL_ID)
 
     async def begin(self, timeout_ms: int = 60_000) -> None:
-        """Take an epoch, which fences the producers of the same name."""
+        """Acquire an epoch, which fences the producers of the same name."""
         request = init_producer_id.InitProducerIdRequest(self.name, timeout_ms)
         given = await self._repeat(apis.INIT_PRODUCER_ID, _INIT_VERSION, request)
         self._take(given)
 
     async def renew(self) -> None:
-        """Take the next epoch of the same producer (KIP-360)."""
+        """Acquire the next epoch of the same producer (KIP-360)."""
         self._take(await self._repeat(*self.renewing()))
 
     def renewing(self) -> tuple[Any, int, Any]:

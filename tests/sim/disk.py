@@ -50,7 +50,7 @@ _Operation = tuple[_Inode, int] | _Names | _Noted
 
 @dataclass(frozen=True, slots=True)
 class DiskCopy:
-    """What a copy of the volume holds."""
+    """The contents of a copy of the volume."""
 
     files: dict[str, bytes]
     identity: dict[str, str]
@@ -112,7 +112,7 @@ class Disk:
         self._read_again()
 
     def copy(self) -> DiskCopy:
-        """Copy what is durable."""
+        """Copy the durable data."""
         files = {
             name: bytes(inode.data[: inode.synced_bytes])
             for name, inode in self._durable_names.items()
@@ -120,7 +120,7 @@ class Disk:
         return DiskCopy(files, self.identity | {_JOURNAL: self._durable_note})
 
     def restore(self, files: dict[str, bytes], identity: dict[str, str]) -> None:
-        """Replace what a crash left by these files."""
+        """Replace the files that a crash left."""
         self.forgot = self.durable
         self.names = {name: _Inode(data) for name, data in files.items()}
         self._durable_names = dict(self.names)
@@ -136,7 +136,7 @@ class Disk:
         self._under_way.append(_Noted(number))
 
     def note_names(self, *, synced: bool) -> None:
-        """Note that a name came, went or changed; synced: all names become durable."""
+        """Record that a name was added, removed or changed; synced: all names become durable."""
         self._under_way.append(_Names(dict(self.names), synced))
 
     def _carry_out(self, count: int) -> None:
@@ -287,7 +287,7 @@ class _Thread(Executor):
 
 
 class _Identity(Identity):
-    """The identity on the disk; what it holds is durable at once."""
+    """The identity on the disk, which is durable at once."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

@@ -25,7 +25,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _without_references(is_concerned: Callable[[MetadataImage, StreamForked], bool]) -> list[Patch]:
-    """Let some forks not count as references to their objects. The image does not notice."""
+    """Do not count some forks as references to their objects. The image does not detect that."""
 
     def forked(self: MetadataImage, record: StreamForked) -> None:
         for entry in self.streams.fork(record):
@@ -71,7 +71,7 @@ def _inherited_transactions_stay_open() -> list[Patch]:
 
 
 def _inherited_transactions_not_looked_for() -> list[Patch]:
-    """What was open at the fork point is read as if it were committed."""
+    """Transactions open at the fork point are read as committed ones."""
     real = fork_point.find_fork_point
 
     async def find(*args: Any) -> Any:
@@ -103,7 +103,7 @@ def _batches_cut_at_the_fork() -> list[Patch]:
 
 
 def _snapshots_forget_open_transactions() -> list[Patch]:
-    """What was open at the moment of a snapshot is committed in its forks."""
+    """Transactions open at the time of a snapshot are committed in its forks."""
     real = forks.fork_of_snapshot
 
     def forked(*args: Any) -> Any:

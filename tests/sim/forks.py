@@ -52,7 +52,7 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class KnownFork:
-    """One fork: what was asked, and what the metadata made of it."""
+    """One fork: the request, and its outcome in the metadata."""
 
     name: str
     source: str
@@ -117,7 +117,7 @@ class Forks:
         return [self._fork(stop), *(self._write(number, stop) for number in range(FORKS_MAX))]
 
     def is_inherited(self, part: Part, end: int) -> bool:
-        """See `Checker.is_inherited`. What is in a topic that is being deleted does not count."""
+        """See `Checker.is_inherited`. Records of a topic that is being deleted do not count."""
         fork = self.known.get(part[0])
         if fork is None:
             return self._is_inherited_elsewhere(part, end)
@@ -144,8 +144,8 @@ class Forks:
             self._world.trace("forked", fork.name, fork.source, fork.ends)
 
     def rebuilt(self, image: MetadataImage) -> None:
-        """The disks of all controllers were lost, and `image` is what they begin with. Only what
-        got no response may be absent.
+        """Handle the loss of all controllers' disks: they begin with `image`. Only forks that got
+        no response may be absent.
         """
         for fork in self.known.values():
             if not fork.ends or fork.is_doomed or self._find(fork.name, image) is not None:
@@ -165,7 +165,7 @@ class Forks:
     def _judge_frozen(
         self, fork: KnownFork, topic: TopicState | FrozenTopic | None, image: MetadataImage
     ) -> None:
-        """Check that a snapshot is there, and as it was."""
+        """Check that a snapshot exists and is unchanged."""
         streams = [
             image.streams.known(record.data_stream_id)
             for record in (() if topic is None else topic.partitions)
@@ -421,7 +421,9 @@ class Forks:
     # --- at the end -------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Read every fork in peace, also new ones of snapshots, and compare it with its source."""
+        """Read every fork without faults, also new ones of snapshots, and compare it with its
+        source.
+        """
         self._checks_count += 1
         for number, fork in enumerate(list(self.known.values())):
             if fork.is_snapshot and fork.ends and not fork.is_doomed:
@@ -517,7 +519,7 @@ class Forks:
                 )
 
     def _check_inherited(self, part: Part, log: list[Batch]) -> None:
-        """Check that it has what was acknowledged to its source below its fork point."""
+        """Check that it has the acknowledged records of its source below its fork point."""
         acked, end, name = dict[bytes, int](), self.known[part[0]].ends[part[1]], part[0]
         while (fork := self.known.get(name)) is not None:
             end, name = min(end, fork.ends[part[1]]), fork.source
@@ -537,7 +539,7 @@ class Forks:
                 )
 
     def _check_committed(self, part: Part, log: list[Batch], committed: list[Batch]) -> None:
-        """Compare a committed read with what the markers of the log say."""
+        """Compare a committed read with the markers of the log."""
         kept: dict[int, Batch] = {}
         open_: dict[int, list[Batch]] = {}
         for batch in log:
@@ -559,7 +561,7 @@ class Forks:
     async def _read_all(
         self, parts: Sequence[Part], *, is_committed: bool
     ) -> dict[Part, list[Batch]]:
-        """Read these logs at once: with the smallest limits one takes many requests."""
+        """Read these logs concurrently: with the smallest limits one takes many requests."""
         wanted = list(dict.fromkeys(parts))
         reads = (self._read(part, is_committed=is_committed) for part in wanted)
         return dict(zip(wanted, await asyncio.gather(*reads), strict=True))

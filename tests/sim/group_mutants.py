@@ -39,7 +39,7 @@ def _offsets_of_subscribed_topics_deleted() -> list[Patch]:
 
 
 def _deleted_offsets_come_back() -> list[Patch]:
-    """OffsetDelete forgets the offsets, and writes nothing."""
+    """OffsetDelete removes the offsets in memory, and writes nothing."""
     real = GroupCoordinator.append
 
     async def append(

@@ -57,7 +57,7 @@ _NOT_KNOWN_YET: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class ConsumerGroup:
-    """What is known of one group from outside."""
+    """The state of one group as its clients see it."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.name = name
@@ -191,7 +191,7 @@ class Asker:
         return code
 
     def _note_sent(self, changes: dict[Part, Change], member_id: str, generation: int) -> None:
-        """Note which commits without a response come before these: they were given up with their
+        """Record which commits without a response precede these: they were abandoned with their
         connections.
         """
         for part, change in changes.items():
@@ -408,7 +408,7 @@ class Reader(Asker):
 
 
 class LateReader(Reader):
-    """Take any broker for the coordinator, also a stopped or replaced one, and wait long for its
+    """Use any broker as the coordinator, also a stopped or replaced one, and wait long for its
     response.
     """
 

@@ -261,7 +261,7 @@ class LateChaos(Chaos):
         self._world.on_end_txn = on_end_txn
 
     def strike_leader(self) -> None:
-        """The next broker that gets a marker makes it durable slowly, and crashes before that."""
+        """The next broker that gets a marker stores it slowly, and crashes before it is durable."""
         delay_s = self._rng.choice((0.1, 0.3, 0.6))
 
         def on_marker(broker: "SimBroker") -> None:

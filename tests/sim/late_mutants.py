@@ -1,4 +1,4 @@
-"""Planted bugs that show when messages come late, for `tests.sim.mutants`."""
+"""Planted bugs that appear when messages are late, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +56,7 @@ def _late_ends_are_carried_out() -> list[Patch]:
 
 
 def _late_offsets_are_carried_out() -> list[Patch]:
-    """Show only with producers of version 1: epochs protect those of version 2."""
+    """These appear only with producers of version 1: epochs protect those of version 2."""
     return [(groups, "ConnectionOrder", _AnyOrder)]
 
 

@@ -254,7 +254,7 @@ def _late_static_joins() -> list[Patch]:
 
 
 def _late_static_leaves() -> list[Patch]:
-    """A heartbeat goes by the instance id, whatever member id it has."""
+    """A heartbeat is matched by the instance id alone, whatever its member id."""
 
     def static(self: ConsumerGroup, instance_id: str, member_id: str) -> Any:
         return self.members[self.static_members[instance_id]]

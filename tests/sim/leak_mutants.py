@@ -1,4 +1,4 @@
-"""Planted bugs of what gives bytes back, for `tests.sim.mutants`."""
+"""Planted bugs that leak bytes in the bucket, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _slots_of_deleted_streams_kept() -> list[Patch]:
-    """The broker takes every slot that it named as an object for one of the controller's."""
+    """The broker considers every slot that it named as an object to belong to the controller."""
     real = SlotTable.commit
     return [(SlotTable, "commit", lambda self, end, _: real(self, end, lambda _: True))]
 

@@ -62,7 +62,7 @@ class Ledger:
         )
 
     def began(self, entry: Entry) -> None:
-        """Note that its coordinator accepts the transaction: all markers before it are written."""
+        """Record that its coordinator accepts the transaction: all earlier markers are written."""
         for before in self._entries[: entry.serial - 1]:
             if before.fate is Fate.COMMITTED and before.has_offset:
                 self.applied_offset = max(self.applied_offset, before.serial)

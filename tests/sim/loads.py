@@ -78,7 +78,7 @@ class LoadingApplication(LongLivedApplication):
 
 
 class EagerReader(CommittedReader):
-    """Poll often enough to see what is visible only for a moment."""
+    """Poll often enough to see records that are visible only briefly."""
 
     pauses_s = (0.005, 0.05)
 

@@ -62,7 +62,7 @@ def _everything_is_old() -> list[Patch]:
 
 
 def _size_is_exceeded_by_the_last_range() -> list[Patch]:
-    """A range goes although less than the topic keeps is left without it."""
+    """A range is deleted although the rest is less than the topic keeps."""
     real = retention.retained_from
 
     def retained_from(entries: Any, limits: Any, now_ms: Any, committed_ms: Any) -> Any:

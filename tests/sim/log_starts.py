@@ -23,7 +23,7 @@ CHECK_INTERVAL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RequestedMove:
-    """A log start that moved by request, and by nothing else."""
+    """A log start that only requests move."""
 
     moved_s: float
     start: int
@@ -32,8 +32,8 @@ class RequestedMove:
 
 class LogStarts:
     def __init__(self, world: "World", *, has_age: bool) -> None:
-        """has_age: False where clocks are set: a broker that is an hour ahead takes every record
-        for old, as in Kafka.
+        """has_age: False where clocks are set: a broker that is an hour ahead considers every
+        record old, as in Kafka.
         """
         rng = Random(f"{world.seed}/log-starts")
         self._world = world
@@ -63,16 +63,16 @@ class LogStarts:
         return {"retention.ms": str(self._age_ms), "retention.bytes": str(self._size_bytes)}
 
     def note_sent(self, identities: Iterable[bytes]) -> None:
-        """Note records with the timestamp of this moment."""
+        """Record records with the current timestamp."""
         self._sent_ms.update(dict.fromkeys(identities, self._world.now_ms()))
 
     def record_request(self, part: Part, offset: int) -> None:
-        """Note that a client asks to delete everything below `offset`."""
+        """Record that a client requests to delete everything below `offset`."""
         self._requested[part] = max(self._requested.get(part, 0), offset)
         self._requests.setdefault(part, set()).add(offset)
 
     def note_retention(self, part: Part, offset: int) -> None:
-        """Note that a broker asks to trim a log by itself."""
+        """Record that a broker proposes to trim a log by itself."""
         self._retained.setdefault(part, set()).add(offset)
 
     def can_restore(self, part: Part) -> bool:
@@ -110,8 +110,8 @@ class LogStarts:
         self._reported[part] = max(self._reported.get(part, 0), log_start)
 
     def rebuilt(self, image: MetadataImage) -> None:
-        """The disks of all controllers were lost, and `image` is what they begin with. A log start
-        may lie where it was before its last moves.
+        """Handle the loss of all controllers' disks: they begin with `image`. A log start may lie
+        where it was before its last moves.
         """
         for part in self._world.parts:
             topic = image.topics.by_name(part[0])

@@ -120,7 +120,7 @@ class SimTask(asyncio.Task):
 
 
 class VirtualLoop(base_events.BaseEventLoop):
-    """Its own queue and heap, because most of the time of a run goes through here."""
+    """Its own queue and heap, because a run spends most of its time here."""
 
     def __init__(self) -> None:
         self._virtual_s = 0.0
@@ -206,7 +206,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             self._run_waiting(len(waiting))
 
     def _run_waiting(self, count: int) -> None:
-        """Run what is ready now; what becomes ready meanwhile runs after the timers."""
+        """Run callbacks that are ready now; later ones run after the timers."""
         waiting = self._waiting
         self.steps += count
         for _ in range(count):

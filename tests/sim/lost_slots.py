@@ -204,7 +204,7 @@ class TailReader:
                     self._world.fail(f"a reader takes an object for damaged that is not: {error}")
 
     async def _inspect(self, is_due: bool) -> None:
-        """is_due: it has to see what is acknowledged. A reader that follows the store looks for
+        """is_due: it has to see the acknowledged records. A reader that follows the store looks for
         lost slots only sometimes.
         """
         due = {part: self._due(part) for part in self._world.parts}

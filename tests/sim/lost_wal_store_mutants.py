@@ -19,7 +19,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _dead_wals_end_without_a_decision() -> list[Patch]:
-    """A dead broker's records in a WAL store are given up, although nobody has decided that."""
+    """A dead broker's records in a WAL store are abandoned without a decision of the operator."""
 
     def is_lost(image: MetadataImage, wal: Any) -> bool:
         return not wal.ended and wal.store_id != IN_STORE and not image.nodes.is_alive(wal.writer)

@@ -67,7 +67,7 @@ class MetadataLog:
         return self._first_offset + len(self.records)
 
     def committed(self, controller: int, quorum: RaftQuorum, since: int) -> int:
-        """Note that a controller's commit is at the returned index now; it was at `since`."""
+        """Record that a controller's commit moved from `since` to the returned index."""
         core = quorum.core
         log, commit = core.log, core.commit
         for index in range(max(since, log.base.index) + 1, commit + 1):
@@ -93,9 +93,7 @@ class MetadataLog:
             )
 
     def compare(self, image: MetadataImage) -> None:
-        """Check a complete image. Cost: every record so far, for a history that began with
-        nothing.
-        """
+        """Check a complete image. Replays every record so far if the history began empty."""
         if image.end_offset > self.end_offset:
             self._fail(
                 f"an image of {image.end_offset} records is served, {self.end_offset} are committed"

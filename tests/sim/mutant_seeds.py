@@ -121,7 +121,7 @@ def finding_seed(name: str, first: int, count: int) -> int | None:
 
 
 def violation_without(name: str, seed: int) -> str | None:
-    """Return what the seed finds without the bug: a false alarm finds nothing."""
+    """Return the finding of the seed without the bug, which would be a false alarm."""
     return _violation(SCENARIO[name], seed)
 
 

@@ -243,7 +243,7 @@ def _watermark_moves_at_append() -> list[Patch]:
 
 
 def _closed_at_the_appended_end() -> list[Patch]:
-    """The close does not wait for what is in flight: its end is what was durable when it began."""
+    """The close does not wait for appends in flight: its end is the durable end when it began."""
 
     async def flush(_: Storage) -> None:
         await asyncio.sleep(0)
@@ -308,7 +308,7 @@ def _old_leader_serves_reads() -> list[Patch]:
 
 
 def _uncommitted_records_are_served() -> list[Patch]:
-    """The end of the log counts as the end of what is committed."""
+    """The end of the log counts as the committed end."""
 
     def read(self: Any, offset: Any, max_bytes: int) -> Any:
         core = self.core
@@ -351,7 +351,7 @@ def _wal_trimmed_by_list() -> list[Patch]:
 
 
 def _sources_not_compared() -> list[Patch]:
-    """What a broker compacted meanwhile is removed a second time."""
+    """Ranges that a broker compacted meanwhile are removed a second time."""
     return [(replacement, "_check_source", lambda stream, source: None)]
 
 
@@ -417,8 +417,8 @@ MUTANTS |= LOST_WAL_STORE_MUTANTS
 
 
 def _check_fits(target: Any, attribute: str, patch: Any) -> None:
-    """Check that a patch takes the arguments of what it replaces. Otherwise a TypeError would be
-    found instead of the bug.
+    """Check that a patch accepts the arguments of its target. Otherwise a TypeError would be found
+    instead of the bug.
     """
     real = getattr(target, attribute, None)
     if not (inspect.isfunction(real) and inspect.isfunction(patch)):

@@ -210,7 +210,7 @@ class Network:
                 stream.reset()
 
     def process_died(self, process: Process, *, resets: bool) -> None:
-        """Reset its connections, or let them fall silent."""
+        """Reset its connections, or silence them."""
         for address, listener in list(self.listeners.items()):
             if listener.process is process:
                 del self.listeners[address]
@@ -396,7 +396,7 @@ class _UnaryContext:
 
 
 class SimChannel:
-    """`controller.api.transport.Channel` of the process that makes it."""
+    """`controller.api.transport.Channel` of the process that creates it."""
 
     def __init__(self, address: str, tls: None = None) -> None:
         del tls
@@ -511,7 +511,7 @@ class _Pipe:
 
 
 class _Inbox:
-    """What one end of a stream has received; an exception in it is raised again and again."""
+    """The messages that one end of a stream has received; an exception is raised repeatedly."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()

@@ -41,7 +41,7 @@ _TIMED: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was true at the time of a request."""
+    """The state at the time of a request."""
 
     part: Part
     acked_end: int
@@ -246,7 +246,7 @@ def _fetch(wanted: dict[Part, tuple[int, int]], max_wait_ms: int) -> fetch.Fetch
 
 
 class _Asker:
-    """Ask one broker after the other for every partition at once; it refuses those that it does not
+    """Request every partition from each broker in turn; it refuses those that it does not
     lead.
     """
 
@@ -379,8 +379,8 @@ class _Asker:
                 self._offsets.keep(moment, broker, question, response)
 
     async def _ask_for_more(self, broker: SimBroker) -> None:
-        """Let a consumer that has read everything from the present leader ask another broker for
-        more.
+        """Let a consumer that has read everything from the current leader fetch from another
+        broker.
         """
         moments = {part: self._offsets.moment(part, broker) for part in self._world.parts}
         wanted = {part: (moment.acked_end, self._epoch(part)) for part, moment in moments.items()}

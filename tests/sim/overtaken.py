@@ -44,7 +44,7 @@ class Overtaken:
         self._arrivals = set[asyncio.Task[None]]()
 
     def leave(self, connection: "RepeatingConnection", request: Any, delay_s: float) -> "Copy":
-        """Let a request arrive over a connection that its sender has given up."""
+        """Let a request arrive over an abandoned connection."""
         left = Copy(connection, request[0].name, self.counts)
         arrival = asyncio.get_running_loop().create_task(left.arrive(request, delay_s))
         self._arrivals.add(arrival)
@@ -52,7 +52,7 @@ class Overtaken:
         return left
 
     async def arrived(self) -> None:
-        """Wait until no copy is on its way."""
+        """Wait until no copy is in flight."""
         while self._arrivals:
             await asyncio.wait(self._arrivals)
 
@@ -82,7 +82,7 @@ class Copy:
 
 
 class RepeatingConnection(Connection):
-    """What a client or a broker uses as one connection: it gives it up and makes a newer one."""
+    """A logical connection of a client or broker, which replaces it with newer ones."""
 
     def __init__(self, world: "World", broker: Any) -> None:
         super().__init__(world, broker)
@@ -102,7 +102,7 @@ class RepeatingConnection(Connection):
         return response
 
     def leave_behind(self, request: Any, delay_s: float) -> Copy:
-        """Make a newer connection, and let the request arrive over the current one."""
+        """Open a newer connection, and let the request arrive over the current one."""
         old = copy(self)
         Connection.__init__(self, self._world, self.broker)
         return self._world.overtaken.leave(old, request, delay_s)

@@ -122,7 +122,7 @@ class _Beating:
         self._is_reported = False
 
     async def beat(self, is_given: Callable[[Any], bool], other: "_Beating") -> None:
-        """Send a heartbeat with what the member owns, and take what it is given."""
+        """Send a heartbeat with the owned partitions, and apply the assignment."""
         owned = None if not self.epoch or self._is_reported else self.owned
         response = await requests.send_request(self._connection, self._beat(self.epoch, owned))
         _expect(response, "a heartbeat")
@@ -141,7 +141,7 @@ class _Beating:
 async def _share_out(
     rng: Random, first: _Beating, second: _Beating, is_given: Callable[[Any], bool]
 ) -> None:
-    """Let the first member own everything, then the second one join. They never own the same."""
+    """Let the first member own everything, then the second one join. They share no partition."""
     while first.owned != _BOTH:
         await first.beat(is_given, second)
         await asyncio.sleep(rng.choice((0.0, 0.1)))
@@ -296,8 +296,8 @@ async def share(script: Script, rng: Random, number: int) -> None:
 
 
 async def keep_states(script: Script, rng: Random, number: int) -> None:
-    """Begin, write, read and delete states of share partitions. The coordinator has what was
-    written last.
+    """Begin, write, read and delete states of share partitions. The coordinator has the last
+    written state.
     """
     group = f"states{number}"
     for epoch in (1, 2, 3):

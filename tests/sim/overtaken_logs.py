@@ -162,7 +162,7 @@ async def fetch(script: Script, rng: Random, number: int) -> None:
 
 
 async def trim(script: Script, rng: Random, number: int) -> None:
-    """Delete records. The log start never goes back."""
+    """Delete records. The log start never decreases."""
     for serial in range(5):
         await _write(script, TRIMMED, number, 2 * serial, b"v")
         end = await _write(script, TRIMMED, number, 2 * serial + 1, b"v")
@@ -227,8 +227,8 @@ async def _grow(script: Script, name: str, total: int) -> None:
 
 
 async def transact(script: Script, rng: Random, number: int) -> None:
-    """Commit and abort transactions of both versions, with offsets. Readers get what is
-    committed.
+    """Commit and abort transactions of both versions, with offsets. Readers get the committed
+    records.
     """
     version = 1 + (number % 3 == 2)
     producer = Producer(script, f"p{number}", version)

@@ -31,7 +31,7 @@ _TIMEOUT_S: Final = 10.0
 
 async def ask_the_rest(script: Script, used: Collection[int]) -> None:
     """Send requests of the other APIs, with late copies, which change no metadata. used: the keys
-    of those that had their turn.
+    of those that were sent.
     """
     broker, found = script.broker(1), defaultdict[int, list[Question]](list)
     for question in all_questions({name: UUID(int=at) for at, name in enumerate(TOPICS, 1)}):

@@ -62,13 +62,13 @@ class Ownership:
         return self._is_over(life) or life.lost_count >= _LOST_MAX
 
     def _is_over(self, life: Life) -> bool:
-        """Return True if a timeout of the member may be over. Lost responses alone give nothing of
-        it away.
+        """Return True if a timeout of the member may be over. Lost responses alone free none of its
+        partitions.
         """
         return self._world.loop.time() - life.heard_s >= self.silence_s
 
     def given(self, life: Life, parts: set[Part]) -> None:
-        """Note that a member owns these partitions now, and no other ones."""
+        """Record that a member owns exactly these partitions now."""
         for other in self._lives:
             both = sorted(other.owned & (parts - life.owned))
             if other is life or not both:

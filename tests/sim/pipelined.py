@@ -83,7 +83,7 @@ class PipelinedProducer:
         )
 
     async def _attempt(self, broker: SimBroker, part: Part, left: "deque[_Batch]") -> None:
-        """Remove what is acknowledged."""
+        """Remove acknowledged batches."""
         connection, requested = (
             Connection(self._world, broker),
             list[asyncio.Task[produce.PartitionProduceResponse | None]](),

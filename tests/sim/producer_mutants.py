@@ -1,4 +1,4 @@
-"""Planted bugs of what a partition remembers of its producers, for `tests.sim.mutants`."""
+"""Planted bugs in the producer state of partitions, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Planted bugs of reads of what was read ahead, for `tests.sim.mutants`."""
+"""Planted bugs of prefetching readers, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _loaded_reads_pass_over_a_block() -> list[Patch]:
-    """A block that is not in memory any more counts as one without records."""
+    """A block that was evicted from memory counts as one without records."""
     real = ObjectReader.read_loaded
 
     def read_loaded(self: ObjectReader, *args: Any) -> Any:

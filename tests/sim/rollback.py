@@ -40,7 +40,7 @@ class _Victim:
 
 
 class Rollbacks:
-    """What was done to disks. joined: controllers that were replaced."""
+    """Changes of disks. joined: controllers that were replaced."""
 
     def __init__(self, world: "World") -> None:
         self._world = world

@@ -16,7 +16,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _restored_disk_votes() -> list[Patch]:
-    """What a disk has is not compared with what it promised. Only the directory's own notes are
+    """The contents of a disk are not compared with its promises. Only the directory's own files are
     checked.
     """
     return [(promises, "forgotten", lambda _start, _promised: "")]

@@ -89,7 +89,7 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
 
 
 def with_log_life(scenario: str, limits: Limits, rng: Random) -> Limits:
-    """Return the limits for a run with log life: what is deleted can come back for a while."""
+    """Return the limits for a run with log life: deleted topics can be restored for a while."""
     if scenario in LIVING | DELETING | STEPPING:
         return limits
     config = msgspec.structs.replace(

@@ -64,7 +64,7 @@ class Holding:
 
 @dataclass(slots=True)
 class Deliveries:
-    """What is known of one share partition from outside."""
+    """The state of one share partition as its clients see it."""
 
     world: "World"
     part: Part
@@ -83,7 +83,7 @@ class Deliveries:
     def got(
         self, member_id: str, first: int, last: int, count: int, began: tuple[float, int]
     ) -> None:
-        """Note a delivery. began: when it was asked for, and how often the partition had been
+        """Record a delivery. began: the time of the request, and how often the partition had been
         opened by then.
         """
         requested_s, openings_count = began
@@ -108,7 +108,7 @@ class Deliveries:
             self._fail(f"{offset} is delivered to {member_id}, but {held.member_id} has it")
 
     def requested(self, offsets: range, kind: int) -> None:
-        """Note that an acknowledgement is sent."""
+        """Record that an acknowledgement is sent."""
         for offset in offsets:
             self.holdings.pop(offset, None)
             if kind != RELEASE:
@@ -120,7 +120,7 @@ class Deliveries:
                 self.ended.setdefault(offset, self.world.loop.time())
 
     def dropped(self, member_id: str) -> None:
-        """Note that a member hung up."""
+        """Record that a member disconnected."""
         self.holdings = {
             offset: held for offset, held in self.holdings.items() if held.member_id != member_id
         }
@@ -230,7 +230,7 @@ class _Member:
         self._epoch = 0
 
     async def fetch(self, rng: Random) -> list[tuple[int, int]] | None:
-        """Return what is acquired; None if the broker does not lead."""
+        """Return the acquired records; None if the broker does not lead."""
         index = self._deliveries.part[1]
         request = fetching.ShareFetchRequest(
             group_id=_GROUP,
@@ -306,7 +306,7 @@ class _Member:
 
 
 class ShareConsumers:
-    """The members of one group on some partitions; nothing in other scenarios."""
+    """The members of one group on some partitions; empty in other scenarios."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -317,7 +317,7 @@ class ShareConsumers:
         self._workers = [Worker(world, found, f"worker{number}") for number in range(count)]
 
     def opened(self, part: Part) -> None:
-        """Note that a broker has opened a partition: locks of earlier leaders are over."""
+        """Record that a broker has opened a partition: locks of earlier leaders have ended."""
         if part in self._deliveries:
             self._deliveries[part].openings_count += 1
 
@@ -330,7 +330,7 @@ class ShareConsumers:
         return [worker.run(stop) for worker in self._workers]
 
     async def check(self) -> None:
-        """Work everything off, and compare with what was written."""
+        """Consume all records, and compare them with the written ones."""
         for deliveries in self._deliveries.values():
             worker = Worker(self._world, [deliveries], f"last {deliveries.part}")
             empty_count = 0

@@ -37,7 +37,7 @@ _FENCED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEM
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What an `Asker` asks about."""
+    """The group that an `Asker` queries."""
 
     name: str
 
@@ -173,7 +173,7 @@ class ShareSubscriber(Asker):
 
 
 class ShareMembers:
-    """One share group with some members; nothing in other scenarios."""
+    """One share group with some members; empty in other scenarios."""
 
     def __init__(self, world: "World") -> None:
         self._world = world

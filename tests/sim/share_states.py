@@ -51,7 +51,7 @@ class Fence:
 
 @dataclass(slots=True)
 class StateHistory:
-    """What is known of one share partition from outside."""
+    """The state of one share partition as its clients see it."""
 
     world: "World"
     part: Part
@@ -90,7 +90,7 @@ class StateHistory:
         return len(self.writers) - 1
 
     def wrote(self, offset: int, start_offset: int, sent_s: float) -> None:
-        """Note a confirmed write."""
+        """Record a confirmed write."""
         epoch, now_s = self.writers[offset], self.world.loop.time()
         for fence in self.fences:
             if fence.leader_epoch > epoch and fence.responded_s <= sent_s:
@@ -273,7 +273,7 @@ class Initializer(ShareAsker):
 
 
 class ShareClients:
-    """The states of some partitions in one group; nothing in other scenarios."""
+    """The states of some partitions in one group; empty in other scenarios."""
 
     def __init__(self, world: "World") -> None:
         self._world = world

@@ -37,7 +37,7 @@ class Gate(Protocol):
 
 
 class Bucket(MemoryStore):
-    """What is durable. It reports every change to its listener at the moment of the change."""
+    """The durable objects. It reports every change to its listener at once."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms)
@@ -68,7 +68,7 @@ class Bucket(MemoryStore):
             self._keys.remove(key)
 
     def restore(self, key: str) -> None:
-        """Bring a struck object back, unless it was deleted meanwhile."""
+        """Restore a damaged object, unless it was deleted meanwhile."""
         whole = self.struck.pop(key, None)
         if whole is not None:
             super()._write(key, whole)
@@ -82,7 +82,7 @@ class Bucket(MemoryStore):
 
     @property
     def infos(self) -> list[ObjectInfo]:
-        """Return what a complete LIST shows."""
+        """Return the result of a complete LIST."""
         return [self._objects[key].info for key in self._keys]
 
     def _write(self, key: str, body: Body) -> str:
@@ -117,7 +117,7 @@ class Renamed:
 
 
 class Stored:
-    """What is durable in the cluster's store and in its WAL store together."""
+    """The durable objects of the cluster's store and its WAL store together."""
 
     def __init__(self, bucket: Bucket, wal_bucket: Bucket | None) -> None:
         self._bucket = bucket
@@ -225,11 +225,11 @@ class SimStore:
         self._weather = copy(self._weather)
 
     def mount(self, bucket: Bucket) -> None:
-        """Use another bucket from now on, as after a change of what is mounted there."""
+        """Use another bucket from now on, as after a change of the mount."""
         self._faulty = FaultyStore(bucket, self._rng)
 
     def process_died(self) -> None:
-        """Let requests in flight arrive, or not."""
+        """Deliver requests in flight, or drop them."""
         for operation, task in self._under_way.values():
             self._sender_gone(operation, task)
 

@@ -124,7 +124,7 @@ class StreamsThread(Asker):
         )
 
     def _strike(self, coordinator: "SimBroker") -> None:
-        """Crash a coordinator that has just given tasks away."""
+        """Crash a coordinator that has just assigned tasks."""
         world = self.world
         if not world.calm and world.brokers.get(coordinator.node_id) is coordinator:
             world.later(0, world.crash, coordinator, self.rng.choice((0.01, 1.0)))
@@ -179,7 +179,7 @@ class StreamsThread(Asker):
 
 
 class StreamsMembers:
-    """One streams group with some members; nothing in other scenarios."""
+    """One streams group with some members; empty in other scenarios."""
 
     def __init__(self, world: "World") -> None:
         self._world = world

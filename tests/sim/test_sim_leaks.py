@@ -1,4 +1,4 @@
-"""Measure what is left in the bucket after logs lost records in every way: `LEAK_MINUTES=60 pytest
+"""Measure leftovers in the bucket after logs lost records in every way: `LEAK_MINUTES=60 pytest
 tests/sim/test_sim_leaks.py` runs an hour of simulated life.
 """
 

@@ -73,7 +73,7 @@ class TopicAdmin:
                 await self._here(self._create(name))
 
     async def renew(self, name: str) -> None:
-        """Repeat until the topic is another one of the same name."""
+        """Repeat until the topic is replaced by another one of the same name."""
         old = self._find(name)
         while old is not None and not old.is_gone:
             await self._here(self._delete(old))
@@ -205,7 +205,7 @@ class TopicAdmin:
             await self._ask_broker(broker, apis.DELETE_TOPICS, _DELETE_VERSION, message)
 
     async def _fork(self, name: str, source: str) -> Any:
-        """Ask a broker for a fork. Return its response for the topic, or None."""
+        """Request a fork from a broker. Return its response for the topic, or None."""
         if not (serving := self._serving()):
             await asyncio.sleep(0.1)
             return None
@@ -305,7 +305,7 @@ class TopicAdmin:
             self._world.fail(f"{broker.process.name} deleted {known} and still has it")
 
     def _crash(self, broker: SimBroker) -> None:
-        """Crash it while it may hold records that must not be committed any more."""
+        """Crash it while it may hold records that must no longer be committed."""
         if (
             broker.process.held is None
             and self._world.brokers.get(broker.node_id) is broker

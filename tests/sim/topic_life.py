@@ -76,7 +76,7 @@ class Incarnation:
 
 
 class TopicLife:
-    """What the metadata said about these topics."""
+    """The metadata of these topics over time."""
 
     def __init__(self, world: "World", checker: Checker, *, beside_others: bool) -> None:
         """beside_others: the run is of another scenario, and has one such topic."""
@@ -232,7 +232,7 @@ class TopicLife:
         known.streams = streams
 
     def _judge_begin(self, known: Incarnation, topic: TopicState) -> None:
-        """Judge what a new topic begins with."""
+        """Check the initial records of a new topic."""
         snapshot = self.snapshots.restored(topic)
         wanted = self.configs[topic.name]
         if snapshot is not None:

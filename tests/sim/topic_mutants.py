@@ -159,7 +159,7 @@ def _repeated_growth_adds_again() -> list[Patch]:
 
 
 def _offsets_kept_by_name() -> list[Patch]:
-    """A new topic gets what was committed for another one of its name."""
+    """A new topic gets the committed offsets of another one with its name."""
     return [(GroupOffsets, "of_topic", lambda self, key, _topic_id: self.committed.get(key))]
 
 

@@ -33,7 +33,7 @@ class TopicOffsets(Asker):
         self._last = 0
 
     async def check(self, name: str, wanted: int) -> None:
-        """Check what the group has committed for the first partition of a topic; -1: nothing."""
+        """Check the group's committed offset of the first partition of a topic; -1: none."""
         found = await self._read(name)
         if found != wanted:
             self.world.fail(f"offset {found} of topic {name} is read, {wanted} is right")

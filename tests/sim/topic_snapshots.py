@@ -42,14 +42,14 @@ class TopicSnapshot:
 
 
 class TopicSnapshots:
-    """What the metadata said about these snapshots."""
+    """The metadata of these snapshots over time."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self.known: dict[str, TopicSnapshot] = {}
 
     def usable(self, topic: str) -> list[TopicSnapshot]:
-        """Return those of the topic that can be restored."""
+        """Return the restorable snapshots of the topic."""
         return [
             item
             for item in self.known.values()
@@ -57,7 +57,7 @@ class TopicSnapshots:
         ]
 
     def note(self, topic: str, live: Iterable["Incarnation"]) -> TopicSnapshot:
-        """Note a snapshot that is about to be requested."""
+        """Record a snapshot that is about to be requested."""
         acked_ends = {
             known.topic_id: [
                 max(self._world.checker.acked_end(known.place(index)), known.inherited_end(index))
@@ -109,7 +109,7 @@ class TopicSnapshots:
             self._world.fail(f"{item.name} is {bounds} now, it began with the ends {item.ends}")
 
     def restored(self, topic: TopicState) -> TopicSnapshot | None:
-        """Judge a new topic. Return the snapshot that it begins with; None: it begins empty."""
+        """Check a new topic. Return the snapshot that it begins with; None: it begins empty."""
         points = [record.fork for record in topic.partitions if record.fork is not None]
         if not points:
             return None
@@ -130,7 +130,7 @@ class TopicSnapshots:
     def read(
         self, known: "Incarnation", index: int, offset: int, batches: list[list[Record]]
     ) -> None:
-        """Check what a reader finds below the fork point of a restored topic."""
+        """Check the records below the fork point of a restored topic."""
         at = offset
         for records in batches:
             first, end = records[0].offset, records[-1].offset + 1

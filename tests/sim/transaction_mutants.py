@@ -84,7 +84,7 @@ def _open_transactions_not_loaded() -> list[Patch]:
 
 
 def _first_batch_of_each_piece_is_loaded() -> list[Patch]:
-    """A read gives pieces of one or more batches."""
+    """A read returns pieces of one or more batches."""
 
     async def read(self: TopicLog, partition: int) -> AsyncIterator[LogBatch]:
         led: Any = self._node.partitions.get(self._topic_name, partition)
@@ -112,7 +112,7 @@ def _epoch_kept_by_a_new_instance() -> list[Patch]:
 
 
 def _epoch_kept_by_a_fence() -> list[Patch]:
-    """What is open is aborted in the epoch in which it is still being written."""
+    """An open transaction is aborted in the epoch of its current writer."""
 
     def fenced(self: Transaction, now_ms: int) -> Any:
         return replace(self.current, state=TransactionState.PREPARE_ABORT, updated_ms=now_ms)
@@ -211,7 +211,7 @@ def _appended_before_the_coordinator_knows() -> list[Patch]:
 
 
 def _end_repeated_with_another_epoch() -> list[Patch]:
-    """A repeated end is carried out again: the producer is given the epoch after the next."""
+    """A repeated end is carried out again: the producer gets the epoch after the next."""
     real = Transaction.end_epoch
 
     def end_epoch(self: Transaction, producer: Any, **options: Any) -> Any:
@@ -244,7 +244,7 @@ def _fenced_ends_are_repetitions() -> list[Patch]:
 
 
 def _partitions_elsewhere_get_no_marker() -> list[Patch]:
-    """An end in one step takes the partitions that this broker leads for all of them."""
+    """An end in one step treats the partitions that this broker leads as all of them."""
     real = LedMarkers.parts
 
     def parts(self: LedMarkers, marker: Marker, partitions: Any, version: int) -> Any:

@@ -111,7 +111,7 @@ class Application:
                 await instance
 
     async def finish(self) -> None:
-        """Finish what was left open: a new instance completes one more transaction."""
+        """Finish open transactions: a new instance completes one more transaction."""
         self.timeout_ms = 60_000  # a shorter one could expire again and again on a slow store
         while True:
             with suppress(Fenced):
@@ -318,7 +318,7 @@ class Instance:
         )
 
     async def committed_offset(self) -> int:
-        """Return the group's offset, once no transaction can change it any more. -1: none."""
+        """Return the group's offset, once no transaction can change it. -1: none."""
         name, (topic, index) = self._application.name, self._application.input
         group = offset_fetch.OffsetFetchRequestGroup(
             name, topics=[offset_fetch.OffsetFetchRequestTopics(None, topic, [index])]

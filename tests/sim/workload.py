@@ -1,4 +1,4 @@
-"""All clients of one run: what they do during the faults, and what they find afterwards."""
+"""All clients of one run: their work during the faults, and their checks afterwards."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Workload:
-    """The clients of one run. Make it when the topics exist."""
+    """The clients of one run. Create it when the topics exist."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -85,7 +85,7 @@ class Workload:
         )
 
     async def check(self) -> None:
-        """Use everything once more, and compare it with what clients saw before."""
+        """Use everything once more, and compare it with earlier observations of clients."""
         world = self._world
         await world.within(
             "not every partition is writable", self._producers[-1].write(world.parts)

@@ -234,7 +234,7 @@ class World:
         self._tail.append(line)
 
     def phase(self, name: str) -> None:
-        """Note the phase in the trace, and for measurements of time."""
+        """Record the phase in the trace, and for measurements of time."""
         self.trace("phase", name)
         self.phases.append((name, self.loop.time(), self.loop.steps))
 
@@ -439,7 +439,7 @@ class World:
         return controller.metadata is not self.metadata or not self.has_disks
 
     def rebuilt(self, begin: LoadedSnapshot) -> None:
-        """Note the loss of all controllers' disks: new ones begin with this snapshot and nothing
+        """Record the loss of all controllers' disks: new ones begin with this snapshot and nothing
         else.
         """
         self.trace("rebuilt", begin.base.index, begin.offset)

@@ -64,7 +64,7 @@ later.
 
 
 class Cell(NamedTuple):
-    """One request of the matrix. variant: what is different from the question."""
+    """One request of the matrix. variant: the difference from the request."""
 
     api: ApiSpec
     version: int

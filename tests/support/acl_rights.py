@@ -289,7 +289,7 @@ def responses_under_all_rights(address: str) -> dict[str, ResponseSet]:
 
 
 def _responses(address: str, ids: dict[str, UUID]) -> ResponseSet:
-    """Return the responses to all requests, each on a connection of its own."""
+    """Return the responses to all requests, each on its own connection."""
     responses: ResponseSet = {}
     for question in (*questions(ids), *share_state_questions(ids[HIDDEN])):
         with HostClient(address) as client:
@@ -301,7 +301,7 @@ def _responses(address: str, ids: dict[str, UUID]) -> ResponseSet:
 
 
 def comparable(value: Any, names: dict[str, str]) -> Any:
-    """Return a response with names in place of ids, in an order that says nothing."""
+    """Return a response with names in place of ids, in a normalized order."""
     if isinstance(value, dict):
         return {
             key: bool(item) if key == "configs" else comparable(item, names)

@@ -1,4 +1,4 @@
-"""A client that sends what it wants: single requests with our codecs, or raw bytes."""
+"""A client that sends arbitrary data: single requests with our codecs, or raw bytes."""
 
 import asyncio
 import contextlib

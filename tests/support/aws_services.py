@@ -1,4 +1,4 @@
-"""Servers of AWS that give out keys, and an S3 that refuses keys which have expired: IMDSv2, the
+"""AWS servers that issue keys, and an S3 that refuses expired keys: IMDSv2, the
 endpoints of ECS and EKS Pod Identity, and the portal of SSO.
 """
 
@@ -124,7 +124,7 @@ def aws_services() -> Iterator[AwsServices]:
         do_GET = do_PUT = do_POST = respond
 
         def log_message(self, *args: object) -> None:
-            """Print nothing."""
+            """Suppress the output."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True

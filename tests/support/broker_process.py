@@ -1,4 +1,4 @@
-"""Run a broker as a process of its own, in a cluster whose controller runs in this process."""
+"""Run a broker as a separate process, in a cluster whose controller runs in this process."""
 
 import asyncio
 import contextlib
@@ -20,14 +20,14 @@ _STOP_S = PATIENCE_S
 
 @dataclass
 class BrokerProcess:
-    """port: of the first listener. lines: what it has written to stderr, line by line."""
+    """port: of the first listener. lines: its stderr, line by line."""
 
     process: asyncio.subprocess.Process
     port: int = 0
     lines: list[str] = field(default_factory=list)
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """Return the log lines that are one of these events."""
+        """Return the log lines of these events."""
         found = [json.loads(line) for line in self.lines if line.startswith("{")]
         return [line for line in found if line["event"] in names]
 

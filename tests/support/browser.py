@@ -34,7 +34,7 @@ _AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-pract
 
 
 class PageChrome(Chrome):
-    """A browser whose `get` waits until a page that takes long has replaced its skeleton."""
+    """A browser whose `get` waits until a slow page has replaced its skeleton."""
 
     def get(self, url: str) -> None:
         super().get(url)
@@ -69,7 +69,7 @@ def browser(*, size: tuple[int, int] = DESK, dark: bool = False) -> Iterator[Chr
 
 
 def resize(found: Chrome, size: tuple[int, int], *, dark: bool = False) -> None:
-    """Give the page this size in pixels, and a preference for dark or light."""
+    """Set the size of the page in pixels, and the preference for dark or light."""
     width, height = size
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     found.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)

@@ -1,4 +1,4 @@
-"""Let no process outlive a test that fails."""
+"""Kill the processes of a failing test."""
 
 import subprocess
 from collections.abc import Generator

@@ -50,11 +50,11 @@ class Visitor:
         self.cookies: dict[str, str] = {}
 
     def get(self, path: str, **headers: str) -> Response:
-        """Return a page; ask again for one that takes long, as the skeleton says."""
+        """Return a page; repeat the request for a slow one, as the skeleton does."""
         return wait_until(lambda: self._whole(path, headers), _PAGE_S)
 
     def first(self, path: str) -> Response:
-        """Return what the console responds first, perhaps a skeleton."""
+        """Return the first response of the console, which may be a skeleton."""
         return self._send_request("GET", path, b"", {})
 
     def _whole(self, path: str, headers: Mapping[str, str]) -> Response | None:
@@ -102,7 +102,7 @@ class ConsoleProcess:
     """`penstock console` on a free port. Use as a context manager."""
 
     def __init__(self, state_path: Path, *arguments: str, errors: Path | None = None) -> None:
-        """errors: a file for what it writes to standard error."""
+        """errors: a file for its standard error."""
         self._errors = errors
         self._arguments = ("--state-file", str(state_path), "--port", "0", *arguments)
         self._process: subprocess.Popen[str] | None = None
@@ -140,8 +140,8 @@ class ConsoleProcess:
 
 @contextmanager
 def without_packages(directory: Path) -> Generator[None]:
-    """Let processes that start in the block lack what reads records and runs SQL. directory: an
-    empty one.
+    """Let processes that start in the block lack the packages to read records and run SQL.
+    directory: an empty one.
     """
     names = ("numpy", "pyarrow", "duckdb")
     program = f"import sys\nsys.modules.update(dict.fromkeys({names}))\n"

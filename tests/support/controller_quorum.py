@@ -82,7 +82,7 @@ class Quorum:
         return await self.start_one(number)
 
     def move_all(self) -> None:
-        """Give all controllers other ports, which only their configuration has."""
+        """Give all controllers new ports, which only their configuration contains."""
         self.addresses = [f"127.0.0.1:{port}" for port in free_ports(len(self.configs))]
         self._values["peers"] = tuple(
             f"{number}@{address}" for number, address in enumerate(self.addresses)

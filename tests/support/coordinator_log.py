@@ -18,7 +18,7 @@ from penstock.protocol.error_codes import ErrorCode
 
 class MemoryLog:
     """Implement `CoordinatorLog` in memory. The log outlives its coordinators: the next one reads
-    what was durable.
+    the durable records.
     """
 
     def __init__(self, partition_count: int = 4) -> None:

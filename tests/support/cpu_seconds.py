@@ -20,8 +20,8 @@ _REASON = "costly"
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and its descendants. Outside Linux, those that still run
-    are left out.
+    """Return the CPU time of this process and its descendants. Outside Linux, running ones are
+    excluded.
     """
     times = os.times()
     ended = times.children_user + times.children_system

@@ -101,7 +101,7 @@ async def cut_cluster(directory: Path, **settings: Any) -> AsyncGenerator[CutClu
 
 
 class Members:
-    """What the two members of a group have done so far."""
+    """The progress of the two members of a group."""
 
     def __init__(self) -> None:
         self.assignments_count = 0

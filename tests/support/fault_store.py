@@ -47,7 +47,7 @@ class BrokerStore(FaultyStore):
         self._released.set()
 
     async def arrived(self) -> None:
-        """Return when no parked request is under way any more."""
+        """Wait until no parked request is in flight."""
         while self._on_the_way:
             await asyncio.wait(self._on_the_way)
 

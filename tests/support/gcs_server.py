@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         self._respond(self._delete, b"")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base's name)
-        """Log nothing."""
+        """Suppress the log."""
 
     def _respond(self, handle: Callable[[Bucket, str, bytes], Response], body: bytes) -> None:
         try:

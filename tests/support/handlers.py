@@ -281,7 +281,7 @@ class Fixture:
         self.use(make_handlers())
 
     def authorize(self, *allowed: AclEntry, **settings: Any) -> Authorizer:
-        """Let an authorizer with these ACLs decide from now on."""
+        """Use an authorizer with these ACLs from now on."""
         self.image.apply_all([AclRecord(acl) for acl in allowed])
         config = SecurityConfig(authorizer=STANDARD_AUTHORIZER, **settings)
         authorizer = Authorizer(config, AuditLog(lambda: 0.0), API_RIGHTS)

@@ -30,8 +30,8 @@ class History:
             self._sent[identity] = part
 
     def acknowledged(self, part: Part, offset: int, identity: bytes) -> None:
-        """Note that the record is durable. offset -1: the broker recognized the record and did not
-        return its offset.
+        """Record that the record is durable. offset -1: the broker recognized the record and did
+        not return its offset.
         """
         if offset >= 0:
             self._place(part, offset, identity)
@@ -113,7 +113,7 @@ def missing_objects(image: MetadataImage, is_there: Callable[[str], bool]) -> li
 
 
 def orphaned_objects(image: MetadataImage, keys: Iterable[str]) -> list[str]:
-    """Return the keys of data objects in the bucket that nothing refers to."""
+    """Return the keys of unreferenced data objects in the bucket."""
     found: list[str] = []
     for key in keys:
         object_id = parse_data_key(key)

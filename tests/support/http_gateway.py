@@ -139,7 +139,7 @@ def http_gateway(target: str) -> Iterator[HttpGateway]:
         do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = _do
 
         def log_message(self, *_: Any) -> None:
-            """Log nothing."""
+            """Suppress the log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

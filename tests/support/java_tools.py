@@ -16,7 +16,7 @@ _FIELD, _LINE = "\x1f", "\x1e"
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a tool ended with. output: stdout and stderr, in the order in which it wrote them."""
+    """The result of a tool. output: stdout and stderr, in the order in which it wrote them."""
 
     exit_code: int
     output: str

@@ -15,7 +15,7 @@ _CHECKS_S: Final = 90
 
 
 def install_kafkajs() -> Path:
-    """Fetch kafkajs unless it is there. Skips the test if npm cannot, or fails it in CI."""
+    """Download kafkajs unless it is present. Skips the test if npm cannot, or fails it in CI."""
     return package("kafkajs", VERSION)
 
 

@@ -16,7 +16,7 @@ _OUTER_ELEMENTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class LongRequest:
-    """make: the request that names so many things. elements: of the request, for each of them."""
+    """make: builds the request with so many names. elements: in the request, per name."""
 
     api: ApiSpec
     version: int
@@ -25,7 +25,7 @@ class LongRequest:
 
     @property
     def count(self) -> int:
-        """The largest number of things that the limits of the API let through."""
+        """The largest number of elements within the limits of the API."""
         count = (elements_max(self.api.key) - _OUTER_ELEMENTS) // self.elements
         things = things_max(self.api.key)
         if things is not None and things.count(self.make(count)) > things.max:

@@ -199,7 +199,7 @@ class ManagersCluster:
         self.apply(nodes.fence_brokers(self.image, [node]))
 
     def tick(self) -> None:
-        """What the controller does by itself between requests."""
+        """Periodic work of the controller between requests."""
         overdue = self.overdue()
         self.apply(nodes.fence_brokers(self.image, overdue))
         self.live -= {node.node_id for node in overdue}
@@ -422,7 +422,7 @@ class CommittedAtOnce:
         return self._cluster.image
 
     def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
-        """Call nothing: there is no other task."""
+        """Do nothing: there is no other task."""
 
     async def with_committed_image(self, look: Callable[[MetadataImage], Any]) -> Any:
         return look(self._cluster.image)

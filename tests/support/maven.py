@@ -23,7 +23,7 @@ class Program:
     further: tuple[Path, ...] = ()
 
     def class_path(self) -> str:
-        """Return the class path, after fetching and compiling what is missing."""
+        """Return the class path, after downloading and compiling missing files."""
         if not all(shutil.which(command) for command in ("java", "javac", "mvn")):
             missing("there is no JDK 17 with Maven on this machine: run `make jdk`")
         sources = sorted(self.sources.glob("*.java"))

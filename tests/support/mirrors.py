@@ -119,7 +119,7 @@ def without_offsets(found: Mapping[int, list[Copied]]) -> dict[int, list[Copied]
 
 
 def commit_offsets(address: str, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Set the offsets of a group, once there is a coordinator: Kafka makes it when it is asked."""
+    """Set the offsets of a group, once there is a coordinator: Kafka creates it on request."""
     admin: Any = AdminClient({"bootstrap.servers": address})
     parts = [TopicPartition(*key, offset) for key, offset in offsets.items()]
 

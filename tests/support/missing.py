@@ -23,7 +23,7 @@ def built(script: str, timeout_s: float) -> Path:
 
 
 def missing(what: str) -> NoReturn:
-    """Skip the test, and say why. Where the variable CI is set, fail it: CI has everything."""
+    """Skip the test with a reason. If the variable CI is set, fail it: CI has everything."""
     if os.environ.get("CI"):
         pytest.fail(f"CI does not skip tests: {what}")
     pytest.skip(what)

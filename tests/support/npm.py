@@ -19,8 +19,8 @@ _INSTALL_S: Final = 120
 
 
 def package(name: str, version: str) -> Path:
-    """Return the folder of a package; fetch it unless it is there. Skips the test if npm cannot, or
-    fails it in CI.
+    """Return the folder of a package; download it unless it is present. Skips the test if npm
+    cannot, or fails it in CI.
     """
     home = _BUILD / name
     found = home / "node_modules" / name

@@ -342,7 +342,7 @@ class Broker:
         await self.storage.close()
 
     async def crash(self):
-        """Nothing is written, committed or closed any more."""
+        """Stop writing, committing and closing."""
         self.harness.subscribers.remove(self.partitions.on_batch)
         await self.storage.abandon()
         task = asyncio.ensure_future(self.partitions.close())
@@ -491,8 +491,8 @@ class Broker:
         return await self.values_from(topic, 0, index)
 
     async def values_from(self, topic, offset, index=0):
-        """The values from `offset` to the end, in as many fetches as it takes (responses end where
-        memory and objects meet).
+        """Return the values from `offset` to the end, in as many fetches as it takes (responses end
+        where memory and objects meet).
         """
         values = []
         while True:
@@ -522,7 +522,7 @@ class Broker:
         return reply.markers[0].topics[0].partitions[0].error_code
 
     async def committed(self, topic, offset=0, index=0, **options):
-        """What a consumer gives that reads committed records, in as many fetches as it takes; it
+        """Return the values that a read_committed consumer gets, in as many fetches as it takes; it
         drops what is aborted as clients do.
         """
         values = []
@@ -583,8 +583,8 @@ def records_of(partition) -> list[Record]:
 
 
 def committed_values(partition, fetch_offset) -> tuple[list[bytes], int]:
-    """Values of one response, as `CompletedFetch` of Kafka's consumer takes them, and where it goes
-    on.
+    """Values of one response, as `CompletedFetch` of Kafka's consumer takes them, and the next
+    offset.
     """
     begun, aborting, values, offset = (
         sorted(partition.aborted_transactions, key=lambda item: item.first_offset),

@@ -90,7 +90,7 @@ class Kubelet:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-                """Log nothing."""
+                """Suppress the log."""
 
         keystore = self._directory / "kubelet.pem"
         keystore.write_bytes(Authority.make("kubelets").issue(NODE, hosts=("127.0.0.1",)).keystore)
@@ -159,7 +159,7 @@ class PodNetwork:
     def connect(self, name: str, *names: str, namespace: str = NAMESPACE) -> Pod:
         """Place a pod that the API server has on the node, and give it an address.
 
-        names: what else resolves to it, besides its own name.
+        names: other names that resolve to it.
         """
         process = self.start(["unshare", "--net", "--mount", "sleep", "infinity"])
         own = Path(f"/proc/{process.pid}/ns/mnt")

@@ -42,7 +42,7 @@ class Prometheus:
     def __init__(
         self, directory: Path, targets: Mapping[str, int], otlp: Mapping[str, Any] | None = None
     ) -> None:
-        """otlp: what its configuration adds for metrics that are pushed; None: it takes none."""
+        """otlp: additional configuration for pushed metrics; None: it accepts none."""
         self._directory = directory
         self._otlp = otlp
         self._targets = targets
@@ -83,8 +83,8 @@ class Prometheus:
                 self._process.wait()
 
     def _config(self) -> dict[str, Any]:
-        """Return what the example of deploy/image/compose has, with these targets: the labels are
-        those of the chart's ServiceMonitor.
+        """Return the example of deploy/image/compose with these targets: the labels are those of
+        the chart's ServiceMonitor.
         """
         return {
             "global": {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"},
@@ -123,7 +123,7 @@ class Prometheus:
             return False
 
     def get(self, path: str, **parameters: str) -> Any:
-        """Return the data of a response of its API. Raises AssertionError with what it refused."""
+        """Return the data of a response of its API. Raises AssertionError with the error."""
         query = urllib.parse.urlencode(parameters)
         url = f"http://127.0.0.1:{self._port}/api/v1/{path}?{query}"
         try:

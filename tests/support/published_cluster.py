@@ -18,7 +18,7 @@ GRACE_MS = 120_000
 
 
 class CommittedImage:
-    """What the publisher sees of a runtime: an image between two batches, and the records that
+    """The runtime as the publisher sees it: an image between two batches, and the records that
     change it.
     """
 
@@ -56,7 +56,7 @@ class PublishedCluster:
     def publisher(
         self, store: Any, epoch: int, image: MetadataImage | None = None
     ) -> ManifestPublisher:
-        """image: of a controller that has not noticed yet that it leads no more."""
+        """image: of a controller that has not noticed yet that it no longer leads."""
         runtime = CommittedImage(image or self.cluster.image, epoch)
         if image is None:
             self.watching.append(runtime)

@@ -555,7 +555,7 @@ FRAMINGS: Final = (
 
 
 class Outcome(NamedTuple):
-    """What a broker responds to a batch that it does not accept as it is.
+    """The response of a broker to a batch that it does not accept as it is.
 
     packed: the code if the batch is compressed; None: the same. errors: the records that it names.
     kafka, kafka_packed: the codes of Kafka 4.2 where they differ, and why they do.
@@ -738,7 +738,7 @@ SOUND: Final = CASES[0]
 
 
 class Bytes(NamedTuple):
-    """What a request holds for a partition, made of a sound batch."""
+    """The data of a request for a partition, built from a sound batch."""
 
     name: str
     of: Callable[[bytes], bytes]

@@ -136,7 +136,7 @@ class ShareMember:
         epoch: int | None = None,
         **fields: Any,
     ) -> Any:
-        """Send ShareFetch. The partitions are those that the session does not have yet."""
+        """Send ShareFetch. `partitions` are those that are new to the session."""
         acks = acks or {}
         by_topic: dict[UUID, list[share_fetch.FetchPartition]] = {}
         for topic, index in dict.fromkeys([*partitions, *acks]):
@@ -185,7 +185,7 @@ class ShareMember:
             self.epoch = epoch + 1 if epoch >= 0 else 0
 
     def acquired(self, *partitions: tuple[str, int], **fields: Any) -> list[tuple[int, int, int]]:
-        """Fetch, and return (first offset, last offset, delivery count) of what is acquired."""
+        """Fetch, and return (first offset, last offset, delivery count) of acquired records."""
         return acquired(self.fetch(*partitions, **fields))
 
 

@@ -52,7 +52,7 @@ class ShareLedger:
 
     @property
     def settled(self) -> set[tuple[int, int]]:
-        """Return what was accepted, and what was asked to be: a broker that is killed may have
+        """Return accepted records, and those with an acceptance in flight: a killed broker may have
         stored an acceptance without responding.
         """
         with self._lock:

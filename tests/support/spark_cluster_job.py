@@ -1,4 +1,4 @@
-"""Run on a Spark cluster what users run: a batch query, a streaming query from topic to topic, and
+"""Run user jobs on a Spark cluster: a batch query, a streaming query from topic to topic, and
 a batch write. Tests copy this file beside an unpacked environment, whose Python runs it.
 
 Prints JSON lines. A task of the streaming query waits in the middle of its rows until the file `go`

@@ -97,7 +97,7 @@ class Follower:
                 ends = await self.look()
 
     async def log(self) -> dict[int, list[tuple[int, int]]]:
-        """Return all rows up to the ends that were seen. Plan again if objects were deleted
+        """Return all rows up to the observed ends. Plan again if objects were deleted
         meanwhile, as readers do.
         """
         wanted = [

@@ -316,7 +316,7 @@ class MemoryStreamMetadata:
         return len(self.controller.commits)
 
     async def backed_up(self, position: int) -> None:
-        """Return at once: this controller loses nothing."""
+        """Do nothing: this controller loses no state."""
         assert position <= len(self.controller.commits)
 
     async def trim_stream(

@@ -145,7 +145,7 @@ class StreamsTalk:
         return found["node_id"], f"{found['host']}:{found['port']}"
 
     def beat(self, group: str, member: str, epoch: int | None = None, **fields: Any) -> Any:
-        """Send a heartbeat. What the member owns is sent only if it is given."""
+        """Send a heartbeat. The owned tasks are sent only if given."""
         for role in ROLES:
             fields[f"{role}_tasks"] = _tasks(fields.pop(role, None))
         if (address := fields.pop("endpoint", None)) is not None:
@@ -267,7 +267,7 @@ def talk_to_coordinator(bootstrap: str, group: str) -> StreamsTalk:
 
 
 def begin(talk: StreamsTalk, *groups: str, **configs: str) -> None:
-    """Wait for coordinators. configs: of the groups, which they have at the end."""
+    """Wait for coordinators. configs: of the groups, applied at the end."""
     for topic, count in TOPICS.items():
         talk.create(topic, count)
     talk.coordinate(*groups)

@@ -1,4 +1,4 @@
-"""Run exports to both kinds of table, and make tables fail or stop where a test wants it."""
+"""Run exports to both kinds of table, and make tables fail or stop at chosen points."""
 
 import threading
 import time
@@ -132,7 +132,7 @@ class Run:
         return [row for file in table.files() for row in table.place().read(file).to_pylist()]
 
     def check(self) -> None:
-        """Check that rows and dead letters are what was sent, each once, field by field."""
+        """Check that rows and dead letters equal the sent records, each once, field by field."""
         rows = {(row["_kafka_partition"], row["_offset"]): row for row in self.rows()}
         rejects = {(row["partition"], row["offset"]): row for row in self.rows("t__dlq")}
         assert len(rows) == len(self.rows())

@@ -31,7 +31,7 @@ def check_harmless(text: str) -> None:
 
 
 def on_terminal(program: Sequence[str], environment: Mapping[str, str] | None = None) -> bytes:
-    """Run a program to its end. Return what the terminal gets. environment: added to that of the
+    """Run a program to its end. Return its terminal output. environment: added to that of the
     tests.
     """
     ours, theirs = pty.openpty()
@@ -56,7 +56,7 @@ def on_terminal(program: Sequence[str], environment: Mapping[str, str] | None = 
 
 
 class Terminal:
-    """A program that reads what is typed."""
+    """A program that reads typed input."""
 
     def __init__(self, program: Sequence[str], environment: Mapping[str, str]) -> None:
         """environment: added to that of the tests."""

@@ -38,7 +38,7 @@ TOPIC = "ledger"
 
 
 def create_ledger(address: str, partitions: int = 2) -> None:
-    """Create the topic unless it is there."""
+    """Create the topic unless it exists."""
     with WireClient(address) as client:
         request = metadata.MetadataRequest(topics=None)
         found = client.send_request(apis.METADATA, request, metadata.MetadataResponse)
@@ -95,7 +95,7 @@ class TransactionClient:
     # --- requests ---------------------------------------------------------------------------------
 
     def begin(self, name: str) -> None:
-        """Take the first epoch, once there is a coordinator."""
+        """Acquire the first epoch, once there is a coordinator."""
         find = find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=[name])
         wait_until(
             lambda: (
@@ -118,7 +118,7 @@ class TransactionClient:
     def init(
         self, name: str, *, expected: tuple[int, int] = (-1, -1), version: int = 5
     ) -> tuple[str, str, int]:
-        """Take the next epoch. Kafka returns CONCURRENT_TRANSACTIONS while a transaction ends."""
+        """Acquire the next epoch; CONCURRENT_TRANSACTIONS while a transaction ends."""
         request = init_producer_id.InitProducerIdRequest(name, 60_000, *expected)
         while True:
             response = self.send_request(apis.INIT_PRODUCER_ID, request, version)

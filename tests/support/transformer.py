@@ -60,8 +60,8 @@ class Transformer:
         self._consumer.close()
 
     def _begin_anew(self) -> int:
-        """Start a new instance: abort what the previous one left open, then return the offset to
-        continue from.
+        """Start a new instance: abort the open transaction of the previous one, then return the
+        offset to continue from.
         """
         producer = Producer(self._producer_settings)
         producer.init_transactions(_TIMEOUT_S)

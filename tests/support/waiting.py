@@ -1,6 +1,6 @@
 """Wait for conditions with a deadline, instead of sleeping for a fixed time.
 
-Conditions are polled with pauses that grow from 1 ms to 50 ms. A condition that takes long, such as
+Conditions are polled with pauses that grow from 1 ms to 50 ms. A slow condition, such as
 listing a store, is checked less often, so that it does not slow down what it waits for.
 """
 

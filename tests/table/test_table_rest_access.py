@@ -162,7 +162,7 @@ def test_another_server_is_not_a_catalog(tmp_path: Path, catalog: RestCatalog) -
             self.wfile.write(b"<html>Welcome</html>")
 
         def log_message(self, *_: object) -> None:
-            """Log nothing."""
+            """Suppress the log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
         thread = Thread(target=server.serve_forever, daemon=True)

@@ -195,7 +195,7 @@ class Node:
         self.incarnation += 1
 
     def pump(self) -> None:
-        """Do what the driver does after every input."""
+        """Handle the output of a core, as the driver does after every input."""
         core, world = self.core, self.world
         if core is None:
             return
@@ -441,7 +441,7 @@ class World:
         )
 
     def _is_settled(self, index: int) -> bool:
-        """Return True if every member has what was committed, and all have the same members."""
+        """Return True if every member has the committed entries and the same members."""
         members = self.checks.members
         cores = [self.nodes[member].core for member in members.everyone]
         return all(

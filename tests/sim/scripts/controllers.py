@@ -33,8 +33,8 @@ async def crash_after_a_creation(script: Script) -> None:
 
 
 async def crash_with_a_slow_disk(script: Script) -> None:
-    """Crash the controller while the creation of a topic is not durable. What brokers or clients
-    know of it has to stay.
+    """Crash the controller while the creation of a topic is not durable. A topic that brokers or
+    clients have seen must be kept.
     """
     (disk,) = script.world.disks.values()
     disk.slow_factor = _SLOW
@@ -121,8 +121,8 @@ async def load_a_snapshot_with_a_token(script: Script) -> None:
 
 
 async def silence_the_controller(script: Script) -> None:
-    """Let nothing pass between a broker and the controller, until the first attempt to connect
-    again has failed.
+    """Cut the connection between a broker and the controller until the first attempt to reconnect
+    has failed.
     """
     follower = script.broker(1).follower
     with script.isolated(1):

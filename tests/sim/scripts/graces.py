@@ -1,4 +1,4 @@
-"""Scripts about objects that have to stay for a while, whatever wall clocks show."""
+"""Scripts about objects that must be kept for a while, whatever wall clocks show."""
 
 import asyncio
 from random import Random

@@ -67,7 +67,7 @@ class Member:
         raise NotImplementedError
 
     def take(self, response: Any) -> None:
-        """Note what the response gives."""
+        """Apply the assignment in the response."""
         raise NotImplementedError
 
 
@@ -263,7 +263,7 @@ async def share_member_hangs_up_while_it_joins(script: Script) -> None:
 
 
 async def _fall_silent(script: Script, kind: type[Member]) -> None:
-    """Let a member fall silent. Another one gets what it had, and the first one cannot commit."""
+    """Let a member time out. Another one gets its partitions, and the first one cannot commit."""
     first, second = await _begin(script, kind), kind(script, "b")
     await _beat_until(lambda: second.has == _ALL, second)
     code = await _commit(script, first.epoch, first.name)

@@ -148,7 +148,9 @@ async def append_to_a_config_late(script: Script) -> None:
 
 
 async def append_to_a_config_at_once(script: Script) -> None:
-    """Let each broker add to and remove from a list at once. None undoes the change of another."""
+    """Let each broker add to and remove from a list concurrently. None undoes the change of
+    another.
+    """
     name = "leader.replication.throttled.replicas"
     await script.create("t")
     brokers = script.world.brokers.values()
@@ -225,7 +227,7 @@ async def create_acls_late(script: Script) -> None:
 
 
 async def delete_acls_late(script: Script) -> None:
-    """Deliver the deletion of an ACL again. It takes no other one of the topic."""
+    """Deliver the deletion of an ACL again. It removes no other one of the topic."""
     script.authorize()
     removing = removing_acl(Operation.READ)
     await succeed(

@@ -42,7 +42,7 @@ Request = tuple[Any, int, Any]
 
 
 async def deliver_late(old: Connection, request: Request) -> None:
-    """Deliver a request on a connection that its sender has given up."""
+    """Deliver a request on an abandoned connection."""
     with suppress(NoResponse):
         await old.send_request(*request, _TIMEOUT_S)
 
@@ -96,7 +96,7 @@ def given(response: Any) -> frozenset[int]:
 
 
 async def repeat_the_first_heartbeat_of_a_consumer(script: Script) -> None:
-    """Deliver the first heartbeat of a member again while it gives up a partition."""
+    """Deliver the first heartbeat of a member again while it revokes a partition."""
     await script.create("t", (1, 1))
     topic_id = topic_id_of(script)
     old, new, other = await connections(script, 3)

@@ -20,7 +20,7 @@ def _wal(script: Script, writer: BrokerIncarnation) -> list[str]:
 
 @in_cluster(fence_kept_ms=_DAY_MS, janitor_interval_ms=300)
 async def let_a_fence_grow_old(script: Script) -> None:
-    """Fail over, delete what the WAL contains, and step the clock of the controller by two days."""
+    """Fail over, delete the topics in the WAL, and step the clock of the controller by two days."""
     await script.create("t")
     await script.write(PART, (b"k", b"v"))
     writer, world = script.broker(1).me, script.world

@@ -30,7 +30,7 @@ async def delete(script: Script, offset: int) -> None:
 
 
 async def _start(script: Script) -> int:
-    """Return where the log starts, as its leader says."""
+    """Return the log start according to the leader."""
     await script.until_led(PART, 1)
     return int((await listed(script, script.broker(1), EARLIEST)).offset)
 

@@ -1,4 +1,4 @@
-"""Which script finds which planted bug, and what it says then."""
+"""The scripts that find planted bugs, with their findings."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias

@@ -176,7 +176,7 @@ async def begin_twice(script: Script) -> None:
 
 
 async def write_after_a_timeout(script: Script) -> None:
-    """Let a producer write after the coordinator has aborted its transaction for its age."""
+    """Let a producer write after the coordinator has aborted its transaction by timeout."""
     await script.create("t")
     producer = Producer(script, version=2)
     await producer.begin(timeout_ms=1_000)
