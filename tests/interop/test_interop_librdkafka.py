@@ -75,6 +75,11 @@ IN_MEMORY: Final = ("0055",)
 """Measures the latency of single records against limits that an fsync exceeds on a busy machine.
 Runs alone, without a disk.
 """
+FIRST, ALONE = "first", "alone"
+WAITS: Final = {FIRST: "-p5", ALONE: "-p20"}
+"""By attempt: the number of concurrent tests, which multiplies timeouts by 2.7 and 7.7. Tests that
+change ACLs start a JVM each time.
+"""
 LONG: Final = ("0113",)
 """Takes ten minutes, so it begins first."""
 IN_PARALLEL: Final = 4
@@ -172,13 +177,13 @@ class Suite:
         )
         with self._cluster("shared") as bootstrap, ThreadPoolExecutor(IN_PARALLEL) as pool:
             results = list(pool.map(lambda number: self._one(number, bootstrap), shared))
-        results += [self._alone(number, "first") for number in numbers if number in IN_MEMORY]
+        results += [self._alone(number, FIRST) for number in numbers if number in IN_MEMORY]
         results = [self._repeated(result) if result.failed else result for result in results]
         return sorted(results, key=lambda result: result.number)
 
     def _repeated(self, first: Result) -> Result:
         """Repeat a test in a new cluster, without the topics of the first attempt."""
-        again = self._alone(first.number, "alone")
+        again = self._alone(first.number, ALONE)
         return again if again.failed else replace(again, outcome=f"{again.outcome}, repeated")
 
     def _alone(self, number: str, attempt: str) -> Result:
@@ -196,7 +201,7 @@ class Suite:
     def _left_out(self, number: str) -> str:
         return (NOT_RUN | NOT_RUN_BY_PROFILE.get(self.profile, {})).get(number, "")
 
-    def _one(self, number: str, bootstrap: str, attempt: str = "first") -> Result:
+    def _one(self, number: str, bootstrap: str, attempt: str = FIRST) -> Result:
         log, began = self.directory / f"{number}.{attempt}", time.monotonic()
         if reason := self._left_out(number):
             return Result(number, f"left out: {reason}", 0.0, log)
@@ -208,8 +213,9 @@ class Suite:
             "KAFKA_PATH": str(self.kafka_home),
             "BROKERS": bootstrap.partition(",")[0],
         }
-        # With -p5 they wait longer.
-        output = run(self.tests, config, "default", (number,), ("-p5", "-L", *arguments), variables)
+        output = run(
+            self.tests, config, "default", (number,), (WAITS[attempt], "-L", *arguments), variables
+        )
         log.write_text(output)
         found = set(dict(_RESULT.findall(output)).values())
         passed = found and found <= {"PASSED", "SKIPPED"}
