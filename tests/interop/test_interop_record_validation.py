@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -36,9 +37,13 @@ from tests.support.record_cases import (
     NONE,
     OUTCOMES,
     SOUND,
+    build,
 )
 
 _BYTES_MAX = 10 << 20
+MUTATIONS = (b"", bytes(4), b"\0\0\0\x80", b"\xff" * 4, b"\1\0\0\0")
+"""The empty lengths of lz4 among others."""
+MUTATION_SEED, MUTATIONS_COUNT = 6, 1_500
 _OTHER_TIMES = {"append time with deltas"}
 """Kafka takes the max timestamp that the producer wrote for that of each record."""
 
@@ -180,6 +185,54 @@ async def test_batches_are_accepted_and_refused_as_by_kafka(both: Both) -> None:
     assert not differences, "\n".join(differences)
 
 
+def _mutated(rng: Random, data: bytes) -> bytes:
+    """Return the bytes with one to three changes."""
+    changed = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        at, count = rng.randrange(len(changed) + 1), rng.randint(1, 8)
+        changed[at : at + rng.choice((0, count))] = rng.choice(
+            (rng.randbytes(rng.randint(0, 4)), changed[at : at + count], *MUTATIONS)
+        )
+    return bytes(changed)
+
+
+@pytest.mark.timeout(300)
+async def test_no_mutated_batch_is_accepted_that_kafka_refuses(both: Both) -> None:
+    await both.create("mutated")
+    rng = Random(MUTATION_SEED)
+    origins = [
+        (framing.codec, framing.packed)
+        for framing in FRAMINGS
+        if len(framing.packed) < 999 and framing.name not in OUTCOMES
+    ]
+    origins += [
+        (Compression.NONE, case.data)
+        for case in CASES
+        if case.count == 2 and case.name not in OUTCOMES
+    ]
+    now_ms = time.time_ns() // 1_000_000
+    batches: list[bytes] = []
+    for _ in range(MUTATIONS_COUNT):
+        codec, packed = rng.choice(origins)
+        batches.append(build(b"", 2, {}, codec, now_ms, packed=_mutated(rng, packed)))
+
+    def codes(address: str) -> list[int]:
+        talk = Talk(address)
+        found = [talk.send("mutated", batch).code for batch in batches]
+        talk.close()
+        return found
+
+    kafka, ours = [await asyncio.to_thread(codes, address) for address in both.addresses]
+    accepted = [code == NONE for code in ours]
+    assert 50 < sum(accepted) < MUTATIONS_COUNT / 2
+    unread = [
+        batch[HEADER_BYTES:].hex()
+        for batch, is_ours, code in zip(batches, accepted, kafka, strict=True)
+        if is_ours and code != NONE
+    ]
+    assert not unread
+
+
 async def test_limits_of_versions_and_sizes_are_those_of_kafka(both: Both) -> None:
     await both.create("small", max_message_bytes=1_000)
     now_ms = time.time_ns() // 1_000_000
@@ -199,14 +252,17 @@ async def test_limits_of_versions_and_sizes_are_those_of_kafka(both: Both) -> No
 
 async def test_log_append_time_is_that_of_the_broker(both: Both) -> None:
     await both.create("stamped", message_timestamp_type="LogAppendTime")
-    for address in both.addresses:
+    before_ms = time.time_ns() // 1_000_000
+
+    def stored(address: str) -> bytes | None:
         talk = Talk(address)
-        before_ms = time.time_ns() // 1_000_000
-        found = await asyncio.to_thread(
-            talk.send, "stamped", SOUND.batch(Compression.NONE, before_ms - 10**9)
-        )
-        assert found.stored is not None
-        header = parse_header(found.stored)
+        found = talk.send("stamped", SOUND.batch(Compression.NONE, before_ms - 10**9))
+        talk.close()
+        return found.stored
+
+    for address in both.addresses:
+        found = await asyncio.to_thread(stored, address)
+        assert found is not None
+        header = parse_header(found)
         assert header.attributes & TIMESTAMP_TYPE_MASK
         assert before_ms <= header.max_timestamp_ms <= time.time_ns() // 1_000_000
-        talk.close()
