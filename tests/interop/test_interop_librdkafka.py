@@ -240,7 +240,7 @@ def test_the_suite_of_librdkafka_passes(
 
 def table(profile: str, results: Sequence[Result]) -> str:
     """Return the counts of a profile, and a line for each test."""
-    counts = Counter(result.outcome for result in results)
+    counts = Counter(result.outcome.partition(":")[0] for result in results)
     seconds = sum(result.seconds for result in results)
     title = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     lines = [f"  {each.number}  {each.seconds:4.0f} s  {each.outcome}" for each in results]
