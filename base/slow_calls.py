@@ -1,37 +1,52 @@
-"""Report the first slow call of each store, for commands that a user waits for.
+"""Report the first slow call of each server, for commands that a user waits for."""
 
-Must not import a backend.
-"""
-
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 SLOW_S: Final = 2.0
-_reports: Final[list[Callable[[str], None]]] = []
+reports: Final[list[Callable[[str], None]]] = []
 
 
 def report_slow_calls(report: Callable[[str], None]) -> None:
-    """Call `report` with the URL of each store of this process, without secrets, once a call has
-    taken SLOW_S. It is called in the event loop of the store. Applies to stores opened later.
+    """Call `report` with the name of each server of this process, once a call has taken SLOW_S. It
+    is called in the event loop of the caller, or in a thread. Applies to servers that are used
+    later.
     """
-    _reports[:] = [report]
+    reports[:] = [report]
 
 
 @dataclass(slots=True)
 class SlowCalls:
-    """The slow calls of one store. store: its URL without secrets."""
+    """The slow calls of one server. server: its name with its URL, without secrets."""
 
-    store: str
+    server: str
     report: Callable[[str], None]
     is_reported: bool = False
 
     def __call__(self) -> None:
         if not self.is_reported:
             self.is_reported = True
-            self.report(self.store)
+            self.report(self.server)
 
 
-def slow_calls_of(store: str) -> SlowCalls | None:
+def slow_calls_of(server: str) -> SlowCalls | None:
     """Return None if this process does not report slow calls."""
-    return SlowCalls(store, _reports[0]) if _reports else None
+    return SlowCalls(server, reports[0]) if reports else None
+
+
+@contextmanager
+def watched(calls: SlowCalls | None) -> Generator[None]:
+    """Report the block as a slow call if it takes SLOW_S."""
+    if calls is None:
+        yield
+        return
+    timer = threading.Timer(SLOW_S, calls)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

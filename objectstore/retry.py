@@ -15,6 +15,7 @@ from typing import TypeVar
 from penstock.base.backoff import Backoff
 from penstock.base.buffers import Buffer
 from penstock.base.log import get_logger
+from penstock.base.slow_calls import SLOW_S
 from penstock.objectstore.body import join_body
 from penstock.objectstore.errors import (
     DeadlineExceeded,
@@ -24,7 +25,6 @@ from penstock.objectstore.errors import (
     Unavailable,
 )
 from penstock.objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
-from penstock.objectstore.slow_calls import SLOW_S
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote
 
+from penstock.base.slow_calls import slow_calls_of
 from penstock.objectstore.config import (
     AzureConfig,
     DirectoryConfig,
@@ -24,7 +25,6 @@ from penstock.objectstore.own_network import is_loopback
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.prefixed import PrefixedStore
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
-from penstock.objectstore.slow_calls import slow_calls_of
 from penstock.objectstore.url_parameters import PARSERS, redact_url
 
 __all__ = ["SCHEMES", "is_remote", "location", "open_store", "parse_store_url", "redact_url"]
@@ -99,7 +99,7 @@ def open_store(
         remote,
         RetryPolicy(deadline_ms=config.deadline_ms),
         name=name,
-        on_slow=slow_calls_of(name),
+        on_slow=slow_calls_of(f"the object store {name}"),
     )
     return PrefixedStore(retrying, config.prefix) if config.prefix else retrying
 

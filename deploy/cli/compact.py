@@ -115,14 +115,14 @@ def compact(
         raise UsageError(f"--key-map-mib {key_map_mib} is not allowed: 1 to 65536")
     from penstock.base.errors import StreamError
     from penstock.deploy.cli.compact_job import Target
-    from penstock.deploy.clients.slow_stores import report_slow_stores
+    from penstock.deploy.clients.slow_servers import report_slow_servers
     from penstock.deploy.clients.target import find_store, find_wal_store
     from penstock.deploy.node.logs import to_stderr
     from penstock.lake.rewrite.plan import RewriteOptions
     from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
 
     to_stderr("warning")
-    report_slow_stores()
+    report_slow_servers()
     options = RewriteOptions(
         target_bytes=target_mib * _MIB,
         total_bytes_max=int(max_gib * (1 << 30)),

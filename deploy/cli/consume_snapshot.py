@@ -31,11 +31,11 @@ def print_snapshot(
     """Print records, one value or JSON object per line, partition by partition. store, wal_store:
     empty for those of the local cluster.
     """
-    from penstock.deploy.clients.slow_stores import report_slow_stores
+    from penstock.deploy.clients.slow_servers import report_slow_servers
     from penstock.deploy.clients.target import find_store, find_wal_store
 
     address = store or find_store()
-    report_slow_stores()
+    report_slow_servers()
     try:
         from penstock.base.errors import StreamError
         from penstock.objectstore.errors import ObjectStoreError

@@ -103,12 +103,12 @@ def recover(
 
     from penstock.base.errors import StreamError
     from penstock.controller.api.errors import ControllerError
-    from penstock.deploy.clients.slow_stores import report_slow_stores
+    from penstock.deploy.clients.slow_servers import report_slow_servers
     from penstock.deploy.output import print_document
     from penstock.objectstore.errors import ObjectStoreError
 
     ids = _voters(voters)
-    report_slow_stores()
+    report_slow_servers()
     try:
         report = asyncio.run(
             _recover(

@@ -201,14 +201,14 @@ def _age_ms(text: str) -> int:
 def _examine(options: "DoctorOptions", *, send_request: bool) -> "Report":
     import asyncio
 
-    from penstock.deploy.clients.slow_stores import report_slow_stores
+    from penstock.deploy.clients.slow_servers import report_slow_servers
     from penstock.deploy.doctor.examination import Examination
     from penstock.deploy.node.logs import to_stderr
     from penstock.deploy.output import Progress
     from penstock.objectstore.errors import InvalidStoreUrl
 
     to_stderr("error")
-    report_slow_stores()
+    report_slow_servers()
     bar: Progress | None = None
     current_step = ""
 

@@ -15,7 +15,7 @@ def one_line_errors(extra: str) -> Generator[None, None, None]:
     """
     try:
         from penstock.base.errors import StreamError
-        from penstock.deploy.clients.slow_stores import report_slow_stores
+        from penstock.deploy.clients.slow_servers import report_slow_servers
         from penstock.deploy.node.logs import to_stderr
         from penstock.lake.sql.errors import SqlError
         from penstock.lake.table.errors import InvalidSchema, InvalidTable
@@ -23,7 +23,7 @@ def one_line_errors(extra: str) -> Generator[None, None, None]:
     except ImportError as error:
         raise _missing(error, extra) from None
     to_stderr("warning")
-    report_slow_stores()
+    report_slow_servers()
     try:
         yield
     except ImportError as error:

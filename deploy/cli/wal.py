@@ -80,14 +80,14 @@ def repair(
     from penstock.base.errors import StreamError
     from penstock.controller.api.errors import ControllerError
     from penstock.deploy.clients.metadata import find_controller
-    from penstock.deploy.clients.slow_stores import report_slow_stores
+    from penstock.deploy.clients.slow_servers import report_slow_servers
     from penstock.deploy.clients.target import find_store, find_wal_store
     from penstock.deploy.node.logs import to_stderr
     from penstock.deploy.output import print_document
     from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
 
     to_stderr("warning")
-    report_slow_stores()
+    report_slow_servers()
     address = find_controller(controller, state_file, os.environ)
     url = store or find_store(state_file)
     try:

@@ -1,16 +1,13 @@
-"""Tell the user of a command that it waits for an object store."""
+"""Tell the user of a command that it waits for an object store or a schema registry."""
 
+from penstock.base.slow_calls import SLOW_S, report_slow_calls
 from penstock.deploy.output import remark
-from penstock.objectstore.slow_calls import SLOW_S, report_slow_calls
 
 
-def report_slow_stores() -> None:
-    """Print a line on stderr once a store that is opened later does not complete a call in time."""
+def report_slow_servers() -> None:
+    """Print a line on stderr once a server that is used later does not complete a call in time."""
     report_slow_calls(_report)
 
 
-def _report(store: str) -> None:
-    remark(
-        f"penstock: waiting for the object store {store}, which has not completed a request for"
-        f" {SLOW_S:g} s"
-    )
+def _report(server: str) -> None:
+    remark(f"penstock: waiting for {server}, which has not completed a request for {SLOW_S:g} s")

@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Final, TypeVar
 
 from penstock.base.backoff import Backoff
+from penstock.base.slow_calls import SlowCalls, slow_calls_of, watched
 from penstock.protocol.registry.client import SchemaRegistry
 from penstock.protocol.registry.model import NotRegistered, RegistryUnavailable, StoredSchema
 from penstock.protocol.registry.settings import RegistrySettings
@@ -37,10 +38,13 @@ class SchemasById:
         retry_s: float,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        slow: SlowCalls | None = None,
     ) -> None:
+        """slow: reports calls that take long; None does not."""
         self._registry = registry
         self._retry_s = retry_s
         self._now_s, self._sleep = now_s, sleep
+        self._slow = slow
         self._lock = Lock()
         self._known: OrderedDict[int, StoredSchema | tuple[str, float]] = OrderedDict()
         """Schemas, or why there is none and until when that is valid."""
@@ -89,15 +93,16 @@ class SchemasById:
             raise RegistryUnavailable(reason)
         deadline_s = self._now_s() + self._retry_s
         backoff = Backoff(_FIRST_MS, _LONGEST_MS, Random())  # noqa: S311 - jitter
-        while True:
-            try:
-                return request()
-            except RegistryUnavailable as error:
-                pause_s = backoff.next_s()
-                if self._now_s() + pause_s > deadline_s:
-                    self._failed = str(error), self._now_s()
-                    raise
-                self._sleep(pause_s)
+        with watched(self._slow):
+            while True:
+                try:
+                    return request()
+                except RegistryUnavailable as error:
+                    pause_s = backoff.next_s()
+                    if self._now_s() + pause_s > deadline_s:
+                        self._failed = str(error), self._now_s()
+                        raise
+                    self._sleep(pause_s)
 
     def _keep(self, number: int, found: StoredSchema | tuple[str, float]) -> None:
         self._chars += _chars(found) - _chars(self._known.pop(number, None))
@@ -115,4 +120,6 @@ def _chars(found: StoredSchema | tuple[str, float] | None) -> int:
 @lru_cache(_REGISTRIES_MAX)
 def schemas_of(settings: RegistrySettings) -> SchemasById:
     """Return the cache of this process for a registry. Raise RegistrySettingInvalid."""
-    return SchemasById(settings.connect(), settings.retry_ms / 1_000)
+    registry = settings.connect()
+    slow = slow_calls_of(f"the schema registry at {registry.url}")
+    return SchemasById(registry, settings.retry_ms / 1_000, slow=slow)

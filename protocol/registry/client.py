@@ -156,6 +156,11 @@ class SchemaRegistry:
                 self._resolve(referenced, found, requested)
             found.setdefault(reference.name, requested[named])
 
+    @property
+    def url(self) -> str:
+        """The URL without credentials."""
+        return self._base
+
     def _get(self, path: str, kind: Any) -> Any:  # noqa: ANN401 - of that type
         if self._tokens is None:
             return self._response(path, kind, self._headers)

@@ -1,4 +1,6 @@
-"""Commands that read a store that accepts connections and sends nothing, as a stopped server."""
+"""Commands that wait for a store or a schema registry that accepts connections and sends nothing,
+as a stopped server does.
+"""
 
 from collections.abc import Generator
 from unittest.mock import patch
@@ -6,8 +8,13 @@ from unittest.mock import patch
 import pytest
 from typer.testing import CliRunner
 
+from penstock.base import slow_calls
 from penstock.deploy.cli.app import app
-from penstock.objectstore import retry, slow_calls
+from penstock.deploy.clients.slow_servers import report_slow_servers
+from penstock.objectstore import retry
+from penstock.protocol.registry.by_id import schemas_of
+from penstock.protocol.registry.model import RegistryUnavailable
+from penstock.protocol.registry.settings import RegistrySettings
 from tests.support.silent_brokers import listening
 
 
@@ -15,7 +22,7 @@ from tests.support.silent_brokers import listening
 def silent_store(monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
     """Yield the URL of a store."""
     monkeypatch.setattr(retry, "SLOW_S", 0.05)
-    monkeypatch.setattr(slow_calls, "_reports", [])
+    monkeypatch.setattr(slow_calls, "reports", [])
     with listening() as (address, _), patch("penstock.deploy.node.logs.to_stderr"):
         yield f"s3://bucket?endpoint=http://{address}"
 
@@ -42,3 +49,17 @@ def test_a_command_says_that_it_waits_for_the_store_and_then_what_to_check(
     assert silent_store in said
     assert "within 0.4 s" in said
     assert "Check that it runs and that this machine can reach it" in said
+
+
+def test_a_command_says_that_it_waits_for_the_schema_registry(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(slow_calls, "SLOW_S", 0.05)
+    monkeypatch.setattr(slow_calls, "reports", [])
+    report_slow_servers()
+    with listening() as (address, _):
+        settings = RegistrySettings(url=f"http://{address}", timeout_ms=300, retry_ms=0)
+        with pytest.raises(RegistryUnavailable, match=f"the schema registry at http://{address}"):
+            schemas_of(settings).find(1)
+    said = capsys.readouterr().err
+    assert said.startswith(f"penstock: waiting for the schema registry at http://{address}, which")

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from penstock.base.slow_calls import SlowCalls
 from penstock.objectstore import retry
 from penstock.objectstore.errors import (
     AccessDenied,
@@ -25,7 +26,6 @@ from penstock.objectstore.faults import (
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectInfo
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
-from penstock.objectstore.slow_calls import SlowCalls
 
 
 class RetryHarness:
