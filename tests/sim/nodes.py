@@ -585,7 +585,7 @@ class SimBroker:
         epochs = {part: self._epoch(part) for part in sent}
         places = {part: place_of(self.image, part) for part in sent}
 
-        def respond(response: Any) -> None:
+        def decode(response: Any) -> None:
             message = decode_response(apis.PRODUCE, version, response)
             results = {
                 (topic.name, item.index): item
@@ -607,7 +607,7 @@ class SimBroker:
             respond(results)
 
         try:
-            handle_produce(self, self.context(apis.PRODUCE, version, body), respond)
+            handle_produce(self, self.context(apis.PRODUCE, version, body), decode)
         except CannotRespond as error:
             self.world.trace("connection_closed", self.process.name, str(error))
 
