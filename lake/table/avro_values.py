@@ -21,6 +21,7 @@ from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.writers import FindSchema, SchemaSource, Writers
 from penstock.protocol.registry.avro_recursion import reader_of
 from penstock.protocol.registry.model import StoredSchema
+from penstock.protocol.registry.wire_format import SchemaKey
 
 _PRIMITIVES: Final[dict[str, Any]] = {
     "boolean": pa.bool_(),
@@ -78,7 +79,7 @@ class AvroDecoder:
         prepare_writer(writer, self._columns)
         return reader_of(writer.schema, writer.named), writer.schema
 
-    def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
+    def row(self, value: memoryview, schema_id: SchemaKey | None) -> dict[str, Any]:
         stream = BytesIO(value)
         if schema_id is None or self._writers is None:
             row = _read(stream, self._columns.schema, None)

@@ -13,6 +13,7 @@ from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.json_values import JsonDecoder
 from penstock.lake.table.writers import FindSchema, SchemaSource
 from penstock.protocol.registry.model import StoredSchema
+from penstock.protocol.registry.wire_format import SchemaKey
 
 DEBEZIUM: Final = "debezium"
 _ROWS: Final = {"c", "r", "u"}
@@ -40,7 +41,7 @@ class JsonUnwrapper:
         self.struct = self._rows.struct
         self._events = msgspec.json.Decoder(_Event)
 
-    def row(self, value: memoryview, schema_id: int | None) -> _Json | None:
+    def row(self, value: memoryview, schema_id: SchemaKey | None) -> _Json | None:
         event = self._events.decode(value)
         if event.op is None and (payload := memoryview(event.payload)).nbytes:
             if _is_null(payload):
@@ -68,7 +69,7 @@ class StructUnwrapper:
             )
         self.struct = fields["after"]
 
-    def row(self, value: memoryview, schema_id: int | None) -> _Json | None:
+    def row(self, value: memoryview, schema_id: SchemaKey | None) -> _Json | None:
         event: _Json = self._events.row(value, schema_id) or {}  # a null is no event
         if _is_delete(event.get("op")):
             return None

@@ -76,7 +76,8 @@ class ExportJob:
         """
         decoder, unreadable = decoder_of(self.value_format), list[ReadError]()
         on_unreadable = raise_unreadable if self.on_error == RAISE else unreadable.append
-        columns = read_columns(headers=self.headers)
+        # Headers may contain the schema of a framed value.
+        columns = read_columns(headers=self.headers or self.value_format.framed)
         for batch in self.source.read(task.slices, columns, on_unreadable):
             good, bad, removed = rows_of(
                 batch,

@@ -17,6 +17,7 @@ from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.json_references import JsonSchemas
 from penstock.lake.table.writers import FindSchema, SchemaSource, Writers
 from penstock.protocol.registry.model import StoredSchema
+from penstock.protocol.registry.wire_format import SchemaKey
 
 _typed_dict: Any = TypedDict
 """Types here are made at run time; type checkers know only those in the source."""
@@ -85,7 +86,7 @@ class JsonDecoder:
         )
         self._writers = None if find is None else Writers("json", find, lambda _: True)
 
-    def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
+    def row(self, value: memoryview, schema_id: SchemaKey | None) -> dict[str, Any]:
         if schema_id is not None and self._writers is not None:
             self._writers.of(schema_id)
         return self._decoder.decode(value)

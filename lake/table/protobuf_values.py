@@ -20,7 +20,7 @@ from penstock.lake.table.errors import InvalidSchema
 from penstock.lake.table.writers import FindSchema, SchemaSource, Writers
 from penstock.protocol.registry.model import SchemaInvalid, StoredSchema
 from penstock.protocol.registry.protobuf_files import load_protobuf
-from penstock.protocol.registry.wire_format import path_of, split_indexes
+from penstock.protocol.registry.wire_format import SchemaKey, path_of, split_indexes
 
 _DEPTH_MAX: Final = 32
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -90,7 +90,7 @@ class ProtobufDecoder:
         descriptor = _descriptor(source, self._message)
         return GetMessageClass(descriptor), path_of(descriptor)
 
-    def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any]:
+    def row(self, value: memoryview, schema_id: SchemaKey | None) -> dict[str, Any]:
         data = bytes(value)
         if schema_id is None or self._writers is None:
             return _row(self._class.FromString(data))

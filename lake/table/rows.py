@@ -111,7 +111,10 @@ def rows_of(
     With `keyed`, records without a key are dead letters. Records at the offsets `rejected` are
     omitted, because they are already in the table of dead letters, perhaps due to another schema.
     """
-    decoded = decoder.decode(batch.column("value"))
+    read = set(batch.schema.names)
+    decoded = decoder.decode(
+        batch.column("value"), batch.column("headers") if "headers" in read else None
+    )
     schema = row_schema(decoder.schema, headers=headers, partition_column=partition_column)
     kept = batch if decoded.good is None else batch.take(pa.array(decoded.good, pa.int64()))
     origin = [kept.column(name) for name in read_columns(headers=headers) if name != "value"]

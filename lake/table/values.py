@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.lake.arrow.pyarrow_untyped import Array, Schema, pa
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
+from penstock.lake.table.pyarrow_untyped import pc
 from penstock.lake.table.writers import FindSchema, SchemaSource
 from penstock.protocol.registry.model import (
     NotRegistered,
@@ -18,7 +19,13 @@ from penstock.protocol.registry.model import (
     StoredSchema,
 )
 from penstock.protocol.registry.settings import RegistrySettings, given_registry
-from penstock.protocol.registry.wire_format import FRAME_BYTES, split_frame
+from penstock.protocol.registry.wire_format import (
+    FRAME_BYTES,
+    VALUE_HEADER,
+    SchemaKey,
+    split_frame,
+    split_header,
+)
 
 FORMATS: Final = ("raw", "json", "avro", "protobuf")
 
@@ -95,9 +102,9 @@ class RowDecoder(Protocol):
     @property
     def struct(self) -> Any: ...  # noqa: ANN401 - pyarrow is untyped
 
-    def row(self, value: memoryview, schema_id: int | None) -> dict[str, Any] | None:
-        """Decode one value, written with the schema of that id. Return None if it removes the row.
-        Raise one of `errors`, or RegistryError if the schema cannot be looked up.
+    def row(self, value: memoryview, schema_id: SchemaKey | None) -> dict[str, Any] | None:
+        """Decode one value, written with the schema of that id or GUID. Return None if it removes
+        the row. Raise one of `errors`, or RegistryError if the schema cannot be looked up.
         """
         ...
 
@@ -124,23 +131,30 @@ class ValueDecoder:
     def __init__(self, value_format: ValueFormat, find: FindSchema | None = None) -> None:
         """`find` looks up schemas if the format has a registry. Raise InvalidSchema."""
         self._framed = value_format.framed
+        self._has_indexes = value_format.name == "protobuf"
         self._decoder = _row_decoder(value_format, find)
         self.schema: Schema = _columns(self._decoder)
 
-    def decode(self, values: Array) -> Decoded:
-        """Decode binary values; nulls are tombstones. Cost: nothing for raw values, otherwise a few
+    def decode(self, values: Array, headers: Array | None = None) -> Decoded:
+        """Decode binary values; nulls are tombstones. The headers of a record may contain the
+        schema of a framed value. Cost: nothing for raw values, otherwise a few
         microseconds for each value and field.
         """
         decoder = self._decoder
         if decoder is None:
             return Decoded({"value": values}, None, [])
+        in_headers = _schema_headers(headers) if self._framed and headers is not None else {}
         rows: list[dict[str, Any] | None] = []
         good: list[int] = []
         errors: list[tuple[int, str]] = []
         removed: list[int] = []
         for index, value in enumerate(values):
             try:
-                row = None if not value.is_valid else self._row(decoder, value.as_buffer())
+                row = (
+                    self._row(decoder, value.as_buffer(), in_headers.get(index))
+                    if value.is_valid
+                    else None
+                )
             except decoder.errors as error:
                 errors.append((index, _reason(error)))
             else:
@@ -155,10 +169,22 @@ class ValueDecoder:
         }
         return Decoded(columns, good if errors else None, sorted(errors), removed)
 
-    def _row(self, decoder: RowDecoder, buffer: Any) -> dict[str, Any] | None:  # noqa: ANN401 - pyarrow is untyped
+    def _row(
+        self,
+        decoder: RowDecoder,
+        buffer: Any,  # noqa: ANN401 - pyarrow is untyped
+        header: bytes | None,
+    ) -> dict[str, Any] | None:
         data = memoryview(buffer)
         if not self._framed:
             return decoder.row(data, None)
+        if header is not None:
+            key, indexes = split_header(header)
+            if self._has_indexes:
+                data = memoryview(indexes + bytes(data))
+            elif indexes:
+                raise ValueError(f"the header {VALUE_HEADER} is too long")
+            return decoder.row(data, key)
         schema_id = split_frame(data)
         return decoder.row(data[FRAME_BYTES:], schema_id)
 
@@ -183,6 +209,22 @@ class ValueDecoder:
                 kept.append(position)
         good[:] = [good[position] for position in kept]
         return pa.array([rows[position] for position in kept], decoder.struct)
+
+
+def _schema_headers(headers: Array) -> dict[int, bytes]:
+    """Return the last header with the schema of the value, by the index of its record."""
+    flat = headers.flatten()
+    found = pc.equal(flat.field("key"), VALUE_HEADER)
+    if not pc.any(found).as_py():
+        return {}
+    records = pc.list_parent_indices(headers).filter(found).to_pylist()
+    return dict(
+        zip(
+            records,
+            (value or b"" for value in flat.field("value").filter(found).to_pylist()),
+            strict=True,
+        )
+    )
 
 
 def _columns(decoder: RowDecoder | None) -> Schema:
@@ -252,15 +294,15 @@ def _decoder_of(
 
 
 def _given(schemas: Sequence[tuple[int, bytes]]) -> FindSchema:
-    known = dict(schemas)
+    known: dict[SchemaKey, bytes] = dict(schemas)
 
-    def find(number: int) -> bytes:
-        if number not in known:
-            listed = ", ".join(map(str, sorted(known)))
+    def find(key: SchemaKey) -> bytes:
+        if key not in known:
+            listed = ", ".join(map(str, sorted(number for number, _ in schemas)))
             raise NotRegistered(
-                f"the value has schema id {number}, and only these ids have schemas: {listed}"
+                f"the value has schema id {key}, and only these ids have schemas: {listed}"
             )
-        return known[number]
+        return known[key]
 
     return find
 

@@ -7,6 +7,7 @@ from typing import Final, Generic, TypeVar
 
 from penstock.lake.table.errors import InvalidSchema
 from penstock.protocol.registry.model import NotRegistered, SchemaInvalid, StoredSchema
+from penstock.protocol.registry.wire_format import SchemaKey
 
 _WRITERS_MAX: Final = 1_000
 _Compiled = TypeVar("_Compiled")
@@ -14,8 +15,10 @@ _Compiled = TypeVar("_Compiled")
 SchemaSource = bytes | StoredSchema
 """The content of a schema's file, or a schema of a registry."""
 
-FindSchema = Callable[[int], SchemaSource]
-"""Returns the schema with an id. Raises NotRegistered, or RegistryError if that is unknown."""
+FindSchema = Callable[[SchemaKey], SchemaSource]
+"""Returns the schema with an id or a GUID. Raises NotRegistered, or RegistryError if that is
+unknown.
+"""
 
 
 class Writers(Generic[_Compiled]):
@@ -28,9 +31,9 @@ class Writers(Generic[_Compiled]):
         self._name = name
         self._find = find
         self._compile = compiled
-        self._known: dict[int, _Compiled | NotRegistered] = {}
+        self._known: dict[SchemaKey, _Compiled | NotRegistered] = {}
 
-    def of(self, number: int) -> _Compiled:
+    def of(self, number: SchemaKey) -> _Compiled:
         """Return the schema with an id. Raise ValueError if there is none that can be used, or
         RegistryError.
         """
@@ -43,7 +46,7 @@ class Writers(Generic[_Compiled]):
             raise ValueError(str(found))
         return found
 
-    def _look_up(self, number: int) -> _Compiled | NotRegistered:
+    def _look_up(self, number: SchemaKey) -> _Compiled | NotRegistered:
         try:
             source = self._find(number)
         except NotRegistered as error:

@@ -17,6 +17,7 @@ from penstock.base.slow_calls import SlowCalls, slow_calls_of, watched
 from penstock.protocol.registry.client import SchemaRegistry
 from penstock.protocol.registry.model import NotRegistered, RegistryUnavailable, StoredSchema
 from penstock.protocol.registry.settings import RegistrySettings
+from penstock.protocol.registry.wire_format import SchemaKey
 
 CACHED_COUNT_MAX: Final = 1_000
 CACHED_CHARS_MAX: Final = 64 << 20
@@ -46,14 +47,16 @@ class SchemasById:
         self._now_s, self._sleep = now_s, sleep
         self._slow = slow
         self._lock = Lock()
-        self._known: OrderedDict[int, StoredSchema | tuple[str, float]] = OrderedDict()
+        self._known: OrderedDict[SchemaKey, StoredSchema | tuple[str, float]] = OrderedDict()
         """Schemas, or why there is none and until when that is valid."""
         self._chars = 0
         self._failed: tuple[str, float] = ("", now_s())
         """The last failure, and when it was."""
 
-    def find(self, number: int) -> StoredSchema:
-        """Return a schema. Raise NotRegistered, or RegistryError if that is unknown."""
+    def find(self, number: SchemaKey) -> StoredSchema:
+        """Return the schema with an id or a GUID. Raise NotRegistered, or RegistryError if that is
+        unknown.
+        """
         known = self._known.get(number)
         if isinstance(known, StoredSchema):
             return known
@@ -71,7 +74,7 @@ class SchemasById:
             self._keep(number, schema)
             return number, schema
 
-    def _find(self, number: int, requested_s: float) -> StoredSchema:
+    def _find(self, number: SchemaKey, requested_s: float) -> StoredSchema:
         known = self._known.get(number)
         if isinstance(known, StoredSchema):
             self._known.move_to_end(number)
@@ -79,12 +82,17 @@ class SchemasById:
         if known is not None and self._now_s() < known[1]:
             raise NotRegistered(known[0])
         try:
-            schema = self._retried(lambda: self._registry.by_id(number), requested_s)
+            schema = self._retried(lambda: self._requested(number), requested_s)
         except NotRegistered as error:
             self._keep(number, (str(error), self._now_s() + UNKNOWN_S))
             raise
         self._keep(number, schema)
         return schema
+
+    def _requested(self, number: SchemaKey) -> StoredSchema:
+        if isinstance(number, str):
+            return self._registry.by_guid(number)
+        return self._registry.by_id(number)
 
     def _retried(self, request: Callable[[], _Found], requested_s: float) -> _Found:
         """asked_s: when this thread began to wait. A later failure also counts for this thread."""
@@ -104,7 +112,7 @@ class SchemasById:
                         raise
                     self._sleep(pause_s)
 
-    def _keep(self, number: int, found: StoredSchema | tuple[str, float]) -> None:
+    def _keep(self, number: SchemaKey, found: StoredSchema | tuple[str, float]) -> None:
         self._chars += _chars(found) - _chars(self._known.pop(number, None))
         self._known[number] = found
         while len(self._known) > CACHED_COUNT_MAX or self._chars > CACHED_CHARS_MAX:

@@ -120,6 +120,10 @@ class SchemaRegistry:
         """Return a schema with its references. Raises RegistryError."""
         return self._whole(self._get(f"/schemas/ids/{number}", _SchemaResponse))
 
+    def by_guid(self, guid: str) -> StoredSchema:
+        """Return a schema with its references. Raises RegistryError."""
+        return self._whole(self._get(f"/schemas/guids/{quote(guid, safe='')}", _SchemaResponse))
+
     def newest(self, subject: str) -> tuple[int, StoredSchema]:
         """Return the newest schema of a subject and its id. Raises RegistryError."""
         response: _SchemaResponse = self._get(_version_path(subject, "latest"), _SchemaResponse)

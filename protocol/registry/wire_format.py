@@ -1,12 +1,22 @@
 """The bytes before a value whose schema is in a registry: a zero, the id of the schema in 4 bytes
-and, for Protobuf, the indexes of the message in its file. Source: Confluent's wire format.
+and, for Protobuf, the indexes of the message in its file. They may also be in a header of the
+record, usually with a one and the GUID of the schema. Source: Confluent's wire format and clients.
 """
 
 from typing import Any, Final
+from uuid import UUID
 
 MAGIC: Final = 0
+GUID_MAGIC: Final = 1
 FRAME_BYTES: Final = 5
+GUID_FRAME_BYTES: Final = 17
+VALUE_HEADER: Final = "__value_schema_id"
+"""The header with the schema of the value. The value has no frame then."""
+
 INDEXES_MAX: Final = 32
+
+SchemaKey = int | str
+"""The id of a schema, or its GUID."""
 
 
 def split_frame(data: bytes | memoryview) -> int:
@@ -14,6 +24,17 @@ def split_frame(data: bytes | memoryview) -> int:
     if len(data) < FRAME_BYTES or data[0] != MAGIC:
         raise ValueError("the value does not begin with a magic byte 0 and a schema id of 4 bytes")
     return int.from_bytes(data[1:FRAME_BYTES], "big")
+
+
+def split_header(data: bytes) -> tuple[SchemaKey, bytes]:
+    """Return the id or GUID of the schema in a header, and the indexes of a Protobuf message. Raise
+    ValueError.
+    """
+    if data[:1] == bytes([GUID_MAGIC]) and len(data) >= GUID_FRAME_BYTES:
+        return str(UUID(bytes=data[1:GUID_FRAME_BYTES])), data[GUID_FRAME_BYTES:]
+    if data[:1] == bytes([MAGIC]) and len(data) >= FRAME_BYTES:
+        return split_frame(data), data[FRAME_BYTES:]
+    raise ValueError(f"the header {VALUE_HEADER} does not contain the id or GUID of a schema")
 
 
 def frame(number: int) -> bytes:

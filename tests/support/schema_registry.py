@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from uuid import UUID
 
 
 class SchemaRegistryServer:
@@ -72,7 +73,8 @@ class SchemaRegistryServer:
         parts = path.partition("?")[0].strip("/").split("/")
         match method, parts:
             case "POST", ["subjects", subject, "versions"]:
-                return 200, {"id": self.register(subject, body)}
+                number = self.register(subject, body)
+                return 200, {"id": number, "guid": guid_of(number)}
             case "POST", ["subjects", subject]:
                 wanted = self.register(subject, body)
                 return 200, self._version(subject, self.versions[subject].index(wanted) + 1)
@@ -86,6 +88,10 @@ class SchemaRegistryServer:
             case "GET", ["schemas", "ids", number]:
                 if int(number) in self.schemas:
                     return 200, self.schemas[int(number)]
+            case "GET", ["schemas", "guids", guid]:
+                for number, known in self.schemas.items():
+                    if guid == guid_of(number):
+                        return 200, known
             case "GET", ["schemas", "ids", number, "versions"]:
                 if int(number) in self.schemas:
                     return 200, [
@@ -99,7 +105,13 @@ class SchemaRegistryServer:
 
     def _version(self, subject: str, version: int) -> dict[str, Any]:
         number = self.versions[subject][version - 1]
-        return {"subject": subject, "version": version, "id": number, **self.schemas[number]}
+        guid = guid_of(number)
+        own = {"subject": subject, "version": version, "id": number, "guid": guid}
+        return own | self.schemas[number]
+
+
+def guid_of(number: int) -> str:
+    return str(UUID(int=number << 64 | number))
 
 
 @contextmanager

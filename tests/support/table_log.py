@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +100,16 @@ async def write_log(
 
 
 async def write_messages(
-    directory: Path, messages: Sequence[tuple[bytes | None, bytes | None]]
+    directory: Path,
+    messages: Sequence[tuple[bytes | None, bytes | None]],
+    headers: Sequence[list[tuple[str, bytes]]] = (),
 ) -> Log:
     """Write keys and values to a topic with one partition."""
 
     def produce(bootstrap: str) -> None:
         producer = Producer({"bootstrap.servers": bootstrap})
-        for key, value in messages:
-            producer.produce("t", value, key)
+        for (key, value), given in zip_longest(messages, headers):
+            producer.produce("t", value, key, headers=given)
         assert producer.flush(PATIENCE_S) == 0
 
     return Log(await _write_topic(directory, produce, {0: len(messages)}), "t", [])
