@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from penstock.broker.schemas.language import CompiledSchema, ReferencedSchema, compile_schema
 from penstock.broker.schemas.worker import serve
+from penstock.deploy.records.json_numbers import named
 from penstock.protocol.registry.model import CannotCheck, SchemaInvalid, brief
 
 COMPILED_COUNT_MAX: Final = 100
@@ -63,7 +64,7 @@ def decoded(request: DecodeValue) -> DecodedValue:
             validator, data = compiled.validator(request.message), request.data
         if problem := validator.problem(data):
             return DecodedValue(problem=problem)
-        text = msgspec.json.format(msgspec.json.encode(validator.value(data))).decode()
+        text = msgspec.json.format(msgspec.json.encode(named(validator.value(data)))).decode()
     except (SchemaInvalid, CannotCheck) as error:
         return DecodedValue(problem=f": {error}")
     except MemoryError:

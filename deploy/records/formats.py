@@ -18,6 +18,7 @@ from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.broker.schemas.language import CompiledSchema, ReferencedSchema, compile_schema
 from penstock.deploy.errors import UsageError
+from penstock.deploy.records.json_numbers import named, parse_large
 from penstock.protocol.registry.model import CannotCheck, SchemaInvalid
 from penstock.protocol.registry.wire_format import (
     FRAME_BYTES,
@@ -81,8 +82,11 @@ class JsonCodec:
         if self._may_be_framed and data[:1] == bytes([MAGIC]):
             data = data[FRAME_BYTES:]
         try:
-            return msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            try:
+                return msgspec.json.decode(data)
+            except msgspec.ValidationError:  # a number is beyond the range of a float
+                return parse_large(data)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise BadRecord(f"it is not JSON: {error}") from None
 
     def encode(self, text: str) -> bytes:
@@ -149,7 +153,7 @@ class AvroCodec:
             raise BadRecord(f"it does not match the Avro schema: {error}") from None
         if stream.tell() != len(data):
             raise BadRecord("bytes are left over: it was written with another Avro schema")
-        return msgspec.to_builtins(value, builtin_types=(), str_keys=True)
+        return named(msgspec.to_builtins(value, builtin_types=(), str_keys=True))
 
     def encode(self, text: str) -> bytes:
         value = JsonCodec().decode(text.encode("utf-8", "surrogateescape"))

@@ -4,8 +4,10 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import fastavro
+import msgspec
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
@@ -13,6 +15,7 @@ from penstock.base.errors import ExpectedError
 from penstock.deploy.admin.groups.reset import parse_duration, parse_time, read_offsets
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output.csv_rows import encode_csv
+from penstock.deploy.records.decode_worker import DecodeValue, decoded
 from penstock.deploy.records.displayed_record import ShownRecord
 from penstock.deploy.records.formats import (
     BadRecord,
@@ -208,6 +211,49 @@ def test_protobuf_of_a_registry_needs_no_descriptor_set() -> None:
     )
     with pytest.raises(UsageError, match=r"shop\.No"):
         missing.encode("{}")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (float("inf"), '"Infinity"'),
+        (float("-inf"), '"-Infinity"'),
+        (float("nan"), '"NaN"'),
+        (1.5, "1.5"),
+        (-0.0, "-0.0"),
+    ],
+)
+def test_numbers_of_avro_that_json_cannot_represent_are_strings(number: float, text: str) -> None:
+    fields = [
+        {"name": "one", "type": "double"},
+        {"name": "some", "type": {"type": "array", "items": "float"}},
+        {"name": "by_name", "type": {"type": "map", "values": ["null", "double"]}},
+    ]
+    schema = json.dumps({"type": "record", "name": "r", "fields": fields})
+    data = io.BytesIO()
+    value = {"one": number, "some": [number], "by_name": {"a": number, "b": None}}
+    cast("Any", fastavro).schemaless_writer(data, json.loads(schema), value)
+    wanted = f'{{"one":{text},"some":[{text}],"by_name":{{"a":{text},"b":null}}}}'
+    found = codec(RecordFormat.AVRO, schema=schema.encode()).decode(data.getvalue())
+    assert msgspec.json.encode(found).decode() == wanted
+    shown = decoded(DecodeValue("avro", schema, (), "", False, data.getvalue(), 1_000))
+    assert json.loads(shown.text) == json.loads(wanted)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1e400", '{"a":-1.5E+999,"b":[1e309,0.5,12345678901234567890123,"1e400"],"c":null}'],
+)
+def test_json_numbers_beyond_a_float_keep_their_digits(text: str) -> None:
+    found = codec(RecordFormat.JSON)
+    assert found.encode(text) == text.encode()
+    assert msgspec.json.encode(found.decode(text.encode())).decode() == text
+
+
+@pytest.mark.parametrize("text", ["[1e400,NaN]", "[1e400,Infinity]", "[1e400", "[1e400]x"])
+def test_numbers_beyond_a_float_do_not_allow_other_text(text: str) -> None:
+    with pytest.raises(BadRecord, match="it is not JSON"):
+        codec(RecordFormat.JSON).encode(text)
 
 
 def test_registered_json_is_shown_without_its_frame() -> None:
