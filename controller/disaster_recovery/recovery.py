@@ -353,9 +353,7 @@ class Recovery:
         return report, rebuilt, [*kept, *trims, *newly_lost]
 
     async def _check_lost(self, wal_stores: Sequence[WalStoreIdentity]) -> None:
-        """Refuse to abandon WAL stores if there is none, or one of them works. Raises
-        RecoveryRefused.
-        """
+        """Refuse to abandon WAL stores if one of them works. Raises RecoveryRefused."""
         self._wal_stores.follow(wal_store.store_id for wal_store in wal_stores)
         for wal_store in wal_stores:
             try:

@@ -212,8 +212,10 @@ def _print_report(report: "Report", store: str, wal_store: str) -> None:
     _print_wals(report)
     if report.orphan_count:
         say(f"orphaned objects: {report.orphan_count:,}; they will be deleted")
+    is_written = report.new_offset is not None or report.already_recovered
     for store_id in report.lost_wal_stores:
-        say(f"WAL store {store_id} is abandoned: no process uses it again")
+        state = "is" if is_written else "will be"
+        say(f"WAL store {store_id} {state} abandoned: no process uses it again")
     if report.gaps:
         _print_gaps("MISSING", report.gaps)
     if report.given_up:

@@ -387,11 +387,13 @@ class Script:
             )
         )
 
-    async def read(self, part: Part, *, committed: bool = False) -> list[Record]:
+    async def read(
+        self, part: Part, *, committed: bool = False, start_offset: int = 0
+    ) -> list[Record]:
         """Return the records of the log. committed: up to the last stable offset, without
         aborted transactions.
         """
-        records, offset = list[Record](), 0
+        records, offset = list[Record](), start_offset
         while True:
             found = await self._fetch(part, offset, committed=committed)
             if not bytes(found.records or b""):

@@ -6,6 +6,7 @@ from typing import Any
 import penstock.controller.active.dead_wals as dead_wals
 import penstock.controller.active.dispatch as dispatch
 import penstock.controller.managers.failover as failover
+import penstock.controller.managers.lost_ranges as lost_ranges
 import penstock.controller.managers.wal_stores as wal_stores
 from penstock.controller.active.lost_ranges import LostRanges
 from penstock.controller.active.periodic import Ticks
@@ -76,6 +77,16 @@ def _lost_ranges_stay() -> list[Patch]:
     return [(LostRanges, "step", step)]
 
 
+def _records_of_unknown_transactions_stay() -> list[Patch]:
+    """Only the txn stream is trimmed where the end of a transaction is lost."""
+    real = lost_ranges.trims
+
+    def trims(image: MetadataImage, lost: Any) -> Any:
+        return (item for item in real(image, lost) if item.stream.kind != "data")
+
+    return [(lost_ranges, "trims", trims)]
+
+
 def _recovered_without_a_record_of_the_loss() -> list[Patch]:
     """A recovery without the WAL store leaves it in the metadata as if it worked."""
     real = Recovery._survey
@@ -97,5 +108,6 @@ LOST_WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "lost_wals_end_without_a_backup": _lost_wals_end_without_a_backup,
     "moves_to_abandoned_stores_repeated": _moves_to_abandoned_stores_repeated,
     "lost_ranges_stay": _lost_ranges_stay,
+    "records_of_unknown_transactions_stay": _records_of_unknown_transactions_stay,
     "recovered_without_a_record_of_the_loss": _recovered_without_a_record_of_the_loss,
 }

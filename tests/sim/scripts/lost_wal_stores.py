@@ -11,6 +11,7 @@ from penstock.stream.ports import IN_STORE
 from tests.sim.checkers import Part
 from tests.sim.control import SimController
 from tests.sim.directed import Held, Script, in_cluster
+from tests.sim.directed_clients import Producer
 from tests.sim.disaster import recover
 from tests.sim.scripts.wal import is_acknowledged
 from tests.sim.store import Bucket
@@ -231,6 +232,34 @@ async def abandon_a_wal_store_with_ranges(script: Script) -> None:
 
 
 @in_cluster(wal_stores=1)
+async def abandon_a_wal_store_with_the_end_of_a_transaction(script: Script) -> None:
+    """Abandon a WAL store that contains the end of an aborted transaction, whose records are in the
+    cluster's own store.
+    """
+    await script.create("t")
+    await script.write(PART, (b"k", b"1"))
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"k", b"aborted"))
+    await script.upload(1)
+    await producer.end(commit=False)
+    await script.write(PART, (b"k", b"lost"))
+    script.kill(1)
+    await script.until_led(PART, 2)
+    await script.write(PART, (b"k", b"2"))
+    await script.upload(2)
+    script.world.wal_weather.down = True
+    await _until_abandoned(script)
+    await script.until(lambda: not any(state.refs for state in _image(script).objects.placed()))
+    for _ in range(2):
+        data = _image(script).streams.known(script.topic("t").partitions[0].data_stream_id)
+        found = await script.read(PART, committed=True, start_offset=data.start_offset)
+        assert [record.value for record in found] == [b"2"], f"the log has {found}"
+        await script.restart(2)
+        await script.until_led(PART, 2)
+
+
+@in_cluster(wal_stores=1)
 async def abandon_a_wal_store_without_a_backup(script: Script) -> None:
     """Abandon a WAL store while backups cannot be written."""
     await script.create("t")
@@ -253,18 +282,12 @@ async def abandon_a_wal_store_without_a_backup(script: Script) -> None:
     await _check_values(script, PART, b"1")
 
 
-@in_cluster(wal_stores=1)
-async def recover_without_the_wal_store(script: Script) -> None:
-    """Lose the disk of the controller, a broker and the WAL store."""
-    await script.create("t")
-    await script.write(PART, (b"k", b"1"))
-    await script.upload(1)
-    await script.write(PART, (b"k", b"lost"))
-    await asyncio.sleep(2.0)
+async def _recover_without_the_wal_store(script: Script) -> None:
+    """Lose the disk of the controller, all brokers and the WAL store, and recover."""
     world, old = script.world, _controller(script)
     world.wal_weather.down = True
-    script.kill(1)
-    script.kill(2)
+    for node_id in (1, 2):
+        script.kill(node_id)
     world.has_disks = False
     world.stop_controller(old)
     recover(world, abandon_wal_store=True)
@@ -272,8 +295,30 @@ async def recover_without_the_wal_store(script: Script) -> None:
     broker = world.start_broker(1)
     await script.until(lambda: broker.serving)
     await script.until_led(PART, 1)
+
+
+@in_cluster(wal_stores=1)
+async def recover_without_the_wal_store(script: Script) -> None:
+    await script.create("t")
+    await script.write(PART, (b"k", b"1"))
+    await script.upload(1)
+    await script.write(PART, (b"k", b"lost"))
+    await asyncio.sleep(2.0)
+    await _recover_without_the_wal_store(script)
     await _check_values(script, PART, b"1")
-    world.wal_weather.down = False
-    await asyncio.sleep(2 * world.limits.wal_return_after_s)
+    script.world.wal_weather.down = False
+    await asyncio.sleep(2 * script.world.limits.wal_return_after_s)
     await script.write(PART, (b"k", b"2"))
     assert _is_in(script, 1, IN_STORE), "an abandoned store is used again"
+
+
+@in_cluster(wal_stores=1)
+async def recover_without_ranges_in_the_wal_store(script: Script) -> None:
+    await _recover_in_place(script)
+    await script.write(PART, (b"k", b"2"))
+    await script.upload(2)
+    await asyncio.sleep(2.0)
+    await _recover_without_the_wal_store(script)
+    await script.until(lambda: not any(state.refs for state in _image(script).objects.placed()))
+    await _check_values(script, PART, b"1", b"2")
+    await script.write(PART, (b"k", b"3"))

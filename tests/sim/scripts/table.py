@@ -680,7 +680,14 @@ _LOST_WAL_STORES: _Found = {
         (
             lost_wal_stores.abandon_a_wal_store_with_ranges,
             "a condition of the script does not hold",
-        )
+        ),
+        (
+            lost_wal_stores.recover_without_ranges_in_the_wal_store,
+            "a condition of the script does not hold",
+        ),
+    ],
+    "records_of_unknown_transactions_stay": [
+        (lost_wal_stores.abandon_a_wal_store_with_the_end_of_a_transaction, "b'aborted'")
     ],
     "recovered_without_a_record_of_the_loss": [
         (lost_wal_stores.recover_without_the_wal_store, "an abandoned store is used again")
