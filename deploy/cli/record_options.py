@@ -40,6 +40,7 @@ class RecordOptions(RegistryOptions):
 
     def codecs(self, topic: str) -> "tuple[RecordCodec, RecordCodec]":
         """Return the codecs of keys and of values. Raises UsageError."""
+        from penstock.deploy.clients.slow_servers import report_slow_servers
         from penstock.deploy.records.formats import codec
         from penstock.protocol.registry.by_id import schemas_of
 
@@ -52,6 +53,7 @@ class RecordOptions(RegistryOptions):
         except OSError as error:
             raise UsageError(f"--schema {self.schema}: {error.strerror}") from None
         registry = self.registry()
+        report_slow_servers()
         value = codec(
             self.value_format,
             schema=schema,

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from penstock.deploy.clients.slow_servers import report_slow_servers
 from penstock.deploy.errors import UsageError
 from penstock.protocol.registry.model import RegistrySettingInvalid
 from penstock.protocol.registry.settings import (
@@ -44,10 +43,7 @@ class RegistryOptions:
     ] = None
 
     def registry(self) -> RegistrySettings | None:
-        """Return the settings of the registry, or None if none is given. Reports slow calls. Raises
-        UsageError.
-        """
-        report_slow_servers()
+        """Return the settings of the registry, or None if none is given. Raises UsageError."""
         try:
             return read_settings(self.schema_registry_config, self.schema_registry)
         except RegistrySettingInvalid as error:

@@ -35,6 +35,8 @@ STEADY_S: Final = 10.0
 """After this lifetime a process restarts without the delay of earlier failures."""
 
 _PING_INTERVAL_S: Final = 0.03
+_FENCED: Final = 3
+"""Exit code of a node that was fenced: `broker.main.EXIT_FENCED`."""
 _POLL_INTERVAL_S: Final = 1.0
 """How often processes are polled in addition to SIGCHLD, which may get lost under load."""
 
@@ -209,7 +211,9 @@ class Supervisor:
     def _handle_end(self, child: _Child, pid: int, code: int) -> None:
 
         event = f"{child.plan.name} (pid {pid}) {describe_end(code)}"
-        if not self._is_ready:
+        # On a busy machine, a broker may be fenced as soon as it has started.
+        may_restart = self._is_ready or (code == _FENCED and self._plan.restart)
+        if not may_restart:
             self._fail(f"{event} before the cluster was ready; its log is above")
         elif child.plan.role == "store":
             self._fail(f"{event}, and its objects are lost")

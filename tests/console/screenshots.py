@@ -101,7 +101,7 @@ def _faults(chrome: Chrome, cluster: LocalCluster, console: ConsoleProcess) -> l
     wait_for_text(chrome, "live")
     hung = [process for process in cluster.brokers() if process.node_id == 1]
     cluster.kill(hung, signal.SIGSTOP)
-    wait_for_text(chrome, "Its last heartbeat was")
+    wait_for_text(chrome, "Broker 1 ")
     sizes.append(_photograph(chrome, "fault-hung"))
     wait_for_text(chrome, "Broker 1 is fenced")
     chrome.get(f"{console.url}/nodes")
