@@ -103,9 +103,10 @@ def admin(cluster: LocalCluster) -> AdminClient:
 
 
 @pytest.fixture(scope="session")
-def secure_cluster() -> Iterator[LocalCluster]:
+def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Topics `words` and `secrets`; alice may describe and read the first, bob describes it."""
-    arguments = ("--brokers", "1", "--secure", "--topics", "words:1,secrets:1")
+    store = f"file:{tmp_path_factory.mktemp('secure')}/store"
+    arguments = ("--brokers", "1", "--secure", "--topics", "words:1,secrets:1", "--store", store)
     with LocalCluster((*arguments, "--log-level", "error")) as cluster:
         admin = admin_of(cluster)
         with WireClient(cluster.bootstrap, admin) as client:

@@ -58,8 +58,12 @@ def wait_for_text(chrome: Chrome, text: str) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_each_page_shows_what_it_is_for(chrome: Chrome, console: ConsoleProcess, path: str) -> None:
-    """Without errors in the browser's log, at the width of a desk and of a phone."""
+def test_each_page_shows_what_it_is_for(
+    chrome: Chrome, console: ConsoleProcess, axe: Path, path: str
+) -> None:
+    """Without errors in the browser's log, at the width of a desk and of a phone. axe-core finds
+    nothing, such as a low contrast, with all parts of the page opened.
+    """
     resize(chrome, DESK)
     console_errors(chrome)
     chrome.get(console.url + path)
@@ -75,16 +79,6 @@ def test_each_page_shows_what_it_is_for(chrome: Chrome, console: ConsoleProcess,
     assert width <= shown == PHONE[0], f"{path} scrolls sideways on a phone: {width} pixels"
     # A page with an error says 400 or 502 in the log; scripts and the policy say nothing.
     assert [line for line in console_errors(chrome) if "status of 40" not in line] == []
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_everyone_can_use_each_page(
-    chrome: Chrome, console: ConsoleProcess, axe: Path, path: str
-) -> None:
-    """axe-core finds nothing, such as a low contrast, with all parts of the page opened."""
-    resize(chrome, DESK)
-    chrome.get(console.url + path)
-    wait_for_text(chrome, PAGES[path])
     assert problems_in_both_schemes(chrome, axe) == []
 
 

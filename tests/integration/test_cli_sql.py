@@ -21,6 +21,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from tests.support.child_process import killed_at_end
+from tests.support.cli import run_here
 from tests.support.slow_store import slow_store
 from tests.support.terminal import Terminal, on_terminal
 from tests.support.threaded_cluster import ThreadedCluster
@@ -62,17 +63,17 @@ process, that would include the children of other tests.
 """
 
 
-def run(
-    store: str, *arguments: str, given: str = "", program: tuple[str, ...] = SQL
+def run(store: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return run_here("sql", *arguments, given=given, PENSTOCK_STORE=store)
+
+
+def run_alone(
+    program: tuple[str, ...], store: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        (*program, *arguments),
-        env=os.environ | {"PENSTOCK_STORE": store},
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
+    """Run a command in a process of its own."""
+    variables = os.environ | {"PENSTOCK_STORE": store}
+    command = (*program, *arguments)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=WAIT_S)
 
 
 def test_statements_and_forms_of_rows(store: str, tmp_path: Path) -> None:
@@ -124,13 +125,7 @@ def test_protobuf_fields_are_columns(cluster: ThreadedCluster, tmp_path: Path) -
     path.write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
 
     def penstock(*arguments: str, given: str = "") -> str:
-        done = subprocess.run(
-            (sys.executable, "-m", "penstock.deploy.cli", *arguments, "-b", cluster.bootstrap),
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-        )
+        done = run_here(*arguments, "-b", cluster.bootstrap, given=given)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -208,11 +203,11 @@ ENDLESS_CALL = "SELECT levenshtein(repeat('ab', 200000), repeat('ba', 200000))"
 def test_limits_hold_within_one_call_of_a_function(store: str, tmp_path: Path) -> None:
     spill = ("--temp-directory", str(tmp_path))
     for query in (ENDLESS_CALL, ENDLESS):
-        done = run(store, query, "--max-seconds", "1", *spill)
+        done = run_alone(SQL, store, query, "--max-seconds", "1", *spill)
         assert (done.returncode, done.stdout) == (1, "")
         assert "longer than its limit of time" in done.stderr
     for query in ("SELECT length(repeat('x', 2000000000))", "SELECT repeat('x', 1500000000)"):
-        done = run(store, query, "--memory-limit", "300MB", *spill, program=MEASURED)
+        done = run_alone(MEASURED, store, query, "--memory-limit", "300MB", *spill)
         assert done.returncode == 1, done.stderr
         assert "emory" in done.stderr
         assert int(done.stdout) < 1_000_000, "KiB of the largest process"

@@ -546,9 +546,9 @@ def test_limits_hold_within_one_call_of_a_function(sql: Sql, tmp_path: Path) -> 
         " SELECT max(n) FROM r",
     ):
         with pytest.raises(SqlStopped, match="longer than its limit"):
-            sql(query, max_seconds=2, **given)
+            sql(query, max_seconds=1, **given)
     cancel = threading.Event()
-    threading.Timer(2, cancel.set).start()
+    threading.Timer(1, cancel.set).start()
     with pytest.raises(SqlStopped, match="canceled"):
         sql(ENDLESS_CALL, cancel=cancel, **given)
     assert os.listdir(tmp_path) == []

@@ -4,11 +4,10 @@ consumers can read is read.
 
 import json
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -43,9 +42,10 @@ from tests.support.bad_batches import (
     record,
     store,
 )
+from tests.support.cli import run_here
 from tests.support.reader_objects import sealed
 from tests.support.threaded_cluster import ThreadedCluster
-from tests.support.waiting import PATIENCE_S, wait_until
+from tests.support.waiting import wait_until
 
 READABLE: list[int] = []
 for _at, _bad in enumerate(BAD.values()):
@@ -233,26 +233,10 @@ def test_times_of_batches_with_a_wrong_newest_timestamp(cluster: ThreadedCluster
     assert sql(query, store=cluster.store_url).rows() == [(3,)]
 
 
-def consumed(
-    cluster: ThreadedCluster, topic: str, *arguments: str
-) -> subprocess.CompletedProcess[str]:
-    command = (
-        sys.executable,
-        "-m",
-        "penstock.deploy.cli",
-        "consume",
-        topic,
-        "-b",
-        cluster.bootstrap,
-    )
+def consumed(cluster: ThreadedCluster, topic: str, *arguments: str) -> CompletedProcess[str]:
+    command = ("consume", topic, "-b", cluster.bootstrap)
     template = ("--template", "%o %h\\n", "--until-end", "--from-beginning")
-    return subprocess.run(
-        (*command, *template, *arguments),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    return run_here(*command, *template, *arguments)
 
 
 @pytest.mark.parametrize("name", ["garbage", "framed snappy", "a truncated record"])
@@ -352,14 +336,7 @@ def test_consume_shows_header_keys_that_are_not_utf_8(cluster: ThreadedCluster) 
         ("--from-beginning", "--until-end"),
         ("--from-beginning", "--group", "g", "--max-messages", "9"),
     ):
-        command = ("consume", topic, "-b", cluster.bootstrap, "--json", *arguments)
-        done = subprocess.run(
-            (sys.executable, "-m", "penstock.deploy.cli", *command),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=True,
-        )
+        done = run_here("consume", topic, "-b", cluster.bootstrap, "--json", *arguments)
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         assert [row["offset"] for row in rows] == list(range(9))
         assert {str(row["headers"]) for row in rows[3:6]} == {
@@ -372,11 +349,9 @@ def moment(shift_s: float) -> str:
 
 
 def deleted_before(cluster: ThreadedCluster, topic: str, shift_s: float) -> str:
-    command = (sys.executable, "-m", "penstock.deploy.cli", "topics", "delete-records", topic)
     arguments = ("--before-time", moment(shift_s), "--yes", "-b", cluster.bootstrap)
-    done = subprocess.run(
-        (*command, *arguments), capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    )
+    done = run_here("topics", "delete-records", topic, *arguments)
+    assert done.returncode == 0, done.stderr
     return done.stderr
 
 
@@ -433,17 +408,11 @@ def test_deleting_before_a_time_that_no_record_has_deletes_nothing(
 
 
 def test_doctor(cluster: ThreadedCluster) -> None:
-    command = (sys.executable, "-m", "penstock.deploy.cli", "doctor", "--json", "--no-objects")
+    command = ("doctor", "--json", "--no-objects")
     places = ("--store", cluster.store_url, "--controller", cluster.controller)
 
     def unreadable(newest: int) -> dict[str, dict[str, Any]]:
-        done = subprocess.run(
-            (*command, *places, "--records", str(newest)),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        done = run_here(*command, *places, "--records", str(newest))
         assert done.returncode == 1, done.stderr
         (check,) = (item for item in json.loads(done.stdout)["checks"] if item["name"] == "records")
         assert not check["failed"], check

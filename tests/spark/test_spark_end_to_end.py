@@ -18,7 +18,7 @@ from tests.support.ack_recorder import PacedLoad, check, number_of, read_back
 from tests.support.dev_cluster import penstock, requested
 from tests.support.hurried_cluster import HurriedCluster
 from tests.support.spark_session import limits
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 PARTITIONS = [0, 1, 2]
 DEADLINE_S = PATIENCE_S
@@ -144,11 +144,7 @@ def rewrite(cluster: HurriedCluster) -> None:
 
 def reassign(cluster: HurriedCluster, directory: Path) -> None:
     """Move each partition to the broker with the next id, and wait until that broker leads it."""
-    leaders = {
-        part["partition"]: part["leader"]
-        for part in requested(cluster, "topics", "describe", "t")["partitions"]
-    }
-    targets = {partition: (leader + 1) % 3 for partition, leader in leaders.items()}
+    targets = {part: (leader + 1) % 3 for part, leader in leaders_of(cluster).items()}
     plan = directory / "plan.json"
     items = [
         {"topic": "t", "partition": partition, "replicas": [target]}
@@ -157,12 +153,12 @@ def reassign(cluster: HurriedCluster, directory: Path) -> None:
     plan.write_text(json.dumps({"version": 1, "partitions": items}))
     done = penstock(cluster, "reassign", "execute", "--reassignment-json-file", str(plan))
     assert done.returncode == 0, done.stderr
-    deadline = time.monotonic() + DEADLINE_S
-    while {
-        part["partition"]: part["leader"]
-        for part in requested(cluster, "topics", "describe", "t")["partitions"]
-    } != targets:
-        assert time.monotonic() < deadline, "the partitions did not move"
+    wait_until(lambda: leaders_of(cluster) == targets)
+
+
+def leaders_of(cluster: HurriedCluster) -> dict[int, int]:
+    described = requested(cluster, "topics", "describe", "t")
+    return {part["partition"]: part["leader"] for part in described["partitions"]}
 
 
 async def brokers_compacted(store_url: str) -> None:

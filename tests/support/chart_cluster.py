@@ -20,6 +20,7 @@ from typing import Self
 from urllib.parse import quote, unquote
 
 from tests.support.chart import NAMESPACE, Object, Pod, command, environment, named, of_kind, pod_of
+from tests.support.cli import run_here
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_S
 
@@ -249,14 +250,7 @@ class ChartCluster:
         """
         deadline = time.monotonic() + READY_S
         while True:
-            done = subprocess.run(
-                [_BIN / "penstock", *arguments],
-                env=_ENVIRONMENT | dict(variables or {}),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=PATIENCE_S,
-            )
+            done = run_here(*arguments, **(variables or {}))
             if done.returncode == 0:
                 return done.stdout
             assert retry, done.stderr

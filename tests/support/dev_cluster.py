@@ -8,21 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from penstock.deploy.local.handle import LocalCluster
+from tests.support.cli import run_here
 from tests.support.waiting import PATIENCE_S
 
 PENSTOCK = (sys.executable, "-P", "-m", "penstock.deploy.cli")
+
+
+def on_files(directory: Path, *arguments: str) -> LocalCluster:
+    """Return a cluster on a directory for tests that are not about S3: without moto, it starts with
+    two thirds of the CPU, and stores records with a fraction of it.
+    """
+    store = f"file:{directory}/store"
+    return LocalCluster(["--store", store, "--no-console", "--log-level", "error", *arguments])
 
 
 def penstock(
     cluster: LocalCluster | None, *arguments: str, given: str = ""
 ) -> "subprocess.CompletedProcess[str]":
     """Run one command against the cluster, as a user in a second terminal does."""
-    environment = dict(os.environ)
-    if cluster is not None:
-        environment |= {
-            "PENSTOCK_BOOTSTRAP": cluster.bootstrap,
-            "PENSTOCK_STATE_FILE": str(cluster.state_path),
-        }
+    environment = os.environ | ({} if cluster is None else _variables(cluster))
     return subprocess.run(
         (*PENSTOCK, *arguments),
         input=given,
@@ -34,9 +38,16 @@ def penstock(
     )
 
 
+def _variables(cluster: LocalCluster) -> dict[str, str]:
+    return {
+        "PENSTOCK_BOOTSTRAP": cluster.bootstrap,
+        "PENSTOCK_STATE_FILE": str(cluster.state_path),
+    }
+
+
 def requested(cluster: LocalCluster, *arguments: str) -> Any:
-    """Return the JSON that a read command prints."""
-    done = penstock(cluster, *arguments, "--json")
+    """Return the JSON that a read command prints, in this process: some tests repeat it."""
+    done = run_here(*arguments, "--json", **_variables(cluster))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
@@ -9,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.clients import TIMEOUT_S, Polled, create_topic, produce
+from tests.support.dev_cluster import on_files
 
 pytestmark = pytest.mark.system
 
@@ -17,8 +19,8 @@ HEARTBEAT = "group.consumer.heartbeat.interval.ms=300"
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(["--log-level", "error", "--set", HEARTBEAT]) as cluster:
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with on_files(tmp_path, "--set", HEARTBEAT) as cluster:
         create_topic(cluster.bootstrap, TOPIC, 4)
         yield cluster
 

@@ -22,7 +22,7 @@ from penstock.protocol.apis import METADATA
 from penstock.protocol.gen import metadata
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.clients import create_topic
-from tests.support.dev_cluster import penstock, requested
+from tests.support.dev_cluster import on_files, requested
 from tests.support.waiting import until, wait_until
 
 pytestmark = pytest.mark.system
@@ -33,14 +33,9 @@ PATIENCE = {"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000}
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(["--log-level", "error"]) as cluster:
-        assert (
-            penstock(
-                cluster, "topics", "create", "t", "--partitions", str(len(PARTITIONS))
-            ).returncode
-            == 0
-        )
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with on_files(tmp_path) as cluster:
+        create_topic(cluster.bootstrap, "t", len(PARTITIONS))
         yield cluster
 
 
@@ -128,24 +123,25 @@ async def test_everything_but_the_store_is_killed_at_once(cluster: LocalCluster)
     await check_all(cluster, load)
 
 
-async def test_a_store_that_stands_still_delays_and_loses_nothing(cluster: LocalCluster) -> None:
-    async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS) as load:
-        await load.until_acknowledged(100)
-        store = cluster.state().of_role("store")
-        cluster.kill(store, signal.SIGSTOP)
-        await asyncio.sleep(10)  # the duration of the fault, not a wait
-        cluster.kill(store, signal.SIGCONT)
-        await load.until_acknowledged(100)
-        assert [broker.starts for broker in cluster.brokers()] == [1, 1], "brokers stay up"
-    await check_all(cluster, load)
+async def test_a_store_that_stands_still_delays_and_loses_nothing() -> None:
+    with LocalCluster(["--log-level", "error", "--no-console"]) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t", len(PARTITIONS))
+        async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS) as load:
+            await load.until_acknowledged(100)
+            store = cluster.state().of_role("store")
+            cluster.kill(store, signal.SIGSTOP)
+            await asyncio.sleep(10)  # the duration of the fault, not a wait
+            cluster.kill(store, signal.SIGCONT)
+            await load.until_acknowledged(100)
+            assert [broker.starts for broker in cluster.brokers()] == [1, 1], "brokers stay up"
+        await check_all(cluster, load)
 
 
-async def test_brokers_name_the_next_leader_before_a_dead_one_is_fenced() -> None:
+async def test_brokers_name_the_next_leader_before_a_dead_one_is_fenced(tmp_path: Path) -> None:
     patient = ("broker.session.timeout.ms=10min", "broker.session.grace.ms=10min")
     settings = [option for setting in patient for option in ("--set", setting)]
-    with LocalCluster(["--log-level", "error", "--no-restart", *settings]) as cluster:
-        created = penstock(cluster, "topics", "create", "t", "--partitions", "4")
-        assert created.returncode == 0
+    with on_files(tmp_path, "--no-restart", *settings) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t", 4)
         dead, living = cluster.brokers()
 
         def named() -> set[int]:
@@ -159,7 +155,8 @@ async def test_brokers_name_the_next_leader_before_a_dead_one_is_fenced() -> Non
         await until(lambda: is_connected(living.pid, dead.port))
         cluster.kill([dead])
         await until(lambda: asyncio.to_thread(lambda: dead.node_id not in named()))
-        brokers = {node["node_id"]: node for node in requested(cluster, "nodes")["nodes"]}
+        described = await asyncio.to_thread(requested, cluster, "nodes")
+        brokers = {node["node_id"]: node for node in described["nodes"]}
         assert not brokers[dead.node_id]["fenced"]
         cluster.kill([living])  # it would wait for the dead one to take its partitions
 

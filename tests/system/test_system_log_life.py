@@ -29,6 +29,7 @@ from tests.support.clients import (
     produce,
     read_records,
 )
+from tests.support.dev_cluster import on_files
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -48,7 +49,7 @@ State = dict[bytes | None, tuple[int | None, bytes | None]]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     settings = (
         "log.cleaner.backoff.ms=100",
         f"{RATE}=16000000",
@@ -58,7 +59,7 @@ def cluster() -> Iterator[LocalCluster]:
         "log.cache.max.bytes=2000000",
     )
     flags = [flag for setting in settings for flag in ("--set", setting)]
-    with LocalCluster(["--brokers", "2", "--log-level", "error", *flags]) as cluster:
+    with on_files(tmp_path_factory.mktemp("cluster"), "--brokers", "2", *flags) as cluster:
         yield cluster
 
 

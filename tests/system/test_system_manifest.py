@@ -11,7 +11,7 @@ from penstock.deploy.local.handle import LocalCluster
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store
 from tests.support.ack_recorder import ConfluentLoad, check
-from tests.support.dev_cluster import penstock
+from tests.support.clients import create_topic
 from tests.support.store_reader import Follower
 
 pytestmark = pytest.mark.system
@@ -22,13 +22,8 @@ PATIENCE = {"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000, "linger.ms"
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(["--log-level", "error"]) as cluster:
-        assert (
-            penstock(
-                cluster, "topics", "create", "t", "--partitions", str(len(PARTITIONS))
-            ).returncode
-            == 0
-        )
+    with LocalCluster(["--log-level", "error", "--no-console"]) as cluster:
+        create_topic(cluster.bootstrap, "t", len(PARTITIONS))
         yield cluster
 
 

@@ -18,7 +18,7 @@ from penstock.deploy.local.handle import LocalCluster
 from tests.chaos.clients import Client, Reader, SteadyProducer, end_offsets, read_all
 from tests.chaos.patience import Patience
 from tests.chaos.record import Record
-from tests.support.dev_cluster import penstock, requested
+from tests.support.dev_cluster import on_files, penstock, requested
 from tests.support.history import Part
 from tests.support.waiting import PATIENCE_S
 
@@ -115,7 +115,7 @@ def create_topic(cluster: LocalCluster) -> None:
 async def test_rolling_restart_of_all_brokers(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with LocalCluster(["--brokers", "3", "--controllers", "3", "--log-level", "error"]) as cluster:
+    with on_files(tmp_path, "--brokers", "3", "--controllers", "3") as cluster:
         create_topic(cluster)
         with loaded(cluster, tmp_path) as load:
             for node_id in range(3):
@@ -135,7 +135,7 @@ async def test_rolling_restart_of_all_brokers(
 async def test_a_broker_is_drained_for_good(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with LocalCluster(["--brokers", "3", "--no-restart", "--log-level", "error"]) as cluster:
+    with on_files(tmp_path, "--brokers", "3", "--no-restart") as cluster:
         create_topic(cluster)
         with loaded(cluster, tmp_path) as load:
             await load.more()

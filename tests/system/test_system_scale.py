@@ -21,7 +21,7 @@ from penstock.deploy.local.handle import LocalCluster
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.ack_recorder import ConfluentLoad, check, read_back
 from tests.support.clients import create_topic, produce
-from tests.support.dev_cluster import penstock
+from tests.support.dev_cluster import on_files, penstock
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1_200)]
@@ -36,10 +36,8 @@ SAMPLE = [*range(0, 3_000, 250), *range(1, PARTITIONS, 1_111)]
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(
-        ["--brokers", str(BROKERS), "--controllers", "3", "--log-level", "error"]
-    ) as cluster:
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with on_files(tmp_path, "--brokers", str(BROKERS), "--controllers", "3") as cluster:
         yield cluster
 
 
@@ -95,11 +93,14 @@ def elect_all(cluster: LocalCluster) -> Counter[int]:
     each broker.
     """
     keys = [Key("t", index) for index in range(PARTITIONS)]
-    while True:
+
+    def are_elected() -> bool:
         with WireClient(cluster.bootstrap) as client:
             _, problems = elect_preferred(client, keys)
-        if [code for code, _ in problems.values()] == [ErrorCode.ELECTION_NOT_NEEDED] * PARTITIONS:
-            return Counter(replicas[0] for replicas in assignment(cluster).values())
+        return {code for code, _ in problems.values()} == {ErrorCode.ELECTION_NOT_NEEDED}
+
+    wait_until(are_elected, PATIENCE_S)
+    return Counter(replicas[0] for replicas in assignment(cluster).values())
 
 
 @pytest.mark.costly("10,000 partitions open three times")

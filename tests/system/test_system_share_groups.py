@@ -5,6 +5,7 @@ again, and nothing is lost.
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from penstock.deploy.local.handle import LocalCluster
 from penstock.protocol import apis
 from penstock.protocol.gen import describe_share_group_offsets as offsets
 from tests.support.clients import create_topic, produce
+from tests.support.dev_cluster import on_files
 from tests.support.share_worker import ShareLedger, ShareWorker, coordinator_of
 from tests.support.waiting import wait_until
 
@@ -23,8 +25,8 @@ LOCK = "group.share.record.lock.duration.ms=3000"
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(["--log-level", "error", "--set", LOCK]) as cluster:
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with on_files(tmp_path, "--set", LOCK) as cluster:
         create_topic(cluster.bootstrap, TOPIC, PARTITIONS)
         yield cluster
 

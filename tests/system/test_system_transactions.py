@@ -16,6 +16,7 @@ from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from penstock.broker.coordination.shards import partition_for
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
+from tests.support.dev_cluster import on_files
 from tests.support.transformer import INPUT, OUTPUT
 
 pytestmark = pytest.mark.system
@@ -26,8 +27,8 @@ SUPPORT: Final = Path(__file__).parents[1] / "support"
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(["--brokers", "3", "--log-level", "error"]) as cluster:
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with on_files(tmp_path, "--brokers", "3") as cluster:
         create_topic(cluster.bootstrap, INPUT, 2)
         create_topic(cluster.bootstrap, OUTPUT, 2)
         yield cluster
