@@ -271,7 +271,7 @@ def _sends_bombs(port: int) -> None:
 
 
 def _sets_schemas(port: int) -> None:
-    """Ask for schemas that are nested, huge, or slow to compile."""
+    """Request schemas that are nested, huge, or slow to compile."""
     frames: list[bytes] = []
     for kind, text in _settings():
         configs = [

@@ -1,5 +1,5 @@
-"""Define the measurements with their bars. Each function performs one run, and starts and stops
-what it needs.
+"""Define the measurements with their bars. Each function performs one run, and starts and stops its
+processes.
 """
 
 import asyncio

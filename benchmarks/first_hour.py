@@ -1,7 +1,7 @@
-"""Time what a new user does in the first hour: `python -m benchmarks.first_hour [STEP ...]`.
+"""Time the steps of a new user's first hour: `python -m benchmarks.first_hour [STEP ...]`.
 
 Each step follows the README and tutorials in an empty directory, in processes with a clean
-environment. With `--cold`, packages come over the network instead of the cache of uv and pip.
+environment. With `--cold`, packages are downloaded instead of taken from the cache of uv and pip.
 """
 
 import argparse
@@ -106,7 +106,7 @@ class Machine:
 
     @contextmanager
     def dev(self, directory: Path, environment: Path, *arguments: str) -> Generator[dict[str, str]]:
-        """Run `penstock dev`. Yield what its ready line says."""
+        """Run `penstock dev`. Yield the contents of its ready line."""
         log = directory / "dev.log"
         with log.open("wb") as output:
             process = subprocess.Popen(

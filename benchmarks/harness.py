@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parent / "results.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One row of the table. `limit`: divisor of `value` where the bar is a ratio, else None."""
+    """One row of the table. `limit`: divisor of `value` if the bar is a ratio, otherwise None."""
 
     name: str
     value: float

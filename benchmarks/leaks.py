@@ -1,4 +1,4 @@
-"""Measure what is left in the bucket of a simulated cluster whose logs lose records in every way: a
+"""Measure leftovers in the bucket of a simulated cluster whose logs lose records in every way: a
 leak appears as bytes that the metadata does not reference.
 """
 

@@ -44,8 +44,8 @@ _MISSES_PERCENT: Final = 2.5
 
 
 class _Window(NamedTuple):
-    """What a window took for each MB of records: the wall clock, the CPU of the broker, and what
-    one decompression takes in this process meanwhile.
+    """Costs of a window for each MB of records: the wall clock, the CPU of the broker, and the time
+    of one decompression in this process.
     """
 
     wall_us: float
@@ -69,7 +69,7 @@ class _Pair(NamedTuple):
 
     @property
     def extra(self) -> float:
-        """Return what the check takes as a part of one decompression."""
+        """Return the cost of the check relative to one decompression."""
         return (self.checked.cpu_us - self.bare.cpu_us) / self.bare.decompress_us
 
     @property

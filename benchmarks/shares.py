@@ -94,7 +94,7 @@ class _Member:
         self._join()
 
     def _join(self) -> None:
-        """Join the group, which gives its share partitions their first state."""
+        """Join the group, which initializes its share partitions."""
         epoch, partitions = 0, 0
         while not partitions:
             find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[_GROUP])

@@ -154,7 +154,7 @@ class Run:
         self._console.print(f"{datetime.now(UTC):%H:%M:%S} {text}", highlight=False, markup=False)
 
     def results(self, date: str, load: float) -> list[Result]:
-        """Return the medians of what succeeded."""
+        """Return the medians of successful runs."""
         found: list[Result] = []
         commit = results.commit()
         for name, of_systems in self.outcomes.items():

@@ -165,7 +165,7 @@ class FixedProducer:
         self.sent += 1
 
     def read(self) -> None:
-        """Receive what is there. Raises RuntimeError for a rejected batch."""
+        """Receive available data. Raises RuntimeError for a rejected batch."""
         reply = self._connection.received()
         if reply is None:
             return

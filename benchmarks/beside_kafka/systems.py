@@ -47,12 +47,12 @@ _SERVER_START_S: Final = 20.0
 
 
 class SystemMissing(Exception):
-    """Raised if this machine does not have what a system needs."""
+    """Raised if this machine lacks the requirements of a system."""
 
 
 @dataclass(slots=True)
 class System:
-    """A running system. name: one of SYSTEMS. brokers: by node id. directory: what it writes."""
+    """A running system. name: one of SYSTEMS. brokers: by node id. directory: its output."""
 
     name: str
     bootstrap: str
@@ -241,7 +241,7 @@ def _penstock(
 
 @contextmanager
 def _store(name: str, directory: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield the URL of the store and the variables by which nodes log in."""
+    """Yield the URL of the store and the variables with which nodes log in."""
     if name == FILE:
         yield f"file:{directory / 'store'}", {}
     elif name == MOTO:

@@ -1,5 +1,5 @@
-"""Batches that decompress to far more than they are: wherever a broker decompresses what a client
-sent, it stops at `decompressed.batch.max.bytes`.
+"""Batches that decompress to many times their size: wherever a broker decompresses data that a
+client sent, it stops at `decompressed.batch.max.bytes`.
 """
 
 import asyncio
@@ -121,8 +121,8 @@ async def test_produce_of_a_bomb_costs_its_limit(cluster: Cluster, codec: Compre
 async def test_long_checks_hold_up_only_their_partition(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread checks what decompresses to much. Meanwhile others are served, and the next batch of
-    the partition waits for its turn.
+    """A thread checks large decompressed batches, while others are served and the next batch of the
+    partition waits for its turn.
     """
     many = [Record(at, NOW_MS, b"k", bytes(1_000)) for at in range(900)]
     keyless = [*many[:-200], *(record._replace(key=None) for record in many[-200:])]
@@ -214,7 +214,7 @@ async def test_a_lookup_by_time_survives_a_bomb(cluster: Cluster, codec: Compres
 async def test_long_lookups_by_time_leave_the_event_loop(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread decodes what has many records or becomes large, and others are served meanwhile."""
+    """A thread decodes batches with many records or much data, while others are served."""
     search = timestamp_reader.first_record_at_or_after
     begun, may_go_on = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []

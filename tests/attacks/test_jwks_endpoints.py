@@ -1,5 +1,5 @@
 """Token key endpoints that respond with anything: the client gets its refusal, the log has the
-reason, and the keys that are known stay in use.
+reason, and known keys stay in use.
 """
 
 import asyncio

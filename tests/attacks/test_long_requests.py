@@ -237,7 +237,7 @@ async def test_a_long_produce_keeps_its_place(attacker: Attacker) -> None:
 
 
 async def test_a_long_produce_without_responses(cluster: Cluster, attacker: Attacker) -> None:
-    """acks=0: what is refused closes the connection, as for a short request."""
+    """acks=0: a refused request closes the connection, as for a short request."""
     request = _produce_request(("orders", 0), *((f"n{number}", 0) for number in range(NAMED // 2)))
     request.acks = 0
     assert await attacker.exchange(apis.PRODUCE, 9, request) is None
@@ -248,7 +248,7 @@ async def test_a_long_produce_without_responses(cluster: Cluster, attacker: Atta
 async def test_a_long_fetch_misses_no_record(
     cluster: Cluster, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record that comes while the slices run ends the wait, as one that comes later does."""
+    """A record that arrives while the slices run ends the wait, as a later one does."""
     evaluate = FetchCall._evaluate_in_slices
     slow = asyncio.Event()
 

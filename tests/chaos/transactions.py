@@ -300,7 +300,7 @@ class Transformer(TransactionalClient):
 
     def prepare(self) -> tuple[Consumed, ...] | None:
         """Poll and return the input. Records of partitions that a rebalance revokes are dropped:
-        another member gets them, or they come again from the group's offset.
+        another member gets them, or they are read again from the group's offset.
         """
         consumer = self._consumer or self._join()
         until = self.record.now() + _POLL_S

@@ -24,7 +24,7 @@ def visitor(console: ConsoleProcess) -> Visitor:
 
 
 def sent(visitor: Visitor, page: str, path: str, **fields: str) -> str:
-    """Send a form of a page, and return what the console says then."""
+    """Submit a form of a page, and return the text of the response."""
     response = visitor.post(path, {"csrf": visitor.get(page).csrf, **fields})
     if response.status != 303:
         return response.words

@@ -1,5 +1,5 @@
-"""What the console shows while something is wrong: old values with their age, the cause, and never
-a number that is not true.
+"""The console during faults: old values with their age, the cause, and never a number that is not
+true.
 
 How soon it does is measured by `python -m benchmarks console-faults`.
 """
@@ -62,7 +62,7 @@ def watching(faulty: LocalCluster) -> Iterator[ConsoleProcess]:
 
 
 def open_overview(chrome: Chrome, console: ConsoleProcess) -> None:
-    """Open the overview, and collect what it shows from the first measurement on."""
+    """Open the overview, and collect its contents from the first measurement on."""
     resize(chrome, DESK)
     chrome.get(console.url)
     wait_for_text(chrome, "live")
@@ -159,7 +159,7 @@ def test_pages_work_while_a_broker_hangs_and_after_it_is_fenced(
 def test_the_console_without_extras_does_not_offer_what_needs_them(
     watching: ConsoleProcess, faulty: LocalCluster, tmp_path: Path
 ) -> None:
-    """Also: a page whose broker is silent is a skeleton at once, then says so."""
+    """Also: a page whose broker is silent is a skeleton at once, then reports that."""
     known = faulty.state()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         arguments = (

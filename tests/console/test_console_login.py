@@ -1,4 +1,4 @@
-"""Users log in with their names of the cluster, and see and do what the cluster lets them."""
+"""Users log in with their names of the cluster, and see and change only what their ACLs allow."""
 
 import signal
 import subprocess

@@ -88,7 +88,7 @@ async def test_users_log_in_where_clients_do(tmp_path: Path) -> None:
 
 
 def visit(node: str) -> None:
-    """Log in, create a topic, and send what does not fit into one read of the node."""
+    """Log in, create a topic, and send more than one read of the node."""
     stranger = Visitor(node)
     for path in ("/console/", "/console/topics", "/console/security/users"):
         response = stranger.get(path)

@@ -62,7 +62,7 @@ def admin_at(cluster: MeteredCluster, node: str) -> Visitor:
 
 
 def test_every_page_works_on_brokers_and_controllers(cluster: MeteredCluster) -> None:
-    """What one of them changes, the other one shows."""
+    """A change on one of them appears on the other."""
     at_broker, at_controller = admin_at(cluster, "broker 0"), admin_at(cluster, "controller 0")
     fields = {"csrf": at_broker.get("/topics").csrf, "name": "words", "configs": ""}
     assert at_broker.post("/topics", {**fields, "partitions": "1"}).status == 303
@@ -85,7 +85,7 @@ def test_every_page_works_on_brokers_and_controllers(cluster: MeteredCluster) ->
 
 
 def write_and_read(kafka: Kafka) -> None:
-    """Let a group commit what it read of the topic."""
+    """Let a group commit its offsets in the topic."""
     producer = kafka.producer()
     producer.produce("words", RECORD)
     assert producer.flush(PATIENCE_S) == 0

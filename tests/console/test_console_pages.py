@@ -141,7 +141,7 @@ def partition_with_records(chrome: Chrome, console: ConsoleProcess) -> int:
 
 
 def has_ranges(chrome: Chrome) -> bool:
-    """Return whether the leader has committed; else load the page again."""
+    """Return whether the leader has committed; otherwise load the page again."""
     if chrome.find_elements(By.CSS_SELECTOR, "a[href^='/objects/']"):
         return True
     chrome.refresh()
@@ -151,7 +151,7 @@ def has_ranges(chrome: Chrome) -> bool:
 def test_a_move_is_watched_as_it_happens(
     chrome: Chrome, console: ConsoleProcess, cluster: LocalCluster
 ) -> None:
-    """One window watches, another one starts the move; the six steps come without a reload."""
+    """One window watches, another one starts the move; the six steps appear without a reload."""
     page = f"{console.url}/topics/clicks/1/move"
     chrome.get(page)
     wait_for_text(chrome, "live")

@@ -145,7 +145,7 @@ def test_records_are_decoded_by_the_configs_of_their_topic(
 
 
 def test_records_are_decoded_by_a_registry(chrome: Chrome, reader: ConsoleProcess) -> None:
-    """A record that is no Avro, that ends the process that decodes it, or whose schema is not known
+    """A record that is not Avro, that crashes the decoder process, or whose schema is unknown
     is shown as bytes; the others are decoded.
     """
     bill, click, short, nested, unknown, last = shown(chrome, reader, "registered")

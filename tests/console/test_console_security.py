@@ -1,4 +1,4 @@
-"""ACLs, users and quotas change in a browser, as the user who logged in may change them."""
+"""ACLs, users and quotas change in a browser, within the rights of the logged-in user."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_a_user_is_created_gets_a_password_and_is_deleted(
     errors: Path,
     axe: Path,
 ) -> None:
-    """The password is in no page, no address and not in what the console logs."""
+    """The password is in no page, address or log line of the console."""
     chrome = as_admin
     chrome.get(f"{changing.url}/security/users")
     send_form(chrome, "Create a user", name="carol", password=FIRST)

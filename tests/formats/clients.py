@@ -58,7 +58,7 @@ def _bytes(found: bytes | str | None) -> bytes | None:
 
 
 def committed_offsets(servers: str, group: str) -> dict[str, dict[str, int]]:
-    """Return what a group has committed, by topic and partition."""
+    """Return the committed offsets of a group, by topic and partition."""
     admin = AdminClient({"bootstrap.servers": servers})
     (response,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
     found: dict[str, dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""Conformance vectors of what controllers and readers keep in the store besides records: metadata
+"""Conformance vectors of the store's objects besides records: metadata
 snapshots, the metadata log and leases.
 """
 
@@ -65,7 +65,7 @@ _KEY = data_key(ObjectId(6699))
 
 @dataclass(frozen=True)
 class MetadataVector:
-    """An object and what is in it, or why it must be refused."""
+    """An object and its contents, or the reason to refuse it."""
 
     name: str
     data: bytes

@@ -1,5 +1,5 @@
-"""Conformance vectors of single objects: sound ones with all that a reader must find, and others
-with the kind of error, and the step of reading (docs/reference/formats.md 2.5) that finds it.
+"""Conformance vectors of single objects: sound ones with the expected contents, and others with the
+kind of error, and the step of reading (docs/reference/formats.md 2.5) that finds it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ Streams = dict[int, Sequence[Batch]]
 
 @dataclass(frozen=True)
 class Vector:
-    """One object and what a reader must say of it."""
+    """One object and the expected result of a reader."""
 
     name: str
     data: bytes

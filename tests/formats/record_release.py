@@ -80,7 +80,7 @@ CONTROLLER: Final = {
 
 
 class Recording:
-    """A cluster that goes through everything that leaves something in the bucket."""
+    """A cluster with every operation that leaves objects in the bucket."""
 
     def __init__(self, cluster: Cluster, url: str) -> None:
         self._cluster = cluster

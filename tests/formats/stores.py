@@ -62,7 +62,7 @@ Streams = dict[int, Sequence[Batch]]
 
 @dataclass(frozen=True)
 class StoreVector:
-    """The objects of a store by key, and what a reader must say of it."""
+    """The objects of a store by key, and the expected result of a reader."""
 
     name: str
     objects: dict[str, bytes]
@@ -268,7 +268,7 @@ def found(
     stable_end: int | None = None,
     aborted: Sequence[Batch] = (),
 ) -> dict[str, Any]:
-    """Return what a reader finds in a partition whose log is these batches."""
+    """Return the expected result of a partition whose log consists of these batches."""
     end = batches[-1].end_offset if batches else log_start
     stable = end if stable_end is None else stable_end
     rows = [row for item in batches for row in item.rows if row.offset >= log_start]

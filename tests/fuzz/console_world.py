@@ -152,7 +152,7 @@ def top() -> TopView:
 
 
 def hostile_records(store: str, query: RecordSelection, show: Show) -> RecordsFound:
-    """Find records, and others that are no records of any client of ours."""
+    """Find records, and others that no client of ours writes."""
     found = find_records(store, query, show)
     return replace(found, records=[*found.records, *_hostile(show, query.value.encode())])
 

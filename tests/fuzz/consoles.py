@@ -99,7 +99,7 @@ class _OfflineConsole(Console):
 
 
 class _Watched:
-    """Keep what a page raises. uvicorn would log it, and respond with 500."""
+    """Record the exceptions of a page. uvicorn would log it, and respond with 500."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -143,7 +143,7 @@ def console(data: bytes) -> None:
 
 
 async def _response_of(data: bytes) -> bytes:
-    """Return what the console writes to a client that sends this, waits a little and goes."""
+    """Return the console's output to a client that sends this, waits a little and disconnects."""
     state = ServerState()
     handed = HandedConnection(_CONFIG, state, {})
     handed.request = data

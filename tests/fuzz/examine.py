@@ -1,4 +1,4 @@
-"""Run one input of a target and say what is wrong, if anything is."""
+"""Run one input of a target and report its faults, if any."""
 
 import time
 import traceback
@@ -11,7 +11,7 @@ WAIT_MAX_S = 30.0
 
 
 def examine(target: Target, data: bytes, *, traced: bool = False) -> str | None:
-    """Return what is wrong with the reader of this input; None: it does what it documents.
+    """Return the fault of the reader of this input; None: it behaves as documented.
 
     traced: measure memory, which takes several times as long. Processes that do not measure it
     limit their address space instead.

@@ -146,7 +146,7 @@ def jwt(data: bytes) -> None:
 
 
 def _use(token: VerifiedToken) -> None:
-    """Do what a broker does with a token."""
+    """Validate a token as a broker does."""
     token.user.encode()
     state = SaslState(MECHANISMS, _exchange)
     state.handshake(OAUTHBEARER, 1)

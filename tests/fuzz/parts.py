@@ -1,4 +1,4 @@
-"""Give readers their input where they do not take bytes: the files of a journal, and a connection
+"""Adapt the input of readers that do not take bytes: the files of a journal, and a connection
 of an HTTP client.
 """
 
@@ -51,7 +51,7 @@ class JournalParts:
 
 
 class Connection(asyncio.Transport):
-    """Collect what the server writes."""
+    """Collect the output of the server."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Connection(asyncio.Transport):
 
 
 def response_of(server: HttpServer, request: bytes, limit: int) -> bytes:
-    """Return what the server writes to a client that sends these bytes and then nothing more."""
+    """Return the server's output to a client that sends these bytes and then nothing more."""
     return asyncio.run(_response_of(server, request, limit))
 
 

@@ -30,7 +30,7 @@ LATE_S = 10
 
 
 class Worker:
-    """Run inputs and write down what is found."""
+    """Run inputs and record the findings."""
 
     def __init__(self, name: str, seconds: float, folder: Path) -> None:
         self.target = TARGETS[name]

@@ -1,4 +1,4 @@
-"""Package the chart with Helm, and check that everything is there that its files refer to."""
+"""Package the chart with Helm, and check that it contains all files that it refers to."""
 
 import re
 import tarfile

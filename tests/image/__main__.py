@@ -1,6 +1,6 @@
-"""`make image`: build the image, print what is in it, and run `penstock dev` in it.
+"""`make image`: build the image, print its contents, and run `penstock dev` in it.
 
-Ends with `image: OK`, or with `image: FAILED` and what was refused.
+Ends with `image: OK`, or with `image: FAILED` and the reason.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def show_contents(builder: Builder, root: Path) -> None:
 
 
 def check_bill(root: Path) -> None:
-    """Compare the bill of materials with what is installed, and keep a copy."""
+    """Compare the bill of materials with the installed packages, and keep a copy."""
     text = (root / IN_THE_IMAGE).read_text()
     try:
         bill = Bill(text)
@@ -88,7 +88,7 @@ def check_bill(root: Path) -> None:
 
 
 def check_versions(container: Container) -> None:
-    """Compare Python, Debian and OpenSSL with what the name of the base and the design note say."""
+    """Compare Python, Debian and OpenSSL with the name of the base and the design note."""
     python, debian, openssl = json.loads(container.said("python", "-c", _VERSIONS))
     say(f"  Python {python}, Debian {debian}, OpenSSL {openssl}")
     found = images.Base(python.rpartition(".")[0], debian)

@@ -26,7 +26,7 @@ _TAIL_CHARACTERS: Final = 4_000
 
 
 class ImageFailed(Exception):
-    """A step did not do what it should."""
+    """A step failed."""
 
 
 def run(*command: str | Path, cwd: Path | None = None, timeout_s: float = STEP_TIMEOUT_S) -> str:
@@ -63,7 +63,7 @@ def base_name() -> str:
 
 @dataclass(frozen=True)
 class Base:
-    """What the name of the base promises. python: its minor version. debian: the release."""
+    """The contents according to the base's name. python: its minor version. debian: the release."""
 
     python: str
     debian: str
@@ -103,8 +103,8 @@ def debian() -> Path:
 
 
 def find_builder(tar: Path) -> tuple[Builder, list[str]]:
-    """Put the base into the storage, and run a step in it. Return the first way that works, and
-    what the kernel refused.
+    """Put the base into the storage, and run a step in it. Return the first way that works, and the
+    errors of the kernel.
     """
     refused: list[str] = []
     for driver in ("overlay", "vfs"):
@@ -123,7 +123,7 @@ def find_builder(tar: Path) -> tuple[Builder, list[str]]:
 
 
 def _put_base(builder: Builder, tar: Path) -> None:
-    """Import the tar under the name of the Dockerfile's base, unless it is there."""
+    """Import the tar under the name of the Dockerfile's base, unless it is present."""
     name = f"docker.io/library/{base_name()}"
     if name in builder.buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
         return
@@ -134,7 +134,7 @@ def _put_base(builder: Builder, tar: Path) -> None:
 
 
 def build(builder: Builder, extras: str | None) -> None:
-    """Run the Dockerfile. extras: other ones than it has by default.
+    """Run the Dockerfile. extras: overrides its default extras.
 
     Build steps get this machine's way to the package index: pip's settings and certificates, which
     do not stay in the image.
@@ -156,7 +156,7 @@ def build(builder: Builder, extras: str | None) -> None:
 
 
 def _pip_settings() -> str:
-    """Return the settings of this machine's pip that say where packages are."""
+    """Return the index settings of this machine's pip."""
     wanted = {"index-url", "extra-index-url", "proxy", "trusted-host", "timeout"}
     lines = ["[global]"]
     for line in run(sys.executable, "-m", "pip", "config", "list").splitlines():

@@ -1,5 +1,5 @@
-"""Every API in every version declares what it needs, and refuses a client without any right; with
-each field null, empty or absent it responds as Apache Kafka 4.2 does. Over real sockets.
+"""Every API in every version declares its required rights, and refuses a client without any right;
+with each field null, empty or absent it responds as Apache Kafka 4.2 does. Over real sockets.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ def _requested() -> list[Cell]:
 
 
 def _problem(cell: Cell, given: Matrix) -> str:
-    """Return how an API gives something to a client without any right; empty if it does not."""
+    """Return what an API leaks to a client without any right; empty if nothing."""
     declared: ApiRights = API_RIGHTS[cell.api.key]
     if declared.unchecked:
         return ""

@@ -181,7 +181,7 @@ async def test_users_can_change_and_go(cluster: Cluster, files: SecureFiles) -> 
 async def test_users_of_the_file_win_over_the_metadata(
     cluster: Cluster, files: SecureFiles
 ) -> None:
-    """The right to alter users does not give the user of the brokers."""
+    """The right to alter users does not include the user of the brokers."""
     await create_user(cluster, "broker", "stolen", ScramMechanism.SCRAM_SHA_256)
     config = sasl_properties(cluster, files, "SCRAM-SHA-256") | {"sasl.username": "broker"}
     refused = await asyncio.to_thread(refusal, config | {"sasl.password": "stolen"})
@@ -205,7 +205,7 @@ async def test_an_unknown_mechanism_is_refused_with_the_list(cluster: Cluster) -
 
 
 class Raw:
-    """One plain connection, which sends what a test wants."""
+    """One plain connection that sends arbitrary data."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)

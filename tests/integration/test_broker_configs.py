@@ -100,7 +100,7 @@ async def test_a_shorter_idle_time_closes_idle_connections(cluster: Cluster) -> 
 
 
 async def test_duties_use_the_new_values(tmp_path: Path) -> None:
-    """By default the first check of retention comes within a day, and that of cleaning in 15 s."""
+    """By default the first retention check runs within a day, and that of cleaning in 15 s."""
     settings = {"log_cleaner_backoff_ms": 86_400_000}
     async with Cluster(tmp_path, brokers=1, **settings) as cluster:
         broker = cluster.broker

@@ -71,7 +71,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 @asynccontextmanager
 async def as_process(world: World, tmp_path: Path) -> AsyncIterator[None]:
-    """Run what the process of a broker runs."""
+    """Run the main function of a broker process."""
     config = BrokerConfig(
         node_id=1, listeners=(f"127.0.0.1:{world.port}",), controllers=(world.address,)
     )

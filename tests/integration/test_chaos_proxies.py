@@ -23,7 +23,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Server:
-    """Keep what arrives, and send what the test says."""
+    """Record received bytes, and send the responses of the test."""
 
     def __init__(self, response: Callable[[bytes], bytes] = lambda _: b"") -> None:
         self.received = b""

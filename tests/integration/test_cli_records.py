@@ -1,4 +1,4 @@
-"""Run `penstock produce` and `penstock consume` against real brokers: what goes in comes out."""
+"""Run `penstock produce` and `penstock consume` against real brokers, which round-trip records."""
 
 import asyncio
 import gc

@@ -168,7 +168,7 @@ async def test_commands_with_tokens(tmp_path: Path, files: SecureFiles) -> None:
 
 
 async def test_commands_with_assertions(tmp_path: Path, files: SecureFiles) -> None:
-    """The client signs what it sends to the token endpoint (KIP-1139)."""
+    """The client signs its request to the token endpoint (KIP-1139)."""
     async with TokenIssuer() as issuer:
         text = (
             "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"

@@ -297,7 +297,7 @@ async def test_the_server_at_the_address_must_speak_kafka(
 async def test_a_broker_with_an_open_listener_starts_only_when_allowed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The system resolves 127.1 to 127.0.0.1, but the broker takes it for a host name."""
+    """The system resolves 127.1 to 127.0.0.1, but the broker treats it as a host name."""
     assert cluster.controller is not None
     texts = given(5, tmp_path, cluster.controller.address) | {"listeners": "127.1:0"}
     flags = [part for name, text in texts.items() for part in (f"--{name.replace('.', '-')}", text)]
@@ -324,7 +324,7 @@ async def test_a_broker_with_an_open_listener_starts_only_when_allowed(
 async def test_a_secure_broker_without_tls_to_controllers_starts_only_when_allowed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The system resolves 127.1 to 127.0.0.1, but the broker takes it for a host name."""
+    """The system resolves 127.1 to 127.0.0.1, but the broker treats it as a host name."""
     assert cluster.controller is not None
     users = tmp_path / "users"
     users.write_text("broker:a-password\n")

@@ -1,4 +1,4 @@
-"""Members of groups whose connections are cut again and again, as by a bad network, reconnect and
+"""Members of groups whose connections are cut repeatedly, as by a bad network, reconnect and
 continue without an error and without a rebalance. `tests/interop` does the same with other clients.
 """
 
@@ -73,7 +73,7 @@ async def test_librdkafka_continues(cut: CutCluster, protocol: str) -> None:
 
 
 def _commit(consumer: Consumer, message: Message) -> None:
-    """Commit, again if the connection breaks meanwhile: librdkafka leaves that to its user."""
+    """Commit, and retry if the connection breaks: librdkafka leaves that to its user."""
     for _ in range(CUTS):
         try:
             consumer.commit(message, asynchronous=False)

@@ -102,7 +102,7 @@ async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, pro
 
 @pytest.mark.parametrize("damage", [Fault.TRUNCATED, Fault.FLIPPED_BIT])
 async def test_damaged_responses_are_never_served(cluster: FaultCluster, damage: Fault) -> None:
-    """Recovery, opening and cold reads try again, and consumers get what was written.
+    """Recovery, opening and cold reads retry, and consumers get the written records.
 
     Five wrong responses in a row for one object would count as damage.
     """

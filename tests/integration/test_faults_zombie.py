@@ -1,4 +1,4 @@
-"""Brokers that are declared dead but live: cut off, hanging, or with a stopped clock. They
+"""Brokers that are declared dead but live on: cut off, hanging, or with a stopped clock. They
 acknowledge only what is in the log.
 """
 

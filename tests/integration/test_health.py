@@ -1,4 +1,4 @@
-"""Health over HTTP while a broker loses what it needs. Requests for it do not slow the broker
+"""Health over HTTP while a broker loses its dependencies. Requests for it do not slow the broker
 down.
 """
 

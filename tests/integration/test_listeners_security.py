@@ -139,7 +139,7 @@ async def produce(config: dict[str, Any]) -> Producer:
 
 
 async def refused(config: dict[str, Any]) -> str:
-    """Return why a client cannot connect, as it says."""
+    """Return the client's reason why it cannot connect."""
     told: list[str] = []
 
     def run() -> None:

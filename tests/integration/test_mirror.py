@@ -230,7 +230,7 @@ async def test_records_are_added_after_others_by_one_mirror_at_a_time(tmp_path: 
 
 
 async def test_a_topic_that_is_created_again_at_the_source_is_noticed(tmp_path: Path) -> None:
-    """The new topic is longer than what was copied of the old one."""
+    """The new topic is longer than the copied part of the old one."""
     log = tmp_path / "mirror.log"
     async with AsyncExitStack() as stack:
         source, target = await two_clusters(stack, tmp_path)

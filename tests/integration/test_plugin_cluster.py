@@ -1,5 +1,5 @@
-"""The cluster of the plugin and its helpers, beside real clients: what a test can do, and what the
-next test finds.
+"""The cluster of the plugin and its helpers, beside real clients: operations of a test, and
+isolation of the next one.
 """
 
 import os

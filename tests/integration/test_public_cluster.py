@@ -1,4 +1,4 @@
-"""`penstock.Cluster`: `topics` and `scan` read what a Kafka client writes, and nothing is left at
+"""`penstock.Cluster`: `topics` and `scan` read records of a Kafka client, and nothing is left at
 the end.
 """
 

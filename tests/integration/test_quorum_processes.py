@@ -100,7 +100,7 @@ class Writes:
 
 
 async def leader_of(cluster: LocalCluster) -> ProcessState:
-    """Return the controller that says that it leads."""
+    """Return the controller that reports itself as leader."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             for process in cluster.state().of_role("controller"):

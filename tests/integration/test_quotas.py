@@ -91,8 +91,8 @@ class Sender:
 
 
 async def test_a_producer_takes_the_time_of_its_quota(cluster: Cluster) -> None:
-    """Of 4 MB, 1 MB goes at once and the rest at 1 MB/s. The other client and the connections are
-    left alone.
+    """Of 4 MB, 1 MB is sent at once and the rest at 1 MB/s. The other client and the connections
+    are left alone.
     """
     await set_quota(cluster, {"client-id": "slow"}, "producer_byte_rate", BYTES_PER_S)
     slow, fast = Sender(cluster.bootstrap, "slow"), Sender(cluster.bootstrap, "fast")

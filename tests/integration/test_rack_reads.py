@@ -1,5 +1,5 @@
-"""Consumers with `client.rack` read from a broker in their rack what is cold for the leader
-(KIP-392): nothing is lost, doubled or aborted. New records: `test_rack_tails`.
+"""Consumers with `client.rack` read records that are cold for the leader from a broker in their
+rack (KIP-392): nothing is lost, doubled or aborted. New records: `test_rack_tails`.
 """
 
 import asyncio

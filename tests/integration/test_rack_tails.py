@@ -111,8 +111,8 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """Nothing is uploaded meanwhile: the whole topic is a tail. A slow request ends once the store
-    has no latencies any more.
+    """Nothing is uploaded: the whole topic is a tail. A slow request ends once the store has no
+    latencies any more.
     """
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=600_000)
     shared = MemoryStore()

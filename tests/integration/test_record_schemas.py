@@ -199,8 +199,8 @@ async def test_a_batch_with_another_record_is_refused_as_a_whole(
 
 
 async def test_a_refused_batch_takes_no_sequence(cluster: Cluster) -> None:
-    """An idempotent producer sends the next batch with the sequence of the refused one. One that
-    sends what is in the log already gets its offset, though the schema has changed since.
+    """An idempotent producer sends the next batch with the sequence of the refused one. A producer
+    that repeats a batch in the log gets its offset, although the schema has changed.
     """
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
 

@@ -1,4 +1,4 @@
-"""Checks of records keep the order of batches, take no sequence number for what they refuse, and
+"""Checks of records keep the order of batches, use no sequence numbers for refused batches, and
 correct timestamps.
 """
 

@@ -120,7 +120,7 @@ async def test_a_group_starts_at_the_beginning_of_a_new_topic(
 async def test_the_next_coordinator_gives_no_offsets_of_the_old_topic(
     cluster: Cluster, end: str
 ) -> None:
-    """Although it may come before the tombstones."""
+    """Although it may precede the tombstones."""
 
     def recreate() -> None:
         create_topic(cluster.bootstrap, TOPIC)
@@ -205,8 +205,8 @@ async def test_a_commit_for_the_new_topic_replaces_the_offset_of_the_old_one(
 
 
 def worked_off(cluster: Cluster) -> list[tuple[int, int, int]]:
-    """Accept what a new member of a share group gets. Return it: first offset, last offset, count
-    of deliveries.
+    """Accept the records that a new member of a share group gets. Return them: first offset, last
+    offset, count of deliveries.
     """
     with closing(ShareMember(cluster.bootstrap, SHARE_GROUP)) as member:
         member.join(TOPIC)

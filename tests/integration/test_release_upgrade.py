@@ -41,7 +41,7 @@ Parts = list[tuple[str, dict[str, Any]]]
 async def continued(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[tuple[Cluster, str, dict[str, Any]]]:
-    """A cluster of this version, the address of its store, and what the release had."""
+    """A cluster of this version, the address of its store, and the data of the release."""
     release, controllers_from = request.param
     for folder in ("bucket", "controller"):
         shutil.copytree(HERE / release / folder, tmp_path / folder)
@@ -158,7 +158,7 @@ def check_old_and_new(cluster: Cluster, url: str, parts: Parts) -> None:
 
 
 def check_what_was_kept(cluster: Cluster, url: str, expected: dict[str, Any]) -> None:
-    """Snapshots, deleted topics and deleted records are there, and become topics again."""
+    """Snapshots, deleted topics and deleted records exist, and become topics again."""
     servers = cluster.bootstrap
     (snapshot,) = expected["snapshots"]
     name = f"{snapshot['name']}@{snapshot['snapshot']}"

@@ -1,4 +1,4 @@
-"""Clients that stay while what they authenticate with is renewed: sessions that end (KIP-368), and
+"""Clients that stay connected while their credentials are renewed: sessions that end (KIP-368), and
 the CA of certificates.
 """
 
@@ -44,7 +44,7 @@ class Renewals:
 
 
 class Pipeline:
-    """A producer that never stops, and a consumer of what it sends."""
+    """A producer that never stops, and a consumer of its records."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.errors: list[str] = []
@@ -58,7 +58,7 @@ class Pipeline:
         self._consumer.assign([TopicPartition("t", 0, 0)])
 
     def step(self) -> None:
-        """Send a record, and read what is there."""
+        """Send a record, and read available ones."""
         self._send()
         self._poll(0.01)
 
@@ -170,8 +170,8 @@ async def check_is_refused(admin: AdminClient, cluster: Cluster) -> None:
 
 
 async def test_the_ca_of_clients_and_brokers_is_exchanged_without_a_restart(tmp_path: Path) -> None:
-    """First both CAs are trusted, then the broker gets its new certificate, then the old CA goes.
-    Connections stay.
+    """First both CAs are trusted, then the broker gets its new certificate, then the old CA is
+    removed. Connections stay open.
     """
     files = SecureFiles(tmp_path / "security")
     old, new = files.authority, Authority.make("the next CA")

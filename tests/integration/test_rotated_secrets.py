@@ -68,7 +68,7 @@ class Client:
 async def test_clients_of_a_revoked_ca_are_strangers_without_a_restart(
     tmp_path: Path, highest: ssl.TLSVersion
 ) -> None:
-    """Also those that resume a session of TLS."""
+    """Also clients that resume a TLS session."""
     files, other = SecureFiles(tmp_path / "security"), Authority.make("another CA")
     (files.directory / "broker.ca.pem").write_bytes(files.authority.pem)
     old = Client(files, files.client("old"), highest)

@@ -84,7 +84,7 @@ def members(cluster: Cluster, count: int = 1) -> Iterator[list[ShareMember]]:
 
 
 def _joined(cluster: Cluster) -> str:
-    """Join the group at its coordinator, which gives its share partitions their state."""
+    """Join the group at its coordinator, which initializes its share partitions."""
     for broker in cluster.brokers.values():
         broker_address = f"127.0.0.1:{broker.port}"
         with closing(ShareMember(broker_address, GROUP)) as member:
@@ -306,8 +306,8 @@ async def test_aborted_records_are_delivered_only_to_read_uncommitted_consumers(
 
 
 async def test_a_new_leader_continues(cluster: Cluster) -> None:
-    """The start at the end of the log is kept although nothing was delivered, counts go on, and
-    what was accepted is not delivered again.
+    """The start at the end of the log is kept although nothing was delivered, counts continue, and
+    accepted records are not delivered again.
     """
     old = cluster.leader_of(TOPIC)
 

@@ -153,7 +153,7 @@ async def test_requests_of_many_batches_stay_within_their_limit(cluster: Cluster
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 async def test_writes_continue_when_the_coordinator_ends(cluster: Cluster, end: str) -> None:
-    """Each write that was confirmed is there afterwards."""
+    """Each confirmed write is present afterwards."""
     survivor, other = cluster.brokers.values()
     await initialize(survivor, cluster)
     confirmed: dict[int, int] = {}

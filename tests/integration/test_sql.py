@@ -1,5 +1,5 @@
 """`penstock.sql` returns from the store what clients wrote: types, transactions, tombstones and
-earlier states; it reads only what a statement needs.
+earlier states; it reads only the objects that a statement needs.
 """
 
 import json
@@ -151,7 +151,7 @@ def test_columns_types_and_forms_of_a_result(sql: Sql) -> None:
 
 
 def test_filters_columns_and_limits_read_only_needed_blocks(sql: Sql) -> None:
-    """The topic lies in blocks of one partition each, small enough to tell."""
+    """The topic consists of blocks of one partition each, small enough to distinguish."""
     filler = b"y" * 900_000
     sql.cluster.create("wide", 4)
     for number in range(24):

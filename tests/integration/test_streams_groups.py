@@ -79,7 +79,7 @@ class Client(CoordinatorClient):
         """Assignments that changed what members have."""
 
     def beat(self, member_id: str, epoch: int | None = None) -> Any:
-        """Send a heartbeat that says what the member has."""
+        """Send a heartbeat with the member's tasks."""
         used = self.epochs.get(member_id, 0) if epoch is None else epoch
         if used == 0:
             self.active[member_id], self.standby[member_id] = {}, {}

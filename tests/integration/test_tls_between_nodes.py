@@ -190,7 +190,7 @@ def test_only_certificates_of_nodes_and_admins_get_in(
 
 
 def _broker_log(directory: Path, controllers: str, files: CertFiles | None) -> str:
-    """Run broker 9 until it gives up; return what it logged."""
+    """Run broker 9 until it gives up; return its log lines."""
     flags = {
         "store": f"file:{directory / 'store' / 'objects'}",
         "node-id": "9",

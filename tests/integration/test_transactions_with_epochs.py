@@ -1,5 +1,5 @@
 """Transactions of version 2 (KIP-890) over sockets: partitions join them with their first batch,
-every end gives another epoch, and late requests change nothing.
+every end returns a new epoch, and late requests change nothing.
 """
 
 import asyncio

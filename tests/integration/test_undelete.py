@@ -41,7 +41,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 class Writer:
     """An idempotent producer that writes numbers to one partition, until it is stopped or its topic
-    is gone. `acknowledged` has what the cluster said it has.
+    is deleted. `acknowledged` has the acknowledged numbers.
     """
 
     def __init__(self, bootstrap: str, partition: int) -> None:

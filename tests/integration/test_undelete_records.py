@@ -29,7 +29,7 @@ VALUES = [b"%d" % number for number in range(100)]
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Keeps what is deleted for an hour."""
+    """Keeps deleted records for an hour."""
     async with deleting_cluster(tmp_path, delete_grace_ms=3_600_000) as cluster:
         yield cluster
 

@@ -1,5 +1,5 @@
-"""A real cluster whose store lost a WAL slot of a dead broker: what waits, what continues, what is
-reported, and how to repair it.
+"""A real cluster whose store lost a WAL slot of a dead broker: waiting and unaffected partitions,
+reports, and the repair.
 """
 
 import json

@@ -227,7 +227,7 @@ async def test_brokers_do_without_the_wal_store(tmp_path: Path) -> None:
 
 
 async def test_a_cluster_continues_after_its_wal_store_was_abandoned(tmp_path: Path) -> None:
-    """The records of a dead broker are lost, and nodes need no WAL store any more."""
+    """The records of a dead broker are lost, and nodes no longer need a WAL store."""
     wals = FaultyStore(MemoryStore(), Random(1))
     async with Cluster(
         tmp_path,

@@ -11,7 +11,7 @@ from tests.support.java import JavaHome
 
 
 class Both:
-    """Kafka and Penstock. Results come as a pair in this order."""
+    """Kafka and Penstock. Results are pairs in this order."""
 
     def __init__(self, java: JavaHome, peer: str, cluster: Cluster) -> None:
         self._java = java
@@ -29,7 +29,7 @@ class Both:
         return kafka_response, response
 
     async def tool(self, main: str, *arguments: str) -> tuple[str, str]:
-        """Return what a tool prints."""
+        """Return the output of a tool."""
         done = [
             await asyncio.to_thread(
                 self._java.tool, main, "--bootstrap-server", address, *arguments

@@ -1,4 +1,4 @@
-"""Let `penstock topics offsets` and `penstock configs` and Kafka's own tools say the same about
+"""Let `penstock topics offsets` and `penstock configs` and Kafka's own tools report the same about
 Apache Kafka 4.2 and about Penstock.
 """
 

@@ -45,7 +45,7 @@ PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 
 
 def _metrics(name: str) -> bytes:
-    """Return what a client with one gauge pushes."""
+    """Return the push of a client with one gauge."""
     data = MetricsData()
     metric = data.resource_metrics.add().scope_metrics.add().metrics.add()
     metric.name = name
@@ -104,7 +104,7 @@ class Side:
         return alter_configs(self.address, (CLIENT_METRICS, name), values)
 
     def wait_for_metadata(self) -> None:
-        """Wait until the broker uses what was subscribed. Kafka shows a config before it uses it,
+        """Wait until the broker applies the subscription. Kafka shows a config before it uses it,
         but uses it before it shows the next one.
         """
         for _ in range(2):
@@ -200,7 +200,7 @@ async def sides(
 
 
 def _shown(response: Subscriptions) -> dict[str, Any]:
-    """Return what does not depend on the client, with the metrics in order."""
+    """Return the parts that do not depend on the client, with the metrics in order."""
     shown = asdict(response)
     shown["client_instance_id"] = response.client_instance_id != ZERO
     shown["subscription_id"] = response.subscription_id != 0
@@ -347,7 +347,7 @@ async def test_clients_push_again_after_the_interval_as_with_kafka(sides: Sides)
 
 
 def _first_responses(side: Side) -> list[Any]:
-    """Return the responses to clients without an id, and to those that bring one."""
+    """Return the responses to clients without an id, and to those that send one."""
     brought, late = uuid4(), uuid4()
     with TelemetryClient(side.address) as client:
         responses = [client.get(instance) for instance in (ZERO, ZERO, RESERVED, brought)]
@@ -591,7 +591,7 @@ JAVA, LIBRDKAFKA = "by-java", "by-librdkafka"
 
 
 def _produced(side: Side, produce: Callable[[], bool]) -> list[Metric]:
-    """Let a client produce until it has pushed twice. Return what it pushed."""
+    """Let a client produce until it has pushed twice. Return the pushes."""
     name = "org.apache.kafka.producer.connection.creation.total"
 
     def has_pushed() -> bool:

@@ -48,7 +48,7 @@ def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
 
 
 async def describe(both: Both, kind: int, name: str, *keys: str) -> tuple[Any, Any]:
-    """Return the configs by name, with what both sides say of each but its documentation."""
+    """Return the configs by name, with all fields except the documentation."""
     requested = describe_configs.DescribeConfigsRequest(
         [describe_configs.DescribeConfigsResource(kind, name, list(keys) or None)], True, False
     )
@@ -220,7 +220,7 @@ async def test_kafka_configs_changes_and_lists_configs_of_groups(both: Both) -> 
 
 
 def _lines(shown: str) -> list[str]:
-    """Return what a tool shows, without the lines of its log and the stacks of its errors."""
+    """Return the output of a tool without log lines and stack traces."""
     return sorted(
         line
         for line in shown.splitlines()

@@ -81,7 +81,7 @@ class Worker:
         return stack.enter_context(self._java.application(WORKER, str(self.config), log=self.log))
 
     def send_request(self, path: str, body: object = None) -> Any:
-        """Return the response; None while the workers distribute what they do, or do not listen."""
+        """Return the response; None while the workers rebalance, or do not listen."""
         request = urllib.request.Request(f"http://{self.address}{path}")
         if body is not None:
             request.method = "PUT"

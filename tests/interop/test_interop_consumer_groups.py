@@ -117,7 +117,7 @@ class Conversation:
             )
 
     def beat(self, group: str, member: str, epoch: int | None = None, **fields: Any) -> Any:
-        """Send a heartbeat, with what the member owns unless `owned` is given."""
+        """Send a heartbeat, by default with the partitions that the member owns."""
         owned = fields.pop("owned", self.owned.get(member))
         request = ConsumerGroupHeartbeatRequest(
             group_id=group,

@@ -245,7 +245,7 @@ def _deleted(
     times: int,
 ) -> Iterator[Step]:
     """Commit an offset in a transaction, and others before and after. Delete the group so many
-    times, or else the offset, and end the transaction.
+    times, or otherwise the offset, and end the transaction.
     """
 
     def state(when: str) -> Iterator[Step]:

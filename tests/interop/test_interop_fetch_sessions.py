@@ -25,7 +25,7 @@ start, and whether it has records.
 
 
 class Consumer:
-    """Sends what a consumer with a session would send, and more."""
+    """Sends the requests of a consumer with a session, and more."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

@@ -249,7 +249,7 @@ def table(profile: str, results: Sequence[Result]) -> str:
 
 def declared(tests: Path, profile: str) -> list[str]:
     """Return the numbers of a profile's tests that need a broker. All tests of a number run
-    together, whatever else their names say.
+    together, whatever their names.
     """
     table = (tests / "test.c").read_text().partition("struct test tests[] = {")[2]
     found = _DECLARED.findall(table.partition("{NULL}")[0])
@@ -285,7 +285,7 @@ def run(
     arguments: tuple[str, ...] = ("-p1",),
     variables: Mapping[str, str] | None = None,
 ) -> str:
-    """Run the tests and return what they print."""
+    """Run the tests and return their output."""
     environment = {
         "RDKAFKA_TEST_CONF": str(config),
         "TEST_KAFKA_VERSION": KAFKA_VERSION,

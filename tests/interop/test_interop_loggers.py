@@ -81,7 +81,7 @@ def _outcomes(both: Both, name: str, changes: tuple[Change, ...], *, validate: b
 
 
 def _described(both: Both, name: str) -> list[Any]:
-    """Return what each side says about two loggers and one that does not exist."""
+    """Return the response of each side for two loggers and one that does not exist."""
     responses: list[Any] = []
     for address, logger in zip(both.addresses, LOGGERS, strict=True):
         named = describe_configs.DescribeConfigsResource(
@@ -147,7 +147,7 @@ async def test_kafka_configs_changes_levels(both: Both) -> None:
 
 
 def _lines(shown: str) -> list[str]:
-    """Return what a tool shows, without loggers but the root and without stacks of errors."""
+    """Return the output of a tool with only the root logger and without stack traces."""
     return [
         line
         for line in shown.splitlines()

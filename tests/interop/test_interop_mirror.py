@@ -126,7 +126,7 @@ def wait_for(process: Any, timeout_s: float) -> None:
 
 
 def unread(records: dict[int, list[Copied]], offsets: dict[int, int]) -> dict[int, list[Copied]]:
-    """Return what a group at these offsets still reads."""
+    """Return the records that a group at these offsets still reads."""
     rest = {
         index: [record for record in found if record.offset >= offsets[index]]
         for index, found in records.items()

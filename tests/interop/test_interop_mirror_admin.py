@@ -1,5 +1,5 @@
-"""What `penstock mirror` takes from Apache Kafka 4.2 besides records, and what it leaves there:
-configs of topics, ACLs, users and quotas.
+"""Items that `penstock mirror` copies from Apache Kafka 4.2 besides records, and items that it
+omits: configs of topics, ACLs, users and quotas.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ class Side:
             return list_quotas(client, {})
 
     def configs(self, topic: str) -> dict[str, str]:
-        """Return what is set for a topic itself."""
+        """Return the configs that are set on a topic itself."""
         found = configs.describe(self.address, (TOPIC_RESOURCE, topic))
         return {view.name: view.value for view in found if view.source == "topic"}
 

@@ -1,4 +1,4 @@
-"""A machine without Java skips these tests and says so; CI fails instead."""
+"""These tests are skipped with a reason without Java; CI fails instead."""
 
 import os
 import subprocess

@@ -115,7 +115,7 @@ async def _topics(both: Both) -> dict[tuple[tuple[str, str], ...], str]:
 
 
 def _derived(header: BatchHeader, *, has_times: bool) -> tuple[int, ...]:
-    """Return what a broker may change. Log append times differ."""
+    """Return the fields that a broker may change. Log append times differ."""
     times = (header.base_timestamp_ms, header.max_timestamp_ms) if has_times else ()
     return (header.attributes, header.last_offset_delta, header.record_count, *times)
 

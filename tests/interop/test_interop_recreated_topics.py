@@ -1,4 +1,4 @@
-"""What a topic's deletion and recreation leave of committed offsets, at Kafka and at Penstock."""
+"""Committed offsets after a topic's deletion and recreation, at Kafka and at Penstock."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -95,7 +95,7 @@ def conversation(address: str) -> list[Any]:
 
 
 async def test_offsets_end_with_their_topic_as_in_kafka(peer: str, cluster: Cluster) -> None:
-    """Also those that a transaction has staged, and commits when another topic has the name."""
+    """Also offsets that a transaction has staged, and commits after another topic has the name."""
     theirs = await asyncio.to_thread(conversation, peer)
     ours = await asyncio.to_thread(conversation, cluster.bootstrap)
     assert ours == theirs

@@ -77,7 +77,7 @@ def _evolve(registry: Registry) -> None:
 
 
 def _restart_two(one: Registry, other: Registry) -> list[tuple[int, Any]]:
-    """Start two processes at once; what one registers, the other one has. Returns that."""
+    """Start two processes at once; both have the schemas that one registers. Returns these."""
     with one.start() as process, other.start() as other_process:
         one.until(process, one.is_ready)
         other.until(other_process, other.is_ready)

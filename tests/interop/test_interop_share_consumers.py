@@ -78,7 +78,7 @@ class Conversation:
 
 
 def _told(response: Any) -> Any:
-    """Return what both brokers must say: no messages, which differ in words, and no ids."""
+    """Return the parts that must be equal: no messages, which differ in words, and no ids."""
     return {
         "error": response["error_code"],
         "lock_ms": response["acquisition_lock_timeout_ms"],
@@ -196,7 +196,7 @@ def record_limits(talk: Conversation) -> Iterator[Step]:
 
 
 def last_deliveries(talk: Conversation) -> Iterator[Step]:
-    """A batch that fails again and again is delivered in smaller and smaller parts."""
+    """A batch that fails repeatedly is delivered in smaller and smaller parts."""
     first, here = talk.first, talk.here
     first.fetch(here, max_wait_ms=0)
     talk.produce(8)

@@ -77,7 +77,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def short_session_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Others serve what a killed broker served within 3 s."""
+    """Others take over the partitions of a killed broker within 3 s."""
     async with _cluster(tmp_path / "cluster", controller_settings=SHORT_SESSION) as cluster:
         yield cluster
 
@@ -326,7 +326,7 @@ class Crew:
 
 
 def _is_purged(bootstrap: str) -> bool:
-    """Return whether Streams has deleted all that it has read of its repartition topic. What it
+    """Return whether Streams has deleted all read records of its repartition topic. What it
     purges lags one interval behind its commits.
     """
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})

@@ -49,7 +49,7 @@ LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 
 
 def needed(name: str) -> dict[str, Right]:
-    """Return what an application of this name needs."""
+    """Return the ACLs that an application of this name needs."""
     return {
         "source-read": (TOPIC, "words", LITERAL, Operation.READ),
         "output-write": (TOPIC, f"totals-{name}", LITERAL, Operation.WRITE),

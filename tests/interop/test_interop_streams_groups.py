@@ -338,7 +338,7 @@ def balance(talk: StreamsTalk) -> Iterator[Step]:
 
 
 def timeouts(talk: StreamsTalk) -> Iterator[Step]:
-    """A member that does not give up its tasks in time is thrown out."""
+    """A member that does not revoke its tasks in time is removed."""
     group = "st-timeouts"
     begin(talk, group)
     talk.join(group, "a", reading(PAGES), rebalance_timeout_ms=500)
@@ -550,7 +550,7 @@ RECORDED = "st-records"
 
 
 def recorded(talk: StreamsTalk) -> Iterator[Step]:
-    """Let members come and go, with all kinds of records."""
+    """Let members join and leave, with all kinds of records."""
     changelog = f"{RECORDED}-changelog"
     talk.create(changelog, TOPICS[PAGES])
     begin(talk, RECORDED, num_standby_replicas="1", initial_rebalance_delay_ms="0")

@@ -89,7 +89,7 @@ class Shop:
 
 
 class Joined:
-    """Reads what the application has committed, from the beginning."""
+    """Reads the application's committed output from the beginning."""
 
     def __init__(self, bootstrap: str) -> None:
         self.values: list[bytes] = []
@@ -169,7 +169,7 @@ def _is_cleaned(cluster: Cluster, index: int) -> bool:
 
 
 def _join(bootstrap: str, shop: Shop, java: JavaHome, directory: Path) -> list[bytes]:
-    """Return what the application writes."""
+    """Return the output of the application."""
     log, state = directory / "join.log", directory / "state"
     arguments = ("TableJoin", bootstrap, "join", str(state))
     with closing(Joined(bootstrap)) as joined:

@@ -48,7 +48,7 @@ class Tools:
         self._bootstrap = ("--bootstrap-server", cluster.bootstrap)
 
     async def run(self, main: str, *arguments: str) -> str:
-        """Return what the tool prints. It must succeed."""
+        """Return the output of the tool, which must succeed."""
         done = await asyncio.to_thread(self._runner.run, main, (*self._bootstrap, *arguments))
         assert done.exit_code == 0, done.output
         return done.output

@@ -40,7 +40,7 @@ async def test_a_java_producer_with_default_settings_is_named_with_advice(
     store = FaultyStore(MemoryStore(), Random(1))
 
     async def rate_kb_s(cluster: Cluster, client: str, records: int, *settings: str) -> float:
-        """Send records to one partition by Kafka's own program; return what it measured."""
+        """Send records to one partition with Kafka's own program; return its measurements."""
         log = tmp_path / f"{client}.log"
         command = (
             *("--topic", "t", "--num-records", str(records), "--throughput", "-1"),

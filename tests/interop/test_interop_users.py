@@ -96,7 +96,7 @@ async def test_credentials_are_altered_and_described_as_by_kafka(both: Both) -> 
 
 
 def login(files: SecureFiles, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> str:
-    """Return the path of a config by which Java's clients log in over TLS."""
+    """Return the path of a config with which Java's clients log in over TLS."""
     path = files.directory / f"{user}-{mechanism}.properties"
     module = "scram.Scram" if mechanism.startswith("SCRAM") else "plain.Plain"
     path.write_text(
@@ -109,7 +109,7 @@ def login(files: SecureFiles, user: str, password: str, mechanism: str = "SCRAM-
 
 
 async def test_kafka_acls_over_tls_and_scram(tools: ToolRunner, tmp_path: Path) -> None:
-    """The administrator gives rights to a user, who may not do so, but may produce then."""
+    """The administrator grants a user rights to produce, but not to grant rights."""
     files = SecureFiles(tmp_path / "security")
     security = {"authorizer": STANDARD_AUTHORIZER, "super_users": f"User:{BROKER_USER}"}
     async with secure_cluster(tmp_path, "SASL_SSL", security=security, files=files) as cluster:

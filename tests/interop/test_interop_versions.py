@@ -1,4 +1,4 @@
-"""The versions of Kafka 4.2 in the reference are those that its broker announces."""
+"""The versions of Kafka 4.2 in the reference are those that its broker lists."""
 
 import asyncio
 from pathlib import Path

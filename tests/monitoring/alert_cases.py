@@ -1,4 +1,4 @@
-"""Say for each alert of the chart when it fires, what it says then, and what must not make it fire.
+"""Cases for each alert of the chart: when it fires, its text, and conditions without an alert.
 
 Series have samples every 30 s, in the notation of promtool: `5x3` is 5 four times, `0+2x3` is 0, 2,
 4, 6.
@@ -97,7 +97,7 @@ def _occurs(
 
 
 def _open_files(count: int, *, role: str) -> Series:
-    """Return what a process of this role has open, of 1,000 files."""
+    """Return the open files of a process with this role, of 1,000."""
     labels = {"pod": POD, "app_kubernetes_io_component": role}
     return {
         of("process_open_fds", **labels): steady(count),
@@ -252,7 +252,7 @@ _CHANGES: Final = of("penstock_controller_leader_changes_total", pod=CONTROLLER)
 
 
 def _partitions(of_topics: int, of_snapshots: int) -> Series:
-    """Return what a controller shows whose cluster may have 1,000 partitions."""
+    """Return the metrics of a controller whose cluster may have 1,000 partitions."""
     shown = {
         "penstock_cluster_partitions": of_topics,
         "penstock_cluster_snapshot_partitions": of_snapshots,

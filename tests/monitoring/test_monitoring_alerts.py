@@ -1,5 +1,5 @@
-"""Let promtool check the chart's rules and play each alert: it fires when it should, with what it
-says, and is silent a step earlier and close to its limits.
+"""Let promtool check the chart's rules and play each alert: it fires in time with the right text,
+and is silent a step earlier and close to its limits.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""Metrics that clients push reach Prometheus, configured as docs/how-to/monitor.md says."""
+"""Metrics that clients push reach Prometheus, configured as in docs/how-to/monitor.md."""
 
 import asyncio
 import re

@@ -101,7 +101,7 @@ def panels() -> list[tuple[str, str]]:
 
 
 def without_data(prometheus: Prometheus) -> list[str]:
-    """Return the expressions that give no number."""
+    """Return the expressions without a value."""
     return [
         f"{where}: {text}"
         for where, text in panels()

@@ -1,4 +1,4 @@
-"""The index of ACLs decides as a plain reading of Kafka's rules does, whatever ACLs come and go."""
+"""The ACL index decides as a plain implementation of Kafka's rules, for any changes of ACLs."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,5 @@
-"""Compare producer state with a model that remembers every batch, and live state with the state
-that a replay of the log gives.
+"""Compare producer state with a model that remembers every batch, and live state with that of a
+replay of the log.
 """
 
 import msgspec

@@ -34,7 +34,7 @@ from tests.unit.broker.test_consumer_group import World, topic_id
 
 
 def subscription_of(world: World, names: Iterable[str], owned: Assignment) -> bytes:
-    """Return what a classic consumer sends in JoinGroup, with the topics that still exist."""
+    """Return the JoinGroup metadata of a classic consumer, with the topics that still exist."""
     named = {world.topics.name_of(topic): indexes for topic, indexes in owned.items()}
     existing = {name: indexes for name, indexes in named.items() if name is not None}
     return subscription(*sorted(names), owned=existing)
@@ -223,7 +223,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """In the end, each partition has an owner that subscribes, and nothing moves any more."""
+        """In the end, each partition has a subscribed owner, and the assignment is stable."""
         world = self.world
         for _ in range(20):
             before = (dict(world.owned), dict(self.classic_owned), dict(world.epochs))

@@ -32,7 +32,9 @@ SETTINGS = settings(max_examples=60, deadline=None)
 
 @dataclass
 class Log:
-    """A log of the source: its batches in order, and what a reader of committed records sees."""
+    """A log of the source: its batches in order, and the records that a read_committed consumer
+    gets.
+    """
 
     batches: list[bytes] = field(default_factory=list)
     committed: list[Record] = field(default_factory=list)

@@ -39,7 +39,7 @@ class Topics:
         self.version = 0
 
     def set(self, name: str, count: int) -> None:
-        """Create a topic, or give it more partitions. 0: delete it."""
+        """Create a topic, or add partitions. 0: delete it."""
         self.version += 1
         if not count:
             self.counts.pop(name, None)
@@ -191,7 +191,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
 
     @rule(target=members)
     def change_coordinator(self) -> Any:
-        """Sessions begin again; what was being initialized is forgotten."""
+        """Sessions begin again; pending initializations are forgotten."""
         restored = ShareGroup("g", LIMITS)
         restored.restore(self.log.items(), self.now_ms)
         before = self.values()
@@ -205,7 +205,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
             self.group.check_invariants()
 
     def teardown(self) -> None:
-        """Every subscribed partition is read in the end, and nothing changes any more."""
+        """Every subscribed partition is read in the end, and the assignment is stable."""
         if not hasattr(self, "group"):
             return
         for _ in range(4):

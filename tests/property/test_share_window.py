@@ -42,8 +42,8 @@ LOCK_S = 10.0
 
 
 class Stored:
-    """What the share coordinator keeps, one entry per offset: more deliveries win, and the start
-    never goes back.
+    """The state that the share coordinator keeps, one entry per offset: more deliveries win, and
+    the start never goes back.
     """
 
     def __init__(self) -> None:
@@ -230,7 +230,7 @@ class WindowMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.pending)
     @rule()
     def fail_over(self) -> None:
-        """Load what was written, as a new leader does."""
+        """Load the written state, as a new leader does."""
         self.window = ShareWindow(self.stored.start_offset, LIMITS, self.stored.batches())
         self.window.trim(self.log_start)
         self.owners = {}

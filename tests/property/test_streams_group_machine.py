@@ -218,7 +218,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
 
     @rule(target=members)
     def change_coordinator(self) -> Any:
-        """Sessions begin again; what is not in the log is forgotten."""
+        """Sessions begin again; state outside of the log is forgotten."""
         restored = StreamsGroup("g", self.limits)
         restored.restore(self.log.items(), self.now_ms)
         before = self.values()
@@ -239,7 +239,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
             }
 
     def teardown(self) -> None:
-        """Every task is active in the end, and nothing changes any more."""
+        """Every task is active in the end, and the assignment is stable."""
         if not hasattr(self, "group"):
             return
         self.create_topics()

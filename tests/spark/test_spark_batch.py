@@ -386,7 +386,7 @@ def test_a_damaged_object_is_named_by_the_error(
 def test_offsets_are_counted_without_reading_records(
     spark: SparkSession, cluster: ThreadedCluster
 ) -> None:
-    """A record is damaged, which only readers of records notice. Markers are no rows."""
+    """A record is damaged, which only readers of records notice. Markers are not rows."""
     register(spark)
     cluster.create("counted", 1)
     before = cluster.keys("data/")

@@ -1,4 +1,4 @@
-"""Kill an executor and the JVM of the driver with SIGKILL. No row may get lost or come twice.
+"""Kill an executor and the JVM of the driver with SIGKILL. No row may be lost or duplicated.
 
 Both are separate processes here.
 """

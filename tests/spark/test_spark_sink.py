@@ -1,5 +1,5 @@
 """Write with `df.write.format("penstock")` and consume from the brokers: every row becomes a
-record, or an error says which one does not.
+record, or an error names it.
 """
 
 from pathlib import Path

@@ -56,7 +56,7 @@ def test_a_task_writes_with_the_properties_of_java(cluster: LocalCluster) -> Non
 
 
 def test_a_transaction_does_so_too(cluster: LocalCluster) -> None:
-    """Its consumer of what was written before connects with the same settings."""
+    """Its consumer of earlier records connects with the same settings."""
     once = {"topic": "once", "exactlyOnce": "true", "store": "s3://unused"}
     options = parse_write(options_of(cluster) | once, streaming=True, overwrite=False)
     transaction = Transaction(options, WriteId("job", 1, "me"))

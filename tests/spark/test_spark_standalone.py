@@ -74,7 +74,7 @@ def source(cluster: ThreadedCluster) -> ThreadedCluster:
 
 
 def said(output: str) -> dict[str, Any]:
-    """Return what the job printed as JSON lines."""
+    """Return the job's output as JSON lines."""
     found: dict[str, Any] = {}
     for line in output.splitlines():
         if line.startswith("{"):
@@ -129,7 +129,7 @@ def test_a_packed_environment_works_and_a_query_survives_its_worker(
 def connected(
     source: ThreadedCluster, address: str, directory: Path, python: str | Path, *arguments: str
 ) -> dict[str, Any]:
-    """Run the client of Spark Connect, and return what it found. arguments: the topic to write to,
+    """Run the client of Spark Connect, and return its result. arguments: the topic to write to,
     and the zip to send.
     """
     places = (address, source.store_url, source.bootstrap)
@@ -168,8 +168,8 @@ def test_a_connect_session_brings_penstock_to_server_and_executors(
 def test_py_files_need_only_pyarrow_on_executors(
     standalone: Standalone, wheel: Path, source: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Without `--py-files` the same job fails, and the error names what is missing. Spark takes no
-    wheels, but a wheel is a zip.
+    """Without `--py-files` the same job fails, and the error names the missing package. Spark takes
+    no wheels, but a wheel is a zip.
     """
     package = shutil.copy(wheel, tmp_path / "penstock.zip")
     plain = environment_without_penstock(tmp_path / "plain") / "bin" / "python"

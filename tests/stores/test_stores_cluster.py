@@ -42,7 +42,7 @@ DEMO_S: Final = 500
 
 @dataclass(frozen=True)
 class Survivor:
-    """A cluster that lost a broker, and what was sent before and after."""
+    """A cluster that lost a broker, and the records sent before and after."""
 
     cluster: LocalCluster
     sent: Tally

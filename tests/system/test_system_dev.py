@@ -335,7 +335,7 @@ def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path, is_repeated: b
 
 @pytest.mark.parametrize("store", ["moto", "memory"])
 def test_signals_during_the_cleanup_leave_nothing(store: str) -> None:
-    """As of an impatient user who closes the terminal as well."""
+    """As if an impatient user closed the terminal as well."""
     arguments = ["--store", store, "--log-level", "error"]
     with LocalCluster([*arguments, "--brokers", "1"]) as cluster:
         pids, pid, state_path = pids_of(cluster), cluster.pid, cluster.state_path

@@ -146,7 +146,7 @@ def alter(cluster: LocalCluster, kind: ResourceType, name: str, key: str, value:
 
 
 def test_brokers_are_killed_while_they_fork_a_topic(cluster: LocalCluster) -> None:
-    """The first kill comes almost at once, the second a little later."""
+    """The first kill is almost immediate, the second a little later."""
     source, dice = "source", Random(5)
     create_topic(cluster.bootstrap, source, PARTITIONS)
     written = 0

@@ -31,7 +31,7 @@ PAUSE_S = 0.06
 
 
 class Load:
-    """The clients and what they saw."""
+    """The clients and their observations."""
 
     def __init__(self, cluster: LocalCluster, path: Path) -> None:
         self.record = Record(path)

@@ -1,4 +1,4 @@
-"""The leader of share partitions is killed while members work: what was accepted is not delivered
+"""The leader of share partitions is killed while members work: accepted records are not delivered
 again, and nothing is lost.
 """
 

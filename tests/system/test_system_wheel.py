@@ -1,4 +1,4 @@
-"""The wheel alone, as `pip install` gives it to a user without the checkout: the command, the
+"""The wheel alone, as `pip install` installs it without the checkout: the command, the
 cluster, the pytest plugin, and all of them beside a user's modules with the names of our folders.
 """
 

@@ -161,7 +161,7 @@ def test_files_of_a_commit_that_the_table_no_longer_records_are_kept(
 
 
 def test_a_batch_that_was_suspended_for_days_is_written_again(run: Run) -> None:
-    """Meanwhile, maintenance has deleted its files, which no commit names."""
+    """Maintenance has deleted its files in between, which no commit names."""
     now_s = [0.0]
 
     class Suspended(InlineEngine):
@@ -188,7 +188,7 @@ def test_a_table_keeps_its_start_offset_without_records(run: Run) -> None:
 def test_records_that_were_lost_are_reported_once(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One partition has no record any more, one has some, one has lost nothing."""
+    """One partition has lost all records, one has some left, one has lost none."""
     assert run.all(from_latest=True) == []
     ends = run.ends()
     bounds = {

@@ -164,7 +164,7 @@ def test_a_catalog_that_never_responds_is_given_up(
 def test_a_commit_with_an_unknown_outcome_loses_and_repeats_no_records(
     run: RestRun, gateway: HttpGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut the response to a commit, and be away until the run gives up."""
+    """Cut the response to a commit, and be unavailable until the run gives up."""
     monkeypatch.setattr(commits, "TRIES_MAX", 2)
     gone: list[Asked] = []
 

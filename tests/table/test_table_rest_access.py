@@ -1,5 +1,5 @@
-"""Log in to Apache Iceberg's REST catalog, get keys of the store from it, and meet catalogs that
-are down, refuse, or are something else.
+"""Log in to Apache Iceberg's REST catalog, get keys of the store from it, with catalogs that are
+down, refuse, or are another server.
 """
 
 import os
@@ -229,7 +229,7 @@ def test_an_unreachable_catalog_ends_an_export_with_one_line(log: Log, tmp_path:
 
 @dataclass
 class VendedRun(Run):
-    """A run in S3 whose keys come from the catalog."""
+    """A run in S3 with keys from the catalog."""
 
     url: str = ""
     endpoint: str = ""

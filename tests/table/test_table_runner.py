@@ -245,7 +245,7 @@ def test_declared_masks_apply_or_stop_the_export(
 def test_an_export_that_panics_frees_its_worker(
     cluster: ThreadedCluster, topics: list[str], tmp_path: Path
 ) -> None:
-    """Panics of Rust, of which pyiceberg uses some, are no Exception."""
+    """Rust panics, which pyiceberg may raise, are not subclasses of Exception."""
 
     class Panic(BaseException): ...
 

@@ -1,4 +1,4 @@
-"""The part of the audit log that has changes: what a line shows, and its limits."""
+"""The audit log of changes: contents of a line, and limits."""
 
 from structlog.testing import capture_logs
 

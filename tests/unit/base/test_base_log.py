@@ -1,4 +1,4 @@
-"""Logs that cannot be written do not disturb what is logged."""
+"""Logs that cannot be written do not affect the program."""
 
 import os
 import subprocess

@@ -146,7 +146,7 @@ def test_a_measurement_that_hangs_is_ended() -> None:
 
 
 def warmed(speeds: list[float], limit_s: float) -> int:
-    """Return how many windows of a second ran, of those that have these speeds."""
+    """Return the number of one-second windows that ran, of those with these speeds."""
     left = iter(speeds)
     times = iter(range(100))
     return warm_up(lambda: next(left), limit_s, now=lambda: next(times))

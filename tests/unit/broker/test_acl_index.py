@@ -1,4 +1,4 @@
-"""The index of ACLs: spellings of hosts, bounds of what it remembers, and incremental changes."""
+"""The index of ACLs: spellings of hosts, bounds of its memory, and incremental changes."""
 
 from ipaddress import ip_address
 

@@ -29,8 +29,8 @@ SOMAXCONN: Final = Path("/proc/sys/net/core/somaxconn")
 
 
 class SteeredDispatcher:
-    """Frames say what to do: e echo, b a megabyte, p park for the test to respond, c coroutine that
-    waits for `release`, u names the principal and echoes, x refuse.
+    """Frames contain commands: e echo, b a megabyte, p park for the test to respond, c coroutine
+    that waits for `release`, u names the principal and echoes, x refuse.
     """
 
     def __init__(self) -> None:
@@ -405,7 +405,7 @@ async def test_idle_connection_is_closed_but_not_one_that_waits(fixture: Fixture
     reason="the system allows a shorter backlog",
 )
 async def test_many_clients_may_connect_in_the_same_moment(fixture: Fixture) -> None:
-    """Nothing is accepted meanwhile. A client that finds no room tries again after a second."""
+    """Accepting stops. A client without room retries after a second."""
     raise_open_files_limit()
     await fixture.start()
     with contextlib.ExitStack() as stack:

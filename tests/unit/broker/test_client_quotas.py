@@ -1,6 +1,4 @@
-"""Quota usage of clients: which of them share a quota, what a change keeps, and how much is
-remembered.
-"""
+"""Quota usage of clients: sharing, usage kept by changes, and bounds of memory."""
 
 import pytest
 
@@ -179,7 +177,7 @@ def test_the_wait_for_changes_is_the_controllers(quotas: Quotas) -> None:
 def test_as_many_clients_as_allowed_are_remembered(
     quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that was idle longest goes first; with it its use."""
+    """The longest idle client is dropped first, with its usage."""
     monkeypatch.setattr(clients, "CLIENTS_MAX", 3)
     quotas.set(entity(client_id=None), value=1_000)
     for at, name in enumerate("abcabd"):

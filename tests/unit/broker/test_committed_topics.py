@@ -397,7 +397,7 @@ async def test_records_follow_the_level(world: World) -> None:
 async def test_plain_offsets_belong_to_the_topic_at_the_upgrade(
     world: World, recreated: str
 ) -> None:
-    """No coordinator has the partition loaded when the level goes up and the topic is replaced."""
+    """No coordinator has loaded the partition when the level is raised and the topic replaced."""
     old = world.create()
     await world.commit(5)
     world.coordinator.close()

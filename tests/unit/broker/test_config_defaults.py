@@ -115,7 +115,7 @@ def test_a_topic_without_a_config_of_schemas_has_its_default(schema: SchemaConfi
 
 @pytest.mark.parametrize("name", GROUP_CONFIGS)
 def test_a_group_without_a_config_has_its_default(name: str) -> None:
-    """The docs list the defaults of groups; brokers take them from settings of their own."""
+    """The docs list the defaults of groups; brokers get them from their own settings."""
     default, config = GROUP_CONFIGS[name].default, BrokerConfig()
     assert group_defaults(config)[name] == default
     image = MetadataImage()

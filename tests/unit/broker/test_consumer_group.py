@@ -91,7 +91,7 @@ class World:
         return self._told(member_id, self.send(member_id, 0, **fields))
 
     def beat(self, member_id: str, **fields: Any) -> HeartbeatResult:
-        """Send what a client sends: its epoch and what it owns."""
+        """Send the heartbeat of a client: its epoch and its tasks."""
         fields = {"owned": self.owned[member_id]} | fields
         return self._told(member_id, self.send(member_id, self.epochs[member_id], **fields))
 
@@ -211,7 +211,7 @@ def test_a_silent_member_is_removed() -> None:
 def test_epochs_of_members_are_checked(
     epoch: int, owns_more: bool, error: ErrorCode | None
 ) -> None:
-    """The previous epoch is accepted from a member that owns no more than it should, because the
+    """The previous epoch is accepted from a member that owns only its assignment, because the
     response may have been lost.
     """
     world = World(t=2, u=1)
@@ -264,7 +264,7 @@ def test_a_static_member_that_stays_away_is_removed() -> None:
 
 
 def revoking(**fields: Any) -> World:
-    """A group whose member "a" has to give up two of its four partitions for "b"."""
+    """A group whose member "a" has to revoke two of its four partitions for "b"."""
     world = World(t=4)
     world.join("a", "t", **fields)
     world.join("b", "t")

@@ -182,7 +182,7 @@ async def test_a_transaction_of_version_2_ends_with_the_next_epoch(one):
 
 
 async def test_the_coordinator_s_marker_comes_after_that_of_an_administrator(one):
-    """It has a serial; so has the late copy of the one before, which must stay without effect."""
+    """It has a serial, as has the late copy of its predecessor, which must have no effect."""
     await one.produce("t", transactional(7, 0, b"first"))
     await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=10)
     await one.produce("t", transactional(7, 1, b"second"))

@@ -100,7 +100,7 @@ def test_names_without_effect_change_nothing() -> None:
 
 
 def test_every_dynamic_setting_can_change_to_another_value() -> None:
-    """A setting that the definition calls dynamic is one of those that `settle` replaces."""
+    """`settle` replaces exactly the settings that the definition marks as dynamic."""
     dynamic = [field for field in all_settings().values() if field.setting.is_dynamic]
     assert len(dynamic) > 50
     for field in dynamic:

@@ -179,7 +179,7 @@ class Source:
         return found
 
     def values(self, start, end):
-        """What is below `end`: everything, and what is committed there."""
+        """The records below `end`: all, and the committed ones."""
         everything, committed, pending = [], [], {}
         for base, stop, values, pid, commits in self.batches:
             if stop > end:

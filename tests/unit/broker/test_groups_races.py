@@ -1,5 +1,5 @@
-"""Commits, deletions, expiry and compaction while appends are in flight: what is visible is what
-the next coordinator reads.
+"""Commits, deletions, expiry and compaction while appends are in flight: the visible offsets are
+those that the next coordinator reads.
 """
 
 import asyncio

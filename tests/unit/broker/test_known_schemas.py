@@ -216,7 +216,7 @@ def test_references_precede_their_referrers(server: SchemaRegistryServer) -> Non
 async def test_a_process_that_is_killed_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it was doing is to be repeated: the records may be right. Its files are removed."""
+    """Its pending check is to be repeated: the records may be valid. Its files are removed."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     process = CheckProcess()
     request = CheckSchema(FieldRule("json", "true"))

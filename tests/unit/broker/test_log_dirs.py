@@ -1,5 +1,5 @@
-"""DescribeLogDirs: what the partitions of a broker occupy in the store, at each step of their
-records' way from the WAL into objects.
+"""DescribeLogDirs: sizes of a broker's partitions in the store, at each step of their records' way
+from the WAL into objects.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Regular expressions over topics that come and go, matched in slices."""
+"""Regular expressions over topics that are created and deleted, matched in slices."""
 
 import random
 

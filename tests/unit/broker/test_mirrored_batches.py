@@ -1,6 +1,4 @@
-"""What a mirror appends, over real storage: the offsets of the source, once, and no writer beside
-it.
-"""
+"""Appends of a mirror over real storage: source offsets, exactly once, and no other writer."""
 
 import asyncio
 

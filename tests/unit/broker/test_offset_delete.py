@@ -1,6 +1,5 @@
-"""OffsetDelete at the coordinator: who may delete which offsets. `test_groups_races` has what
-happens at the same time. The expected responses are those of Kafka 4.2; tests/interop compares
-both.
+"""OffsetDelete at the coordinator: permission to delete offsets. `test_groups_races` covers
+concurrent requests. The expected responses are those of Kafka 4.2; tests/interop compares both.
 """
 
 import asyncio

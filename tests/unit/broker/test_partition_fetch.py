@@ -283,7 +283,7 @@ async def test_cold_data_are_read_from_the_store(one):
 
 
 async def test_a_continuing_consumer_gets_prefetched_records_without_a_task(one, monkeypatch):
-    """It does not wait for more, even if it asks for more: the records are there."""
+    """It does not wait for more records, even if it requests more."""
     for at in range(60):
         await one.produce("t", batch(b"%02d" % at))
     two = await one.harness.broker(2)

@@ -173,7 +173,7 @@ async def test_a_producer_is_forgotten_after_its_configured_silence():
 
 
 async def test_checkpoints_of_many_partitions_leave_turns_to_others():
-    """A partition that closes meanwhile gets none: its next leader may have begun."""
+    """A closing partition gets none: its next leader may have begun."""
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t", partitions=300)

@@ -1,4 +1,4 @@
-"""What a broker creates for streams groups at a time, and which failures it keeps."""
+"""Creation of internal topics for streams groups: concurrency, and remembered failures."""
 
 from penstock.broker.requests.pending_topics import CREATED_MAX, FAILURES_MAX, PendingTopics
 

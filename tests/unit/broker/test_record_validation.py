@@ -354,7 +354,7 @@ def test_both_walks_find_the_same_where_numbers_grow() -> None:
 
 
 def test_both_walks_find_the_same_in_records_of_the_simplest_kind() -> None:
-    """The native one compares what it expects; a byte of some record is something else."""
+    """The native one compares expected bytes; one byte of a record differs."""
     rng, walker = random.Random(13), Walker()
     codes = set[int]()
     for number in range(2_000):

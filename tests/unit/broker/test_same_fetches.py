@@ -65,7 +65,7 @@ def request_of(one, offset=0, indices=(0,), *, wait_ms=LONG_MS, user=None, **opt
 
 def send_request(one, *args, meanwhile_s=0.0, **options):
     """Return a task with (correlation id, response for the first partition). meanwhile_s: how much
-    later than now the request has come.
+    later than now the request arrives.
     """
     ctx = request_of(one, *args, **options)
     ctx.received_at += meanwhile_s

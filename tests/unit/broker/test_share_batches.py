@@ -1,4 +1,4 @@
-"""Check what a share partition sees of fetched batches, and how its responses are encoded."""
+"""Check how a share partition reads fetched batches and encodes its responses."""
 
 from uuid import UUID
 

@@ -199,7 +199,7 @@ async def test_other_features_are_unknown(fixture: Fixture, version: int) -> Non
 
 @pytest.mark.parametrize("kind", [1, 2, 3])
 async def test_the_metadata_version_is_that_of_kafka(fixture: Fixture, kind: int) -> None:
-    """Operators set it to what it is, and nothing is stored."""
+    """Operators set it to its current value, and nothing is stored."""
     stored = dict(fixture.node.image.features.items())
     assert await updated(fixture, ("metadata.version", 29, kind)) == (0, None)
     for level in (0, 7, 28, 30):

@@ -1,4 +1,4 @@
-"""Records of streams groups: the bytes are those that Kafka 4.2 writes."""
+"""Records of streams groups: the bytes equal those of Kafka 4.2."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a topology needs: partition counts of internal topics, missing topics, and refusals."""
+"""Requirements of a topology: partition counts of internal topics, missing topics, and refusals."""
 
 from typing import Any
 from uuid import UUID

@@ -297,7 +297,7 @@ def test_a_session_names_only_what_changed() -> None:
     tails = {PartitionKey(UUID(int=1), number): tail_at(10) for number in range(3)}
 
     def exchange(news: dict[int, int]) -> list[int]:
-        """Let the high watermarks of these partitions move. Returns what the request named."""
+        """Advance the high watermarks of these partitions. Returns those in the request."""
         request = session.request(tails)
         assert request.replica_state is not None
         sessions = leader[-1]

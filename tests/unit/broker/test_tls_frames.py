@@ -159,7 +159,7 @@ async def test_tls_takes_little_at_once(
 
 
 async def test_a_slow_sender_is_not_mistaken_for_a_stalled_one(listener: Listener) -> None:
-    """Its bytes are fewer than what the server is woken for."""
+    """It has fewer bytes than wake the server."""
     await listener.start(request_stall_ms=20_000)
     peer = await listener.connect()
     data = peer.encrypted(FRAME)

@@ -1,5 +1,5 @@
 """Records of `__transaction_state`, and the coordinator over an in-memory log: the next coordinator
-finishes what was decided.
+finishes decided transactions.
 """
 
 import asyncio

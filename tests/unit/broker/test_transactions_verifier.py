@@ -68,7 +68,7 @@ async def test_questions_of_one_moment_share_a_request() -> None:
 
 
 async def test_questions_wait_for_the_response_of_their_coordinator() -> None:
-    """One request at a time; then all that came meanwhile."""
+    """One request at a time, followed by all queued ones."""
     peers = Coordinators()
     peers.gate.clear()
     peers.send_request("a", T0)

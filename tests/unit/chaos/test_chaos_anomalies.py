@@ -328,7 +328,7 @@ def test_a_whole_read_proves_more() -> None:
 
 def test_a_late_marker_is_reported() -> None:
     """T1 is aborted, T2 writes, and the late copy of T1's marker ends T2: the earlier writes of T2
-    are lost, the later ones are there.
+    are lost, the later ones are present.
     """
     history = (
         write(FAIL, at(0, b"a"), at(0, b"b", Q)),

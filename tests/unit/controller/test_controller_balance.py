@@ -1,5 +1,5 @@
-"""Balancing without a controller process: what reports mean, which brokers are slow, what a plan
-says, and how its moves begin.
+"""Balancing without a controller process: reports, slow brokers, contents of a plan, and the start
+of its moves.
 """
 
 from uuid import UUID

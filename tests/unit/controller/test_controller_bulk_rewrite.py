@@ -1,5 +1,5 @@
 """A bulk rewrite over the manifest: after a conflict it plans again once the manifest shows the
-reason, and does not wait for sources that stay.
+reason, and does not wait for remaining sources.
 """
 
 import asyncio

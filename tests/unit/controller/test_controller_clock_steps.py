@@ -111,7 +111,7 @@ async def test_a_commit_of_an_object_that_is_not_prepared_states_so(tmp_path: Pa
 async def test_a_source_has_the_moves_timeout_whatever_the_wall_clock_says(
     tmp_path: Path, step_ms: int
 ) -> None:
-    """It is not fenced early, and a hung source does not stay for hours."""
+    """It is not fenced early, and a hung source is not kept for hours."""
     timeout_ms = 60_000 if step_ms > 0 else 200
     cluster = SteppingCluster(tmp_path / "controller", move_timeout_ms=timeout_ms)
     await cluster.start()

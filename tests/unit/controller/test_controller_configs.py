@@ -1,4 +1,4 @@
-"""Configs of groups, brokers and client metrics in the metadata: what is accepted, limits and
+"""Configs of groups, brokers and client metrics in the metadata: accepted values, limits and
 snapshots.
 """
 

@@ -1,4 +1,4 @@
-"""What a controller lets brokers request for their clients, over TLS: it authorizes the client
+"""Requests of brokers for their clients, over TLS: the controller authorizes the client
 itself, so that a broker cannot skip it.
 """
 

@@ -1,4 +1,4 @@
-"""A WAL store that an operator abandons: who may, what follows, and which ranges are replaced."""
+"""A WAL store that an operator abandons: permission, consequences, and replaced ranges."""
 
 from pathlib import Path
 from typing import Any, cast

@@ -544,7 +544,7 @@ class Managers(RuleBasedStateMachine):
 
     @rule(node_id=st.integers(1, 4).map(NodeId))
     def remove(self, node_id: NodeId) -> None:
-        """Remove a broker; only one that is fenced and owes nothing goes."""
+        """Remove a broker; only a fenced one without obligations can be removed."""
         state = self.image.nodes.get(node_id)
         running = [wal for wal in self.image.nodes.running_wals() if wal.writer.node_id == node_id]
         request = RemoveBroker(node_id=node_id)

@@ -1,5 +1,5 @@
-"""Random requests to all managers, and sometimes a manifest: a reader's plan equals what the image
-said at that moment.
+"""Random requests to all managers, and sometimes a manifest: a reader's plan equals the image at
+that moment.
 """
 
 import asyncio

@@ -30,7 +30,7 @@ def change(entity: tuple[QuotaTarget, ...] = ALICE, **values: float | None) -> Q
 
 
 def alter(image: MetadataImage, *items: QuotaAlteration, validate_only: bool = False) -> list[str]:
-    """Apply a request. Return what is wrong with each entity."""
+    """Apply a request. Return the error of each entity."""
     request = AlterQuotas(alterations=list(items), validate_only=validate_only)
     result = alter_quotas(image, request)
     assert isinstance(result.value, QuotasAltered)

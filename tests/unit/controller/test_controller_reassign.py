@@ -75,7 +75,7 @@ class ReassignCluster(ManagersCluster):
         assert value.items[0].status == status, value.items[0].detail
 
     def give_up_moved(self, node_id: int) -> None:
-        """Close what the broker has open and no longer leads."""
+        """Close the open streams that the broker no longer leads."""
         node = self.nodes[node_id]
         closes: list[CloseItem] = []
         for topic in self.image.topics:

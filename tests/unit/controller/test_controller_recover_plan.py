@@ -202,7 +202,7 @@ class Life:
             self.cluster.trim(node, stream_id, stream.epoch, start)
 
     def delete(self) -> None:
-        """Delete, as brokers and the janitor do, only what the backup allows."""
+        """Delete only objects that the backup allows, as brokers and the janitor do."""
         for offset, node, sequence in self.useless:
             if offset <= self.backup.end_offset or not self.gated:
                 self.slots[node].pop(sequence, None)

@@ -1,4 +1,4 @@
-"""A job outside the brokers exchanges ranges: what it may change, and what happens when its sources
+"""A job outside the brokers exchanges ranges: allowed changes, and conflicts when its sources
 change meanwhile.
 """
 

@@ -536,7 +536,7 @@ async def test_a_failing_journal_ends_the_controller_and_exposes_nothing_uncommi
 async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_deleted(
     start: Start, is_old: bool
 ) -> None:
-    """An old fence goes too, when no slot of its WAL is an object any more."""
+    """An old fence is deleted too, when no slot of its WAL is still an object."""
     cluster = await start(read_grace_ms=1, late_put_grace_ms=1, janitor_interval_ms=20)
     if is_old:
         cluster.store._now_ms = lambda: 0

@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE_S
 
 
 class HeldQuorum:
-    """Commit a proposal when the test says so."""
+    """Commit a proposal on command of the test."""
 
     def __init__(self) -> None:
         self.leadership = Leadership(active=True, epoch=ControllerEpoch(1))

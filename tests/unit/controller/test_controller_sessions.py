@@ -230,8 +230,8 @@ def test_a_dead_controller_fences_no_broker_so_the_lease_keeps_its_length() -> N
 
 
 def test_a_refused_connection_does_not_prove_that_no_controller_fences() -> None:
-    """A firewall that rejects connections looks the same while the controller lives. What the WAL
-    protects continues, everything else ends in time.
+    """A firewall that rejects connections looks the same while the controller lives. Operations
+    that the WAL protects continue, all others end in time.
     """
     lease = lease_at_zero()
     lease.stream_broke(1.0)

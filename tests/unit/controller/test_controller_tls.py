@@ -142,7 +142,7 @@ async def test_broken_identities_cannot_call_anything(
 async def test_handshakes_that_fail_are_counted_and_logged(
     cluster: Cluster, authority: Authority, tmp_path: Path
 ) -> None:
-    """gRPC does not say which ones fail: they began, and no call came."""
+    """gRPC does not report which ones fail: they began, and no call arrived."""
     counts = cluster.server.gate.handshakes
     broker = authority.make("penstock-broker").open()
     assert await outcome(cluster, broker, "Commit") is None
@@ -307,7 +307,7 @@ async def test_new_files_are_used_without_a_restart_by_both_sides(
     tmp_path: Path, authority: Authority
 ) -> None:
     """The CA is replaced: first both are trusted, then all have new certificates, then the old CA
-    goes.
+    is removed.
     """
     other = Authority(tmp_path / "other", "other")
     server = authority.make("penstock-controller")
@@ -426,7 +426,7 @@ def test_a_certificate_is_reported_before_and_after_its_end() -> None:
 async def test_errors_of_connections_state_what_is_wrong(
     tmp_path: Path, authority: Authority
 ) -> None:
-    """The texts come from gRPC, so the test asks it."""
+    """The texts are those of gRPC, so the test gets them from it."""
     other = Authority(tmp_path / "other", "other")
     good = authority.make("penstock-admin")
 

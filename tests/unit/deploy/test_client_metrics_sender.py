@@ -145,7 +145,7 @@ def partial_lines(logged: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
 
 
 async def deliver(receiver: OtlpReceiver, pushes: Sequence[bytes]) -> tuple[SentCounts, list[Any]]:
-    """Send each push on its own; return the counts and what was logged."""
+    """Send each push separately; return the counts and the log lines."""
     async with serving(receiver), sending(to(receiver.port)) as metrics:
         with capture_logs() as logged:
             for count, each in enumerate(pushes, 1):

@@ -1,4 +1,4 @@
-"""What the console requests from brokers and the store: a slow or hostile one delays and hides
+"""Requests of the console to brokers and the store: a slow or hostile one delays and hides
 nothing of others, and times are those of requests.
 """
 

@@ -1,4 +1,4 @@
-"""What the console builds and keeps is bounded, and only for users whose rights were checked."""
+"""Pages that the console builds and caches are bounded, and only for users with checked rights."""
 
 import asyncio
 import threading

@@ -145,7 +145,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 def check_command(words: list[str]) -> None:
-    """Raise if there is no such command, or if it has no such flag."""
+    """Raise if the command does not exist or lacks the flag."""
     if words[:1] in (["broker"], ["controller"]) and words[1:2] and words[1].startswith("-"):
         role: Role = "broker" if words[0] == "broker" else "controller"
         from_flags(role, words[1:])

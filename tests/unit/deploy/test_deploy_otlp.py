@@ -1,4 +1,4 @@
-"""The variables of OpenTelemetry for TLS: what cannot be used is refused, with what to do."""
+"""The variables of OpenTelemetry for TLS: unusable ones are refused with advice."""
 
 import asyncio
 import re

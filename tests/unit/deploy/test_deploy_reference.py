@@ -1,4 +1,4 @@
-"""Generated pages of the reference are up to date and cover what the code defines."""
+"""Generated pages of the reference are up to date and cover the definitions in the code."""
 
 import ast
 import re
@@ -51,7 +51,7 @@ def test_every_field_of_a_metadata_record_has_a_meaning() -> None:
 
 
 def commands_of(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every command with its name, without those that only have commands."""
+    """Yield every command with its name, without command groups."""
     for name in group.list_commands(None):
         command = group.get_command(None, name)
         full = f"{path} {name}".strip()

@@ -64,7 +64,7 @@ def test_deleted_records_do_not_count() -> None:
 
 
 def test_a_leader_that_is_absent_for_a_while_changes_neither_counts_nor_rates() -> None:
-    """Its partition returns with what was written meanwhile, and not as if all of it were new."""
+    """Its partition returns with the records written in between, not as if all of them were new."""
     counts = RecordCounts()
     counted(counts, 0.0, a={0: 16_010, 1: 0})
     counted(counts, 2.0, a={0: 16_024, 1: 0})
@@ -85,7 +85,7 @@ def test_the_rate_of_a_leader_that_never_responded_is_unknown_and_not_0() -> Non
 
 
 def test_a_late_response_counts_as_of_its_request() -> None:
-    """It neither looks new, nor replaces what the next leader reported meanwhile."""
+    """It neither looks new, nor replaces the values of the next leader."""
     counts = RecordCounts()
     counted(counts, 0.0, new={0: 10})
     late = counts.add(STORED, [Measured(1.0, {"new": {0: 20}})], 61.0)["new"]

@@ -1,4 +1,4 @@
-"""Sizes for the command line: what is not known is not zero."""
+"""Sizes for the command line: an unknown size is not zero."""
 
 import pytest
 from typer.testing import CliRunner

@@ -1,5 +1,5 @@
-"""Commands that query all brokers, of which one hangs: they print what the others report, and exit
-with code 1.
+"""Commands that query all brokers, of which one hangs: they print the reports of the others, and
+exit with code 1.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Commands that all controllers refuse say so at once, and not when their time is over."""
+"""Commands that all controllers refuse fail at once, not after their timeout."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""What a mirror decides without a cluster: which topics, which configs, which offsets of groups."""
+"""Decisions of a mirror without a cluster: topics, configs, and offsets of groups."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Clients name what is wrong with TLS at once, and what to do."""
+"""Clients report TLS faults at once, with advice."""
 
 import asyncio
 import re

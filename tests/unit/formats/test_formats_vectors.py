@@ -187,7 +187,7 @@ def kind_of(error: StreamError) -> str:
 
 
 async def said_of(objects: dict[str, bytes]) -> dict[str, Any]:
-    """Return what a view of the manifest and the WALs says of a store, without its rows."""
+    """Return the report of a view of the manifest and the WALs about a store, without its rows."""
     store = MemoryStore()
     for key, data in objects.items():
         await store.put(key, data)

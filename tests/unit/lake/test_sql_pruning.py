@@ -1,4 +1,4 @@
-"""Pruning leaves out only what a filter excludes, for filters as DuckDB makes them."""
+"""Pruning leaves out only what a filter excludes, for filters as DuckDB creates them."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

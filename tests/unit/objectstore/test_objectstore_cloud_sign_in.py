@@ -348,7 +348,7 @@ def external(path: Path, source: dict[str, Any], token_url: str, **more: Any) ->
 
 
 async def test_an_external_account_exchanges_the_token_of_a_file(home: Path) -> None:
-    """It is exchanged again before the access token expires, with what the file then contains."""
+    """It is exchanged again before the access token expires, with the file's current contents."""
     file, meter = home / "token", StoreMeter()
     file.write_text("first\n")
     async with (

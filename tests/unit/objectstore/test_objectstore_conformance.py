@@ -311,7 +311,7 @@ async def test_delete_takes_absent_keys_and_many(store: ObjectStore) -> None:
 
 @pytest.fixture
 def nested_key(store: ObjectStore) -> str:
-    """Return a key below `a/x`, where the store allows that, else a similar one."""
+    """Return a key below `a/x` if the store allows that, otherwise a similar one."""
     return "a/x.d/y" if isinstance(store, DirectoryStore | SharedDirectoryStore) else "a/x/y"
 
 

@@ -1,5 +1,5 @@
-"""Every source of credentials that `aws s3 ls` accepts, their renewal, and errors that say what to
-type.
+"""Every source of credentials that `aws s3 ls` accepts, their renewal, and errors that suggest a
+command.
 """
 
 import asyncio
@@ -315,7 +315,7 @@ async def test_a_sign_in_blocks_neither_the_loop_nor_a_later_request(aws: Aws) -
 
 
 class Source:
-    """Signs in when the test says so."""
+    """Signs in on command of the test."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
@@ -608,7 +608,7 @@ async def test_a_program_that_hangs_is_killed(
 
 @pytest.mark.parametrize("of_source", [False, True])
 async def test_a_program_gets_no_input(of_source: bool, aws: Aws, moto_endpoint: str) -> None:
-    """What is typed into a console goes to the node, and not to a program that reads it."""
+    """Console input goes to the node, and not to a program that reads it."""
     runs = aws.home / "runs"
     reads = f"import sys\n        open({str(aws.home / 'read')!r}, 'w').write(sys.stdin.read())"
     line = aws.program(printed(str(runs), 3_600, reads))

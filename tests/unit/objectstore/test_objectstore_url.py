@@ -1,4 +1,4 @@
-"""Store URLs: what is accepted, what is refused, and that no secret is shown."""
+"""Store URLs: accepted and refused ones, and that no secret is shown."""
 
 import asyncio
 import subprocess

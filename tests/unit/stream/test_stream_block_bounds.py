@@ -1,4 +1,4 @@
-"""What the index says of a block besides its place: bounds of timestamps, and the size without
+"""Block metadata in the index besides positions: bounds of timestamps, and the size without
 compression.
 """
 

@@ -65,7 +65,7 @@ def test_the_limit_always_holds(steps: list[tuple[str, set[int], int]]) -> None:
 
 
 class Loader:
-    """Load when the test says so, and count the loads."""
+    """Load on command of the test, and count the loads."""
 
     def __init__(self) -> None:
         self.calls: list[list[int]] = []
@@ -190,7 +190,7 @@ def test_read_ahead_follows_sequential_readers_only() -> None:
 
 
 def test_consumers_of_the_same_offsets_are_one_reader() -> None:
-    """Whatever one of them does, the other keeps the window, and takes over when it stops."""
+    """The other reader keeps the window in every case, and takes over when the first one stops."""
     ahead = ReadAhead(bytes_min=512, bytes_max=4_096, total_bytes_max=1 << 30, readers_max=8)
     stream = StreamId(1)
     for _ in range(2):

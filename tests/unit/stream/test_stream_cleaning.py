@@ -1,4 +1,4 @@
-"""The records of one batch in log compaction: which stay, and what of damaged batches."""
+"""The records of one batch in log compaction: kept records, and damaged batches."""
 
 from random import Random
 

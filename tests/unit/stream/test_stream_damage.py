@@ -1,5 +1,5 @@
 """The memory of damaged objects is bounded, logs each object once a minute, and drops objects that
-no read meets any more.
+reads no longer meet.
 """
 
 from penstock.stream.read.damage import (

@@ -1,4 +1,4 @@
-"""Leases: what they protect and for how long, with any content, and while they are deleted or
+"""Leases: protected objects and durations, with any content, and while they are deleted or
 renewed.
 """
 
@@ -159,7 +159,7 @@ async def test_a_new_leader_lets_a_lease_begin_anew(harness: LeaseHarness) -> No
 async def test_a_lease_that_is_renewed_before_an_expired_one_is_deleted_stays(
     harness: LeaseHarness,
 ) -> None:
-    """The janitor's LIST shows only the old renewal; its DELETE comes after the next one."""
+    """The janitor's LIST shows only the old renewal; its DELETE arrives after the next one."""
     lease = harness.lease()
     await lease.create(harness.root(), 5_000)
     assert await harness.kept_from() == 100

@@ -80,7 +80,7 @@ def test_over_a_local_store_requests_share_the_put_after_the_one_in_flight() -> 
 
 
 def test_clients_that_wait_for_each_response_share_each_put() -> None:
-    """Without a wait for those that were just acknowledged, PUTs of 1 and 7 requests alternate."""
+    """Without a wait for just acknowledged producers, PUTs of 1 and 7 requests alternate."""
     core: WalCore[str] = WalCore(LOCAL)
     now, sizes = 10.0, list[int]()
     waiting = [f"client {number}" for number in range(8)]

@@ -1,4 +1,4 @@
-"""One slot: for any number and order of tries, the result is what the slot holds."""
+"""One slot: for any number and order of attempts, the result equals the contents of the slot."""
 
 import asyncio
 from dataclasses import replace

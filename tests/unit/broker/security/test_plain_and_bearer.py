@@ -26,7 +26,7 @@ def test_plain_takes_user_and_password() -> None:
     ],
 )
 def test_other_messages_are_refused(message: bytes, told: str | None) -> None:
-    """Nobody authenticates as someone else through the authorization id."""
+    """The authorization id does not let a client authenticate as another user."""
     with pytest.raises(AuthenticationFailed) as failed:
         PlainServer().receive(message)
     assert (told in (failed.value.told or "")) if told else failed.value.told is None

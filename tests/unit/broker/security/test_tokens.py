@@ -1,4 +1,4 @@
-"""Tokens: what is not surely valid is refused."""
+"""Tokens: all that are not certainly valid are refused."""
 
 import base64
 import hmac

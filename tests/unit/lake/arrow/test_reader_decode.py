@@ -1,6 +1,4 @@
-"""Decode batches to Arrow: every codec and encoder, both decoders, what is skipped, what is
-refused.
-"""
+"""Decode batches to Arrow: every codec and encoder, both decoders, skipped and refused records."""
 
 import struct
 import subprocess

@@ -1,4 +1,4 @@
-"""Slices from a store to Arrow: what is fetched and how, what remains when an object is missing,
+"""Slices from a store to Arrow: fetched ranges, the rest when an object is missing,
 damage, threads and forks.
 """
 

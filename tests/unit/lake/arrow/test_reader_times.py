@@ -1,5 +1,5 @@
 """Bounds of time exclude what cannot match, and counts come from the metadata where possible:
-fewer GETs, never another result.
+fewer GETs, the same result.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""One task of a log compaction job: what it writes, and what it reports when it cannot."""
+"""One task of a log compaction job: its output, and its errors."""
 
 from dataclasses import replace
 

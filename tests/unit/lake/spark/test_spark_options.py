@@ -1,6 +1,4 @@
-"""Options of `format("kafka")`: what is refused, with which message, and the values of the
-others.
-"""
+"""Options of `format("kafka")`: refused values with their messages, and parsed ones."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A table keeps its options in its schema, which is all that Spark passes when it reads a table."""
+"""A table keeps its options in its schema, because Spark passes only that to a reader."""
 
 import pytest
 from pyspark.sql.types import StructType

@@ -1,4 +1,4 @@
-"""When a runner exports topics, and what it reports about them."""
+"""Schedule and reports of a runner that exports topics."""
 
 from random import Random
 from uuid import UUID
