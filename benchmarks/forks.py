@@ -51,11 +51,11 @@ def _metadata() -> Measure:
             ForkedPartition(end_offset=end, scan_offset=end, txn_end_offset=nothing) for end in ends
         ]
         fork = TopicFork(source_topic_id=topic.topic_id, partitions=points)
-        wanted = WantedTopic(name=_FORK, partitions=PARTITIONS, fork=fork)
+        requested = WantedTopic(name=_FORK, partitions=PARTITIONS, fork=fork)
         began = time.perf_counter()
         records = create_topics(
             images[0],
-            CreateTopics(topics=[wanted]),
+            CreateTopics(topics=[requested]),
             new_uuid=lambda: UUID(int=9),
             live=[NodeId(0)],
             defaults=TopicDefaults(),

@@ -84,14 +84,14 @@ class _Member:
         self.epoch = response.member_epoch
         if response.assignment is None:
             return False
-        told = {
+        reported = {
             index for topic in response.assignment.topic_partitions for index in topic.partitions
         }
         for topic in response.assignment.topic_partitions:
             self.topic_id = topic.topic_id
-        lost = self.owned - told
+        lost = self.owned - reported
         self.revoked_count += len(lost)
-        self.owned = told
+        self.owned = reported
         return bool(lost)
 
 

@@ -40,16 +40,16 @@ def move_s(bootstrap: str, broker_ids: Sequence[int]) -> float:
     began = time.perf_counter()
     with WireClient(bootstrap) as client:
         current, _ = current_assignment(client, [TOPIC])
-        wanted = {
+        expected = {
             key: (broker_ids[(broker_ids.index(row[0]) + 1) % len(broker_ids)],)
             for key, row in current.items()
         }
-        assert reassign(client, wanted) == {}
+        assert reassign(client, expected) == {}
         while ongoing(client):
             if time.perf_counter() - began > _TIMEOUT_S:
                 raise TimeoutError(f"moves are still under way after {_TIMEOUT_S:.0f} s")
             time.sleep(_LOOK_INTERVAL_S)
-        assert current_assignment(client, [TOPIC])[0] == wanted
+        assert current_assignment(client, [TOPIC])[0] == expected
     _produce_to_all(bootstrap)
     return time.perf_counter() - began
 

@@ -73,11 +73,11 @@ def topic_id_of(client: WireClient) -> UUID:
 
 def _fetch(client: WireClient, topic_id: UUID, *, in_session: bool) -> None:
     """Fetch as a consumer does, for some seconds."""
-    wanted: Sequence[fetch.FetchPartition] = [
+    requested: Sequence[fetch.FetchPartition] = [
         fetch.FetchPartition(partition=index, partition_max_bytes=1 << 20)
         for index in range(PARTITIONS)
     ]
-    whole = [fetch.FetchTopic(topic_id=topic_id, partitions=wanted)]
+    whole = [fetch.FetchTopic(topic_id=topic_id, partitions=requested)]
     session_id, epoch = 0, 0 if in_session else -1
     end = time.perf_counter() + _SECONDS
     while time.perf_counter() < end:

@@ -125,7 +125,7 @@ class _Member:
         self._client.close()
 
     def _run(self) -> None:
-        wanted = [share_fetch.FetchTopic(self._topic_id, [share_fetch.FetchPartition(0, [])])]
+        requested = [share_fetch.FetchTopic(self._topic_id, [share_fetch.FetchPartition(0, [])])]
         while not self._is_over:
             response = self._client.send_request(
                 apis.SHARE_FETCH,
@@ -138,7 +138,7 @@ class _Member:
                     max_bytes=50 << 20,
                     max_records=_FETCH_RECORDS,
                     batch_size=_FETCH_RECORDS,
-                    topics=[] if self._epoch else wanted,
+                    topics=[] if self._epoch else requested,
                 ),
                 share_fetch.ShareFetchResponse,
             )

@@ -89,11 +89,11 @@ def _wheel_timer_us() -> float:
 
 def _waiting_fetch_us() -> float:
     """Return the CPU of the broker for one Fetch of one partition that times out."""
-    wanted = fetch.FetchPartition(partition=0, partition_max_bytes=1 << 20)
+    requested = fetch.FetchPartition(partition=0, partition_max_bytes=1 << 20)
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap, 1)
         with WireClient(system.bootstrap) as client:
-            topic = fetch.FetchTopic(topic_id=topic_id_of(client), partitions=[wanted])
+            topic = fetch.FetchTopic(topic_id=topic_id_of(client), partitions=[requested])
             request = fetch.FetchRequest(
                 max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=1 << 20, topics=[topic]
             )

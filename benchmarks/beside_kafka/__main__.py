@@ -117,16 +117,16 @@ class Run:
         """Start the system once and run these measurements one after the other, continuing after
         failures.
         """
-        wanted = [name for name in names if system not in self.failures[name]]
-        if not wanted or system not in self._systems:
+        requested = [name for name in names if system not in self.failures[name]]
+        if not requested or system not in self._systems:
             return
-        name = wanted[0]
+        name = requested[0]
         try:
             with ExitStack() as stack:
                 with limited(_START_LIMIT_S):
                     run = systems.running(system, brokers, is_started=is_started)
                     running = stack.enter_context(run)
-                for name in wanted:
+                for name in requested:
                     self._say(f"round {at + 1}: {name}, {system}")
                     with limited(_LIMIT_S):
                         values = of(name)(running, self._size)
@@ -137,7 +137,7 @@ class Run:
         except Exception as error:  # noqa: BLE001 - the other measurements go on
             self.failures[name][system] = f"{type(error).__name__}: {error}"[:200]
             self._say(f"failed: {name}, {system}: {error}"[:600])
-            rest = wanted[wanted.index(name) + 1 :]
+            rest = requested[requested.index(name) + 1 :]
             if rest:
                 self._measure(system, rest, brokers, of, at, is_started=is_started)
 

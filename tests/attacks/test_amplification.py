@@ -152,9 +152,9 @@ async def test_others_get_responses_while_a_request_looks_up_offsets(
     cluster: Cluster, attacker: Attacker
 ) -> None:
     """ListOffsets of thousands of partitions: each look-up is a step of its own."""
-    wanted = [list_offsets.ListOffsetsPartition(index, -1, -1) for index in range(REPEATED)]
+    requested = [list_offsets.ListOffsetsPartition(index, -1, -1) for index in range(REPEATED)]
     request = list_offsets.ListOffsetsRequest(
-        -1, 0, [list_offsets.ListOffsetsTopic("orders", wanted)], timeout_ms=0
+        -1, 0, [list_offsets.ListOffsetsTopic("orders", requested)], timeout_ms=0
     )
     turns = asyncio.Event()
     count = 0

@@ -91,9 +91,9 @@ def xerial_bomb() -> bytes:
 
 async def offset_at(attacker: Attacker, topic: str, timestamp_ms: int) -> tuple[int, int]:
     """Return the error and the offset that a look-up by time finds."""
-    wanted = list_offsets.ListOffsetsPartition(0, -1, timestamp_ms)
+    requested = list_offsets.ListOffsetsPartition(0, -1, timestamp_ms)
     request = list_offsets.ListOffsetsRequest(
-        -1, 0, [list_offsets.ListOffsetsTopic(topic, [wanted])]
+        -1, 0, [list_offsets.ListOffsetsTopic(topic, [requested])]
     )
     response = await attacker.send_request(apis.LIST_OFFSETS, 7, request)
     (found,) = response.topics[0].partitions

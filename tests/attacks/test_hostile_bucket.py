@@ -91,8 +91,8 @@ class Store:
 
     def put(self, hostile: Objects) -> None:
         """Put these objects, and the others as they were."""
-        wanted = {key: self._objects[key] for key in self._changed} | hostile
-        asyncio.run(self._put(wanted))
+        requested = {key: self._objects[key] for key in self._changed} | hostile
+        asyncio.run(self._put(requested))
         self._changed = {key for key in hostile if key in self._objects}
 
     async def _put(self, objects: Objects) -> None:

@@ -129,11 +129,11 @@ async def test_no_config_that_clients_can_set_loads_anything(tmp_path: Path) -> 
             assert names, resource
             for name in names:
                 for value in LOADED:
-                    code, told = await asyncio.to_thread(
+                    code, reported = await asyncio.to_thread(
                         alter_configs, cluster.bootstrap, resource, {name: value}
                     )
                     assert code in {ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST}, (
-                        f"{name}={value} is accepted: {told}"
+                        f"{name}={value} is accepted: {reported}"
                     )
                     tried += 1
     assert tried > 200

@@ -120,10 +120,10 @@ class EpochSender(Client):
     def _fill(self, sends: list[Record]) -> bool:
         """Write the records of a transaction. Return whether to commit it."""
         parts = self._rng.sample(self._outputs, self._rng.randint(2, len(self._outputs)))
-        wanted = [*parts, *self._rng.choices(parts, k=self._rng.randint(0, 3))]
+        requested = [*parts, *self._rng.choices(parts, k=self._rng.randint(0, 3))]
         sequences: Counter[Part] = Counter()
         pause_s = self._rng.choice((0.0, 0.05, 0.5))
-        for part in wanted:
+        for part in requested:
             value, at = self._value(sends), len(sends)
             sends.append(Record(part, UNKNOWN, value))
             offset = self._produce(part, value, sequences[part])

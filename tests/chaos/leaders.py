@@ -91,7 +91,7 @@ class LeaderAsker(Client):
     def _fetch(self, client: WireClient) -> None:
         """Fetch at the end that was acknowledged one lease ago, where a consumer would continue."""
         began_s = self.record.now()
-        wanted = {part: self.record.acked_end(part, began_s - LEASE_S) for part in self._parts}
+        requested = {part: self.record.acked_end(part, began_s - LEASE_S) for part in self._parts}
         topics = [
             fetch.FetchTopic(
                 topic=topic,
@@ -100,7 +100,7 @@ class LeaderAsker(Client):
                     fetch.FetchPartition(
                         partition=part[1], fetch_offset=offset, partition_max_bytes=_FETCH_BYTES_MAX
                     )
-                    for part, offset in wanted.items()
+                    for part, offset in requested.items()
                     if part[0] == topic
                 ],
             )
@@ -117,7 +117,7 @@ class LeaderAsker(Client):
                 code, end = found.error_code, found.high_watermark
                 # The log ends below. A consumer that gets this error begins somewhere else.
                 if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    code, end = ErrorCode.NONE, wanted[part] - 1
+                    code, end = ErrorCode.NONE, requested[part] - 1
                 self._record_response(part, began_s, code, end, "Fetch")
 
     def _record_response(self, part: Part, began_s: float, code: int, end: int, how: str) -> None:

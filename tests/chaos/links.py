@@ -67,12 +67,12 @@ class Diallers:
 
 
 def _names_by_ends(connections: set[Ends], pids: dict[str, int | None]) -> dict[Ends, str]:
-    wanted = {f"socket:[{inode}]": ends for ends, inode in _inodes(connections).items()}
+    requested = {f"socket:[{inode}]": ends for ends, inode in _inodes(connections).items()}
     found: dict[Ends, str] = {}
     for name, pid in pids.items():
         with suppress(OSError):
             for entry in os.scandir(f"/proc/{pid}/fd"):
-                ends = wanted.get(_link(entry))
+                ends = requested.get(_link(entry))
                 if ends is not None:
                     found[ends] = name
     return found

@@ -28,21 +28,23 @@ class Mover:
         while True:
             await asyncio.sleep(self._rng.uniform(1.0, 4.0))
             what = self._rng.choices(("reassign", "elect", "cancel"), (7, 2, 1))[0]
-            wanted = {
+            requested = {
                 key: self._replicas()
                 for key in self._rng.sample(self._keys, self._rng.randint(1, 3))
             }
             self._rng.shuffle(self._addresses)
-            await asyncio.to_thread(self._send_request, what, wanted)
+            await asyncio.to_thread(self._send_request, what, requested)
 
     def _replicas(self) -> tuple[int, ...]:
         return tuple(self._rng.sample(range(3), self._rng.randint(1, 3)))
 
-    def _send_request(self, what: str, wanted: dict[Key, tuple[int, ...]]) -> None:
+    def _send_request(self, what: str, requested: dict[Key, tuple[int, ...]]) -> None:
         try:
             with WireClient(",".join(self._addresses)) as client:
                 if what == "reassign":
-                    self.done["moves requested"] += len(wanted) - len(reassign(client, wanted))
+                    self.done["moves requested"] += len(requested) - len(
+                        reassign(client, requested)
+                    )
                 elif what == "elect":
                     self.done["leaders elected"] += len(elect_preferred(client, None)[0])
                 else:

@@ -102,8 +102,8 @@ class _Chaos:
 
     def _create_topics(self) -> None:
         admin = AdminClient({"bootstrap.servers": self._processes.bootstrap, "log_level": 0})
-        wanted = [NewTopic(TOPIC, PARTITIONS, 3), NewTopic(OUTPUT, OUTPUT_PARTITIONS, 3)]
-        for created in admin.create_topics(wanted).values():
+        requested = [NewTopic(TOPIC, PARTITIONS, 3), NewTopic(OUTPUT, OUTPUT_PARTITIONS, 3)]
+        for created in admin.create_topics(requested).values():
             created.result(30)
         parts = [(TOPIC, number) for number in range(PARTITIONS)]
         begin_transform_group(self._processes.bootstrap, parts)

@@ -233,14 +233,14 @@ class Workload:
             (client.finished for client in self.transactional), Counter()
         )
         lost_count = sum(client.producer_count - 1 for client in self.transactional)
-        told = (
+        reported = (
             f"{outcomes[Outcome.OK]:,} committed, {outcomes[Outcome.FAIL]:,} aborted,"
             f" {outcomes[Outcome.INFO]:,} unknown"
         )
         producers = f"{len(self.transactional)}, which lost their producer {lost_count} times"
         return [
             ("transactional ids", producers),
-            ("transactions", told),
+            ("transactions", reported),
             *((name, f"{count:,}") for name, count in self._counts()),
             ("operations checked for anomalies", f"{len(self._record.operations):,}"),
         ]

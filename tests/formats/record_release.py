@@ -166,9 +166,11 @@ class Recording:
 
     async def _move(self, topic: str, partition: int) -> None:
         target = NodeId(1 - self._cluster.leader_of(topic, partition))
-        wanted = PartitionTarget(topic=topic, partition=partition, replicas=[target])
+        requested = PartitionTarget(topic=topic, partition=partition, replicas=[target])
         client = self._cluster.broker.client
-        (item,) = (await client.alter_reassignments(AlterReassignments(partitions=[wanted]))).items
+        (item,) = (
+            await client.alter_reassignments(AlterReassignments(partitions=[requested]))
+        ).items
         assert not item.status, item.detail
         await self._until(lambda: self._cluster.leader_of(topic, partition) == target)
 

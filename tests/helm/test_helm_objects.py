@@ -478,17 +478,18 @@ def variables_of(objects: list[Object], role: str, ordinal: int, **pod: Any) -> 
 def test_addresses_of_controllers_and_brokers_match() -> None:
     objects = render({**BUCKET, "externalListeners": EXTERNAL, "brokers.replicas": 4})
     controllers = [variables_of(objects, "controller", ordinal) for ordinal in range(3)]
-    told = [
+    reported = [
         variables["PENSTOCK_ADVERTISED_LISTENERS"].removeprefix("CONTROLLER://")
         for variables in controllers
     ]
     assert (
-        told[0] == f"penstock-controller-0.penstock-controllers.{NAMESPACE}.svc.cluster.local:9093"
+        reported[0]
+        == f"penstock-controller-0.penstock-controllers.{NAMESPACE}.svc.cluster.local:9093"
     )
-    voters = ",".join(f"{ordinal}@{address}" for ordinal, address in enumerate(told))
+    voters = ",".join(f"{ordinal}@{address}" for ordinal, address in enumerate(reported))
     assert {variables["PENSTOCK_CONTROLLER_QUORUM_VOTERS"] for variables in controllers} == {voters}
     broker = variables_of(objects, "broker", 2, zone="b", host_ip="10.0.0.7")
-    assert broker["PENSTOCK_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS"] == ",".join(told)
+    assert broker["PENSTOCK_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS"] == ",".join(reported)
     assert (broker["PENSTOCK_NODE_ID"], broker["PENSTOCK_BROKER_RACK"]) == ("2", "b")
     assert broker["PENSTOCK_ADVERTISED_LISTENERS"].split(",") == [
         f"PLAINTEXT://penstock-broker-2.penstock-brokers.{NAMESPACE}.svc.cluster.local:9092",
@@ -733,11 +734,11 @@ def test_changed_settings_roll_only_the_pods_that_use_them() -> None:
 def test_monitoring_finds_every_node_once() -> None:
     objects = render(EVERYTHING)
     monitor = of_kind(objects, "ServiceMonitor")[0]["spec"]
-    wanted = monitor["selector"]["matchLabels"]
+    requested = monitor["selector"]["matchLabels"]
     found = [
         it["metadata"]["name"]
         for it in of_kind(objects, "Service")
-        if wanted.items() <= it["metadata"]["labels"].items()
+        if requested.items() <= it["metadata"]["labels"].items()
         and any(port["name"] == "health" for port in it["spec"]["ports"])
     ]
     assert sorted(found) == ["penstock-brokers", "penstock-controllers", "penstock-table-runner"]

@@ -211,8 +211,10 @@ def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> Non
         assert load.failed == []
         assert consume(cluster.bootstrap, "numbers", len(sent)) == sent
         outside = f"127.0.0.1:{cluster.port('penstock-broker-0', 9094)}"
-        told = AdminClient({"bootstrap.servers": outside}).list_topics(timeout=PATIENCE_S).brokers
-        assert {(it.id, it.host, it.port) for it in told.values()} == {(0, "127.0.0.1", 31001)}
+        reported = (
+            AdminClient({"bootstrap.servers": outside}).list_topics(timeout=PATIENCE_S).brokers
+        )
+        assert {(it.id, it.host, it.port) for it in reported.values()} == {(0, "127.0.0.1", 31001)}
 
 
 def test_clients_do_not_wait_for_the_address_of_a_deleted_pod(tmp_path: Path) -> None:

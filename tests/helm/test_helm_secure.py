@@ -113,11 +113,11 @@ def as_user(cluster: ChartCluster, secrets: dict[str, Path], name: str, password
 
 def failure(settings: dict[str, Any], topic: str) -> str:
     """Return why a record was not acknowledged; empty: it was."""
-    told: list[str] = []
+    reported: list[str] = []
     producer = Producer(settings | {"message.timeout.ms": 20_000})
-    producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(str(error or "")))
+    producer.produce(topic, b"x", on_delivery=lambda error, _: reported.append(str(error or "")))
     producer.flush(PATIENCE_S)
-    return told[0]
+    return reported[0]
 
 
 def test_clients_have_the_rights_and_topics_of_the_chart(

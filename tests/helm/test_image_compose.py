@@ -35,17 +35,17 @@ def test_nodes_accept_their_variables_and_addresses_match() -> None:
         name: load("controller", [], it["environment"], hostname=name).part(ControllerConfig)
         for name, it in nodes("controller").items()
     }
-    told = {
+    reported = {
         parse_listeners("advertised_listeners", it.advertised_listeners)[0].address
         for it in controllers.values()
     }
-    assert told == {f"{name}:9093" for name in controllers}
+    assert reported == {f"{name}:9093" for name in controllers}
     for config in controllers.values():
-        assert set(config.voters.values()) == told
+        assert set(config.voters.values()) == reported
         assert config.voters[config.controller_id] in config.advertised_listeners[0]
     for name, it in nodes("broker").items():
         broker = load("broker", [], it["environment"], hostname=name).part(BrokerConfig)
-        assert set(broker.controllers) == told
+        assert set(broker.controllers) == reported
         inside, outside = broker.advertised("", {"PLAINTEXT": 1, "HOST": 1})
         assert inside.address == f"{name}:9092"
         assert it["ports"] == [f"127.0.0.1:{outside.port}:{outside.port}"]

@@ -74,11 +74,11 @@ def made(address: str, name: str, host: str = CLIENT_HOST, **configs: str) -> Er
         create_topics.CreatableTopicConfig(f"penstock.{key.replace('_', '.')}", value)
         for key, value in configs.items()
     ]
-    wanted = create_topics.CreateTopicsRequest(
+    requested = create_topics.CreateTopicsRequest(
         [create_topics.CreatableTopic(name, -1, -1, configs=pairs)], timeout_ms=10_000
     )
     with HostClient(address, host) as client:
-        (result,) = client.send_request(apis.CREATE_TOPICS, wanted)["topics"]
+        (result,) = client.send_request(apis.CREATE_TOPICS, requested)["topics"]
     return known_code(result["error_code"])
 
 
@@ -150,12 +150,12 @@ def undeletions(address: str) -> dict[str, ErrorCode]:
     for case, (name, operations, _) in UNDELETIONS.items():
         for by_id in (False, True):
             create_topic(address, "payroll", 1, penstock_delete_grace_ms="3600000")
-            wanted = topic_id_of(address, "payroll") if by_id else "payroll"
+            requested = topic_id_of(address, "payroll") if by_id else "payroll"
             delete(address, "payroll")
             rights = [literal("payroll", operation) for operation in operations]
             set_rights(address, [on_cluster(Operation.CREATE), *rights])
             with capture_logs() as logs:
-                found[case] = made(address, name, undelete=wanted)
+                found[case] = made(address, name, undelete=requested)
             changes = changes_of_brokers(logs)
             if found[case] is ErrorCode.NONE:
                 ((change,),) = changes
@@ -167,9 +167,9 @@ def undeletions(address: str) -> dict[str, ErrorCode]:
 
 
 def topic_id_of(address: str, name: str) -> str:
-    wanted = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=name)], False)
+    requested = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=name)], False)
     with HostClient(address, ADMIN_HOST) as admin:
-        (topic,) = admin.send_request(apis.METADATA, wanted, 12)["topics"]
+        (topic,) = admin.send_request(apis.METADATA, requested, 12)["topics"]
     return str(topic["topic_id"])
 
 
@@ -266,8 +266,8 @@ def frozen_under_rights(address: str) -> list[FrozenTopicInfo]:
     found: list[FrozenTopicInfo] = []
     for rights in ([], groups[:1], [*groups, literal("orders", Operation.DESCRIBE_CONFIGS)]):
         set_rights(address, [describe, *rights])
-        wanted = metadata.MetadataRequest([], False, frozen_topics=True)
+        requested = metadata.MetadataRequest([], False, frozen_topics=True)
         with HostClient(address) as client:
-            (topic,) = client.send_request(apis.METADATA, wanted, 12)["topics"]
+            (topic,) = client.send_request(apis.METADATA, requested, 12)["topics"]
         found.append(decode_frozen_topic(b64decode(topic["frozen_topic"])))
     return found

@@ -94,11 +94,11 @@ async def create(cluster: Cluster, *acls: create_acls.AclCreation) -> None:
 
 async def remove(cluster: Cluster, host: str = CLIENT_HOST) -> None:
     def send_request() -> int:
-        wanted = delete_acls.DeleteAclsFilter(
+        requested = delete_acls.DeleteAclsFilter(
             Resource.ANY, None, PatternType.ANY, None, host, Operation.ANY, Permission.ANY
         )
         with HostClient(address_of(cluster, 0), ADMIN_HOST) as admin:
-            request = delete_acls.DeleteAclsRequest([wanted])
+            request = delete_acls.DeleteAclsRequest([requested])
             (result,) = admin.send_request(apis.DELETE_ACLS, request)["filter_results"]
         return len(result["matching_acls"])
 
@@ -107,9 +107,9 @@ async def remove(cluster: Cluster, host: str = CLIENT_HOST) -> None:
 
 async def described(address: str, topic: str, host: str = CLIENT_HOST) -> ErrorCode:
     def send_request() -> int:
-        wanted = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=topic)], False)
+        requested = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=topic)], False)
         with HostClient(address, host) as client:
-            (found,) = client.send_request(apis.METADATA, wanted, 12)["topics"]
+            (found,) = client.send_request(apis.METADATA, requested, 12)["topics"]
         return int(found["error_code"])
 
     return known_code(await asyncio.to_thread(send_request))
@@ -164,8 +164,8 @@ async def test_a_broker_without_a_controller_does_not_serve_on_old_acls(tmp_path
 def codes_without_session(address: str) -> tuple[int, str]:
     with HostClient(address) as client:
         partition = fetch.FetchPartition(0, partition_max_bytes=1_000)
-        wanted = fetch.FetchRequest(topics=[fetch.FetchTopic(None, "t", [partition])])
-        (found,) = client.send_request(apis.FETCH, wanted, 12)["responses"]
+        requested = fetch.FetchRequest(topics=[fetch.FetchTopic(None, "t", [partition])])
+        (found,) = client.send_request(apis.FETCH, requested, 12)["responses"]
         code = found["partitions"][0]["error_code"]
         data = [produce.TopicProduceData(None, "t", [produce.PartitionProduceData(0, b"")])]
         try:
@@ -184,10 +184,10 @@ async def test_a_denied_topic_does_not_end_the_wait_for_others(cluster: Cluster)
 
     def fetch_both() -> dict[str, tuple[int, bool]]:
         partition = fetch.FetchPartition(0, partition_max_bytes=1_000)
-        wanted = [fetch.FetchTopic(None, name, [partition]) for name in ("mine", "other")]
+        requested = [fetch.FetchTopic(None, name, [partition]) for name in ("mine", "other")]
         with HostClient(leader) as client:
             client.send(
-                apis.FETCH, fetch.FetchRequest(None, None, -1, 20_000, 1, topics=wanted), 12
+                apis.FETCH, fetch.FetchRequest(None, None, -1, 20_000, 1, topics=requested), 12
             )
             producer = Producer({"bootstrap.servers": cluster.bootstrap})
             producer.produce("mine", b"late")
@@ -221,9 +221,9 @@ async def test_brokers_with_cluster_action_take_a_snapshot(tmp_path: Path) -> No
             AclEntry(kind, PatternType.LITERAL, name, ANYONE, host, operation, Permission.ALLOW)
             for kind, name, operation, host in rights
         ]
-        wanted = NewTopic(name="t", partitions=4, replication_factor=2)
+        requested = NewTopic(name="t", partitions=4, replication_factor=2)
         await cluster.broker.client.create_acls(CreateAcls(acls=acls))
-        await cluster.broker.client.create_topics(CreateTopics(topics=[wanted]))
+        await cluster.broker.client.create_topics(CreateTopics(topics=[requested]))
 
         def take_snapshot() -> int:
             source = create_topics.CreatableTopicConfig("penstock.fork.source", "t")
@@ -250,7 +250,7 @@ async def test_librdkafka_changes_acls(cluster: Cluster) -> None:
         )
         for done in admin.create_acls([binding]).values():
             done.result(TIMEOUT_S)
-        wanted = AclBindingFilter(
+        requested = AclBindingFilter(
             ResourceType.TOPIC,
             "t-1",
             ResourcePatternType.MATCH,
@@ -259,9 +259,11 @@ async def test_librdkafka_changes_acls(cluster: Cluster) -> None:
             AclOperation.ANY,
             AclPermissionType.ANY,
         )
-        found = admin.describe_acls(wanted).result(TIMEOUT_S)
+        found = admin.describe_acls(requested).result(TIMEOUT_S)
         removed = [
-            acl for done in admin.delete_acls([wanted]).values() for acl in done.result(TIMEOUT_S)
+            acl
+            for done in admin.delete_acls([requested]).values()
+            for acl in done.result(TIMEOUT_S)
         ]
         assert found == removed == [binding]
         return [str(acl.name) for acl in found]
@@ -421,9 +423,9 @@ def subscribed_by_regex(
     if response["assignment"] is None:
         return response["member_epoch"], None
     ids = [UUID(str(part["topic_id"])) for part in response["assignment"]["topic_partitions"]]
-    wanted = [metadata.MetadataRequestTopic(topic_id, None) for topic_id in ids]
+    requested = [metadata.MetadataRequestTopic(topic_id, None) for topic_id in ids]
     with HostClient(address, ADMIN_HOST) as admin:
-        found = admin.send_request(apis.METADATA, metadata.MetadataRequest(wanted, False), 12)[
+        found = admin.send_request(apis.METADATA, metadata.MetadataRequest(requested, False), 12)[
             "topics"
         ]
     return response["member_epoch"], {topic["name"] for topic in found}

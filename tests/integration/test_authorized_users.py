@@ -170,7 +170,7 @@ def _administer(settings: dict[str, Any], topic: str, user: str) -> None:
     for future in admin.create_acls([acl]).values():
         future.result(TIMEOUT_S)
     assert set(own.list_topics(timeout=TIMEOUT_S).topics) == {topic}
-    wanted = AclBindingFilter(
+    requested = AclBindingFilter(
         ResourceType.TOPIC,
         None,
         ResourcePatternType.ANY,
@@ -179,8 +179,8 @@ def _administer(settings: dict[str, Any], topic: str, user: str) -> None:
         AclOperation.ANY,
         AclPermissionType.ANY,
     )
-    assert admin.describe_acls(wanted).result(TIMEOUT_S) == [acl]
-    (removed,) = admin.delete_acls([wanted]).values()
+    assert admin.describe_acls(requested).result(TIMEOUT_S) == [acl]
+    (removed,) = admin.delete_acls([requested]).values()
     assert removed.result(TIMEOUT_S) == [acl]
     assert not own.list_topics(timeout=TIMEOUT_S).topics
     deletion = UserScramCredentialDeletion(user, ScramMechanism.SCRAM_SHA_512)

@@ -38,9 +38,11 @@ async def proposal(cluster: Cluster) -> MovesProposed:
     return await cluster.broker.client.propose_moves(ProposeMoves())
 
 
-async def until_loads(cluster: Cluster, wanted: Any, timeout_s: float = JOINED_S) -> MovesProposed:
+async def until_loads(
+    cluster: Cluster, requested: Any, timeout_s: float = JOINED_S
+) -> MovesProposed:
     async with asyncio.timeout(timeout_s):
-        while not wanted(found := await proposal(cluster)):  # noqa: ASYNC110 - brokers report to another process, in principle
+        while not requested(found := await proposal(cluster)):  # noqa: ASYNC110 - brokers report to another process, in principle
             await asyncio.sleep(0.1)
     return found
 

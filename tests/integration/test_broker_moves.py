@@ -294,8 +294,8 @@ async def test_configs_are_altered_by_an_unmodified_client(tmp_path: Path) -> No
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
             resource = ConfigResource(ResourceType.TOPIC, "t", incremental_configs=list(entries))
             admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
-            wanted = ConfigResource(ResourceType.TOPIC, "t")
-            found: dict[str, Any] = admin.describe_configs([wanted])[wanted].result(TIMEOUT_S)
+            requested = ConfigResource(ResourceType.TOPIC, "t")
+            found: dict[str, Any] = admin.describe_configs([requested])[requested].result(TIMEOUT_S)
             return {name: entry.value for name, entry in found.items()}
 
         def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:

@@ -258,12 +258,12 @@ async def test_the_store_fails_as_reported(
 ) -> None:
     proxy, server, port = store
     proxy.begin(fault(kind))
-    told = await requested(port)
+    message = await requested(port)
     if kind is Kind.STORE_CUT_RESPONSE:
-        assert response.startswith(told)
+        assert response.startswith(message)
     else:
-        assert told.startswith(response)
-        assert bool(told) == bool(response)
+        assert message.startswith(response)
+        assert bool(message) == bool(response)
     if kind is Kind.STORE_CUT_REQUEST:
         assert arrives.startswith(server.received)
     else:

@@ -243,16 +243,16 @@ async def test_aiokafka_lists_and_describes_groups(cluster: Cluster) -> None:
 async def test_create_with_configs_and_describe_them(cluster: Cluster) -> None:
     def run() -> None:
         admin = admin_of(cluster)
-        wanted = {
+        settings = {
             "cleanup.policy": "compact",
             "retention.ms": "-1",
             "max.message.bytes": "2000000",
             "min.insync.replicas": "1",
         }
-        admin.create_topics([NewTopic(TOPIC, 3, 2, config=wanted)])[TOPIC].result(TIMEOUT_S)
+        admin.create_topics([NewTopic(TOPIC, 3, 2, config=settings)])[TOPIC].result(TIMEOUT_S)
         resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
         found = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
-        assert {name: found[name].value for name in wanted} == wanted
+        assert {name: found[name].value for name in settings} == settings
         assert not found["cleanup.policy"].is_default
         assert found["compression.type"].is_default
         assert found["compression.type"].value == "producer"

@@ -203,8 +203,8 @@ async def test_group_that_subscribes_before_the_topic_exists(cluster: Cluster) -
     def run() -> None:
         polled = Polled(confluent_consumer(cluster.bootstrap, "g"))
         polled.consumers[0].subscribe(["^late-.*"])
-        told = polled.consumers[0].poll(TIMEOUT_S)
-        assert told.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART, (
+        reported = polled.consumers[0].poll(TIMEOUT_S)
+        assert reported.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART, (
             "librdkafka says once that nothing matches"
         )
         create_topic(cluster.bootstrap, "late-1", 2)

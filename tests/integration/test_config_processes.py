@@ -245,13 +245,14 @@ async def test_a_broker_that_can_not_reach_itself_states_so_and_serves(
                 lambda: any(line["event"] == "advertised_address_unreachable" for line in logs)
             )
             assert cluster.broker.can_write()
-    told = next(
+    reported = next(
         line["reason"] for line in logs if line["event"] == "advertised_address_unreachable"
     )
     assert (
-        "listener PLAINTEXT advertises 127.0.0.1:1, where this broker cannot reach itself: " in told
+        "listener PLAINTEXT advertises 127.0.0.1:1, where this broker cannot reach itself: "
+        in reported
     )
-    assert "Set advertised.listeners to PLAINTEXT://host:port as clients see it" in told
+    assert "Set advertised.listeners to PLAINTEXT://host:port as clients see it" in reported
 
 
 async def test_a_strict_broker_does_not_start_unless_it_reaches_itself(
@@ -282,13 +283,13 @@ async def test_the_server_at_the_address_must_speak_kafka(
         await reader.read(1_000)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    for response, told in (
+    for response, message in (
         (hang_up, "closed the connection without a response"),
         (speak_http, "does not speak the Kafka protocol"),
     ):
         server = StreamServer(response)
         try:
-            with pytest.raises(UnreachableAsAdvertised, match=told):
+            with pytest.raises(UnreachableAsAdvertised, match=message):
                 await self_check.check([Listener("A", "127.0.0.1", server.open())])
         finally:
             server.close()

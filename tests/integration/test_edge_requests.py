@@ -81,9 +81,9 @@ def offsets(talk: EdgeClient) -> Iterator[Check]:
         (found,) = talk.send_request(apis.LIST_OFFSETS, request)["topics"][0]["partitions"]
         yield f"isolation level {level}", (found["error_code"], found["offset"]), expected
     for epoch, expected in ((-1, (-1, -1)), (-2, (-2, 0)), (-(2**31), (-(2**31), 0)), (0, (0, 1))):
-        wanted = offset_for_leader_epoch.OffsetForLeaderPartition(0, -1, epoch)
+        requested = offset_for_leader_epoch.OffsetForLeaderPartition(0, -1, epoch)
         request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(
-            topics=[offset_for_leader_epoch.OffsetForLeaderTopic(TOPIC, [wanted])]
+            topics=[offset_for_leader_epoch.OffsetForLeaderTopic(TOPIC, [requested])]
         )
         (found,) = talk.send_request(apis.OFFSET_FOR_LEADER_EPOCH, request)["topics"][0][
             "partitions"
@@ -155,8 +155,8 @@ def timeouts(talk: EdgeClient) -> Iterator[Check]:
         (1, 5_000, 84),
     )
     for kind, timeout_ms, code in elections:
-        wanted = [elect_leaders.TopicPartitions(TOPIC, [0])]
-        request = elect_leaders.ElectLeadersRequest(kind, wanted, timeout_ms)
+        requested = [elect_leaders.TopicPartitions(TOPIC, [0])]
+        request = elect_leaders.ElectLeadersRequest(kind, requested, timeout_ms)
         (found,) = talk.send_request(apis.ELECT_LEADERS, request)["replica_election_results"]
         label = f"elect {kind} {timeout_ms}"
         yield label, found["partition_result"][0]["error_code"], code

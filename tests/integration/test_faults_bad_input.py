@@ -160,8 +160,8 @@ async def test_every_hostile_frame_costs_its_connection_and_one_log_line(
             async with Client.connected(cluster) as client:
                 client.send(data)
                 assert await client.frame() is None, f"{name} got a response"
-            told = [line["event"] for line in logs if line["log_level"] != "debug"]
-            assert told == ["connection_refused"], f"{name}: {logs}"
+            reported = [line["event"] for line in logs if line["log_level"] != "debug"]
+            assert reported == ["connection_refused"], f"{name}: {logs}"
             known = await bystander.call(
                 apis.METADATA,
                 12,
@@ -252,9 +252,9 @@ async def test_garbage_with_a_valid_checksum_fails_only_its_readers(
     async with Client.connected(cluster) as client:
         assert (await client.produce("unchecked", with_garbage(compression))).error_code == 0
         assert (await client.produce("unchecked", sound())).base_offset == 2
-        wanted = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=1_000)
+        requested = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=1_000)
         request = list_offsets.ListOffsetsRequest(
-            topics=[list_offsets.ListOffsetsTopic(name="unchecked", partitions=[wanted])]
+            topics=[list_offsets.ListOffsetsTopic(name="unchecked", partitions=[requested])]
         )
         found = (await client.call(apis.LIST_OFFSETS, 7, request)).topics[0].partitions[0]
         assert ErrorCode(found.error_code) in {

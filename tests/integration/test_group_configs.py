@@ -49,8 +49,8 @@ async def heartbeat(cluster: Cluster, epoch: int, **fields: Any) -> Any:
 
 async def join(cluster: Cluster) -> Any:
     """Join, once the coordinator has loaded its partition."""
-    wanted = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
-    await asyncio.to_thread(send_request, cluster.bootstrap, apis.FIND_COORDINATOR, wanted)
+    requested = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
+    await asyncio.to_thread(send_request, cluster.bootstrap, apis.FIND_COORDINATOR, requested)
     joined: list[Any] = []
 
     async def has_joined() -> bool:

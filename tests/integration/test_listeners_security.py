@@ -140,17 +140,17 @@ async def produce(config: dict[str, Any]) -> Producer:
 
 async def refused(config: dict[str, Any]) -> str:
     """Return the client's reason why it cannot connect."""
-    told: list[str] = []
+    reported: list[str] = []
 
     def run() -> None:
-        admin = AdminClient(config | {"error_cb": lambda error: told.append(error.str())})
+        admin = AdminClient(config | {"error_cb": lambda error: reported.append(error.str())})
         deadline = time.monotonic() + TIMEOUT_S
-        while not told and time.monotonic() < deadline:
+        while not reported and time.monotonic() < deadline:
             admin.poll(0.05)
 
     await asyncio.to_thread(run)
-    assert told, "the client got in, or got no response"
-    return told[0]
+    assert reported, "the client got in, or got no response"
+    return reported[0]
 
 
 def principals(cluster: Cluster, listener: str) -> set[str]:
@@ -209,8 +209,8 @@ async def test_each_listener_has_its_own_certificates(cluster: Cluster, files: F
         before = access.failed_count
         await refused(properties(cluster, listener, ca, **shown))
         assert access.failed_count > before, (listener, shown)
-    told = await refused(properties(cluster, "PUBLIC", files.truststore))
-    assert "certificate" in told
+    reported = await refused(properties(cluster, "PUBLIC", files.truststore))
+    assert "certificate" in reported
     with pytest.raises((ssl.SSLError, ConnectionResetError)):
         await serial(cluster, "PUBLIC", files, highest=ssl.TLSVersion.TLSv1_2)
     await serial(cluster, "SCRAM", files, highest=ssl.TLSVersion.TLSv1_2)

@@ -28,10 +28,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-def describe(admin: KafkaAdminClient, wanted: Any = None) -> dict[tuple[str, int], int]:
+def describe(admin: KafkaAdminClient, requested: Any = None) -> dict[tuple[str, int], int]:
     """Return the size of each partition; every one is listed by one broker."""
     sizes: dict[tuple[str, int], int] = {}
-    for broker in admin.describe_log_dirs(wanted):
+    for broker in admin.describe_log_dirs(requested):
         (log_dir,) = broker["log_dirs"]
         assert (log_dir["error_code"], log_dir["log_dir"]) == (0, "memory:")
         assert (log_dir["total_bytes"], log_dir["usable_bytes"]) == (-1, -1)

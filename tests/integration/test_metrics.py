@@ -59,12 +59,12 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         cluster.kill(BROKERS[1])
 
         def is_over() -> bool:
-            told = [cluster.scrape(name) for name in CONTROLLERS]
+            reported = [cluster.scrape(name) for name in CONTROLLERS]
             fenced = all(
-                value(it, "penstock_cluster_broker_fenced", {"broker": "1"}) for it in told
+                value(it, "penstock_cluster_broker_fenced", {"broker": "1"}) for it in reported
             )
             return fenced and not any(
-                value(it, "penstock_cluster_leaderless_partitions") for it in told
+                value(it, "penstock_cluster_leaderless_partitions") for it in reported
             )
 
         cluster.until(is_over, "all controllers have the fenced broker and new leaders")
@@ -117,11 +117,11 @@ def test_every_node_reports_the_metrics_of_its_role_and_no_others(story: Story) 
     for name, families in story.families.items():
         role = "broker" if name.startswith("broker") else "controller"
         known = {metric.name.removesuffix("_total"): metric for metric in table.of_role(role)}
-        told = {
+        reported = {
             family.name: family for family in families if not family.name.startswith("process_")
         }
-        assert set(told) == set(known), name
-        for family in told.values():
+        assert set(reported) == set(known), name
+        for family in reported.values():
             metric = known[family.name]
             assert family.type == metric.kind
             assert family.documentation == metric.text
@@ -202,19 +202,19 @@ def test_a_killed_broker_is_fenced_everywhere_and_its_partitions_are_served(
 
 
 def test_what_dashboards_and_rules_name_is_reported_with_its_labels(story: Story) -> None:
-    told: dict[str, set[str]] = {}
+    reported: dict[str, set[str]] = {}
     for samples in story.end.values():
         for name, labels in samples:
-            told.setdefault(name, set()).update(label for label, _ in labels)
+            reported.setdefault(name, set()).update(label for label, _ in labels)
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     seen = 0
     for query in queries():
         has: set[str] = set(TARGET_LABELS)
         for name, matched in query.selectors():
-            assert name in told or name == "up" or name in recorded, (
+            assert name in reported or name == "up" or name in recorded, (
                 f"{query.where}: no node reports {name}"
             )
-            labels = told.get(name, set()) | TARGET_LABELS
+            labels = reported.get(name, set()) | TARGET_LABELS
             assert matched <= labels, f"{query.where}: {name} has no {matched - labels}"
             has |= labels
             seen += 1

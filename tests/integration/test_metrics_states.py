@@ -89,21 +89,21 @@ async def test_appends_that_wait_for_the_store_show_until_they_are_acknowledged(
         producer.produce("orders", b"y" * 1_000, partition=0)
         producer.poll(0)
         await until(lambda: of_broker(broker)[table.WAL_IN_FLIGHT, ()] == 1)
-        told = of_broker(broker)
-        waiting, age = told[table.WAL_WAITING, ()], told[table.WAL_WAITING_AGE, ()]
+        reported = of_broker(broker)
+        waiting, age = reported[table.WAL_WAITING, ()], reported[table.WAL_WAITING_AGE, ()]
         assert not isinstance(waiting, Latencies)
         assert not isinstance(age, Latencies)
         assert waiting > 1_000
         assert age > 0
         store.opened.set()
         assert await asyncio.to_thread(producer.flush, 20) == 0
-        told = of_broker(broker)
+        reported = of_broker(broker)
         assert (
-            told[table.WAL_WAITING, ()],
-            told[table.WAL_WAITING_AGE, ()],
-            told[table.WAL_IN_FLIGHT, ()],
+            reported[table.WAL_WAITING, ()],
+            reported[table.WAL_WAITING_AGE, ()],
+            reported[table.WAL_IN_FLIGHT, ()],
         ) == (0, 0, 0)
-        backlog, limit = told[table.WAL_BACKLOG, ()], told[table.WAL_BACKLOG_MAX, ()]
+        backlog, limit = reported[table.WAL_BACKLOG, ()], reported[table.WAL_BACKLOG_MAX, ()]
         assert not isinstance(backlog, Latencies)
         assert backlog > 1_000
         assert limit == broker.stream_config.log_cache_bytes_max
@@ -140,12 +140,12 @@ async def test_uploads_and_cold_reads_are_counted(tmp_path: Path) -> None:
         assert await asyncio.to_thread(producer.flush, 20) == 0
         assert number(of_broker(cluster.broker), table.WAL_RETRIES) == 2
         await until(lambda: of_broker(cluster.broker)[table.WAL_BACKLOG, ()] == 0)
-        told = of_broker(cluster.broker)
-        assert number(told, table.UPLOAD_OBJECTS) >= 1
-        assert number(told, table.UPLOAD_WRITTEN) > 1_000
+        reported = of_broker(cluster.broker)
+        assert number(reported, table.UPLOAD_OBJECTS) >= 1
+        assert number(reported, table.UPLOAD_WRITTEN) > 1_000
         for step in ("prepare", "put", "commit"):
-            assert number(told, table.UPLOAD_LATENCY, step) >= 1
-        assert number(told, table.WAL_BACKLOG_AGE) == 0
+            assert number(reported, table.UPLOAD_LATENCY, step) >= 1
+        assert number(reported, table.WAL_BACKLOG_AGE) == 0
         objects = of_controller(cluster.controller)
         assert number(objects, table.OBJECTS, "committed") == sum(
             number(objects, table.OBJECTS_COMMITTED, kind)
@@ -159,13 +159,13 @@ async def test_uploads_and_cold_reads_are_counted(tmp_path: Path) -> None:
         await cluster.start_broker(0)
         for _ in range(2):
             await asyncio.to_thread(consume, cluster.bootstrap, 10)
-        told = of_broker(cluster.broker)
-        assert number(told, table.FETCHED_RECORDS) == 20
-        assert number(told, table.LOG_CACHE_READS, "miss") >= 2
-        assert number(told, table.BLOCK_CACHE_READS, "hit") >= 2, (
+        reported = of_broker(cluster.broker)
+        assert number(reported, table.FETCHED_RECORDS) == 20
+        assert number(reported, table.LOG_CACHE_READS, "miss") >= 2
+        assert number(reported, table.BLOCK_CACHE_READS, "hit") >= 2, (
             "small objects come whole with their index"
         )
-        assert number(told, table.BLOCK_CACHE) > 1_000
+        assert number(reported, table.BLOCK_CACHE) > 1_000
 
 
 async def test_totals_outlive_their_partitions(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ UNKNOWN = UUID(int=77)
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with Cluster(tmp_path) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, "t", 2)
-        wanted = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
-        await asyncio.to_thread(send_request, cluster.bootstrap, apis.FIND_COORDINATOR, wanted)
+        requested = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
+        await asyncio.to_thread(send_request, cluster.bootstrap, apis.FIND_COORDINATOR, requested)
         yield cluster
 
 

@@ -61,7 +61,7 @@ async def test_no_client_gets_partitions_beyond_the_limit(tmp_path: Path) -> Non
         await asyncio.to_thread(use, cluster.bootstrap)
         assert cluster.controller is not None
         health = ControllerHealth(cluster.controller)
-        told = {metric: value for metric, _, value in ControllerReader(health)()}
-        counted = told[table.CLUSTER_PARTITIONS], told[table.SNAPSHOT_PARTITIONS]
+        reported = {metric: value for metric, _, value in ControllerReader(health)()}
+        counted = reported[table.CLUSTER_PARTITIONS], reported[table.SNAPSHOT_PARTITIONS]
         assert counted == (LIMIT + 4, 0), "with __consumer_offsets"
-        assert told[table.PARTITIONS_LIMIT] == LIMIT
+        assert reported[table.PARTITIONS_LIMIT] == LIMIT

@@ -237,8 +237,8 @@ def test_mistakes_are_explained(run: Run, cluster: Penstock) -> None:
             cluster.store_faults(operations=["write"]).__enter__()
         ),
     }
-    for told, mistake in mistakes.items():
-        with pytest.raises(PenstockError, match=told):
+    for message, mistake in mistakes.items():
+        with pytest.raises(PenstockError, match=message):
             mistake()
     over = run.test()
     over.end()

@@ -147,11 +147,11 @@ def test_wrong_options_are_usage_errors(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]
         taken = run_pytest(tmp_path, files, "-q", "--penstock-port", str(port))
-    told = (
+    message = (
         f"port {port} on 127.0.0.1 is taken by another process; stop it, or choose another port"
         " with --penstock-port (0: any free port)"
     )
-    assert (taken.returncode, told in taken.stdout) == (1, True), taken.stdout
+    assert (taken.returncode, message in taken.stdout) == (1, True), taken.stdout
 
 
 def test_a_run_without_our_fixtures_pays_nothing(tmp_path: Path) -> None:

@@ -147,11 +147,11 @@ def test_killed_leaders_lose_no_acknowledged_write_and_stop_no_producer(tmp_path
         produces.end()
         moments = produces.delivered_at
     pause_s = max(after - before for before, after in pairwise(moments))
-    told = (
+    reported = (
         f"without commits: {[round(gap, 2) for gap in gaps]} s, {len(writes.acknowledged)} writes;"
         f" produced {len(moments)}, "
     )
-    print(f"{told}longest pause {pause_s:.2f} s")  # noqa: T201 - figures for runs with -s
+    print(f"{reported}longest pause {pause_s:.2f} s")  # noqa: T201 - figures for runs with -s
     assert max(gaps) <= GAP_S_MAX
     assert not produces.errors
 

@@ -227,8 +227,8 @@ async def fetch(
     world: World, offset: int, epoch: int, rack: str, max_wait_ms: int = 100
 ) -> tuple[int, int, bool]:
     """Return the error, the high watermark, and whether there are records."""
-    wanted = FetchPartition(0, epoch, offset, partition_max_bytes=1 << 20)
-    topic = FetchTopic(world.led.topic_id, partitions=[wanted])
+    requested = FetchPartition(0, epoch, offset, partition_max_bytes=1 << 20)
+    topic = FetchTopic(world.led.topic_id, partitions=[requested])
     request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[topic], rack_id=rack)
     address = f"127.0.0.1:{world.near.port}"
     response = await asyncio.to_thread(send_request, address, apis.FETCH, request)
@@ -486,9 +486,9 @@ async def test_the_leader_redirects_each_consumer_once(world: World) -> None:
     rack = world.near.config.rack or ""
 
     def fetch(client: WireClient, version: int, at: int, session: tuple[int, int]) -> Any:
-        wanted = FetchPartition(at, fetch_offset=0, partition_max_bytes=1 << 20)
-        by_name = FetchTopic(topic="many", partitions=[wanted])
-        by_id = FetchTopic(topic.topic_id, partitions=[wanted])
+        requested = FetchPartition(at, fetch_offset=0, partition_max_bytes=1 << 20)
+        by_name = FetchTopic(topic="many", partitions=[requested])
+        by_id = FetchTopic(topic.topic_id, partitions=[requested])
         request = FetchRequest(
             max_wait_ms=100,
             min_bytes=1,

@@ -94,9 +94,9 @@ async def send_all(cluster: Cluster, batches: Sequence[bytes]) -> list[tuple[int
 
 
 async def stored(cluster: Cluster) -> list[Record]:
-    wanted = fetch.FetchPartition(0, fetch_offset=0, partition_max_bytes=100 << 20)
+    requested = fetch.FetchPartition(0, fetch_offset=0, partition_max_bytes=100 << 20)
     request = fetch.FetchRequest(
-        max_bytes=100 << 20, topics=[fetch.FetchTopic(topic=TOPIC, partitions=[wanted])]
+        max_bytes=100 << 20, topics=[fetch.FetchTopic(topic=TOPIC, partitions=[requested])]
     )
     async with Attacker.connected(cluster.broker.port) as attacker:
         response = await attacker.send_request(apis.FETCH, 12, request)

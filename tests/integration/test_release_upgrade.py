@@ -128,9 +128,9 @@ def write(servers: str, parts: Parts) -> None:
 
 async def move(cluster: Cluster, topic: str, partition: int) -> None:
     target = NodeId(1 - cluster.leader_of(topic, partition))
-    wanted = PartitionTarget(topic=topic, partition=partition, replicas=[target])
+    requested = PartitionTarget(topic=topic, partition=partition, replicas=[target])
     client = cluster.broker.client
-    (item,) = (await client.alter_reassignments(AlterReassignments(partitions=[wanted]))).items
+    (item,) = (await client.alter_reassignments(AlterReassignments(partitions=[requested]))).items
     assert not item.status, item.detail
     await until(lambda: cluster.leader_of(topic, partition) == target)
     await cluster.until_served(topic, partition)
@@ -174,9 +174,9 @@ def check_what_was_kept(cluster: Cluster, url: str, expected: dict[str, Any]) ->
         penstock_fork_source=kept["name"],
         penstock_fork_deleted_records="true",
     )
-    for topic, wanted in (("restored", snapshot), (deleted["name"], deleted), ("whole", kept)):
+    for topic, requested in (("restored", snapshot), (deleted["name"], deleted), ("whole", kept)):
         produce(servers, topic, [b"after"])
-        for partition in wanted["partitions"]:
+        for partition in requested["partitions"]:
             found = consumed(servers, topic, partition["partition"])
             assert found["rows"][: len(partition["rows"])] == partition["rows"]
             published(cluster, url)

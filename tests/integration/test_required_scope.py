@@ -33,15 +33,15 @@ def admin_with(cluster: Cluster, token: str, told: Callable[[str], None]) -> Adm
 
 async def refusal(cluster: Cluster, token: str) -> str:
     """Return why a client with this token cannot authenticate."""
-    told: list[str] = []
-    admin = admin_with(cluster, token, told.append)
+    reported: list[str] = []
+    admin = admin_with(cluster, token, reported.append)
 
     def is_logged() -> bool:
         admin.poll(0)
-        return bool(told)
+        return bool(reported)
 
     await until(is_logged)
-    return told[0]
+    return reported[0]
 
 
 async def test_a_token_without_a_required_scope_is_refused(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class TailReader:
 
     async def _read_once(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._correlation_id += 1
-        wanted = wire_fetch.FetchPartition(
+        requested = wire_fetch.FetchPartition(
             partition=0, fetch_offset=self.end, partition_max_bytes=1 << 20
         )
         request = wire_fetch.FetchRequest(
@@ -58,7 +58,7 @@ class TailReader:
             min_bytes=1,
             max_bytes=1 << 20,
             session_epoch=-1,
-            topics=[wire_fetch.FetchTopic(topic=TOPIC, partitions=[wanted])],
+            topics=[wire_fetch.FetchTopic(topic=TOPIC, partitions=[requested])],
         )
         writer.write(
             encode_request_frame(

@@ -244,10 +244,10 @@ async def test_a_group_continues_and_its_states_go_with_it(cluster: Cluster) -> 
         assert (await broker.share_states.summary(key)).state_epoch == 0
 
 
-async def delete_without_epoch(broker: Broker, *wanted: SharePartitionKey) -> set[ErrorCode]:
+async def delete_without_epoch(broker: Broker, *requested: SharePartitionKey) -> set[ErrorCode]:
     """Delete states as Kafka's requests do. Returns the codes."""
-    partitions = [delete_share_group_state.PartitionData(key.partition) for key in wanted]
-    data = delete_share_group_state.DeleteStateData(wanted[0].topic_id, partitions)
+    partitions = [delete_share_group_state.PartitionData(key.partition) for key in requested]
+    data = delete_share_group_state.DeleteStateData(requested[0].topic_id, partitions)
     request = delete_share_group_state.DeleteShareGroupStateRequest(GROUP, [data])
     address = f"127.0.0.1:{broker.port}"
     response = await asyncio.to_thread(
@@ -272,16 +272,16 @@ async def test_states_of_a_group_are_not_deleted_without_an_epoch(cluster: Clust
     }
     for wanted_epoch in (epoch, -1):  # the group has a member, and none
         await beat(cluster, "a", wanted_epoch)
-        for broker, wanted in by_broker.items():
-            assert await delete_without_epoch(broker, *wanted) == {ErrorCode.INVALID_REQUEST}
+        for broker, requested in by_broker.items():
+            assert await delete_without_epoch(broker, *requested) == {ErrorCode.INVALID_REQUEST}
         for key in keys(cluster):
             assert (await first.share_states.summary(key)).state_epoch > 0
     assert await coordinator(cluster).groups.delete_group(GROUP) is ErrorCode.NONE
-    for broker, wanted in by_broker.items():
-        for key in wanted:  # left over from another group with this id
+    for broker, requested in by_broker.items():
+        for key in requested:  # left over from another group with this id
             await first.share_states.initialize(key, state_epoch=9, start_offset=5)
-        assert await delete_without_epoch(broker, *wanted) == {ErrorCode.NONE}
-        for key in wanted:
+        assert await delete_without_epoch(broker, *requested) == {ErrorCode.NONE}
+        for key in requested:
             assert (await first.share_states.summary(key)).start_offset == NO_START_OFFSET
 
 

@@ -49,11 +49,11 @@ def threaded(tmp_path: Path) -> Iterator[ThreadedCluster]:
 def freeze(bootstrap: str, *names: str) -> None:
     """Create topics of snapshots by one request, as any Kafka client can."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    wanted = [
+    requested = [
         NewTopic(name, -1, -1, config={"penstock.fork.source": name.partition("@")[0]})
         for name in names
     ]
-    for future in admin.create_topics(wanted, request_timeout=TIMEOUT_S).values():
+    for future in admin.create_topics(requested, request_timeout=TIMEOUT_S).values():
         future.result(TIMEOUT_S)
 
 

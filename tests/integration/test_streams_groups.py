@@ -246,14 +246,14 @@ async def test_internal_topics_are_created_with_the_rights_of_the_client(tmp_pat
                 response = client.send_request(apis.STREAMS_GROUP_HEARTBEAT, first_heartbeat("a"))
             return "".join(item["status_detail"] for item in response["status"] if item)
 
-        def told(*denied: str) -> bool:
+        def reported(*denied: str) -> bool:
             return status().endswith(f"; Unauthorized to CREATE on topics {', '.join(denied)}.")
 
         def check() -> None:
             set_rights(address, rights)
-            wait_until(lambda: told(*names))
+            wait_until(lambda: reported(*names))
             set_rights(address, [*rights, allow(ResourceType.TOPIC, names[0], Operation.CREATE)])
-            wait_until(lambda: told(names[1]))
+            wait_until(lambda: reported(names[1]))
             set_rights(address, [*rights, allow(ResourceType.TOPIC, GROUP, Operation.CREATE)])
             wait_until(lambda: "missing" not in status())
 

@@ -121,11 +121,11 @@ async def test_consume_transform_produce_is_exactly_once_over_topics_and_offsets
             bootstrap, "in", (b"v%d" % number for number in range(RECORDS_COUNT)), partitions=(0, 1)
         )
         assert transform(bootstrap, "in", ("out-a", "out-b")) > 0, "aborts are part of the test"
-        wanted = sorted(b"V%d" % number for number in range(RECORDS_COUNT))
+        expected = sorted(b"V%d" % number for number in range(RECORDS_COUNT))
         for output in ("out-a", "out-b"):
             assert (
                 sorted(value or b"" for value in committed_values(bootstrap, output, RECORDS_COUNT))
-                == wanted
+                == expected
             )
         consumer = confluent_consumer(bootstrap, "g")
         offsets = consumer.committed([TopicPartition("in", 0), TopicPartition("in", 1)], TIMEOUT_S)

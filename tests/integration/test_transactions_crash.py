@@ -158,7 +158,7 @@ class Rounds:
 @pytest.mark.parametrize("victim", ["coordinator", "leader", "all"])
 async def test_all_or_nothing_whichever_process_crashes(cluster: FaultCluster, victim: str) -> None:
     await asyncio.to_thread(Rounds(cluster, victim).run)
-    wanted = [b"%d" % number for number in range(len(STEPS))]
+    expected = [b"%d" % number for number in range(len(STEPS))]
 
     def committed_values(topic: str) -> list[bytes | None]:
         """Return the committed values. The marker after the last record keeps the record hidden
@@ -168,10 +168,10 @@ async def test_all_or_nothing_whichever_process_crashes(cluster: FaultCluster, v
             cluster.bootstrap, "reader", enable_auto_commit=False, isolation_level="read_committed"
         )
         consumer.assign([TopicPartition(topic, 0, 0)])
-        values = [message.value() for message in read_records(consumer, len(wanted))]
+        values = [message.value() for message in read_records(consumer, len(expected))]
         more = consumer.consume(1, 0.3)
         consumer.close()
         return values + [message.value() for message in more]
 
     for topic in ("a", "b"):
-        assert await asyncio.to_thread(committed_values, topic) == wanted
+        assert await asyncio.to_thread(committed_values, topic) == expected

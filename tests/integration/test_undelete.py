@@ -82,8 +82,8 @@ def delete(bootstrap: str, name: str = TOPIC) -> None:
     admin.delete_topics([name])[name].result(TIMEOUT_S)
 
 
-def undelete(bootstrap: str, wanted: str = TOPIC, name: str = TOPIC) -> None:
-    create_topic(bootstrap, name, -1, penstock_undelete=wanted)
+def undelete(bootstrap: str, requested: str = TOPIC, name: str = TOPIC) -> None:
+    create_topic(bootstrap, name, -1, penstock_undelete=requested)
 
 
 def read(bootstrap: str, count: int, topic: str = TOPIC, partition: int = 0) -> list[bytes | None]:

@@ -160,8 +160,8 @@ def fetch_while_denied(address: str) -> tuple[int, bool, int]:
     create_topic(address, topic, 1)
     set_rights(address, [allow(ResourceType.TOPIC, topic, Operation.READ)])
     partition = fetch.FetchPartition(0, partition_max_bytes=1_000)
-    wanted = [fetch.FetchTopic(None, topic, [partition])]
-    first = fetch.FetchRequest(max_wait_ms=0, session_epoch=0, topics=wanted)
+    requested = [fetch.FetchTopic(None, topic, [partition])]
+    first = fetch.FetchRequest(max_wait_ms=0, session_epoch=0, topics=requested)
     with HostClient(address) as client:
         session = client.send_request(apis.FETCH, first, 12)["session_id"]
         assert session
@@ -227,11 +227,13 @@ class RegexMember:
 
 
 def names_of(address: str, ids: Sequence[UUID]) -> set[str]:
-    wanted = metadata.MetadataRequest(
+    requested = metadata.MetadataRequest(
         [metadata.MetadataRequestTopic(topic_id, None) for topic_id in ids], False
     )
     with HostClient(address, ADMIN_HOST) as admin:
-        return {topic["name"] for topic in admin.send_request(apis.METADATA, wanted, 12)["topics"]}
+        return {
+            topic["name"] for topic in admin.send_request(apis.METADATA, requested, 12)["topics"]
+        }
 
 
 async def test_a_regex_matches_what_its_member_may_describe(

@@ -256,7 +256,7 @@ async def test_offsets_are_deleted_as_by_kafka(both: Both) -> None:
     consumers = [
         await asyncio.to_thread(_consume, address, read, other) for address in both.addresses
     ]
-    wanted: list[tuple[str, list[tuple[str, list[int]]]]] = [
+    requested: list[tuple[str, list[tuple[str, list[int]]]]] = [
         ("absent", [(read, [0])]),
         ("absent", []),
         ("", [(read, [0])]),
@@ -274,7 +274,7 @@ async def test_offsets_are_deleted_as_by_kafka(both: Both) -> None:
                 for topic, indexes in topics
             ],
         )
-        for group, topics in wanted
+        for group, topics in requested
     ]
     for request in requests:
         expected, response = await both.send_request(apis.OFFSET_DELETE, request)
@@ -398,13 +398,13 @@ async def test_a_log_dir_that_does_not_exist_is_refused_as_by_kafka(both: Both) 
     for paths in (["/elsewhere"], None, ["", "/elsewhere"]):
         responses: list[Any] = []
         for address, own in zip(both.addresses, (there, here), strict=True):
-            wanted = [own["results"][0]["log_dir"]] if paths is None else paths
+            requested = [own["results"][0]["log_dir"]] if paths is None else paths
             topics = [
                 wire.AlterReplicaLogDirTopic("placed", [0, 9]),
                 wire.AlterReplicaLogDirTopic("none", [0]),
             ]
             request = wire.AlterReplicaLogDirsRequest(
-                [wire.AlterReplicaLogDir(path, topics) for path in wanted]
+                [wire.AlterReplicaLogDir(path, topics) for path in requested]
             )
             found = await asyncio.to_thread(
                 send_request, address, apis.ALTER_REPLICA_LOG_DIRS, request

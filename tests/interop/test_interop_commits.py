@@ -56,8 +56,8 @@ class Talk(TransactionClient):
         create_ledger(address)
         super().__init__(address)
         self.begin(PRODUCER)
-        wanted = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=TOPIC)])
-        (found,) = self.send_request(apis.METADATA, wanted)["topics"]
+        requested = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=TOPIC)])
+        (found,) = self.send_request(apis.METADATA, requested)["topics"]
         self._topic_id = UUID(found["topic_id"])
 
     def commit(self, group: str, caller: Caller, version: int) -> str:
@@ -98,10 +98,10 @@ class Talk(TransactionClient):
 
     def fetch(self, group: str, member: str | None, epoch: int, version: int = 10) -> str:
         topics = [offset_fetch.OffsetFetchRequestTopics(self._topic_id, TOPIC, [0])]
-        wanted = offset_fetch.OffsetFetchRequestGroup(
+        requested = offset_fetch.OffsetFetchRequestGroup(
             group, topics=topics, member_id=member, member_epoch=epoch
         )
-        request = offset_fetch.OffsetFetchRequest(groups=[wanted])
+        request = offset_fetch.OffsetFetchRequest(groups=[requested])
         (found,) = self.send_request(apis.OFFSET_FETCH, request, version)["groups"]
         offsets = [part["committed_offset"] for t in found["topics"] for part in t["partitions"]]
         return f"{ErrorCode(found['error_code']).name} {offsets}"

@@ -648,8 +648,8 @@ async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
         assert sorted(written) == sorted(value), (decoded, value)
         assert decode_consumer_value(decoded.kind, written) == found
         classic_count += isinstance(found, MemberMetadata) and found.classic is not None
-    wanted = {kind for kind in ConsumerRecordKind if kind.group_type is GroupType.CONSUMER}
-    assert kinds == wanted - {ConsumerRecordKind.PARTITION_METADATA}
+    expected = {kind for kind in ConsumerRecordKind if kind.group_type is GroupType.CONSUMER}
+    assert kinds == expected - {ConsumerRecordKind.PARTITION_METADATA}
     assert classic_count
 
 

@@ -294,11 +294,11 @@ async def test_reassignments_may_keep_the_replication_factor(both: Both) -> None
     """Version 1 can forbid another number of replicas (KIP-860)."""
     topic = "resized"
     await both.create(topic)
-    wanted: list[tuple[list[int] | None, bool]] = [
+    requested: list[tuple[list[int] | None, bool]] = [
         *(([NODE_ID], False), ([], False), ([NODE_ID, NODE_ID], False)),
         *((None, False), ([STRANGER], False), ([STRANGER, NODE_ID], True)),
     ]
-    for replicas, may_resize in wanted:
+    for replicas, may_resize in requested:
         part = alter_partition_reassignments.ReassignablePartition(0, replicas)
         request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(
             5_000,

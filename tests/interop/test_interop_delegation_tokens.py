@@ -168,12 +168,12 @@ class Side:
         request = create_acls.CreateAclsRequest([acl])
         response = await self.send_request("admin", apis.CREATE_ACLS, 3, request)
         assert not response.results[0].error_code
-        wanted = describe_acls.DescribeAclsRequest(
+        requested = describe_acls.DescribeAclsRequest(
             kind, name, PatternType.LITERAL, None, None, operation, Permission.ANY
         )
 
         async def is_there() -> bool:
-            response = await self.send_request("admin", apis.DESCRIBE_ACLS, 3, wanted)
+            response = await self.send_request("admin", apis.DESCRIBE_ACLS, 3, requested)
             return bool(response.resources)
 
         await until(is_there)

@@ -47,9 +47,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def _fetch(talk: EdgeClient, topic: str, version: int, part: dict[str, int], **limits: int) -> Any:
-    wanted = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20} | part
+    requested = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20} | part
     request = fetch.FetchRequest(
-        topics=[fetch.FetchTopic(talk.ids[topic], topic, [fetch.FetchPartition(**wanted)])],
+        topics=[fetch.FetchTopic(talk.ids[topic], topic, [fetch.FetchPartition(**requested)])],
         **{"max_bytes": 1 << 20, "min_bytes": 1, "max_wait_ms": 10, **limits},
     )
     response = talk.send_request(apis.FETCH, request, version)
@@ -88,8 +88,8 @@ def limits_of_fetch(talk: EdgeClient) -> Iterator[Step]:
                 label = f"{name} {version} {number}"
                 yield label, _fetch(talk, topic, version, {name: number})
         for offset in INT64:
-            wanted = {"fetch_offset": offset, "log_start_offset": offset}
-            yield f"offset {version} {offset}", _fetch(talk, topic, version, wanted)
+            requested = {"fetch_offset": offset, "log_start_offset": offset}
+            yield f"offset {version} {offset}", _fetch(talk, topic, version, requested)
         for level in (-1, 2, 127, -128):
             found = _fetch(talk, topic, version, {}, isolation_level=level)
             yield f"isolation level {version} {level}", found
@@ -104,8 +104,10 @@ def offsets(talk: EdgeClient) -> Iterator[Step]:
     for at in range(3):
         talk.produce(topic, [NOW + at * 1_000])
 
-    def listed(version: int, level: int = 0, replica: int = -1, **wanted: int) -> Any:
-        part = list_offsets.ListOffsetsPartition(**{"partition_index": 0, "timestamp": -1} | wanted)
+    def listed(version: int, level: int = 0, replica: int = -1, **requested: int) -> Any:
+        part = list_offsets.ListOffsetsPartition(
+            **{"partition_index": 0, "timestamp": -1} | requested
+        )
         topics = [list_offsets.ListOffsetsTopic(topic, [part])]
         response = talk.send_request(
             apis.LIST_OFFSETS, list_offsets.ListOffsetsRequest(replica, level, topics), version
@@ -125,15 +127,15 @@ def offsets(talk: EdgeClient) -> Iterator[Step]:
         yield f"replica {number}", listed(11, replica=number)
     for epoch in (*INT32, -2):
         for current in (-1, -2, -(2**31), 0):
-            wanted = offset_for_leader_epoch.OffsetForLeaderPartition(0, current, epoch)
-            topics = [offset_for_leader_epoch.OffsetForLeaderTopic(topic, [wanted])]
+            requested = offset_for_leader_epoch.OffsetForLeaderPartition(0, current, epoch)
+            topics = [offset_for_leader_epoch.OffsetForLeaderTopic(topic, [requested])]
             request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(topics=topics)
             found = talk.send_request(apis.OFFSET_FOR_LEADER_EPOCH, request)
             yield f"end of epoch {epoch} {current}", found
     for offset in INT64:
         part = delete_records.DeleteRecordsPartition(0, offset)
-        wanted = delete_records.DeleteRecordsTopic(topic, [part])
-        request = delete_records.DeleteRecordsRequest([wanted], 5_000)
+        requested = delete_records.DeleteRecordsTopic(topic, [part])
+        request = delete_records.DeleteRecordsRequest([requested], 5_000)
         yield f"delete to {offset}", talk.send_request(apis.DELETE_RECORDS, request)
 
 
@@ -280,8 +282,8 @@ def timeouts(talk: EdgeClient) -> Iterator[Step]:
         )
     talk.topic("edge-elected")
     for kind, timeout_ms in ((0, 0), (1, -1), (2, 5_000), (-1, 5_000), (127, 5_000), (0, 5_000)):
-        wanted = [elect_leaders.TopicPartitions("edge-elected", [0])]
-        request = elect_leaders.ElectLeadersRequest(kind, wanted, timeout_ms)
+        requested = [elect_leaders.TopicPartitions("edge-elected", [0])]
+        request = elect_leaders.ElectLeadersRequest(kind, requested, timeout_ms)
         response = talk.send_request(apis.ELECT_LEADERS, request)
         yield (
             f"elect {kind} {timeout_ms}",

@@ -84,10 +84,10 @@ def _fetch(
     """Return the offset of a topic, or all offsets of the group."""
     topics = None if topic is None else [_fetched(talk, topic)]
     member_id, epoch = member
-    wanted = offset_fetch.OffsetFetchRequestGroup(
+    requested = offset_fetch.OffsetFetchRequestGroup(
         group, topics=topics, member_id=member_id, member_epoch=epoch
     )
-    request = offset_fetch.OffsetFetchRequest(groups=[wanted], require_stable=stable)
+    request = offset_fetch.OffsetFetchRequest(groups=[requested], require_stable=stable)
     (found,) = talk.send_request(apis.OFFSET_FETCH, request, version)["groups"]
     return found["error_code"], [found["partitions"] for found in found["topics"]]
 
@@ -295,10 +295,10 @@ async def test_share_groups_without_an_id_have_no_offsets(peer: str, cluster: Cl
         [describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup("", None)]
     )
 
-    def told(address: str) -> int:
+    def reported(address: str) -> int:
         with closing(EdgeClient(address)) as talk:
             (group,) = talk.send_request(apis.DESCRIBE_SHARE_GROUP_OFFSETS, request)["groups"]
             return int(group["error_code"])
 
-    found = [await asyncio.to_thread(told, address) for address in (peer, cluster.bootstrap)]
+    found = [await asyncio.to_thread(reported, address) for address in (peer, cluster.bootstrap)]
     assert found == [0, 24]

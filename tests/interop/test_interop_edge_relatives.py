@@ -54,9 +54,9 @@ def _commit(talk: EdgeClient, group: str, member: str, epoch: int, version: int 
 
 def _offsets(talk: EdgeClient, group: str, member: str | None, epoch: int) -> Any:
     topic = offset_fetch.OffsetFetchRequestTopics(talk.ids[TOPIC], TOPIC, [0])
-    wanted = offset_fetch.OffsetFetchRequestGroup(group, member, epoch, [topic])
+    requested = offset_fetch.OffsetFetchRequestGroup(group, member, epoch, [topic])
     response = talk.send_request(
-        apis.OFFSET_FETCH, offset_fetch.OffsetFetchRequest(groups=[wanted]), 9
+        apis.OFFSET_FETCH, offset_fetch.OffsetFetchRequest(groups=[requested]), 9
     )
     (found,) = response["groups"]
     return found["error_code"], [
@@ -174,7 +174,7 @@ def share_limits(talk: EdgeClient) -> Iterator[Step]:
     yield "joined", _code(talk.send_request(apis.SHARE_GROUP_HEARTBEAT, request))
 
     def fetched(**fields: Any) -> Any:
-        wanted = share_fetch.FetchTopic(talk.ids[topic], [share_fetch.FetchPartition(0)])
+        requested = share_fetch.FetchTopic(talk.ids[topic], [share_fetch.FetchPartition(0)])
         given: dict[str, Any] = {
             "max_wait_ms": 0,
             "min_bytes": 0,
@@ -182,7 +182,7 @@ def share_limits(talk: EdgeClient) -> Iterator[Step]:
             "max_records": 10,
         }
         request = share_fetch.ShareFetchRequest(
-            group, MEMBER, 0, batch_size=10, topics=[wanted], **(given | fields)
+            group, MEMBER, 0, batch_size=10, topics=[requested], **(given | fields)
         )
         return _code(talk.send_request(apis.SHARE_FETCH, request))
 
@@ -249,11 +249,11 @@ def administration(talk: EdgeClient) -> Iterator[Step]:
                 shown = parts, response["next_cursor"]
             yield f"partitions {limit} {cursor}", shown
     for number in (-1, -2, -(2**63), 0, 2**63 - 1):
-        wanted: list[dict[str, Any]] = [
+        requested: list[dict[str, Any]] = [
             {"duration_filter": number},
             {"producer_id_filters": [number]},
         ]
-        for filters in wanted:
+        for filters in requested:
             request = list_transactions.ListTransactionsRequest(**filters)
             yield (
                 f"transactions {filters}",

@@ -60,7 +60,7 @@ class Consumer:
     def fetch(
         self,
         epoch: int,
-        wanted: Mapping[int, int] | None = None,
+        requested: Mapping[int, int] | None = None,
         forgotten: tuple[int, ...] = (),
         session: int | None = None,
         max_bytes: int = 1 << 20,
@@ -68,7 +68,7 @@ class Consumer:
         """Fetch from these offsets, and record the response."""
         partitions = [
             wire.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
-            for index, offset in (wanted or {}).items()
+            for index, offset in (requested or {}).items()
         ]
         topic = wire.FetchTopic(topic_id=self._topic_id, partitions=partitions)
         forget = wire.ForgottenTopic(topic_id=self._topic_id, partitions=list(forgotten))

@@ -117,11 +117,11 @@ class Side:
             done.result(TIMEOUT_S)
 
     def remove(self, binding: AclBinding) -> None:
-        wanted = AclBindingFilter(
+        requested = AclBindingFilter(
             *(binding.restype, binding.name, binding.resource_pattern_type, binding.principal),
             *(binding.host, binding.operation, binding.permission_type),
         )
-        assert len(self._admin.delete_acls([wanted])[wanted].result(TIMEOUT_S)) == 1
+        assert len(self._admin.delete_acls([requested])[requested].result(TIMEOUT_S)) == 1
 
     def acls(self) -> set[AclBinding]:
         everything = AclBindingFilter(
@@ -136,8 +136,8 @@ class Side:
 
     def add_user(self, name: str) -> None:
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4_096)
-        wanted = UserScramCredentialUpsertion(name, info, b"secret")
-        self._admin.alter_user_scram_credentials([wanted])[name].result(TIMEOUT_S)
+        requested = UserScramCredentialUpsertion(name, info, b"secret")
+        self._admin.alter_user_scram_credentials([requested])[name].result(TIMEOUT_S)
 
     def users(self) -> set[str]:
         return set(self._admin.describe_user_scram_credentials().result(TIMEOUT_S))
@@ -206,9 +206,9 @@ def _compare(source: Side, target: Side) -> None:
     assert target.acls() == {*ACLS, OF_TARGET}
     found = target.configs("orders")
     del found[MIRROR_SOURCE]
-    wanted = {**ORDERS, "retention.ms": "7200000"}
-    del wanted["max.message.bytes"]
-    assert found == wanted
+    expected = {**ORDERS, "retention.ms": "7200000"}
+    del expected["max.message.bytes"]
+    assert found == expected
     assert target.configs("plain").keys() == {MIRROR_SOURCE}
     assert copy(source, target) == ""
     assert target.acls() == {*ACLS, OF_TARGET, LATE}

@@ -149,9 +149,9 @@ def quotas(response: Any) -> Any:
 async def described(
     both: Both, components: Sequence[tuple[str, int, str | None]] = (), *, strict: bool = False
 ) -> tuple[Any, Any]:
-    wanted = [describing.ComponentData(*component) for component in components]
+    requested = [describing.ComponentData(*component) for component in components]
     return await both.send_request(
-        apis.DESCRIBE_CLIENT_QUOTAS, describing.DescribeClientQuotasRequest(wanted, strict)
+        apis.DESCRIBE_CLIENT_QUOTAS, describing.DescribeClientQuotasRequest(requested, strict)
     )
 
 
@@ -296,15 +296,15 @@ async def test_changes_over_the_quota_are_refused_as_by_kafka(both: Both) -> Non
         apis.ALTER_CLIENT_QUOTAS, request(([("client-id", None)], [(MUTATIONS, 0.1)]))
     )
     await until_equal(both)
-    for client_id, (api, requested), version, wanted in CHANGES:
+    for client_id, (api, requested), version, expected in CHANGES:
         kafka, response = await ask_as(both, client_id, api, requested, version)
         case = client_id, api.name, requested
-        assert sorted(codes(response, ITEMS[api])) == sorted(codes(kafka, ITEMS[api])) == wanted, (
-            case
-        )
+        assert (
+            sorted(codes(response, ITEMS[api])) == sorted(codes(kafka, ITEMS[api])) == expected
+        ), case
         throttles = response["throttle_time_ms"], kafka["throttle_time_ms"]
         is_old = version is not None and version < STRICT_FROM[api]
-        if THROTTLED in wanted or is_old:
+        if THROTTLED in expected or is_old:
             assert min(throttles) > 10_000, (case, throttles)
             assert abs(throttles[0] - throttles[1]) < 20_000, (case, throttles)
         else:
@@ -330,8 +330,8 @@ def codes(response: Any, items: str) -> list[int]:
 async def auto_create(both: Both) -> None:
     """Have Metadata create topics: of twenty, the quota allows two."""
     topics = [metadata.MetadataRequestTopic(None, name) for name in AUTO_CREATED]
-    wanted = metadata.MetadataRequest(topics, True)
-    for response in await ask_as(both, "auto", apis.METADATA, wanted):
+    requested = metadata.MetadataRequest(topics, True)
+    for response in await ask_as(both, "auto", apis.METADATA, requested):
         assert response["throttle_time_ms"] == 0
 
     async def created() -> list[int]:

@@ -78,11 +78,11 @@ class Talk:
         return Result(found.error_code, errors, found.error_message, stored)
 
     def _stored(self, topic: str, offset: int) -> bytes:
-        wanted = fetch.FetchPartition(0, fetch_offset=offset, partition_max_bytes=_BYTES_MAX)
+        requested = fetch.FetchPartition(0, fetch_offset=offset, partition_max_bytes=_BYTES_MAX)
         request = fetch.FetchRequest(
             max_wait_ms=5_000,
             min_bytes=1,
-            topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
+            topics=[fetch.FetchTopic(topic=topic, partitions=[requested])],
         )
         (found,) = self._send_request(apis.FETCH, request, 12).responses[0].partitions
         return bytes(found.records)
@@ -165,8 +165,8 @@ def _differences(addresses: tuple[str, str], topics: dict[Any, str]) -> Iterator
         batch = framing.batch(time.time_ns() // 1_000_000)
         expected, found = kafka.send(topic, batch), ours.send(topic, batch)
         outcome = OUTCOMES.get(framing.name, ACCEPTED)
-        wanted = outcome.code if outcome.kafka is None else outcome.kafka
-        if (found.code, expected.code) != (outcome.code, wanted):
+        kafka_code = outcome.code if outcome.kafka is None else outcome.kafka
+        if (found.code, expected.code) != (outcome.code, kafka_code):
             yield f"{framing.name}: {found[:3]}, Kafka {expected[:3]}"
     for held in BYTES:
         batch = held.of(SOUND.batch(Compression.NONE, time.time_ns() // 1_000_000))

@@ -57,8 +57,8 @@ def fetched(address: str, group: str, *, stable: bool = False) -> list[Any]:
     topic = offset_fetch.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])
     found: list[Any] = []
     for topics in ([topic], None):
-        wanted = offset_fetch.OffsetFetchRequestGroup(group, topics=topics)
-        request = offset_fetch.OffsetFetchRequest(groups=[wanted], require_stable=stable)
+        requested = offset_fetch.OffsetFetchRequestGroup(group, topics=topics)
+        request = offset_fetch.OffsetFetchRequest(groups=[requested], require_stable=stable)
         (response,) = send(address, replace(apis.OFFSET_FETCH, max=9), request).groups
         found += [
             (item.name, part.committed_offset, part.error_code)

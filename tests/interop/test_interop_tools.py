@@ -131,13 +131,13 @@ def _fill(bootstrap: str, now_ms: int) -> None:
 async def test_the_life_of_a_log(cluster: Cluster, tools: ToolRunner, tmp_path: Path) -> None:
     kafka = Tools(tools, cluster)
     await asyncio.to_thread(_fill, cluster.bootstrap, time.time_ns() // 1_000_000)
-    wanted = [
+    requested = [
         {"topic": TOPIC, "partition": 0, "offset": 3},
         {"topic": TOPIC, "partition": 1, "offset": 1},
         {"topic": COMPACTED, "partition": 0, "offset": 1},
     ]
     path = tmp_path / "offsets.json"
-    path.write_text(json.dumps({"version": 1, "partitions": wanted}))
+    path.write_text(json.dumps({"version": 1, "partitions": requested}))
     deleted = await kafka.run(DELETE_RECORDS, "--offset-json-file", str(path))
     assert f"partition: {TOPIC}-0\tlow_watermark: 3\n" in deleted
     assert f"partition: {TOPIC}-1\terror: org.apache.kafka.common.errors.OffsetOutOf" in deleted
@@ -169,11 +169,11 @@ async def test_tools_move_a_partition_and_its_leader(
     kafka = Tools(tools, cluster)
     await kafka.run(TOPICS, "--create", "--topic", TOPIC, "--replica-assignment", "0:1,0:1")
     path = tmp_path / "moves.json"
-    wanted = [
+    requested = [
         {"topic": TOPIC, "partition": 0, "replicas": [1, 0]},
         {"topic": TOPIC, "partition": 1, "replicas": [1]},
     ]
-    path.write_text(json.dumps({"version": 1, "partitions": wanted}))
+    path.write_text(json.dumps({"version": 1, "partitions": requested}))
     execute = ("--execute", "--reassignment-json-file", str(path))
     assert "Successfully started" in await kafka.run(REASSIGN, *execute)
     # A leader that is still a candidate stays, as in Kafka.

@@ -60,7 +60,7 @@ class Topics:
         *topics: tuple[str, int, list[list[int]] | None],
         validate_only: bool = False,
     ) -> list[Any]:
-        wanted = [
+        requested = [
             create_partitions.CreatePartitionsTopic(
                 name,
                 count,
@@ -70,7 +70,7 @@ class Topics:
             )
             for name, count, assignments in topics
         ]
-        request = create_partitions.CreatePartitionsRequest(wanted, TIMEOUT_MS, validate_only)
+        request = create_partitions.CreatePartitionsRequest(requested, TIMEOUT_MS, validate_only)
         response = send_request(self._address, apis.CREATE_PARTITIONS, request)
         return sorted((topic["name"], _name(topic)) for topic in response["results"])
 
@@ -205,15 +205,15 @@ def _config_twice(name: str) -> create_topics.CreatableTopic:
 def add(topics: Topics) -> Iterator[Step]:
     topics.create(_topic("p-one"), _topic("p-two", 2), _topic("p-three", 3))
     for validate_only in (True, False):
-        for wanted in (
+        for requested in (
             *(("p-one", 0, None), ("p-one", -1, None), ("p-one", 1, None), ("p-two", 1, None)),
             *(("p-none", 2, None), ("", 2, None), ("p bad", 2, None)),
             *(("p-one", 3, [[NODE_ID]]), ("p-one", 2, [[NODE_ID], [NODE_ID]])),
             *(("p-one", 2, [[9]]), ("p-one", 2, [[]]), ("p-one", 2, [[NODE_ID, NODE_ID]])),
             ("p-one", 2, []),
         ):
-            step = f"{wanted} {validate_only}"
-            yield step, topics.add(wanted, validate_only=validate_only)
+            step = f"{requested} {validate_only}"
+            yield step, topics.add(requested, validate_only=validate_only)
         good = ("p-one", 4, None), ("p-two", 3, [[NODE_ID]])
         yield f"good {validate_only}", topics.add(*good, validate_only=validate_only)
     yield "again", topics.add(("p-one", 4, None))

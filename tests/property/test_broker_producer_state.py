@@ -38,10 +38,10 @@ class Model:
             if (known_base, known_count) == (base, count):
                 return offset
         written = {(b + i) % SEQUENCES_COUNT for b, c, _ in batches for i in range(c)}
-        wanted = {(base + i) % SEQUENCES_COUNT for i in range(count)}
+        requested = {(base + i) % SEQUENCES_COUNT for i in range(count)}
         return (
             ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-            if wanted <= written
+            if requested <= written
             else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         )
 

@@ -250,12 +250,12 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             for topic, indexes in member.current.assigned.items()
             for index in indexes
         }
-        wanted = {
+        expected = {
             (topics.id_of(name), index)
             for name in group.subscribed_names()
             for index in range(topics.counts.get(name, 0))
         }
-        assert owned == wanted
+        assert owned == expected
         same = {
             (member.metadata.subscribed_names, member.metadata.subscribed_regex)
             for member in group.members.values()

@@ -168,8 +168,8 @@ def test_the_most_specific_quota_counts(present: set[Scope], others: set[Scope])
     quotas = {scope: float(at + 1) for at, (scope, _) in enumerate(LEVELS) if scope in present}
     quotas |= dict.fromkeys(others, 99.0)
     found = resolve(quotas.get, "u", "c")
-    wanted = [(shared_by, quotas[scope]) for scope, shared_by in LEVELS if scope in present]
-    assert found == (wanted[0] if wanted else None)
+    expected = [(shared_by, quotas[scope]) for scope, shared_by in LEVELS if scope in present]
+    assert found == (expected[0] if expected else None)
 
 
 def test_scopes_and_entities_are_the_same() -> None:

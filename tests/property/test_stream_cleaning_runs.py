@@ -193,13 +193,13 @@ def test_runs_are_read_as_records_one_by_one(
     assert keys.held(0, base) == sorted(newest.values())
 
     for batch, plain, header, read in zip(encoded, plains, headers, reads, strict=True):
-        wanted = [
+        requested = [
             item
             for item in read
             if item.key is not None and newest.get(item.key, -1) <= item.offset
         ]
         kept = filter_all(plain, header, keys, slice_count)
-        assert kept == [item.span for item in wanted]
+        assert kept == [item.span for item in requested]
         assert may_keep_records(header, keys) or not kept
         if not kept:
             continue
@@ -207,9 +207,9 @@ def test_runs_are_read_as_records_one_by_one(
         found = parse_header(result)
         assert check_crc(result)
         assert plain_records(memoryview(result), found).copied() == b"".join(
-            plain.copied()[item.span.start : item.span.end] for item in wanted
+            plain.copied()[item.span.start : item.span.end] for item in requested
         )
-        offsets = {item.offset for item in wanted}
+        offsets = {item.offset for item in requested}
         assert decode_records(result) == [
             record for record in decode_records(batch) if record.offset in offsets
         ]

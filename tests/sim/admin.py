@@ -70,14 +70,14 @@ class Admin:
             and part[1] < len(topic.partitions)
             and topic.partitions[part[1]].replicas[0] == target
         )
-        wanted = PartitionTarget(
+        requested = PartitionTarget(
             topic=part[0], partition=part[1], replicas=None if is_back else [target]
         )
 
         async def send_request() -> None:
             with suppress(TimeoutError, ControllerError):
                 await self.client.alter_reassignments(
-                    AlterReassignments(partitions=[wanted]), timeout_s=10
+                    AlterReassignments(partitions=[requested]), timeout_s=10
                 )
 
         self.start(send_request)

@@ -190,11 +190,14 @@ class Consumer:
             if broker is not None and epoch >= self._epochs.get(part, 0):
                 by_leader.setdefault(broker, {})[part] = (offset, epoch)
         await asyncio.gather(
-            *(self._fetch(broker, wanted, max_wait_ms) for broker, wanted in by_leader.items())
+            *(
+                self._fetch(broker, requested, max_wait_ms)
+                for broker, requested in by_leader.items()
+            )
         )
 
     async def _fetch(
-        self, broker: SimBroker, wanted: dict[Part, tuple[int, int]], max_wait_ms: int
+        self, broker: SimBroker, requested: dict[Part, tuple[int, int]], max_wait_ms: int
     ) -> None:
         world, loop = self._world, self._world.loop
         response: asyncio.Future[dict[Part, FetchResult]] = loop.create_future()
@@ -207,7 +210,7 @@ class Consumer:
             world.network.delay_s(),
             broker.deliver,
             broker.fetch,
-            wanted,
+            requested,
             max_wait_ms,
             self._max_bytes,
             respond,
@@ -218,7 +221,7 @@ class Consumer:
         except TimeoutError:
             return
         for part, found in results.items():
-            self._take(part, *wanted[part], found)
+            self._take(part, *requested[part], found)
 
     def _take(self, part: Part, offset: int, epoch: int, found: FetchResult) -> None:
         if (

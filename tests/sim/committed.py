@@ -121,11 +121,11 @@ class StoreReader:
         return found
 
     async def _values(self, part: Part, low: int, high: int) -> list[bytes]:
-        wanted = [OffsetRange(*part, low, high)]
-        aborted = await self._view.aborted(wanted)
+        requested = [OffsetRange(*part, low, high)]
+        aborted = await self._view.aborted(requested)
         values: list[bytes] = []
         self._starts = []
-        for item in await self._view.plan(wanted):
+        for item in await self._view.plan(requested):
             batches = await self._read(item)
             self._starts.append(item.start_offset)
             values += _kept(batches, aborted[item.stream_id], item.start_offset, item.end_offset)
@@ -240,13 +240,13 @@ class CommittedReader:
         if not broker.serving:
             return False
         leads = isinstance(broker.partitions.get(*part), Partition)
-        wanted = wire_fetch.FetchPartition(
+        requested = wire_fetch.FetchPartition(
             partition=part[1],
             fetch_offset=offset,
             current_leader_epoch=epoch,
             partition_max_bytes=self._rng.choice((1, 2_000)),
         )
-        topics = [wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])]
+        topics = [wire_fetch.FetchTopic(topic=part[0], partitions=[requested])]
         request = wire_fetch.FetchRequest(
             max_wait_ms=0,
             min_bytes=0,

@@ -191,7 +191,7 @@ class CompactedTopic:
         """Return the response for the partition, None without one."""
         if not broker.serving or not isinstance(broker.partitions.get(*part), Partition):
             return None
-        wanted = wire_fetch.FetchPartition(
+        requested = wire_fetch.FetchPartition(
             partition=part[1],
             fetch_offset=offset,
             current_leader_epoch=epoch,
@@ -202,7 +202,7 @@ class CompactedTopic:
             min_bytes=0,
             max_bytes=1 << 20,
             isolation_level=int(is_committed),
-            topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
+            topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[requested])],
         )
         body = encode_request(apis.FETCH, FETCH_VERSION, request)
         reply: asyncio.Future[Any] = self._world.loop.create_future()

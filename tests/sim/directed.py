@@ -412,7 +412,7 @@ class Script:
         )
 
     def fetch_request(self, part: Part, offset: int, *, committed: bool) -> wire_fetch.FetchRequest:
-        wanted = wire_fetch.FetchPartition(
+        requested = wire_fetch.FetchPartition(
             partition=part[1], fetch_offset=offset, partition_max_bytes=1 << 20
         )
         return wire_fetch.FetchRequest(
@@ -420,7 +420,7 @@ class Script:
             min_bytes=0,
             max_bytes=1 << 20,
             isolation_level=int(committed),
-            topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
+            topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[requested])],
         )
 
     async def read_near(
@@ -479,7 +479,7 @@ class Script:
     async def _within(self, broker: SimBroker, work: Callable[[], Any]) -> None:
         await self.world.loop.create_task(work(), context=broker.process.context())
 
-    def record(self, wanted: Any) -> "list[tuple[Any, int, Any]]":
+    def record(self, requested: Any) -> "list[tuple[Any, int, Any]]":
         """Return a list that gets the requests of an API that are sent from now on."""
         recorded: list[tuple[Any, int, Any]] = []
 
@@ -487,7 +487,7 @@ class Script:
             async def send_request(
                 self, api: Any, version: int, message: Any, timeout_s: float
             ) -> Any:
-                if api is wanted:
+                if api is requested:
                     recorded.append((api, version, message))
                 return await super().send_request(api, version, message, timeout_s)
 

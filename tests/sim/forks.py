@@ -205,10 +205,10 @@ class Forks:
                 )
             return
         assert world.log_starts is not None
-        wanted = world.log_starts.restorable_from(source, world.loop.time())
-        if start > wanted:
+        requested = world.log_starts.restorable_from(source, world.loop.time())
+        if start > requested:
             world.fail(
-                f"{fork.name}-{index} begins at {start}, but what was deleted from {wanted} can"
+                f"{fork.name}-{index} begins at {start}, but what was deleted from {requested} can"
                 " come back"
             )
 
@@ -351,13 +351,13 @@ class Forks:
         assert log_starts is not None
         for index in range(len(fork.starts)):
             part = (fork.source, index)
-            start, wanted = (
+            start, requested = (
                 self._world.log_start(part),
                 log_starts.restorable_from(part, requested_s),
             )
-            if wanted < start:
+            if requested < start:
                 self._world.fail(
-                    f"{fork.name}: no records can be restored, but [{wanted}, {start}) of {part}"
+                    f"{fork.name}: no records can be restored, but [{requested}, {start}) of {part}"
                     " was deleted within the grace"
                 )
         fork.with_deleted = False
@@ -554,17 +554,17 @@ class Forks:
                 kept[header.base_offset] = batch
         # Brokers may leave out what log compaction has emptied.
         found = [batch.header.base_offset for batch in committed if batch.header.record_count]
-        wanted = sorted(offset for offset, batch in kept.items() if batch.header.record_count)
-        if found != wanted:
-            self._world.fail(f"{part}: {found} are read as committed, not {wanted}")
+        expected = sorted(offset for offset, batch in kept.items() if batch.header.record_count)
+        if found != expected:
+            self._world.fail(f"{part}: {found} are read as committed, not {expected}")
 
     async def _read_all(
         self, parts: Sequence[Part], *, is_committed: bool
     ) -> dict[Part, list[Batch]]:
         """Read these logs concurrently: with the smallest limits one takes many requests."""
-        wanted = list(dict.fromkeys(parts))
-        reads = (self._read(part, is_committed=is_committed) for part in wanted)
-        return dict(zip(wanted, await asyncio.gather(*reads), strict=True))
+        requested = list(dict.fromkeys(parts))
+        reads = (self._read(part, is_committed=is_committed) for part in requested)
+        return dict(zip(requested, await asyncio.gather(*reads), strict=True))
 
     async def _read(self, part: Part, *, is_committed: bool) -> list[Batch]:
         """Return the batches of the whole log. is_committed: without control batches and what was
@@ -606,7 +606,7 @@ class Forks:
     async def _fetch(
         self, broker: SimBroker, part: Part, epoch: int, offset: int, *, is_committed: bool
     ) -> Any:
-        wanted = wire_fetch.FetchPartition(
+        requested = wire_fetch.FetchPartition(
             partition=part[1],
             fetch_offset=offset,
             current_leader_epoch=epoch,
@@ -617,7 +617,7 @@ class Forks:
             min_bytes=0,
             max_bytes=1 << 20,
             isolation_level=int(is_committed),
-            topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
+            topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[requested])],
         )
         try:
             response = await self._world.connect(broker).send_request(

@@ -118,9 +118,9 @@ def _repeated_acls_are_kept_twice() -> list[Patch]:
 def _late_deletions_take_all_acls() -> list[Patch]:
     real = AclsImage.matching
 
-    def matching(self: AclsImage, wanted: AclFilter) -> Any:
-        name = wanted.resource_name
-        return real(self, wanted) or real(self, AclFilter(resource_name=name))
+    def matching(self: AclsImage, requested: AclFilter) -> Any:
+        name = requested.resource_name
+        return real(self, requested) or real(self, AclFilter(resource_name=name))
 
     return [(AclsImage, "matching", matching)]
 
@@ -157,8 +157,8 @@ def _late_reassignments_move_again() -> list[Patch]:
     def alter(mover: Any, item: Any, *, may_resize: bool) -> None:
         partition, replicas = reassign._partition(mover.image, item.topic, item.partition), ()
         replicas = tuple(item.replicas)
-        wanted = replicas if partition.replicas == replicas else (partition.leader,)
-        mover.to(partition, replicas, wanted)
+        requested = replicas if partition.replicas == replicas else (partition.leader,)
+        mover.to(partition, replicas, requested)
 
     return [(reassign, "_alter", alter)]
 

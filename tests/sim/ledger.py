@@ -132,8 +132,8 @@ class Ledger:
                 counts[serial][part] += 1
         last = -1
         for entry in self._entries:
-            wanted = {part: len(values) for part, values in entry.written.items()}
-            is_there = self._is_there(entry, wanted, counts.get(entry.serial, {}))
+            requested = {part: len(values) for part, values in entry.written.items()}
+            is_there = self._is_there(entry, requested, counts.get(entry.serial, {}))
             if is_there and entry.has_offset:
                 last = entry.serial
         if offset != last:
@@ -143,13 +143,13 @@ class Ledger:
             )
 
     def _is_there(
-        self, entry: Entry, wanted: Mapping[Part, int], found: Mapping[Part, int]
+        self, entry: Entry, expected: Mapping[Part, int], found: Mapping[Part, int]
     ) -> bool:
         what = (
             f"{self.name}: transaction {entry.serial} ({entry.fate.value}, offset"
-            f" {entry.has_offset}) wrote {wanted}, readers get {found}"
+            f" {entry.has_offset}) wrote {expected}, readers get {found}"
         )
-        if found != wanted and (found or entry.fate is Fate.COMMITTED):
+        if found != expected and (found or entry.fate is Fate.COMMITTED):
             self._fail(what)
         if found and entry.fate in {Fate.OPEN, Fate.ABORTED}:
             self._fail(what)

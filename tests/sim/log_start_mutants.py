@@ -84,8 +84,8 @@ def _kept_records_dropped_at_once() -> list[Patch]:
 def _forks_begin_at_the_log_start() -> list[Patch]:
     real = forks._forks
 
-    def planned(image: Any, source: Any, wanted: Any) -> Any:
-        return real(image, source, msgspec.structs.replace(wanted, with_kept=False))
+    def planned(image: Any, source: Any, requested: Any) -> Any:
+        return real(image, source, msgspec.structs.replace(requested, with_kept=False))
 
     return [(forks, "_forks", planned)]
 

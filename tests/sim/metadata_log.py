@@ -146,10 +146,10 @@ class MetadataLog:
         """Check a controller's claim that at some moment since then no other controller led.
         voters: its own newest ones.
         """
-        heard = self._heard.get((controller, epoch), {})
+        received = self._heard.get((controller, epoch), {})
         confirming = {
             controller,
-            *(voter for voter, heard_s in heard.items() if heard_s >= since_s),
+            *(voter for voter, heard_s in received.items() if heard_s >= since_s),
         }.intersection(voters)
         if len(confirming) < majority(len(voters)):
             self._fail(

@@ -200,12 +200,12 @@ def main() -> int:
         known, count = seeds.get(name, 0), count + 1
         if seed is None:
             missing.append(name)
-            told = f"seeds up to {_SEARCH_SEEDS_MAX} do not find it"
+            reported = f"seeds up to {_SEARCH_SEEDS_MAX} do not find it"
         else:
-            told = f"seed {seed}" + ("" if seed == known else f" instead of {known}")
+            reported = f"seed {seed}" + ("" if seed == known else f" instead of {known}")
             seeds[name] = seed
             _write(seeds)
-        print(f"[{count}/{len(names)}] {name}: {told}", flush=True)
+        print(f"[{count}/{len(names)}] {name}: {reported}", flush=True)
     if missing:
         print(f"not found: {', '.join(missing)}; the simulator has become weaker")
     return 1 if missing else 0

@@ -617,31 +617,31 @@ class SimBroker:
 
     def fetch(
         self,
-        wanted: dict[Part, tuple[int, int]],
+        requested: dict[Part, tuple[int, int]],
         max_wait_ms: int,
         max_bytes: int,
         respond: Callable[[dict[Part, Any]], None],
     ) -> None:
-        """wanted: offset and leader epoch by partition. Responds with results whose `records` are
+        """requested: offset and leader epoch by partition. Responds with results whose records are
         batches of records.
         """
         if self.serving:
-            for part in wanted:
+            for part in requested:
                 if isinstance(found := self.partitions.get(*part), Partition):
                     self.world.checker.watermark(part, found.leader_epoch, found.high_watermark)
             self._tasks.append(
-                self.world.loop.create_task(self._fetch(wanted, max_wait_ms, max_bytes, respond))
+                self.world.loop.create_task(self._fetch(requested, max_wait_ms, max_bytes, respond))
             )
 
     async def _fetch(
         self,
-        wanted: dict[Part, tuple[int, int]],
+        requested: dict[Part, tuple[int, int]],
         max_wait_ms: int,
         max_bytes: int,
         respond: Callable[[dict[Part, Any]], None],
     ) -> None:
         by_topic: dict[str, list[Any]] = {}
-        for (topic, index), (offset, epoch) in wanted.items():
+        for (topic, index), (offset, epoch) in requested.items():
             fields = wire_fetch.FetchPartition(
                 partition=index,
                 fetch_offset=offset,
@@ -684,7 +684,9 @@ class SimBroker:
                 if log_starts is not None and item.log_start_offset >= 0:
                     log_starts.note_response(part, item.log_start_offset, before)
                 if item.error_code == 0:
-                    self.world.checker.fetched(part, item.high_watermark, wanted[part][0], batches)
+                    self.world.checker.fetched(
+                        part, item.high_watermark, requested[part][0], batches
+                    )
         respond(results)
 
     async def _trim_by_retention(
@@ -724,9 +726,9 @@ class SimBroker:
             return
         size = found.high_watermark - found.log_start_offset
         offset = found.log_start_offset + int(size * share)
-        wanted = wire_delete.DeleteRecordsPartition(part[1], offset)
+        requested = wire_delete.DeleteRecordsPartition(part[1], offset)
         request = wire_delete.DeleteRecordsRequest(
-            [wire_delete.DeleteRecordsTopic(part[0], [wanted])], timeout_ms=timeout_ms
+            [wire_delete.DeleteRecordsTopic(part[0], [requested])], timeout_ms=timeout_ms
         )
         body = encode_request(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, request)
         log_starts.record_request(part, offset)

@@ -222,8 +222,8 @@ def _judge_epoch(log: Log, moment: Moment, question: Any, response: Any) -> str:
     return f"a later epoch begins at {end}" if response.end_offset > end else ""
 
 
-def _fetch(wanted: dict[Part, tuple[int, int]], max_wait_ms: int) -> fetch.FetchRequest:
-    """wanted: offset and leader epoch by partition, all of one topic."""
+def _fetch(requested: dict[Part, tuple[int, int]], max_wait_ms: int) -> fetch.FetchRequest:
+    """requested: offset and leader epoch by partition, all of one topic."""
     items = [
         fetch.FetchPartition(
             partition=index,
@@ -231,9 +231,9 @@ def _fetch(wanted: dict[Part, tuple[int, int]], max_wait_ms: int) -> fetch.Fetch
             current_leader_epoch=epoch,
             partition_max_bytes=1 << 20,
         )
-        for (_, index), (offset, epoch) in wanted.items()
+        for (_, index), (offset, epoch) in requested.items()
     ]
-    topics = [fetch.FetchTopic(topic=next(iter(wanted))[0], partitions=items)]
+    topics = [fetch.FetchTopic(topic=next(iter(requested))[0], partitions=items)]
     return fetch.FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
@@ -314,14 +314,14 @@ class _Asker:
             now_ms - rng.randint(0, 10_000),
             0,
         )
-        wanted = [
+        requested = [
             list_offsets.ListOffsetsPartition(index, self._epoch((name, index)), rng.choice(times))
             for name, index in self._world.parts
         ]
         request = list_offsets.ListOffsetsRequest(
             replica_id=-1,
             isolation_level=rng.choice((0, 1)),
-            topics=[list_offsets.ListOffsetsTopic(self._world.parts[0][0], wanted)],
+            topics=[list_offsets.ListOffsetsTopic(self._world.parts[0][0], requested)],
         )
         moments = [self._offsets.moment(part, broker) for part in self._world.parts]
         responses = (
@@ -329,7 +329,7 @@ class _Asker:
             .topics[0]
             .partitions
         )
-        for moment, question, response in zip(moments, wanted, responses, strict=True):
+        for moment, question, response in zip(moments, requested, responses, strict=True):
             if response.error_code == ErrorCode.NONE:
                 self._judge_leader(moment.part, broker, question.current_leader_epoch, response)
                 self._judge_offset(moment, broker, question, response)
@@ -352,16 +352,16 @@ class _Asker:
 
     async def _ask_epochs(self, broker: SimBroker) -> None:
         rng, module = self._rng, offset_for_leader_epoch
-        wanted: list[Any] = []
+        requested: list[Any] = []
         for part in self._world.parts:
             _, epoch = self._world.leader(part, rng)
-            wanted.append(
+            requested.append(
                 module.OffsetForLeaderPartition(
                     part[1], self._epoch(part), max(0, epoch - rng.choice((0, 0, 1, 1, 2, 5)))
                 )
             )
         request = module.OffsetForLeaderEpochRequest(
-            topics=[module.OffsetForLeaderTopic(self._world.parts[0][0], wanted)]
+            topics=[module.OffsetForLeaderTopic(self._world.parts[0][0], requested)]
         )
         moments = [self._offsets.moment(part, broker) for part in self._world.parts]
         responses = (
@@ -373,7 +373,7 @@ class _Asker:
             .topics[0]
             .partitions
         )
-        for moment, question, response in zip(moments, wanted, responses, strict=True):
+        for moment, question, response in zip(moments, requested, responses, strict=True):
             if response.error_code == ErrorCode.NONE:
                 self._judge_leader(moment.part, broker, question.current_leader_epoch, response)
                 self._offsets.keep(moment, broker, question, response)
@@ -383,15 +383,17 @@ class _Asker:
         broker.
         """
         moments = {part: self._offsets.moment(part, broker) for part in self._world.parts}
-        wanted = {part: (moment.acked_end, self._epoch(part)) for part, moment in moments.items()}
-        request = _fetch(wanted, self._rng.choice((0, 500)))
+        requested = {
+            part: (moment.acked_end, self._epoch(part)) for part, moment in moments.items()
+        }
+        request = _fetch(requested, self._rng.choice((0, 500)))
         responses = (
             (await self._send_request(broker, apis.FETCH, FETCH_VERSION, request))
             .responses[0]
             .partitions
         )
         for moment, (_, epoch), response in zip(
-            moments.values(), wanted.values(), responses, strict=True
+            moments.values(), requested.values(), responses, strict=True
         ):
             self._judge_leader(moment.part, broker, epoch, response)
             if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:

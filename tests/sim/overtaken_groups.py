@@ -198,25 +198,27 @@ async def subscribe(script: Script, rng: Random, number: int) -> None:
     group, epoch, found = f"share{number}", 0, set[Any]()
     (member,) = await _connect(script, group)
     for topic in "tutu":
-        told = await requests.send_request(
+        reported = await requests.send_request(
             member, requests.share_heartbeat(epoch, topic, group=group)
         )
         for _ in range(4):
-            _expect(told, "ShareGroupHeartbeat")
-            epoch = told.member_epoch
-            if told.assignment is not None:
-                found = {topic.topic_id for topic in told.assignment.topic_partitions}
+            _expect(reported, "ShareGroupHeartbeat")
+            epoch = reported.member_epoch
+            if reported.assignment is not None:
+                found = {topic.topic_id for topic in reported.assignment.topic_partitions}
             await asyncio.sleep(rng.choice((0.0, 0.2)))
-            told = await requests.send_request(member, requests.share_heartbeat(epoch, group=group))
+            reported = await requests.send_request(
+                member, requests.share_heartbeat(epoch, group=group)
+            )
     await asyncio.sleep(LATE_S)
     for _ in range(10):
-        told = await requests.send_request(member, requests.share_heartbeat(epoch, group=group))
-        epoch = told.member_epoch
-        if told.assignment is not None:
-            found = {topic.topic_id for topic in told.assignment.topic_partitions}
+        reported = await requests.send_request(member, requests.share_heartbeat(epoch, group=group))
+        epoch = reported.member_epoch
+        if reported.assignment is not None:
+            found = {topic.topic_id for topic in reported.assignment.topic_partitions}
         await asyncio.sleep(0.1)
-    wanted = requests.topic_id_of(script, "u")
-    assert found == {wanted}, "a member is assigned what it subscribed to before"
+    expected = requests.topic_id_of(script, "u")
+    assert found == {expected}, "a member is assigned what it subscribed to before"
 
 
 async def administer_offsets(script: Script, rng: Random, number: int) -> None:

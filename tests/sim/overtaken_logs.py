@@ -108,10 +108,10 @@ class FetchingClient:
 
     def request(self) -> tuple[Any, int, Any]:
         is_named = not self._epoch or self._position != self._named
-        wanted = wire_fetch.FetchPartition(
+        requested = wire_fetch.FetchPartition(
             self._part[1], fetch_offset=self._position, partition_max_bytes=1 << 20
         )
-        topic = wire_fetch.FetchTopic(topic=self._part[0], partitions=[wanted])
+        topic = wire_fetch.FetchTopic(topic=self._part[0], partitions=[requested])
         request = wire_fetch.FetchRequest(
             session_id=self._session_id,
             session_epoch=self._epoch,
@@ -166,9 +166,9 @@ async def trim(script: Script, rng: Random, number: int) -> None:
     for serial in range(5):
         await _write(script, TRIMMED, number, 2 * serial, b"v")
         end = await _write(script, TRIMMED, number, 2 * serial + 1, b"v")
-        wanted = delete_records.DeleteRecordsPartition(TRIMMED[1], end)
+        requested = delete_records.DeleteRecordsPartition(TRIMMED[1], end)
         request = delete_records.DeleteRecordsRequest(
-            [delete_records.DeleteRecordsTopic(LOG, [wanted])], timeout_ms=5_000
+            [delete_records.DeleteRecordsTopic(LOG, [requested])], timeout_ms=5_000
         )
         found = await script.repeat(
             lambda: script.leader(TRIMMED),

@@ -286,8 +286,10 @@ class SimStore:
             yield info
 
     async def delete(self, keys: Sequence[str]) -> None:
-        wanted = list(keys)
-        await self._call("delete", wanted[0] if wanted else "", lambda: self._faulty.delete(wanted))
+        requested = list(keys)
+        await self._call(
+            "delete", requested[0] if requested else "", lambda: self._faulty.delete(requested)
+        )
 
     async def close(self) -> None:
         pass

@@ -30,9 +30,9 @@ def test_the_same_seed_in_two_processes() -> None:
     """Every scenario, with other string hashes and other clocks of the machine."""
     first, second = (_start_hashes(hash_seed) for hash_seed in ("1", "2"))
     with first, second:
-        told = [_hashes(process) for process in (first, second)]
-    assert told[0].keys() == SCENARIOS.keys()
-    differing = [name for name in SCENARIOS if told[0][name] != told[1][name]]
+        reported = [_hashes(process) for process in (first, second)]
+    assert reported[0].keys() == SCENARIOS.keys()
+    differing = [name for name in SCENARIOS if reported[0][name] != reported[1][name]]
     assert not differing, (
         f"two runs of a seed differ in {differing}; compare what PYTHONHASHSEED=1 and"
         f" PYTHONHASHSEED=2 python -m tests.sim.traces --scenario {differing[0]} print"
@@ -49,7 +49,9 @@ def _hashes(process: subprocess.Popen[str]) -> dict[str, str]:
     """Return the hash of each scenario."""
     output, _ = process.communicate()
     assert process.returncode == 0, output
-    return {name: told for name, _, told in (line.partition(" ") for line in output.splitlines())}
+    return {
+        name: message for name, _, message in (line.partition(" ") for line in output.splitlines())
+    }
 
 
 def test_waiting_for_nothing_is_an_error() -> None:

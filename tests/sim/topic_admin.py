@@ -348,11 +348,11 @@ class TopicAdmin:
                 broker, apis.CREATE_PARTITIONS, _GROW_VERSION, message
             )
             status = None if response is None else _status(response.results[0])
-        wanted = before if is_trial else total
+        requested = before if is_trial else total
         if (
             status in (Status.OK, Status.INVALID_PARTITIONS)
             and not known.is_gone
-            and len(known.streams) < wanted
+            and len(known.streams) < requested
         ):
             self._world.fail(
                 f"{known} had {before} partitions and was to have {total}: {status}, it has"

@@ -193,8 +193,8 @@ class TopicLife:
 
     def _judge_streams(self, known: Incarnation, image: MetadataImage) -> None:
         """Check that a deleted topic keeps its streams."""
-        wanted = [stream_id for ids in known.streams for stream_id in ids]
-        if lost := set(wanted) - set(self._streams_left(known, image)):
+        requested = [stream_id for ids in known.streams for stream_id in ids]
+        if lost := set(requested) - set(self._streams_left(known, image)):
             self._world.fail(f"{known} can be restored, its streams {lost} are missing")
 
     def _streams_left(self, known: Incarnation, image: MetadataImage) -> list[StreamId]:
@@ -234,13 +234,13 @@ class TopicLife:
     def _judge_begin(self, known: Incarnation, topic: TopicState) -> None:
         """Check the initial records of a new topic."""
         snapshot = self.snapshots.restored(topic)
-        wanted = self.configs[topic.name]
+        expected = self.configs[topic.name]
         if snapshot is not None:
             known.origin, known.inherited = snapshot.origin, list(snapshot.ends)
-            wanted = [self.snapshots.configs(snapshot)]
-        if known.configs not in wanted:
+            expected = [self.snapshots.configs(snapshot)]
+        if known.configs not in expected:
             self._world.fail(
-                f"topic {topic.name} begins with {known.configs}, requested were {wanted}"
+                f"topic {topic.name} begins with {known.configs}, expected were {expected}"
             )
 
 
@@ -418,8 +418,8 @@ class _Reader:
                 )
         await asyncio.gather(
             *(
-                self._fetch(broker, known, wanted, max_wait_ms)
-                for broker, wanted in by_leader.items()
+                self._fetch(broker, known, requested, max_wait_ms)
+                for broker, requested in by_leader.items()
             )
         )
 
@@ -427,7 +427,7 @@ class _Reader:
         self,
         broker: SimBroker,
         known: Incarnation,
-        wanted: dict[int, tuple[int, int]],
+        requested: dict[int, tuple[int, int]],
         max_wait_ms: int,
     ) -> None:
         items = [
@@ -437,7 +437,7 @@ class _Reader:
                 current_leader_epoch=epoch,
                 partition_max_bytes=self._max_bytes,
             )
-            for index, (offset, epoch) in wanted.items()
+            for index, (offset, epoch) in requested.items()
         ]
         request = fetch.FetchRequest(
             max_wait_ms=max_wait_ms,
@@ -463,7 +463,7 @@ class _Reader:
                     self._world.fail(
                         f"{broker.process.name} has no topic {known.topic_id} and serves it: {item}"
                     )
-                self._take(known, item.partition_index, *wanted[item.partition_index], item)
+                self._take(known, item.partition_index, *requested[item.partition_index], item)
 
     def _take(self, known: Incarnation, index: int, offset: int, epoch: int, item: Any) -> None:
         place = known.place(index)

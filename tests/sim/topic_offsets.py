@@ -32,11 +32,11 @@ class TopicOffsets(Asker):
         super().__init__(world, SimpleNamespace(name=_GROUP), _GROUP)
         self._last = 0
 
-    async def check(self, name: str, wanted: int) -> None:
+    async def check(self, name: str, expected: int) -> None:
         """Check the group's committed offset of the first partition of a topic; -1: none."""
         found = await self._read(name)
-        if found != wanted:
-            self.world.fail(f"offset {found} of topic {name} is read, {wanted} is right")
+        if found != expected:
+            self.world.fail(f"offset {found} of topic {name} is read, {expected} is right")
 
     async def commit(self, name: str) -> int:
         """Commit a new offset, and return it."""

@@ -32,13 +32,13 @@ def _end_acknowledged_before_it_is_durable() -> list[Patch]:
     real = TransactionStates.persist
 
     async def persist(
-        self: TransactionStates, state: Any, transaction: Transaction, wanted: Any
+        self: TransactionStates, state: Any, transaction: Transaction, requested: Any
     ) -> ErrorCode:
-        if wanted.metadata.state not in PREPARED:
-            return await real(self, state, transaction, wanted)
-        self.append(state, transaction, wanted, lambda _: None)
+        if requested.metadata.state not in PREPARED:
+            return await real(self, state, transaction, requested)
+        self.append(state, transaction, requested, lambda _: None)
         await asyncio.sleep(0)
-        return wanted.response
+        return requested.response
 
     return [(TransactionStates, "persist", persist)]
 

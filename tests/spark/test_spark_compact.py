@@ -223,8 +223,8 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
     check(load, await read_back(cluster.bootstrap, topic, PARTITIONS))
     await asyncio.to_thread(wait_until, lambda: is_clean(cluster))
     check(load, await asyncio.to_thread(scanned, cluster, topic))
-    told = await asyncio.to_thread(output_of, compacting(cluster, topic))
-    assert "became" in told
+    reported = await asyncio.to_thread(output_of, compacting(cluster, topic))
+    assert "became" in reported
     after = await asyncio.to_thread(layout, cluster, topic)
     assert (after.objects, after.ends, after.size_bytes) == (
         len(PARTITIONS),

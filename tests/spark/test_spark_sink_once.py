@@ -157,21 +157,23 @@ def test_a_driver_killed_in_its_transaction_writes_nothing(
 
 def test_a_fenced_driver_writes_nothing(cluster: ThreadedCluster) -> None:
     cluster.create("zombie", 1)
-    wanted = WriteId(str(uuid4()), 7, "q")
+    requested = WriteId(str(uuid4()), 7, "q")
 
     def interrupted() -> Iterator[pa.RecordBatch]:
         yield rows(["zombie"])
-        assert Transaction(parsed(cluster, "zombie"), wanted).commit(
+        assert Transaction(parsed(cluster, "zombie"), requested).commit(
             lambda: iter([rows(["new driver"])])
         )
         yield rows(["zombie"] * 10)
 
-    with pytest.raises(TransactionFailed, match=f"{wanted.name}.*[Ff]enced"):
-        Transaction(parsed(cluster, "zombie"), wanted).commit(interrupted)
+    with pytest.raises(TransactionFailed, match=f"{requested.name}.*[Ff]enced"):
+        Transaction(parsed(cluster, "zombie"), requested).commit(interrupted)
     assert values_of(cluster, "zombie") == ["new driver"]
-    assert not Transaction(parsed(cluster, "zombie"), wanted).commit(lambda: iter([rows(["late"])]))
+    assert not Transaction(parsed(cluster, "zombie"), requested).commit(
+        lambda: iter([rows(["late"])])
+    )
     with pytest.raises(StaleWrite, match="batch 7 was committed already by q"):
-        Transaction(parsed(cluster, "zombie"), wanted._replace(owner="other")).commit(
+        Transaction(parsed(cluster, "zombie"), requested._replace(owner="other")).commit(
             lambda: iter([rows(["late"])])
         )
     assert values_of(cluster, "zombie") == ["new driver"]

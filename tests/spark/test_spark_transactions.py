@@ -96,8 +96,8 @@ def writers(cluster: ThreadedCluster) -> Iterator[Writers]:
 def last_stable_offsets(cluster: ThreadedCluster) -> dict[int, int]:
     """Return the last stable offsets that brokers report."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    wanted = {TopicPartition(TOPIC, number): OffsetSpec.latest() for number in range(2)}
-    found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
+    requested = {TopicPartition(TOPIC, number): OffsetSpec.latest() for number in range(2)}
+    found = admin.list_offsets(requested, isolation_level=IsolationLevel.READ_COMMITTED)
     return {item.partition: response.result(WAIT_S).offset for item, response in found.items()}
 
 

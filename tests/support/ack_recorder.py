@@ -87,20 +87,20 @@ class Load(ABC):
     async def until_acknowledged(self, more: int) -> None:
         """Wait until each partition has so many more acknowledgements."""
         assert self._running is not None
-        wanted = {partition: len(acks) + more for partition, acks in self.acks.items()}
+        requested = {partition: len(acks) + more for partition, acks in self.acks.items()}
         running = self._running
         with suppress(TimeoutError):
             await until(
                 lambda: (
                     running.done()
-                    or all(len(self.acks[part]) >= count for part, count in wanted.items())
+                    or all(len(self.acks[part]) >= count for part, count in requested.items())
                 ),
                 self._patience_s,
             )
         assert not running.done(), running.exception()
         missing = {
             part: f"{len(self.acks[part])} of {count} acknowledged, {self.sent[part]} sent"
-            for part, count in wanted.items()
+            for part, count in requested.items()
             if len(self.acks[part]) < count
         }
         assert not missing, (

@@ -94,8 +94,8 @@ def _of_version(requested: Sequence[Question], version: int) -> list[Question]:
     """
     versions = [_version(question) for question in requested]
     later = [number for number in versions if number >= version]
-    wanted = min(later) if later else max(versions)
-    return [question for question in requested if _version(question) == wanted]
+    expected = min(later) if later else max(versions)
+    return [question for question in requested if _version(question) == expected]
 
 
 def _version(question: Question) -> int:
@@ -227,8 +227,8 @@ Matrix = dict[str, dict[str, str]]
 def _coordinates_states(admin: HostClient, ids: dict[str, UUID]) -> bool:
     """Return whether the coordinator of share partitions has loaded its states."""
     key = f"{GROUPS[1]}:{urlsafe_b64encode(ids[HIDDEN].bytes).decode().rstrip('=')}:0"
-    wanted = find_coordinator.FindCoordinatorRequest(key, 2, [key])
-    admin.send_request(apis.FIND_COORDINATOR, wanted)
+    requested = find_coordinator.FindCoordinatorRequest(key, 2, [key])
+    admin.send_request(apis.FIND_COORDINATOR, requested)
     questions = {item.name: item for item in share_state_questions(ids[HIDDEN])}
     question = questions["initialize state"]
     return outcome(admin.send_request(question.api, question.request)) == "partitions=0"

@@ -161,11 +161,11 @@ def create(address: str, acls: Sequence[Creation]) -> None:
 
 def set_rights(address: str, acls: Sequence[Creation]) -> None:
     """Let the client have these ACLs and no others. Kafka's broker follows its controller."""
-    wanted = delete_acls.DeleteAclsFilter(
+    requested = delete_acls.DeleteAclsFilter(
         ResourceType.ANY, None, PatternType.ANY, None, CLIENT_HOST, Operation.ANY, Permission.ANY
     )
     with HostClient(address, ADMIN_HOST) as admin:
-        admin.send_request(apis.DELETE_ACLS, delete_acls.DeleteAclsRequest([wanted]))
+        admin.send_request(apis.DELETE_ACLS, delete_acls.DeleteAclsRequest([requested]))
     create(address, acls)
 
     def is_followed() -> bool:

@@ -369,21 +369,21 @@ def _poll(log: _Log, poll: Poll, next_offsets: dict[Part, int]) -> Iterator[Anom
     """Check one poll and advance next_offsets, the positions of the consumer."""
     polled: set[Part] = set()
     for record in poll.records:
-        wanted = next_offsets.get(record.part, record.offset)
+        expected = next_offsets.get(record.part, record.offset)
         prefix = "int-" if record.part in polled else ""
         polled.add(record.part)
         next_offsets[record.part] = record.offset + 1
-        if record.offset < wanted:
+        if record.offset < expected:
             yield Anomaly(
                 f"{prefix}nonmonotonic-poll",
-                f"{poll.process} polled {_where(record)}, offset {wanted} was next",
+                f"{poll.process} polled {_where(record)}, offset {expected} was next",
             )
-        elif skipped := log.between(record.part, wanted, record.offset, committed=poll.committed):
+        elif skipped := log.between(record.part, expected, record.offset, committed=poll.committed):
             values = ", ".join(_where_at(log, record.part, offset) for offset in skipped[:3])
             yield Anomaly(
                 f"{prefix}poll-skip",
-                f"{poll.process} polled {_where(record)}, offset {wanted} was next; {len(skipped)}"
-                f" skipped: {values}",
+                f"{poll.process} polled {_where(record)}, offset {expected} was next;"
+                f" {len(skipped)} skipped: {values}",
             )
 
 

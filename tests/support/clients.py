@@ -40,11 +40,11 @@ def create_topic(
     """
     admin = AdminClient({"bootstrap.servers": bootstrap})
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    wanted = NewTopic(topic, partitions, config=settings)
+    requested = NewTopic(topic, partitions, config=settings)
     deadline, is_repeated = time.monotonic() + timeout_s, False
     while True:
         try:
-            admin.create_topics([wanted])[topic].result(timeout_s)
+            admin.create_topics([requested])[topic].result(timeout_s)
         except KafkaException as error:
             code = error.args[0].code()
             if is_repeated and code == KafkaError.TOPIC_ALREADY_EXISTS:

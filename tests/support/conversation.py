@@ -28,16 +28,16 @@ def alter_configs(
         incremental_alter_configs.AlterableConfig(name, DELETE if value is None else SET, value)
         for name, value in values.items()
     ]
-    wanted = incremental_alter_configs.AlterConfigsResource(*resource, configs)
-    request = incremental_alter_configs.IncrementalAlterConfigsRequest([wanted], False)
+    requested = incremental_alter_configs.AlterConfigsResource(*resource, configs)
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest([requested], False)
     (result,) = send_request(address, apis.INCREMENTAL_ALTER_CONFIGS, request)["responses"]
     return result["error_code"], result["error_message"]
 
 
 def describe_configs_of(address: str, resource: tuple[int, str], *names: str) -> dict[str, Any]:
     """Return the configs of one resource by their names. No names: all configs."""
-    wanted = describe_configs.DescribeConfigsResource(*resource, list(names) or None)
-    request = describe_configs.DescribeConfigsRequest([wanted], True, False)
+    requested = describe_configs.DescribeConfigsResource(*resource, list(names) or None)
+    request = describe_configs.DescribeConfigsRequest([requested], True, False)
     (result,) = send_request(address, apis.DESCRIBE_CONFIGS, request)["results"]
     assert result["error_code"] == 0, result
     return {config["name"]: config for config in result["configs"]}

@@ -109,10 +109,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _put(self, bucket: Bucket, key: str, body: bytes) -> Response:
         found = bucket.objects.get(key)
-        wanted = self.headers.get("x-goog-if-generation-match")
-        if wanted is not None and not wanted.isdecimal():
+        requested = self.headers.get("x-goog-if-generation-match")
+        if requested is not None and not requested.isdecimal():
             raise Refused(400, "InvalidArgument", "Invalid argument.")
-        if wanted is not None and int(wanted) != (found.generation if found else 0):
+        if requested is not None and int(requested) != (found.generation if found else 0):
             raise Refused(
                 412,
                 "PreconditionFailed",
@@ -133,10 +133,10 @@ class Handler(BaseHTTPRequestHandler):
         if stored is None:
             raise Refused(404, "NoSuchKey", "The specified key does not exist.")
         size = len(stored.data)
-        wanted = _RANGE.fullmatch(self.headers.get("Range", ""))
-        if wanted is None:
+        requested = _RANGE.fullmatch(self.headers.get("Range", ""))
+        if requested is None:
             return 200, stored.data, _headers(stored)
-        first, last = wanted.groups()
+        first, last = requested.groups()
         start = int(first) if first else max(0, size - int(last))
         end = min(size, int(last) + 1) if first and last else size
         if start >= size:

@@ -149,5 +149,7 @@ class MeteredCluster:
 
 def value(samples: Samples, metric: str, labels: Mapping[str, str] | None = None) -> float:
     """Return the sum of the samples that have these labels; 0 if there are none."""
-    wanted = set((labels or {}).items())
-    return sum(found for (name, has), found in samples.items() if name == metric and wanted <= has)
+    requested = set((labels or {}).items())
+    return sum(
+        found for (name, has), found in samples.items() if name == metric and requested <= has
+    )

@@ -203,8 +203,8 @@ class PartitionHarness:
         request = m.DeleteTopics(topic_ids=[self.image.topics.by_name(name).topic_id])
         self.run(deleted_topics.delete_topics(self.image, request, self.now_ms, grace_ms=grace_ms))
 
-    def undelete(self, wanted, name):
-        self.topic(name, partitions=-1, **{UNDELETE: wanted})
+    def undelete(self, requested, name):
+        self.topic(name, partitions=-1, **{UNDELETE: requested})
 
     def configure(self, topic, name, value):
         self.apply([ConfigRecord(2, topic, name, value)])
@@ -424,7 +424,7 @@ class Broker:
 
     async def fetch_all(
         self,
-        wanted,
+        requested,
         *,
         max_wait_ms=0,
         min_bytes=1,
@@ -435,12 +435,12 @@ class Broker:
         forgotten=(),
         meanwhile=None,
     ):
-        """`wanted`: list of (topic, partition, offset) or with more fields of FetchPartition as a
-        dict after it. The whole response. meanwhile: is awaited between the first lookup of the
+        """`requested`: list of (topic, partition, offset) or with more fields of FetchPartition as
+        a dict after it. The whole response. meanwhile: is awaited between the first lookup of the
         fetch and the start of its task.
         """
         by_topic = {}
-        for topic, index, offset, *rest in wanted:
+        for topic, index, offset, *rest in requested:
             fields = {"partition_max_bytes": 1 << 20, **(rest[0] if rest else {})}
             by_topic.setdefault(topic, []).append(
                 wire_fetch.FetchPartition(partition=index, fetch_offset=offset, **fields)

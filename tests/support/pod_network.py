@@ -282,9 +282,11 @@ class PodNetwork:
         """Return the targets that accept a connection from the pod."""
         requested = list(targets)
         addresses = json.dumps([(self.pods[name].address, port) for name, port in requested])
-        told = self.said(pod, sys.executable, "-c", _CONNECT, str(timeout_s), addresses)
+        reported = self.said(pod, sys.executable, "-c", _CONNECT, str(timeout_s), addresses)
         return {
-            target for target, accepted in zip(requested, json.loads(told), strict=True) if accepted
+            target
+            for target, accepted in zip(requested, json.loads(reported), strict=True)
+            if accepted
         }
 
 

@@ -9,13 +9,13 @@ _TRIES_MAX = 1_000
 _given: set[int] = set()
 
 
-def free_ports(wanted: int) -> list[int]:
+def free_ports(requested: int) -> list[int]:
     """Return ports that no other process will take while theirs is down.
 
     They are below the kernel's ephemeral range, so no connection and no server on port 0 gets them,
     and below those of `penstock dev`. This process returns each port once.
     """
-    return [free_port() for _ in range(wanted)]
+    return [free_port() for _ in range(requested)]
 
 
 def free_port() -> int:

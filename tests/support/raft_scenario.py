@@ -120,11 +120,11 @@ class Scenario:
     def _deliver(self, *names: str) -> None:
         self._deliver_while(lambda: True, *names)
 
-    def _deliver_while(self, wanted: Callable[[], bool], *names: str) -> None:
+    def _deliver_while(self, requested: Callable[[], bool], *names: str) -> None:
         among = {int(name) for name in names} or set(self._voters)
         for _ in range(1_000):
             self._collect()
-            if not wanted():
+            if not requested():
                 return
             ready = [
                 m for m in self._wire if m.sender in among and m.to in among and not self._is_cut(m)
@@ -274,11 +274,11 @@ class Scenario:
                 words[1],
             )
         if what == "members":
-            told = [
+            reported = [
                 "".join(str(list(ids))[1:-1].split())
                 for ids in (core.log.members.voters, core.log.members.learners)
             ]
-            return "/".join(filter(None, told)), words[1]
+            return "/".join(filter(None, reported)), words[1]
         if what == "member":
             return "yes" if core.is_member else "no", words[1]
         values = {

@@ -76,8 +76,8 @@ class SchemaRegistryServer:
                 number = self.register(subject, body)
                 return 200, {"id": number, "guid": guid_of(number)}
             case "POST", ["subjects", subject]:
-                wanted = self.register(subject, body)
-                return 200, self._version(subject, self.versions[subject].index(wanted) + 1)
+                requested = self.register(subject, body)
+                return 200, self._version(subject, self.versions[subject].index(requested) + 1)
             case "GET", ["subjects", subject, "versions", version]:
                 known = self.versions.get(subject, [])
                 if subject in self.deleted and not path.endswith("?deleted=true"):

@@ -162,14 +162,14 @@ class ShareWorker:
     def _work(self) -> None:
         if not self._leaders:
             self._leaders = self._find_leaders()
-        wanted: dict[str, set[int]] = {}
+        requested: dict[str, set[int]] = {}
         for partition in self._assigned:
             if partition in self._leaders:
-                wanted.setdefault(self._leaders[partition], set()).add(partition)
-        if not wanted:
+                requested.setdefault(self._leaders[partition], set()).add(partition)
+        if not requested:
             self._leaders = {}
             self._is_over.wait(PAUSE_S)
-        for address, partitions in wanted.items():
+        for address, partitions in requested.items():
             self._fetch(address, partitions)
 
     def _find_leaders(self) -> dict[int, str]:

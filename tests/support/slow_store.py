@@ -26,9 +26,9 @@ def slow_store(url: str) -> Generator[str]:
         def do_GET(self) -> None:
             if "/data/" in self.path or "/wal/" in self.path:
                 time.sleep(next(delays_s, 0))
-            wanted = {name: value for name, value in self.headers.items() if name != "Host"}
+            requested = {name: value for name, value in self.headers.items() if name != "Host"}
             request = urllib.request.Request(
-                endpoint + self.path, headers=wanted, method=self.command
+                endpoint + self.path, headers=requested, method=self.command
             )
             try:
                 response = urllib.request.urlopen(request)

@@ -23,8 +23,8 @@ class SteadyProducer:
         self._thread = asyncio.create_task(asyncio.to_thread(self._run, bootstrap, topic))
 
     async def until_acknowledged(self, more: int) -> None:
-        wanted = len(self.acknowledged) + more
-        await until(lambda: len(self.acknowledged) >= wanted)
+        expected = len(self.acknowledged) + more
+        await until(lambda: len(self.acknowledged) >= expected)
 
     async def stop(self) -> int:
         """Return the number of records sent, all of which are acknowledged."""

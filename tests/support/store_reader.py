@@ -100,12 +100,12 @@ class Follower:
         """Return all rows up to the observed ends. Plan again if objects were deleted
         meanwhile, as readers do.
         """
-        wanted = [
+        requested = [
             OffsetRange(self.topic, partition, 0, end) for partition, end in self.ends.items()
         ]
         for _ in range(5):
             try:
-                return await read(self.store, await self.view.plan(wanted))
+                return await read(self.store, await self.view.plan(requested))
             except ObjectNotFound:
                 await self.view.refresh()
         raise AssertionError("objects of a fresh plan are repeatedly missing")

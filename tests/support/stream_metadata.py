@@ -267,8 +267,8 @@ class MemoryStreamMetadata:
         """Fail the next calls of this method with the error (default: TimeoutError) before they
         take effect.
         """
-        told = error or TimeoutError("the controller did not respond")
-        self.disturbances.extend(Disturbance(method, told, False) for _ in range(count))
+        reported = error or TimeoutError("the controller did not respond")
+        self.disturbances.extend(Disturbance(method, reported, False) for _ in range(count))
 
     def lose_reply(self, method: str, count: int = 1) -> None:
         """Let the next calls of this method take effect and raise TimeoutError."""

@@ -106,10 +106,10 @@ class TelemetryClient:
         assert correlation_id == self._correlation_id
         return self._received(size - 4)
 
-    def _received(self, wanted: int) -> bytes:
+    def _received(self, requested: int) -> bytes:
         data = b""
-        while len(data) < wanted:
-            more = self._socket.recv(wanted - len(data))
+        while len(data) < requested:
+            more = self._socket.recv(requested - len(data))
             if not more:
                 raise ConnectionResetError("the broker closed the connection")
             data += more

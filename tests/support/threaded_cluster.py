@@ -201,8 +201,8 @@ class ThreadedCluster:
             f"{topic!r} is another test's"
         )
         try:
-            wanted = NewTopic(topic, partitions, 1, config=dict(configs or {}))
-            _wait(admin.create_topics([wanted]).values())
+            requested = NewTopic(topic, partitions, 1, config=dict(configs or {}))
+            _wait(admin.create_topics([requested]).values())
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -277,10 +277,10 @@ class ThreadedCluster:
         """
 
         def planned() -> list[Slice]:
-            wanted = [
+            requested = [
                 OffsetRange(*item, *bounds) for item, bounds in self.look(topic).bounds.items()
             ]
-            return SparkCluster(self.store_url, "").plan(wanted)
+            return SparkCluster(self.store_url, "").plan(requested)
 
         wait_until(
             lambda: (

@@ -151,7 +151,7 @@ class TransactionClient:
                 return codes
 
     def ask_as_leader(
-        self, *wanted: tuple[str, tuple[int, int], bool, list[int]], version: int = 5
+        self, *requested: tuple[str, tuple[int, int], bool, list[int]], version: int = 5
     ) -> Any:
         """Ask as the leader of partitions: (transactional id, producer, verifies, indexes)."""
         request = add_partitions_to_txn.AddPartitionsToTxnRequest(
@@ -162,7 +162,7 @@ class TransactionClient:
                     verifies,
                     [add_partitions_to_txn.AddPartitionsToTxnTopic(TOPIC, indexes)],
                 )
-                for name, producer, verifies, indexes in wanted
+                for name, producer, verifies, indexes in requested
             ]
         )
         response = self.send_request(apis.ADD_PARTITIONS_TO_TXN, request, version)
@@ -277,10 +277,10 @@ class TransactionClient:
                 return code.name
 
     def committed(self, group: str) -> int:
-        wanted = offset_fetch.OffsetFetchRequestGroup(
+        requested = offset_fetch.OffsetFetchRequestGroup(
             group, topics=[offset_fetch.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])]
         )
-        request = offset_fetch.OffsetFetchRequest(groups=[wanted], require_stable=True)
+        request = offset_fetch.OffsetFetchRequest(groups=[requested], require_stable=True)
         while True:
             (found,) = self.send_request(apis.OFFSET_FETCH, request, 9)["groups"]
             part = found["topics"][0]["partitions"][0] if found["topics"] else None

@@ -40,9 +40,9 @@ def many_files() -> Iterator[None]:
 @contextlib.contextmanager
 def flooded(port: int, health: int) -> Iterator[None]:
     with contextlib.ExitStack() as opened:
-        wanted = [(port, host) for host, count in FLOOD.items() for _ in range(count)]
-        wanted += SILENT * [(health, "127.0.0.2")]
-        for target, host in wanted:
+        requested = [(port, host) for host, count in FLOOD.items() for _ in range(count)]
+        requested += SILENT * [(health, "127.0.0.2")]
+        for target, host in requested:
             address = ("127.0.0.1", target)
             opened.enter_context(socket.create_connection(address, 20, source_address=(host, 0)))
         yield

@@ -50,9 +50,11 @@ def temporary_directories(pid: int) -> list[Path]:
 
 
 def test_ready_line_and_state_file_report_the_same(cluster: LocalCluster) -> None:
-    told = dict(part.split("=", 1) for part in cluster.ready_line.removeprefix("ready: ").split())
+    reported = dict(
+        part.split("=", 1) for part in cluster.ready_line.removeprefix("ready: ").split()
+    )
     state = cluster.state()
-    assert (told["bootstrap"], told["store"], told["controller"]) == (
+    assert (reported["bootstrap"], reported["store"], reported["controller"]) == (
         state.bootstrap,
         state.store_url,
         state.controller,
@@ -421,9 +423,9 @@ async def test_every_object_of_a_cluster_is_encrypted_as_the_store_s_url_says(
     plain = open_store(cluster.state().store_url)
     keys = [info.key async for info in plain.list("encrypted/")]
     await plain.close()
-    told = [await asyncio.to_thread(told_headers, config, key) for key in keys]
-    assert len(told) > 4
-    assert {tuple(one[name] for name in SSE_HEADERS) for one in told} == {
+    reported = [await asyncio.to_thread(told_headers, config, key) for key in keys]
+    assert len(reported) > 4
+    assert {tuple(one[name] for name in SSE_HEADERS) for one in reported} == {
         ("aws:kms", kms_key, "true")
     }
 

@@ -84,13 +84,13 @@ def test_commands_work_with_the_files_and_not_without(cluster: LocalCluster) -> 
 
 def test_others_are_refused(cluster: LocalCluster) -> None:
     good = admin_of(cluster).properties()
-    told = "words"
-    assert why_refused(cluster.bootstrap, told, **good) == ""
-    assert "_MSG_TIMED_OUT" in why_refused(cluster.bootstrap, told)
+    reported = "words"
+    assert why_refused(cluster.bootstrap, reported, **good) == ""
+    assert "_MSG_TIMED_OUT" in why_refused(cluster.bootstrap, reported)
     wrong = good | {"sasl.password": "wrong"}
-    assert "_AUTHENTICATION" in why_refused(cluster.bootstrap, told, **wrong)
+    assert "_AUTHENTICATION" in why_refused(cluster.bootstrap, reported, **wrong)
     untrusted = good | {"ssl.ca.location": str(directory_of(cluster) / "nodes" / "ca.crt")}
-    assert "_SSL" in why_refused(cluster.bootstrap, told, **untrusted)
+    assert "_SSL" in why_refused(cluster.bootstrap, reported, **untrusted)
 
 
 def test_a_user_has_the_rights_of_its_acls(cluster: LocalCluster) -> None:

@@ -138,10 +138,10 @@ async def test_a_key_that_was_acknowledged_is_in_a_snapshot_that_a_hung_leader_d
         await until(is_only_in_the_wal)
         living, hung = cluster.brokers()
         source = {"penstock.fork.source": "t0"}
-        wanted = {"t0@s": source, "t1@s": {"penstock.fork.source": "t1"}}
+        requested = {"t0@s": source, "t1@s": {"penstock.fork.source": "t1"}}
         cluster.kill([hung], signal.SIGSTOP)
         try:
-            request = asyncio.create_task(asyncio.to_thread(create, living.port, **wanted))
+            request = asyncio.create_task(asyncio.to_thread(create, living.port, **requested))
 
             async def has_fork_point() -> bool:
                 return await committed_end(store, "t0") == 1 + len(OTHERS)

@@ -159,12 +159,12 @@ def test_brokers_are_killed_while_they_fork_a_topic(cluster: LocalCluster) -> No
         )
         written += PARTITIONS * COUNT
         name = f"fork-{number}"
-        wanted = NewTopic(name, -1, -1, config={"penstock.fork.source": source})
+        requested = NewTopic(name, -1, -1, config={"penstock.fork.source": source})
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        response = admin.create_topics([wanted], request_timeout=TIMEOUT_S)[name]
+        response = admin.create_topics([requested], request_timeout=TIMEOUT_S)[name]
         is_acknowledged = _is_done_within(response, latest_s * dice.random())
         kill_brokers(cluster)
-        check_fork(cluster, name, source, wanted, was_acknowledged=is_acknowledged)
+        check_fork(cluster, name, source, requested, was_acknowledged=is_acknowledged)
 
 
 def _is_done_within(response: Future[None], limit_s: float) -> bool:
@@ -177,14 +177,14 @@ def _is_done_within(response: Future[None], limit_s: float) -> bool:
 
 
 def check_fork(
-    cluster: LocalCluster, name: str, source: str, wanted: NewTopic, *, was_acknowledged: bool
+    cluster: LocalCluster, name: str, source: str, requested: NewTopic, *, was_acknowledged: bool
 ) -> None:
     """Check that the fork is whole or absent, and that it is whole when it is requested again."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     is_there = name in admin.list_topics(timeout=TIMEOUT_S).topics
     assert is_there or not was_acknowledged, "the fork was acknowledged and is absent"
     if not is_there:
-        create_again(admin, wanted)
+        create_again(admin, requested)
     assert len(admin.list_topics(name, TIMEOUT_S).topics[name].partitions) == PARTITIONS
     for partition in range(PARTITIONS):
         whole = values_of(read_from(cluster, source, partition, 0))
@@ -192,9 +192,9 @@ def check_fork(
         assert values_of(read_from(cluster, name, partition, 0)) == whole
 
 
-def create_again(admin: AdminClient, wanted: NewTopic) -> None:
+def create_again(admin: AdminClient, requested: NewTopic) -> None:
     try:
-        admin.create_topics([wanted])[wanted.topic].result(TIMEOUT_S)
+        admin.create_topics([requested])[requested.topic].result(TIMEOUT_S)
     except KafkaException as error:
         # The first request may be carried out late.
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -212,10 +212,10 @@ def test_brokers_are_killed_right_after_records_were_deleted(cluster: LocalClust
     )
     before = [values_of(read_from(cluster, topic, partition, 0)) for partition in range(PARTITIONS)]
     starts = [7, COUNT - 1, 33]
-    wanted = [TopicPartition(topic, partition, start) for partition, start in enumerate(starts)]
+    requested = [TopicPartition(topic, partition, start) for partition, start in enumerate(starts)]
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    responses = admin.delete_records(wanted)
-    assert [responses[item].result(TIMEOUT_S).low_watermark for item in wanted] == starts
+    responses = admin.delete_records(requested)
+    assert [responses[item].result(TIMEOUT_S).low_watermark for item in requested] == starts
     kill_brokers(cluster)
     consumer = confluent_consumer(cluster.bootstrap, "reader")
     bounds = [

@@ -123,8 +123,8 @@ async def test_rolling_restart_of_all_brokers(
                 broker = broker_of(cluster, node_id)
                 cluster.kill([broker], signal.SIGTERM)
                 await asyncio.to_thread(cluster.wait_for_new, [broker])
-                told = capfd.readouterr().err
-                assert f"broker {node_id} (pid {broker.pid}) ended with exit code 0" in told
+                reported = capfd.readouterr().err
+                assert f"broker {node_id} (pid {broker.pid}) ended with exit code 0" in reported
                 penstock(cluster, "elect", "--preferred")
             await load.more()
             await asyncio.to_thread(load.check)

@@ -72,11 +72,11 @@ def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
     replicas.
     """
     before = assignment(cluster)
-    wanted = {index: ((before[index][0] + 1) % BROKERS,) for index in MOVED}
+    requested = {index: ((before[index][0] + 1) % BROKERS,) for index in MOVED}
     file = directory / "reassignment.json"
     rows = [
         {"topic": "t", "partition": index, "replicas": list(replicas)}
-        for index, replicas in wanted.items()
+        for index, replicas in requested.items()
     ]
     file.write_text(json.dumps({"version": 1, "partitions": rows}))
     executed = penstock(cluster, "reassign", "execute", "--reassignment-json-file", str(file))
@@ -85,7 +85,7 @@ def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
         wait_until(lambda: not ongoing(client), PATIENCE_S)
     verified = penstock(cluster, "reassign", "verify", "--reassignment-json-file", str(file))
     assert verified.returncode == 0, verified.stdout[-2_000:]
-    return wanted
+    return requested
 
 
 def elect_all(cluster: LocalCluster) -> Counter[int]:
@@ -110,9 +110,9 @@ async def test_ten_thousand_partitions_start_move_and_fail_over(
     await asyncio.to_thread(create, cluster)
     async with ConfluentLoad(cluster.bootstrap, "t", SAMPLE, patience_s=PATIENCE_S) as load:
         await load.until_acknowledged(5)
-        wanted = await asyncio.to_thread(move, cluster, tmp_path)
+        expected = await asyncio.to_thread(move, cluster, tmp_path)
         now = await asyncio.to_thread(assignment, cluster)
-        assert {index: now[index] for index in MOVED} == wanted
+        assert {index: now[index] for index in MOVED} == expected
         await load.until_acknowledged(5)
         victim = [broker for broker in cluster.brokers() if broker.node_id == BROKERS - 1]
         cluster.kill(victim)

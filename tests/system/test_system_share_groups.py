@@ -97,7 +97,7 @@ def _until_started(cluster: LocalCluster, ledger: ShareLedger) -> dict[int, int]
 
 
 def _is_done(ledger: ShareLedger, started: dict[int, int], count: int) -> bool:
-    wanted = {
+    requested = {
         (partition, end + number) for partition, end in started.items() for number in range(count)
     }
-    return wanted <= ledger.settled
+    return requested <= ledger.settled

@@ -100,10 +100,10 @@ def produce(bootstrap: str, topic: str, count: int) -> int:
 async def move(controller: str, topic: str, target: int) -> None:
     client = ControllerClient([controller])
     try:
-        wanted = PartitionTarget(topic=topic, partition=0, replicas=[NodeId(target)])
+        requested = PartitionTarget(topic=topic, partition=0, replicas=[NodeId(target)])
         items = (
             await client.alter_reassignments(
-                AlterReassignments(partitions=[wanted]), timeout_s=READY_S
+                AlterReassignments(partitions=[requested]), timeout_s=READY_S
             )
         ).items
         assert not items[0].status, items[0].detail
@@ -201,12 +201,12 @@ def check_requests(spans: list[tuple[str, Any]], count: int) -> None:
 def check_moves(spans: list[tuple[str, Any]]) -> None:
     moves = [(service, span) for service, span in spans if span.name == "move"]
     for service, root in moves:
-        told = attributes(root)
+        reported = attributes(root)
         source, target = (
-            f"broker {told['penstock.move.source']}",
-            f"broker {told['penstock.move.target']}",
+            f"broker {reported['penstock.move.source']}",
+            f"broker {reported['penstock.move.target']}",
         )
-        assert (service, told["messaging.destination.name"], source != target) == (
+        assert (service, reported["messaging.destination.name"], source != target) == (
             "penstock-controller",
             "traced",
             True,

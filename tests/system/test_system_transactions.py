@@ -97,8 +97,8 @@ def coordinator_of(bootstrap: str, transactional_id: str) -> int:
 
 def test_each_input_is_there_once(cluster: LocalCluster, programs: list[Program]) -> None:
     bootstrap = cluster.bootstrap
-    wanted = [b"%d" % number for number in range(2 * RECORDS_COUNT)]
-    produce(bootstrap, INPUT, wanted, (0, 1))
+    expected = [b"%d" % number for number in range(2 * RECORDS_COUNT)]
+    produce(bootstrap, INPUT, expected, (0, 1))
     first, second = Program(bootstrap, 0, hold=3), Program(bootstrap, 1, hold=3)
     programs += [first, second]
     first.until("holding")
@@ -130,8 +130,8 @@ def test_each_input_is_there_once(cluster: LocalCluster, programs: list[Program]
         bootstrap, "reader", enable_auto_commit=False, isolation_level="read_committed"
     )
     consumer.assign([TopicPartition(OUTPUT, partition, 0) for partition in (0, 1)])
-    values = [message.value() for message in read_records(consumer, len(wanted))]
+    values = [message.value() for message in read_records(consumer, len(expected))]
     more = consumer.consume(1, 1.0)
     consumer.close()
-    assert sorted(values) == sorted(wanted)
+    assert sorted(values) == sorted(expected)
     assert more == []

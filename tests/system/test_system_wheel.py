@@ -225,7 +225,7 @@ def test_without_extras_each_command_names_the_install_command(
         " 'pyspark') if u.find_spec(name)])"
     )
     assert run(environment / "python", "-c", found, cwd=tmp_path) == "[]\n"
-    for arguments, told in (
+    for arguments, message in (
         (
             ("penstock", "dev"),
             (
@@ -257,7 +257,7 @@ def test_without_extras_each_command_names_the_install_command(
             check=False,
         )
         assert done.returncode == 1
-        assert told in " ".join((done.stdout + done.stderr).split())
+        assert message in " ".join((done.stdout + done.stderr).split())
 
 
 def test_pytest_finds_the_plugin_by_itself(environment: Path, tmp_path: Path) -> None:

@@ -216,11 +216,11 @@ def test_records_that_were_lost_are_reported_once(
 def test_upserts_keep_the_last_record_of_each_key(run: Run, by_day: bool) -> None:
     reports = run.all(upsert=True, partition_by=(DAY,) if by_day else ())
     assert len(reports) > 2
-    wanted = run.log.of_key()
+    expected = run.log.of_key()
     rows = {(row["_kafka_partition"], row["_key"]): row for row in run.rows()}
     assert len(rows) == len(run.rows())
-    assert rows.keys() == wanted.keys()
-    for key, record in wanted.items():
+    assert rows.keys() == expected.keys()
+    for key, record in expected.items():
         assert rows[key]["_offset"] == record.offset
         check_row(rows[key], record)
     keyless = {(record.partition, record.offset) for record in run.log.sent if record.key is None}
@@ -255,11 +255,11 @@ def test_offsets_and_batch_are_in_the_snapshot(
     snapshot = table.current_snapshot()
     assert snapshot is not None
     assert snapshot.summary is not None
-    told = snapshot.summary.additional_properties
-    assert json.loads(told["penstock.offsets"]) == {
+    reported = snapshot.summary.additional_properties
+    assert json.loads(reported["penstock.offsets"]) == {
         "t": {str(partition): end for partition, end in run.ends().items()}
     }
-    assert told["penstock.batch-id"] == str(len(reports))
+    assert reported["penstock.batch-id"] == str(len(reports))
     assert len(table.metadata.snapshots) == len(reports), "each batch must be one commit"
 
 

@@ -139,16 +139,16 @@ def test_files_of_a_running_batch_are_kept(run: Run) -> None:
 def test_an_interrupted_maintenance_is_continued(iceberg: Run) -> None:
     """It ends after the commit, and then after a part of the files."""
     iceberg.all(upsert=True)
-    wanted = maintain(iceberg, dry_run=True)
+    expected = maintain(iceberg, dry_run=True)
     maintain(iceberg, retention=Retention(HOUR_MS, None))
-    assert maintain(iceberg, dry_run=True).files == wanted.files
+    assert maintain(iceberg, dry_run=True).files == expected.files
     rows = iceberg.rows()
     some = sorted(iceberg.stray_files())[::2]
     assert some
     for name in some:
         next(iceberg.directory.rglob(name.replace("/", "/data/**/"))).unlink()
     assert iceberg.rows() == rows
-    assert 0 < maintain(iceberg).files < wanted.files
+    assert 0 < maintain(iceberg).files < expected.files
     assert iceberg.stray_files() == set()
     assert iceberg.rows() == rows
 

@@ -53,9 +53,9 @@ def offsets(slices: list[Slice]) -> list[tuple[int, int]]:
 def test_batches_and_tasks_cover_each_offset_once(
     log: list[Slice], batch_bytes: int, file_bytes: int, upsert: bool
 ) -> None:
-    wanted, taken, left = offsets(log), [], log
+    expected, taken, left = offsets(log), [], log
     names: set[str] = set()
-    for _ in range(len(wanted)):
+    for _ in range(len(expected)):
         if not left:
             break
         batch = cut_batch(left, batch_bytes)
@@ -85,7 +85,7 @@ def test_batches_and_tasks_cover_each_offset_once(
             for part in left
             if part.end_offset > ends[part.partition]
         ]
-    assert sorted(taken) == wanted
+    assert sorted(taken) == expected
 
 
 @given(

@@ -448,7 +448,7 @@ JSON: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"),
+    ("value", "expected"),
     [
         ('{"id": 1, "other": []}', {"id": 1}),
         ('{"id": 9223372036854775807, "small": -3}', {"id": 2**63 - 1, "small": -3}),
@@ -475,11 +475,11 @@ JSON: dict[str, Any] = {
     ],
 )  # fmt: skip
 def test_json_values_that_do_not_match_the_schema_are_errors(
-    value: str, wanted: dict[str, Any] | None
+    value: str, expected: dict[str, Any] | None
 ) -> None:
     rows, errors = decode(ValueFormat("json", json.dumps(JSON).encode()), value.encode())
-    assert errors == ([0] if wanted is None else [])
-    assert rows == ([] if wanted is None else [dict.fromkeys(JSON["properties"]) | wanted])
+    assert errors == ([0] if expected is None else [])
+    assert rows == ([] if expected is None else [dict.fromkeys(JSON["properties"]) | expected])
 
 
 @settings(max_examples=200, deadline=None)

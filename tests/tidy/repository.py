@@ -56,12 +56,12 @@ def files() -> tuple[Path, ...]:
 @cache
 def sources() -> tuple[Path, ...]:
     """Return the modules of the packages, without generated code."""
-    wanted = set(packages())
+    requested = set(packages())
     return tuple(
         path
         for path in files()
         if path.suffix == ".py"
-        and path.relative_to(ROOT).parts[0] in wanted
+        and path.relative_to(ROOT).parts[0] in requested
         and "gen" not in path.parts
     )
 

@@ -42,8 +42,8 @@ def test_the_reference_names_the_rights_of_every_api() -> None:
     for key, declared in API_RIGHTS.items():
         name = APIS[key].name
         needs = " ".join(need for api, need, _ in rows if re.search(rf"\b{name}\b", api))
-        wanted = {operation.name.title().replace("_", "") for operation, _ in declared.rights}
-        missing = sorted(right for right in wanted if right not in needs)
+        requested = {operation.name.title().replace("_", "") for operation, _ in declared.rights}
+        missing = sorted(right for right in requested if right not in needs)
         if missing or not needs:
             offenders.append(f"{name}: {', '.join(missing) or 'no row'}")
     assert not offenders, listed(offenders)

@@ -381,10 +381,10 @@ class World:
         node = self.nodes[message.to]
         if self.later(node, lambda: self._deliver(message, call)):
             return
-        directory, version, wanted = call
+        directory, version, requested = call
         if (
             not membership.is_intended_receiver(
-                node.members, Endpoint(node.id, "", node.directory), wanted, version
+                node.members, Endpoint(node.id, "", node.directory), requested, version
             )
             and not self.hears_impostors
         ):

@@ -77,8 +77,8 @@ async def delete_records_late(script: Script) -> None:
     for value in (b"0", b"1", b"2", b"3"):
         await script.write(PART, (b"k", value))
     for offset in (1, 3, 1):
-        wanted = delete_records.DeleteRecordsPartition(PART[1], offset)
-        topic = delete_records.DeleteRecordsTopic("t", [wanted])
+        requested = delete_records.DeleteRecordsPartition(PART[1], offset)
+        topic = delete_records.DeleteRecordsTopic("t", [requested])
         request = delete_records.DeleteRecordsRequest([topic], timeout_ms=5_000)
         found = (
             (await _send_request(script, (apis.DELETE_RECORDS, 2, request))).topics[0].partitions[0]
@@ -193,8 +193,8 @@ def adding_acl(operation: Operation, topic: str = "t") -> Request:
 
 
 def removing_acl(operation: Operation, topic: str = "t") -> Request:
-    wanted = delete_acls.DeleteAclsFilter(*_acl(operation, topic))
-    return apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([wanted])
+    requested = delete_acls.DeleteAclsFilter(*_acl(operation, topic))
+    return apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([requested])
 
 
 def altering_quota(key: str, value: float | None, user: str = "alice") -> Request:

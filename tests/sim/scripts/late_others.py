@@ -294,6 +294,8 @@ async def restart_a_static_consumer(script: Script) -> None:
     assert given(second) == owned, f"the next start gets {sorted(given(second))}"
     for request in (leaving, _static_beat("m1", first.member_epoch, topic_id)):
         await deliver_late(old, request)
-    told = await new.send_request(*_static_beat("m2", second.member_epoch, topic_id), _TIMEOUT_S)
-    code = ErrorCode(told.error_code)
+    reported = await new.send_request(
+        *_static_beat("m2", second.member_epoch, topic_id), _TIMEOUT_S
+    )
+    code = ErrorCode(reported.error_code)
     assert code is ErrorCode.NONE, f"the next start gets {code.name}"

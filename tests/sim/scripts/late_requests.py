@@ -105,8 +105,8 @@ async def repeat_the_first_heartbeat_of_a_consumer(script: Script) -> None:
     assert given(joined) == _BOTH
     follower = await send_request(other, consumer_heartbeat("m2", 0, topic_id))
     epoch = joined.member_epoch
-    told = await send_request(new, consumer_heartbeat("m1", epoch, topic_id))
-    kept = given(told)
+    reported = await send_request(new, consumer_heartbeat("m1", epoch, topic_id))
+    kept = given(reported)
     assert len(kept) == 1
     await deliver_late(old, first)
     follower = await send_request(other, consumer_heartbeat("m2", follower.member_epoch, topic_id))
@@ -149,19 +149,19 @@ async def repeat_the_first_heartbeat_of_a_streams_member(script: Script) -> None
     await script.create("t", (1, 1))
     old, new, other = await connections(script, 3)
     first = streams_heartbeat("m1", 0)
-    told = await send_request(new, first)
-    while tasks(told) != _BOTH:  # the first assignment waits for more members
+    reported = await send_request(new, first)
+    while tasks(reported) != _BOTH:  # the first assignment waits for more members
         await asyncio.sleep(_PAUSE_S)
-        told = await send_request(new, streams_heartbeat("m1", told.member_epoch))
-    await send_request(new, streams_heartbeat("m1", told.member_epoch, _BOTH))
+        reported = await send_request(new, streams_heartbeat("m1", reported.member_epoch))
+    await send_request(new, streams_heartbeat("m1", reported.member_epoch, _BOTH))
     follower = await send_request(other, streams_heartbeat("m2", 0))
-    told = await send_request(new, streams_heartbeat("m1", told.member_epoch))
-    kept = tasks(told)
+    reported = await send_request(new, streams_heartbeat("m1", reported.member_epoch))
+    kept = tasks(reported)
     assert len(kept) == 1
     await deliver_late(old, first)
     follower = await send_request(other, streams_heartbeat("m2", follower.member_epoch))
     assert not tasks(follower), "m2 is given a task that m1 runs"
-    await send_request(new, streams_heartbeat("m1", told.member_epoch, kept))
+    await send_request(new, streams_heartbeat("m1", reported.member_epoch, kept))
     follower = await send_request(other, streams_heartbeat("m2", follower.member_epoch))
     assert tasks(follower) == _BOTH - kept
 
@@ -183,10 +183,10 @@ async def repeat_the_first_heartbeat_of_a_share_member(script: Script) -> None:
     await deliver_late(old, first)
     found: set[UUID] = set()
     for _ in range(20):
-        told = await send_request(new, share_heartbeat(epoch))
-        epoch = told.member_epoch
-        if told.assignment is not None:
-            found = {topic.topic_id for topic in told.assignment.topic_partitions}
+        reported = await send_request(new, share_heartbeat(epoch))
+        epoch = reported.member_epoch
+        if reported.assignment is not None:
+            found = {topic.topic_id for topic in reported.assignment.topic_partitions}
         await asyncio.sleep(_PAUSE_S)
     assert found == {topic_id_of(script, "u")}, "m1 is assigned what it subscribed to before"
 
@@ -277,8 +277,8 @@ async def upgrade_a_classic_group(script: Script) -> None:
     classic, modern = await connections(script, 2)
     joined = await send_request(classic, join(""))
     await send_request(classic, sync(joined, {joined.member_id: _BOTH}))
-    told = await send_request(modern, consumer_heartbeat("m2", 0, topic_id_of(script)))
-    assert not given(told), "m2 is given what a classic member owns"
+    reported = await send_request(modern, consumer_heartbeat("m2", 0, topic_id_of(script)))
+    assert not given(reported), "m2 is given what a classic member owns"
 
 
 async def upgrade_between_rebalances(script: Script) -> None:
@@ -292,8 +292,8 @@ async def upgrade_between_rebalances(script: Script) -> None:
     for topic in ("u", "v"):
         metadata = subscription("t", topic, owned={"t": _BOTH})
         await send_request(classic, join(joined.member_id, metadata))
-    told = await send_request(modern, consumer_heartbeat("m2", 0, topic_id_of(script)))
-    assert not given(told), "m2 is given what a classic member owns"
+    reported = await send_request(modern, consumer_heartbeat("m2", 0, topic_id_of(script)))
+    assert not given(reported), "m2 is given what a classic member owns"
 
 
 # --- commits --------------------------------------------------------------------------------------

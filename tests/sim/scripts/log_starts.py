@@ -15,8 +15,8 @@ PART: Part = ("t", 0)
 
 
 def _request(offset: int) -> Any:
-    wanted = delete_records.DeleteRecordsPartition(PART[1], offset)
-    topic = delete_records.DeleteRecordsTopic(PART[0], [wanted])
+    requested = delete_records.DeleteRecordsPartition(PART[1], offset)
+    topic = delete_records.DeleteRecordsTopic(PART[0], [requested])
     return delete_records.DeleteRecordsRequest([topic], timeout_ms=5_000)
 
 

@@ -57,8 +57,8 @@ async def ask_where_an_epoch_ended(script: Script) -> None:
     await script.move(PART, 2)
     await script.write(PART, (b"k", b"2"))
     await script.move(PART, 1)
-    wanted = offset_for_leader_epoch.OffsetForLeaderPartition(PART[1], -1, 0)
-    topic = offset_for_leader_epoch.OffsetForLeaderTopic(PART[0], [wanted])
+    requested = offset_for_leader_epoch.OffsetForLeaderPartition(PART[1], -1, 0)
+    topic = offset_for_leader_epoch.OffsetForLeaderTopic(PART[0], [requested])
     request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(topics=[topic])
     response = await script.send_request(script.broker(1), apis.OFFSET_FOR_LEADER_EPOCH, 4, request)
     found = response.topics[0].partitions[0]

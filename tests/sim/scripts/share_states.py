@@ -150,8 +150,8 @@ async def load_a_state(script: Script) -> None:
     for offset in range(3, 30, 2):
         await states.write(1, offset)
         await asyncio.sleep(0.5)  # the log is compacted
-    wanted = (1, set(range(1, 30, 2)))
+    expected = (1, set(range(1, 30, 2)))
     for _ in range(2):
         found = await states.read(1)
-        assert found == wanted, f"the state is {found}"
+        assert found == expected, f"the state is {found}"
         await script.restart(1)

@@ -20,9 +20,9 @@ def is_acknowledged(item: Any) -> bool:
     return item is not None and item.error_code == ErrorCode.NONE
 
 
-async def check_values(script: Script, part: Part, *wanted: bytes) -> None:
+async def check_values(script: Script, part: Part, *expected: bytes) -> None:
     found = [record.value for record in await script.read(part)]
-    assert found == list(wanted), f"the log has {found}"
+    assert found == list(expected), f"the log has {found}"
 
 
 async def write_while_the_store_does_not_respond(script: Script) -> None:

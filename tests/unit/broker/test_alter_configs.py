@@ -27,19 +27,19 @@ async def fixture() -> Fixture:
 
 
 async def send_request(
-    fixture: Fixture, *wanted: Wanted, validate: bool = False, version: int = 2
+    fixture: Fixture, *requested: Wanted, validate: bool = False, version: int = 2
 ) -> Any:
     resources = [
         wire.AlterConfigsResource(
             kind, name, [wire.AlterableConfig(*config) for config in values.items()]
         )
-        for kind, name, values in wanted
+        for kind, name, values in requested
     ]
     response = await fixture.send_request(
         apis.ALTER_CONFIGS, version, wire.AlterConfigsRequest(resources, validate)
     )
     assert [(item.resource_type, item.resource_name) for item in response.responses] == [
-        (kind, name) for kind, name, _ in wanted
+        (kind, name) for kind, name, _ in requested
     ]
     assert all(bool(item.error_code) == bool(item.error_message) for item in response.responses)
     return [item.error_code for item in response.responses]
@@ -50,10 +50,10 @@ async def test_configs_that_are_not_named_get_their_defaults(
     fixture: Fixture, version: int
 ) -> None:
     configs = fixture.image.configs
-    wanted: Wanted = (TOPIC, "t", {"retention.ms": "7", "cleanup.policy": "compact"})
-    assert await send_request(fixture, wanted, validate=True, version=version) == [0]
+    requested: Wanted = (TOPIC, "t", {"retention.ms": "7", "cleanup.policy": "compact"})
+    assert await send_request(fixture, requested, validate=True, version=version) == [0]
     assert configs.topic("t") == {"retention.ms": "5", "segment.ms": "6"}
-    assert await send_request(fixture, wanted, version=version) == [0]
+    assert await send_request(fixture, requested, version=version) == [0]
     assert configs.topic("t") == {"retention.ms": "7", "cleanup.policy": "compact"}
     assert await send_request(fixture, (TOPIC, "t", {}), version=version) == [0]
     assert configs.topic("t") == {}
@@ -86,7 +86,7 @@ async def test_a_config_may_be_named_once(fixture: Fixture) -> None:
 async def test_resources_are_refused_one_by_one(fixture: Fixture) -> None:
     """The only request to the controller is about what can be changed there."""
     fixture.topic("twice")
-    wanted: list[Wanted] = [
+    requested: list[Wanted] = [
         (TOPIC, "t", {"retention.ms": "7"}),
         (TOPIC, "none", {"segment.ms": "8"}),
         (TOPIC, "a b", {}),
@@ -99,7 +99,7 @@ async def test_resources_are_refused_one_by_one(fixture: Fixture) -> None:
         (77, "x", {}),
     ]
     invalid = ErrorCode.INVALID_REQUEST
-    assert await send_request(fixture, *wanted) == [
+    assert await send_request(fixture, *requested) == [
         0,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -117,27 +117,29 @@ async def test_resources_are_refused_one_by_one(fixture: Fixture) -> None:
 
 
 async def test_topics_brokers_and_groups_are_replaced_in_one_request(fixture: Fixture) -> None:
-    wanted: list[Wanted] = [
+    requested: list[Wanted] = [
         (GROUP, "g", {"consumer.session.timeout.ms": "50000"}),
         (TOPIC, "t", {"retention.ms": "7"}),
         (BROKER, "1", {"log.cleaner.backoff.ms": "5s", "log.cleaner.threads": "2"}),
         (GROUP, "bad", {"consumer.session.timeout.ms": "1"}),
         (BROKER, "", {"max.connections": "20"}),
     ]
-    assert await send_request(fixture, *wanted) == [0, 0, 0, ErrorCode.INVALID_CONFIG, 0]
+    assert await send_request(fixture, *requested) == [0, 0, 0, ErrorCode.INVALID_CONFIG, 0]
     configs = fixture.image.configs
     assert configs.topic("t") == {"retention.ms": "7"}
     assert configs.group("g") == {"consumer.session.timeout.ms": "50000"}
     assert configs.broker("1") == {"log.cleaner.backoff.ms": "5000", "log.cleaner.threads": "2"}
     assert configs.broker("") == {"max.connections": "20"}
-    assert await send_request(fixture, *((kind, name, {}) for kind, name, _ in wanted)) == [0] * 5
+    assert (
+        await send_request(fixture, *((kind, name, {}) for kind, name, _ in requested)) == [0] * 5
+    )
     assert list(configs.items()) == []
 
 
 async def test_a_controller_that_does_not_respond_fails_every_topic(fixture: Fixture) -> None:
     fixture.client.fail_with = TimeoutError("no controller")
-    wanted: list[Wanted] = [(TOPIC, "t", {}), (BROKER, "2", {})]
-    assert await send_request(fixture, *wanted) == [
+    requested: list[Wanted] = [(TOPIC, "t", {}), (BROKER, "2", {})]
+    assert await send_request(fixture, *requested) == [
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.INVALID_REQUEST,
     ]

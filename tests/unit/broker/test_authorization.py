@@ -67,7 +67,7 @@ async def fixture() -> Fixture:
 
 
 async def create(fixture: Fixture, name: str, **configs: str) -> ErrorCode:
-    wanted = create_topics.CreatableTopic(
+    requested = create_topics.CreatableTopic(
         name,
         -1,
         -1,
@@ -77,7 +77,7 @@ async def create(fixture: Fixture, name: str, **configs: str) -> ErrorCode:
         ],
     )
     response = await fixture.send_request(
-        apis.CREATE_TOPICS, 7, create_topics.CreateTopicsRequest([wanted], validate_only=True)
+        apis.CREATE_TOPICS, 7, create_topics.CreateTopicsRequest([requested], validate_only=True)
     )
     return known_code(response.topics[0].error_code)
 
@@ -170,8 +170,8 @@ async def test_undeletion_needs_delete_or_alter_on_the_old_name(fixture: Fixture
 async def test_a_deletion_by_id_does_not_report_the_name(fixture: Fixture) -> None:
     topic_id = fixture.topic("t")
 
-    async def delete(name: str | None, wanted: UUID | None) -> Any:
-        state = delete_topics.DeleteTopicState(name, wanted)
+    async def delete(name: str | None, requested: UUID | None) -> Any:
+        state = delete_topics.DeleteTopicState(name, requested)
         request = delete_topics.DeleteTopicsRequest([state], timeout_ms=1_000)
         return (await fixture.send_request(apis.DELETE_TOPICS, 6, request)).responses[0]
 
@@ -246,10 +246,10 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
     assert [(entry["change"], entry["principal"]) for entry in changes] == [
         ("acls_added", "User:alice")
     ]
-    wanted = describe_acls.DescribeAclsRequest(
+    requested = describe_acls.DescribeAclsRequest(
         ResourceType.TOPIC, "t", PatternType.MATCH, None, None, Operation.ANY, Permission.ANY
     )
-    (resource,) = (await fixture.send_request(apis.DESCRIBE_ACLS, 3, wanted)).resources
+    (resource,) = (await fixture.send_request(apis.DESCRIBE_ACLS, 3, requested)).resources
     assert [entry.principal for entry in resource.acls] == ["User:bob"]
     with capture_logs() as logs:
         response = await fixture.send_request(
@@ -259,7 +259,7 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
     (removed,) = logs
     assert removed["change"] == "acls_removed"
     assert removed["resources"] == ["ALLOW User:bob READ from * on TOPIC LITERAL t"]
-    assert not (await fixture.send_request(apis.DESCRIBE_ACLS, 3, wanted)).resources
+    assert not (await fixture.send_request(apis.DESCRIBE_ACLS, 3, requested)).resources
 
 
 async def test_a_change_counts_from_its_response_on(fixture: Fixture) -> None:
@@ -288,10 +288,10 @@ async def test_acls_are_refused_without_an_authorizer_and_without_rights(fixture
         deleted = await fixture.send_request(
             apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic(None)])
         )
-        wanted = describe_acls.DescribeAclsRequest(
+        requested = describe_acls.DescribeAclsRequest(
             ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
         )
-        described = await fixture.send_request(apis.DESCRIBE_ACLS, 3, wanted)
+        described = await fixture.send_request(apis.DESCRIBE_ACLS, 3, requested)
         return [
             created.results[0].error_code,
             deleted.filter_results[0].error_code,

@@ -48,13 +48,13 @@ def test_a_listener_is_reported_as_advertised_or_left_to_the_client() -> None:
         listeners=("A://:1", "b://0.0.0.0:0", "[::1]:9"),
         advertised_listeners=("b://{id}.x:0", "[::2]:{port+1}"),
     )
-    told = config.advertised("10.0.0.1", {"A": 1, "B": 77, "PLAINTEXT": 9})
-    assert [(one.name, one.host, one.port) for one in told] == [
+    reported = config.advertised("10.0.0.1", {"A": 1, "B": 77, "PLAINTEXT": 9})
+    assert [(one.name, one.host, one.port) for one in reported] == [
         ("A", "", 1),
         ("B", "4.x", 77),
         ("PLAINTEXT", "::2", 10),
     ]
-    assert told[2].address == "[::2]:10"
+    assert reported[2].address == "[::2]:10"
 
 
 def test_log_limit_lets_a_burst_through_then_one_a_second_and_counts_the_rest() -> None:

@@ -620,9 +620,9 @@ async def test_describe_cluster_shows_fenced_brokers_on_request(fixture: Fixture
         await fixture.send_request(
             apis.DESCRIBE_CLUSTER,
             2,
-            describe_cluster.DescribeClusterRequest(include_fenced_brokers=wanted),
+            describe_cluster.DescribeClusterRequest(include_fenced_brokers=requested),
         )
-        for wanted in (False, True)
+        for requested in (False, True)
     ]
     assert [
         [(broker.broker_id, broker.is_fenced) for broker in response.brokers] for response in shown

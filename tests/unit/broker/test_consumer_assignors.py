@@ -111,8 +111,8 @@ def test_each_partition_has_one_owner_that_subscribes(
         for topic, indexes in topics.items()
         for index in indexes
     ]
-    wanted = [(topic, index) for topic, count in counts.items() for index in range(count)]
-    assert sorted(given_out, key=str) == sorted(wanted, key=str)
+    expected = [(topic, index) for topic, count in counts.items() for index in range(count)]
+    assert sorted(given_out, key=str) == sorted(expected, key=str)
     assert all(set(found[member.member_id]) <= member.topics for member in subscribers)
 
 

@@ -45,11 +45,11 @@ class Topics:
     def id_of(self, name: str) -> UUID | None:
         return topic_id(name) if name in self.counts else None
 
-    def name_of(self, wanted: UUID) -> str | None:
-        return next((name for name in self.counts if topic_id(name) == wanted), None)
+    def name_of(self, expected: UUID) -> str | None:
+        return next((name for name in self.counts if topic_id(name) == expected), None)
 
-    def partition_count(self, wanted: UUID) -> int:
-        return self.counts.get(self.name_of(wanted) or "", 0)
+    def partition_count(self, requested: UUID) -> int:
+        return self.counts.get(self.name_of(requested) or "", 0)
 
 
 def topic_id(name: str) -> UUID:

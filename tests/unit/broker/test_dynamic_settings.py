@@ -48,14 +48,14 @@ def test_values_that_depend_on_each_other_change_together() -> None:
 
 def test_configs_that_a_broker_rejects_are_skipped_and_reported() -> None:
     """Another version may have written it."""
-    wanted = {
+    requested = {
         "node.id": "7",
         "no.such": "1",
         "max.connections": "many",
         "num.partitions": "7",
         LOW: "2000000",
     }
-    settings, problems = settle(STATIC, wanted)
+    settings, problems = settle(STATIC, requested)
     assert problems.keys() == {"node.id", "no.such", "max.connections", LOW}
     assert changed_names(STATIC, settings) == ["num.partitions"]
 

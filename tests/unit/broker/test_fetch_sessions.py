@@ -34,8 +34,8 @@ def held(response):
 
 
 async def begin(broker, offset=0):
-    wanted = [("t", index, offset) for index in range(PARTITIONS)]
-    response = await broker.fetch_all(wanted, session=(0, 0))
+    requested = [("t", index, offset) for index in range(PARTITIONS)]
+    response = await broker.fetch_all(requested, session=(0, 0))
     assert (response.error_code, held(response)) == (0, [0, 1, 2])
     assert response.session_id > 0
     return response.session_id

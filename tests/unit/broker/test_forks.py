@@ -28,13 +28,13 @@ async def cluster():
         await broker.close()
 
 
-async def fork(harness, leader, source, name, wanted=NOWHERE, *, with_kept=False):
+async def fork(harness, leader, source, name, requested=NOWHERE, *, with_kept=False):
     """Fork the only partition of the source. Return its fork point."""
-    point = (await find_fork_points(leader, [(source, {0: wanted})]))[0][0]
+    point = (await find_fork_points(leader, [(source, {0: requested})]))[0][0]
     assert not isinstance(point, PointRefusal), point
     topic_id = harness.image.topics.by_name(source).topic_id
-    wanted = m.TopicFork(source_topic_id=topic_id, partitions=[point], with_kept=with_kept)
-    harness.topic(name, fork=wanted)
+    requested = m.TopicFork(source_topic_id=topic_id, partitions=[point], with_kept=with_kept)
+    harness.topic(name, fork=requested)
     return point
 
 
@@ -213,8 +213,8 @@ async def test_forks_of_random_logs_have_the_records_decided_below_them(cluster,
             await leader.partitions.trim(partition, start)
     for number in range(3):
         start, name = partition.log_start_offset, f"f{number}"
-        wanted = WantedPoint(offset=rng.randint(start, partition.high_watermark))
-        point = await fork(harness, leader, "t", name, NOWHERE if number == 0 else wanted)
+        requested = WantedPoint(offset=rng.randint(start, partition.high_watermark))
+        point = await fork(harness, leader, "t", name, NOWHERE if number == 0 else requested)
         everything, committed = source.values(start, point.end_offset)
         harness.lead(name, other)
         forked = await other.opened(name)

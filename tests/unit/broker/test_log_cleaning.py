@@ -729,22 +729,22 @@ async def test_a_fork_is_not_left_where_log_compaction_has_removed_its_keys(log,
     await log.produce(keyed((b"k", b"9"), timestamp=NOW + 20))
     topic_id = world.image.topics.by_name("t").topic_id
 
-    async def point_at(**wanted):
-        return (await find_fork_points(log.leader, [("t", {0: WantedPoint(**wanted)})]))[0][0]
+    async def point_at(**requested):
+        return (await find_fork_points(log.leader, [("t", {0: WantedPoint(**requested)})]))[0][0]
 
-    for wanted in ({"offset": 9}, {"offset": 1}, {"timestamp_ms": times[9]}):
-        refused = await point_at(**wanted)
+    for requested in ({"offset": 9}, {"offset": 1}, {"timestamp_ms": times[9]}):
+        refused = await point_at(**requested)
         assert isinstance(refused, PointRefusal)
         assert refused.code is ErrorCode.OFFSET_OUT_OF_RANGE
         assert "may lack keys" in refused.message
     whole = [b"8", b"y", b"9"]
-    wanted = {
+    requested = {
         "f0": ({"offset": 10}, whole[:2]),
         "f1": ({"timestamp_ms": NOW + 11}, whole[:2]),
         "f2": ({}, whole),
         "f3": ({"offset": 0}, []),
     }
-    for name, (at, values) in wanted.items():
+    for name, (at, values) in requested.items():
         point = await point_at(**at)
         assert isinstance(point, m.ForkedPartition)
         world.topic(name, fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
@@ -786,8 +786,8 @@ async def test_a_fork_has_what_log_compaction_removes_while_it_is_requested(
 async def test_a_fork_of_a_log_cleaned_meanwhile_is_retried(log, world):
     await log.produce(*[keyed((b"k", b"%d" % number)) for number in range(9)], keyed((b"x", b"y")))
     await log.upload()
-    wanted = {0: WantedPoint(offset=5)}
-    before = (await find_fork_points(log.leader, [("t", wanted)]))[0][0]
+    requested = {0: WantedPoint(offset=5)}
+    before = (await find_fork_points(log.leader, [("t", requested)]))[0][0]
     assert isinstance(before, m.ForkedPartition)
     assert before.end_offset == 5
     await cleaner_of(log.leader).check()

@@ -68,11 +68,15 @@ async def test_offsets_of_a_group_without_members(
     coordinator: GroupCoordinator, log: MemoryLog
 ) -> None:
     await commit(coordinator)
-    wanted = [("read", 0), ("read", 0), ("read", 7)]
-    assert await coordinator.delete_offsets("g", wanted) == dict.fromkeys(wanted, ErrorCode.NONE)
+    requested = [("read", 0), ("read", 0), ("read", 7)]
+    assert await coordinator.delete_offsets("g", requested) == dict.fromkeys(
+        requested, ErrorCode.NONE
+    )
     assert left(coordinator) == {("read", 1), ("other", 0)}
     appended = log.end_offset(0)
-    assert await coordinator.delete_offsets("g", wanted) == dict.fromkeys(wanted, ErrorCode.NONE)
+    assert await coordinator.delete_offsets("g", requested) == dict.fromkeys(
+        requested, ErrorCode.NONE
+    )
     assert log.end_offset(0) == appended, "nothing was left to delete"
     assert await coordinator.delete_offsets("g", []) == {}
 

@@ -21,9 +21,9 @@ async def one():
     await broker.close()
 
 
-def parked(broker, wanted, **options):
+def parked(broker, requested, **options):
     return asyncio.ensure_future(
-        broker.fetch_all(wanted, max_wait_ms=options.pop("max_wait_ms", 30_000), **options)
+        broker.fetch_all(requested, max_wait_ms=options.pop("max_wait_ms", 30_000), **options)
     )
 
 
@@ -149,11 +149,11 @@ async def test_the_first_batch_comes_whatever_its_size_and_the_rest_within_the_l
             await one.produce("t", batch(b"v" * 1000), index=index)
 
     async def sizes(**options):
-        wanted = [
+        requested = [
             ("t", index, 0, {"partition_max_bytes": options.pop("each", 1 << 20)})
             for index in range(3)
         ]
-        response = await one.fetch_all(wanted, **options)
+        response = await one.fetch_all(requested, **options)
         return sorted(len(p.records) // size for p in response.responses[0].partitions)
 
     assert await sizes(max_bytes=1) == [0, 0, 1]
@@ -185,9 +185,9 @@ async def test_a_response_has_so_many_batches_however_small_they_are(one, monkey
             await one.produce("t", batch(b"%d" % number), index=index)
     position, responses = [0, 0], []
     while position != [4, 4]:
-        wanted = [("t", index, position[index]) for index in range(2)]
+        requested = [("t", index, position[index]) for index in range(2)]
         min_bytes = 1 if responses else 10_000
-        response = await one.fetch_all(wanted, min_bytes=min_bytes, max_wait_ms=300_000)
+        response = await one.fetch_all(requested, min_bytes=min_bytes, max_wait_ms=300_000)
         found = [len(records_of(p)) for p in response.responses[0].partitions]
         position = [at + count for at, count in zip(position, found, strict=True)]
         responses.append(sum(found))

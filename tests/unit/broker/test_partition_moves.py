@@ -58,10 +58,10 @@ async def test_a_move_is_announced_in_acknowledgements_before_producers_are_refu
         assert (await one.produce("t", batch(b"a"), index)).current_leader is None
         harness.move("t", 2, index=index)
     ahead = two.start_produce({("t", 0): batch(b"z")})
-    told = await one.produce("t", batch(b"b"), 0)
+    reported = await one.produce("t", batch(b"b"), 0)
     epoch = harness.record("t", 0).leader_epoch + 1
-    assert (told.error_code, told.base_offset) == (0, 1)
-    assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (2, epoch)
+    assert (reported.error_code, reported.base_offset) == (0, 1)
+    assert (reported.current_leader.leader_id, reported.current_leader.leader_epoch) == (2, epoch)
     assert (await one.produce("t", batch(b"c"), 1)).error_code == 0
     assert (await ahead)["t", 0].base_offset == 2, "it waited for everything that the source took"
     assert harness.record("t", 0).leader == 2

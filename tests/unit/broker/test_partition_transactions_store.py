@@ -69,9 +69,9 @@ async def harness():
 
 
 async def rows(harness, view, start, end):
-    wanted = [OffsetRange("t", 0, start, end)]
-    slices = await view.plan(wanted)
-    aborted = await view.aborted(wanted)
+    requested = [OffsetRange("t", 0, start, end)]
+    slices = await view.plan(requested)
+    aborted = await view.aborted(requested)
     found = []
     async for arrow in read_slices(harness.store, slices, ("offset", "value"), aborted):
         found += zip(

@@ -105,8 +105,8 @@ async def test_partitions_are_assigned_once_they_have_a_state(
     states.may_go_on.set()
     await until(lambda: not share_of(coordinator).partitions.initializing)
     assert len(states.calls) == 4, "once for each partition"
-    told = await send(coordinator, "a", 1)
-    assert (told.member_epoch, told.assignment) == (2, ALL)
+    reported = await send(coordinator, "a", 1)
+    assert (reported.member_epoch, reported.assignment) == (2, ALL)
     summary = states.states.summary(SharePartitionKey("g", TOPIC_ID, 0))
     assert (summary.state_epoch, summary.start_offset) == (1, NO_START_OFFSET)
     assert (await send(coordinator, "a", 2)).assignment is None
@@ -161,8 +161,8 @@ async def test_another_coordinator_continues_without_a_rebalance(
     assert restored.targets == before.targets
     assert (restored.epoch, restored.partitions) == (before.epoch, before.partitions)
     for member_id, member in before.members.items():
-        told = await send(following, member_id, member.current.epoch)
-        assert (told.member_epoch, told.assignment) == (member.current.epoch, None)
+        reported = await send(following, member_id, member.current.epoch)
+        assert (reported.member_epoch, reported.assignment) == (member.current.epoch, None)
     following.close()
 
 
@@ -199,8 +199,10 @@ async def test_members_that_fall_silent_are_removed(
 
     await asyncio.wait_for(beat(), 20)
     assert members == {"a", "b"}
-    told = await send(coordinator, "a", share.members["a"].current.epoch, subscribed_names=("t",))
-    assert told.assignment == ALL
+    reported = await send(
+        coordinator, "a", share.members["a"].current.epoch, subscribed_names=("t",)
+    )
+    assert reported.assignment == ALL
     coordinator.close()
 
 

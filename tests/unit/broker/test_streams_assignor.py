@@ -73,9 +73,9 @@ def check(
             copies[task] = copies.get(task, 0) + 1
             assert subtopologies[task[0]].is_stateful
     assert all(len(mine) == len(set(mine)) for mine in by_process.values()), "twice in a process"
-    wanted = min(replicas, len(by_process) - 1)
+    copy_count = min(replicas, len(by_process) - 1)
     stateful = {task for task in tasks if subtopologies[task[0]].is_stateful}
-    assert copies == (dict.fromkeys(stateful, wanted) if wanted else {})
+    assert copies == (dict.fromkeys(stateful, copy_count) if copy_count else {})
 
 
 MEMBERS = st.dictionaries(

@@ -125,9 +125,9 @@ async def test_the_first_member_gets_all_tasks_and_the_second_one_a_share() -> N
     second = await join(coordinator, "b")
     assert (second.member_epoch, second.tasks) == (3, Tasks())
     assert streams_of(coordinator).state is GroupState.RECONCILING
-    told = await own(coordinator, "a", 2, Tasks(ALL))
-    assert told.member_epoch == 2, "it stays in its epoch until it has revoked"
-    kept = told.tasks
+    reported = await own(coordinator, "a", 2, Tasks(ALL))
+    assert reported.member_epoch == 2, "it stays in its epoch until it has revoked"
+    kept = reported.tasks
     assert kept is not None
     assert len(kept.active["0"]) == 2
     assert (await own(coordinator, "b", 3, Tasks())).tasks is None, "a may still have them"
@@ -335,8 +335,8 @@ async def test_a_shutdown_is_reported_until_the_group_is_empty() -> None:
     await join(coordinator, "a")
     await join(coordinator, "b")
     await send(coordinator, "b", -1, is_shutdown=True)
-    told = await own(coordinator, "a", 2, Tasks(ALL))
-    assert told.statuses == (
+    reported = await own(coordinator, "a", 2, Tasks(ALL))
+    assert reported.statuses == (
         (
             Status.SHUTDOWN_APPLICATION,
             "Streams group member b encountered a fatal error and requested a shutdown for the"
@@ -359,10 +359,10 @@ async def test_members_learn_where_others_respond_to_queries() -> None:
     assert other_member.endpoints is not None
     (found,) = other_member.endpoints
     assert (found.endpoint, found.active) == (("host-a", 1), {"t": [0, 1, 2, 3]})
-    told = await own(coordinator, "a", 2, Tasks(ALL))
-    assert told.endpoint_epoch == 1
-    assert told.endpoints is not None
-    assert len(told.endpoints[0].active["t"]) == 2
+    reported = await own(coordinator, "a", 2, Tasks(ALL))
+    assert reported.endpoint_epoch == 1
+    assert reported.endpoints is not None
+    assert len(reported.endpoints[0].active["t"]) == 2
     coordinator.close()
 
 

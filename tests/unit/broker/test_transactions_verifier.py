@@ -33,16 +33,16 @@ class Coordinators:
         self.results: list[tuple[str, TopicPartition, ErrorCode]] = []
 
     async def respond(
-        self, node_id: NodeId, wanted: Wanted
+        self, node_id: NodeId, requested: Wanted
     ) -> Mapping[tuple[str, TopicPartition], ErrorCode]:
-        self.requests.append((node_id, {item: list(found) for item, found in wanted.items()}))
+        self.requests.append((node_id, {item: list(found) for item, found in requested.items()}))
         await self.gate.wait()
         code = self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
         if isinstance(code, Exception):
             raise code
         return {
             (item.transactional_id, partition): code
-            for item, found in wanted.items()
+            for item, found in requested.items()
             for partition in found
         }
 
@@ -61,10 +61,10 @@ async def test_questions_of_one_moment_share_a_request() -> None:
         peers.send_request(f"a{number}", T0)
         peers.send_request(f"a{number}", T1)
     await until(lambda: len(peers.results) == 6)
-    ((node_id, wanted),) = peers.requests
+    ((node_id, requested),) = peers.requests
     assert node_id == 1
-    assert [item.transactional_id for item in wanted] == ["a0", "a1", "a2"]
-    assert set(map(tuple, wanted.values())) == {(T0, T1)}
+    assert [item.transactional_id for item in requested] == ["a0", "a1", "a2"]
+    assert set(map(tuple, requested.values())) == {(T0, T1)}
 
 
 async def test_questions_wait_for_the_response_of_their_coordinator() -> None:
@@ -88,8 +88,8 @@ async def test_a_request_has_one_epoch_of_an_id() -> None:
     peers.send_request("a", T1, epoch=1)
     await until(lambda: len(peers.results) == 3)
     assert [
-        [(item.producer.producer_epoch, found) for item, found in wanted.items()]
-        for _, wanted in peers.requests
+        [(item.producer.producer_epoch, found) for item, found in requested.items()]
+        for _, requested in peers.requests
     ] == [[(1, [T0, T1])], [(2, [T0])]]
 
 
@@ -197,9 +197,9 @@ async def test_an_error_of_the_whole_request_is_that_of_each_partition(
         raise AssertionError("another broker coordinates the transaction")
 
     peers = CoordinatorPeers(cast("LocalBroker", Rejecting()), respond_locally)
-    wanted = {
+    requested = {
         Membership("a", ProducerIdentity(7, 0), adds=True): [T0, T1],
         Membership("b", ProducerIdentity(8, 0), adds=False): [T0],
     }
-    found = await peers.send_request(NodeId(2), wanted)
+    found = await peers.send_request(NodeId(2), requested)
     assert found == {("a", T0): expected, ("a", T1): expected, ("b", T0): expected}

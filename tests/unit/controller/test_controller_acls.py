@@ -33,8 +33,8 @@ def cluster() -> ManagersCluster:
     return ManagersCluster()
 
 
-def create(cluster: ManagersCluster, *wanted: AclEntry) -> list[tuple[Status, str]]:
-    result = acls.create_acls(cluster.image, CreateAcls(acls=list(wanted)))
+def create(cluster: ManagersCluster, *requested: AclEntry) -> list[tuple[Status, str]]:
+    result = acls.create_acls(cluster.image, CreateAcls(acls=list(requested)))
     assert result.value is not None
     cluster.apply(result.records)
     return [(item.status, item.detail) for item in result.value.items]

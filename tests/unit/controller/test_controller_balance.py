@@ -277,7 +277,7 @@ def test_a_broker_that_started_again_waits_and_a_new_one_does_not() -> None:
         conditions = Conditions(live, {}, now_ms, Millis(0), 0, 300)
         return [broker.note for broker in view(cluster.image, book, conditions).brokers]
 
-    def heard(now_ms: int) -> None:
+    def received(now_ms: int) -> None:
         for node in (cluster.image.nodes.get(node_id) for node_id in live):
             assert node is not None
             book.add(
@@ -286,10 +286,10 @@ def test_a_broker_that_started_again_waits_and_a_new_one_does_not() -> None:
 
     cluster.broker(0)
     cluster.broker(1)
-    heard(1_000)
-    heard(1_200)
+    received(1_000)
+    received(1_200)
     assert notes(1_299) == [CAME_BACK, ""]
     assert notes(1_300) == ["", ""]
     cluster.broker(1)
-    heard(1_400)
+    received(1_400)
     assert notes(1_400) == ["", CAME_BACK], "each start counts, by itself"

@@ -119,8 +119,8 @@ async def test_a_source_has_the_moves_timeout_whatever_the_wall_clock_says(
         source = await cluster.broker()
         await stream_of(source)
         other = await cluster.broker()
-        wanted = m.PartitionTarget(topic="t", partition=0, replicas=[NodeId(other.node.node_id)])
-        await source.client.alter_reassignments(m.AlterReassignments(partitions=[wanted]))
+        requested = m.PartitionTarget(topic="t", partition=0, replicas=[NodeId(other.node.node_id)])
+        await source.client.alter_reassignments(m.AlterReassignments(partitions=[requested]))
         cluster.wall_ms += step_ms
         if step_ms > 0:
             await cluster.rounds("FenceOverdue", 3)

@@ -61,8 +61,8 @@ class Deleting(ManagersCluster):
     def frozen(self) -> list[FrozenTopic]:
         return list(self.image.frozen_topics.deleted())
 
-    def undelete(self, wanted: str, name: str = "t", status: Status = Status.OK) -> CreatedTopic:
-        return self.create(NewTopic(name=name, configs={UNDELETE: wanted}), status)
+    def undelete(self, requested: str, name: str = "t", status: Status = Status.OK) -> CreatedTopic:
+        return self.create(NewTopic(name=name, configs={UNDELETE: requested}), status)
 
     def wait(self, ms: int) -> None:
         self.now_ms = Millis(self.now_ms + ms)
@@ -292,8 +292,8 @@ class TestUndelete:
         self, cluster: Deleting, change: dict[str, object], status: Status
     ) -> None:
         cluster.delete("t", GRACE_MS)
-        wanted: dict[str, object] = {"name": "t", "configs": {UNDELETE: "t"}} | change
-        assert cluster.create(NewTopic(**wanted), status).topic_id is None
+        requested: dict[str, object] = {"name": "t", "configs": {UNDELETE: "t"}} | change
+        assert cluster.create(NewTopic(**requested), status).topic_id is None
         assert len(cluster.frozen) == 1
 
     def test_what_returns_counts_for_the_limit_of_the_cluster(self, cluster: Deleting) -> None:

@@ -57,8 +57,8 @@ class Forking(ManagersCluster):
             epochs=[(StreamEpoch(0), Offset(0))],
         )
         fork = TopicFork(source_topic_id=self.source.topic_id, partitions=[point])
-        wanted = NewTopic(name="f", partitions=1, fork=fork)
-        return msgspec.structs.replace(wanted, **changes)
+        requested = NewTopic(name="f", partitions=1, fork=fork)
+        return msgspec.structs.replace(requested, **changes)
 
     def fork(self, end: int) -> PartitionRecord:
         self.create(self.request(end))

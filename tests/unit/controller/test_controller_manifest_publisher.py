@@ -380,24 +380,24 @@ async def test_every_damaged_byte_is_noticed() -> None:
     await publisher.publish()
     key = manifest_key("test", 1)
     whole = await store.get(key)
-    wanted = [OffsetRange("t", 0, 0, 700), OffsetRange("t", 1, 0, 0)]
-    assert len(await _planned(store, wanted)) == 70
+    requested = [OffsetRange("t", 0, 0, 700), OffsetRange("t", 1, 0, 0)]
+    assert len(await _planned(store, requested)) == 70
     for at in range(16, len(whole)):
         damaged = bytearray(whole)
         damaged[at] ^= 1 << (at % 8)
         await store.put(key, bytes(damaged))
         with pytest.raises(ObjectCorrupt):
-            await _planned(store, wanted)
+            await _planned(store, requested)
     for size in (0, 5, 59, 60, 100, len(whole) - 1):
         await store.put(key, whole[:size])
         with pytest.raises(ObjectCorrupt):
-            await _planned(store, wanted)
+            await _planned(store, requested)
 
 
-async def _planned(store: MemoryStore, wanted: list[OffsetRange]) -> list[Any]:
+async def _planned(store: MemoryStore, requested: list[OffsetRange]) -> list[Any]:
     view = ClusterView(store, "test")
     await view.refresh()
-    return await view.plan(wanted)
+    return await view.plan(requested)
 
 
 async def test_a_damaged_newest_version_is_passed_by_the_next_leader() -> None:

@@ -158,11 +158,11 @@ class Published(Managers):
             assert [(s.stream_id, s.leader, s.log_start, s.committed_end) for s in states] == [
                 said[:4] for said in partitions
             ]
-            wanted = [
+            requested = [
                 OffsetRange(name, number, said[2], said[3])
                 for number, said in enumerate(partitions)
             ]
-            slices = await view.plan(wanted)
+            slices = await view.plan(requested)
             for number, (_, _, start, end, ranges) in enumerate(partitions):
                 mine = [item for item in slices if item.partition == number]
                 assert [(item.key, item.start_offset, item.end_offset) for item in mine] == [

@@ -107,12 +107,12 @@ def statuses(
 def test_an_exchange_changes_neither_end_nor_owner_and_its_repetition_nothing(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
-    wanted = item(prepare(cluster)[0], 0, 12, sources(cluster, 0, 12))
+    requested = item(prepare(cluster)[0], 0, 12, sources(cluster, 0, 12))
     for records in (2, 0):
-        assert statuses(cluster, wanted, records=records) == [Status.OK]
+        assert statuses(cluster, requested, records=records) == [Status.OK]
     stream = cluster.image.streams.get(DATA)
     assert stream is not None
-    assert cluster.spans(1) == [(0, 12, wanted.new.object_id)]
+    assert cluster.spans(1) == [(0, 12, requested.new.object_id)]
     assert (stream.end_offset, stream.owner, stream.epoch, stream.opened) == (12, one, 0, True)
     cluster.commit(one, slot(one, 2, part(1, 12, 13)), closes=[close(1, 0, 13)])
 
@@ -188,8 +188,8 @@ def test_in_order_a_conflict_refuses_everything_after_it(
 def test_other_offsets_than_those_of_the_sources_are_refused(
     cluster: ManagersCluster, one: BrokerIncarnation, start: int, end: int
 ) -> None:
-    wanted = item(prepare(cluster)[0], start, end, sources(cluster, 0, 9))
-    assert statuses(cluster, wanted, records=0) == [GONE]
+    requested = item(prepare(cluster)[0], start, end, sources(cluster, 0, 9))
+    assert statuses(cluster, requested, records=0) == [GONE]
 
 
 def test_a_hole_between_the_sources_is_refused(
@@ -205,16 +205,16 @@ def test_a_hole_between_the_sources_is_refused(
 def test_records_trimmed_meanwhile_are_not_losses(
     cluster: ManagersCluster, one: BrokerIncarnation, trimmed: int
 ) -> None:
-    wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
+    requested = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
     cluster.trim(one, 1, 0, trimmed)
-    assert statuses(cluster, wanted) == [Status.OK]
-    assert cluster.spans(1)[0] == (0, 9, wanted.new.object_id)
+    assert statuses(cluster, requested) == [Status.OK]
+    assert cluster.spans(1)[0] == (0, 9, requested.new.object_id)
 
 
 def test_a_trimmed_and_forgotten_prefix_leaves_no_objects(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
-    wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
+    requested = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
     cluster.trim(one, 1, 0, 9)
     cluster.commit(one, wal=5)
     cluster.tick()
@@ -224,19 +224,19 @@ def test_a_trimmed_and_forgotten_prefix_leaves_no_objects(
             [state.object_id for state in cluster.image.objects if state.wal is not None],
         )
     )
-    assert statuses(cluster, wanted) == [Status.OK]
+    assert statuses(cluster, requested) == [Status.OK]
     cluster.tick()
     assert [
-        state.phase for state in cluster.image.objects if state.object_id == wanted.new.object_id
+        state.phase for state in cluster.image.objects if state.object_id == requested.new.object_id
     ] == [ObjectPhase.DESTROYED]
 
 
 def test_a_topic_that_was_deleted_refuses_all(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
-    wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
+    requested = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
     cluster.delete("t")
-    commit(cluster, wanted, status=Status.STREAM_NOT_EXIST)
+    commit(cluster, requested, status=Status.STREAM_NOT_EXIST)
 
 
 def test_objects_not_committed_in_time_are_collected(

@@ -222,8 +222,8 @@ async def test_a_dead_broker_is_fenced_and_recovered_and_another_one_leads(
 async def test_a_fenced_broker_learns_of_it_and_its_writes_are_refused(start: Start) -> None:
     cluster = await start()
     broker, observer = await cluster.broker(), await cluster.broker()
-    heard: list[bool] = []
-    broker.follower.on_session(heard.append)
+    received: list[bool] = []
+    broker.follower.on_session(received.append)
     again = m.RegisterBroker(
         node_id=broker.node.node_id,
         incarnation_id=uuid4(),
@@ -237,7 +237,7 @@ async def test_a_fenced_broker_learns_of_it_and_its_writes_are_refused(start: St
     with pytest.raises(WalFenced):
         await broker.metadata.prepare_objects(1)
     await until(lambda: broker.follower.fenced)
-    assert heard[-1] is False
+    assert received[-1] is False
     assert not broker.follower.can_write()
     with pytest.raises(FollowerStopped):
         await broker.follower.reached(MetadataOffset(10_000), asyncio.get_running_loop().time() + 1)
@@ -254,10 +254,10 @@ async def test_a_hung_broker_is_fenced_after_its_session_timeout_and_knew_it_bef
     broker, other = await cluster.broker(), await cluster.broker()
     lost = asyncio.Event()
     fenced_when_lost: list[bool] = []
-    told: list[bool] = []
+    reported: list[bool] = []
 
     def on_session(has_session: bool) -> None:
-        told.append(broker.follower.fenced)
+        reported.append(broker.follower.fenced)
         if not has_session and not lost.is_set():
             fenced_when_lost.append(not other.image.nodes.is_alive(broker.node))
             lost.set()
@@ -270,7 +270,7 @@ async def test_a_hung_broker_is_fenced_after_its_session_timeout_and_knew_it_bef
     await until(lambda: not other.image.nodes.is_alive(broker.node))
     await until(lost.is_set)
     assert fenced_when_lost == [False]
-    await until(lambda: told[-1])
+    await until(lambda: reported[-1])
     assert other.follower.can_write()
 
 
@@ -743,9 +743,9 @@ async def test_a_late_stream_does_not_take_over_the_session_of_a_later_one(start
         while True:
             data = await stream.read()
             assert isinstance(data, bytes)
-            heard = msgspec.msgpack.decode(data, type=m.MetadataBatch).heard
-            if heard >= number:
-                return heard
+            received = msgspec.msgpack.decode(data, type=m.MetadataBatch).heard
+            if received >= number:
+                return received
 
     first = 1_000  # the broker's follower has used lower numbers
     assert await heartbeat(current, first + 1, 1) == 1

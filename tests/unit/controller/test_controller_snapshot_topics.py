@@ -53,18 +53,18 @@ class Snapping(ManagersCluster):
             txn_end_offset=Offset(0),
             epochs=[(StreamEpoch(0), Offset(0))],
         )
-        wanted = NewTopic(
+        requested = NewTopic(
             name=name,
             configs={FORK_SOURCE: source},
             fork=TopicFork(source_topic_id=topic.topic_id, partitions=[point]),
             group_offsets=list(GROUPS) if "@" in name else [],
         )
-        return msgspec.structs.replace(wanted, **changes)
+        return msgspec.structs.replace(requested, **changes)
 
-    def create_all(self, *wanted: NewTopic, validate_only: bool = False) -> list[CreatedTopic]:
+    def create_all(self, *requested: NewTopic, validate_only: bool = False) -> list[CreatedTopic]:
         result = topics.create_topics(
             self.image,
-            CreateTopics(topics=list(wanted), validate_only=validate_only),
+            CreateTopics(topics=list(requested), validate_only=validate_only),
             new_uuid=self.new_uuid,
             live=self.live,
             defaults=topics.TopicDefaults(),

@@ -255,18 +255,18 @@ async def test_a_refused_broker_is_not_fenced_and_tries_again(
     cluster: Cluster, authority: Authority
 ) -> None:
     files = authority.make("penstock-broker-3", file="changing")
-    told: list[str] = []
+    reported: list[str] = []
     broker = await cluster.broker(3, tls=files.open())
     client = ControllerClient(
         [cluster.server.address],
         tls=authority.make("alice").open(),
-        on_problem=told.append,
+        on_problem=reported.append,
     )
     follower = MetadataFollower(client, broker.node, heartbeat_interval_s=0.05)
     with pytest.raises(TimeoutError, match=r"controller\.ssl\.broker\.names"):
         await follower.start(0.5)
     assert not follower.fenced, "another certificate helps, so the broker may not end"
-    assert len(told) == 1, "once a minute"
+    assert len(reported) == 1, "once a minute"
     await follower.stop()
     await client.close()
     assert broker.follower.can_write()

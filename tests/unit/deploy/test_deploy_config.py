@@ -553,8 +553,8 @@ def test_a_pod_s_name_gives_its_id_and_its_addresses() -> None:
     )
     config = load("broker", arguments, {}, hostname="penstock-broker-12").part(BrokerConfig)
     assert config.node_id == 12
-    told = config.advertised("10.0.0.7", {"PLAINTEXT": 9092, "EXTERNAL": 9094})
-    assert [(one.name, one.host, one.port) for one in told] == [
+    reported = config.advertised("10.0.0.7", {"PLAINTEXT": 9092, "EXTERNAL": 9094})
+    assert [(one.name, one.host, one.port) for one in reported] == [
         ("PLAINTEXT", "penstock-broker-12.brokers", 9092),
         ("EXTERNAL", "10.0.0.7", 31_012),
     ]
@@ -590,12 +590,15 @@ def test_config_show_reports_values_and_places_without_secrets(
     monkeypatch.setenv("PENSTOCK_STORE", store)
     done = CliRunner().invoke(app, ["config", "show", "--json", "--set", "wal.linger.ms=1s"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert told["num.partitions"] == {"value": "6", "source": "variable PENSTOCK_NUM_PARTITIONS"}
-    assert told["wal.linger.ms"] == {"value": "1000", "source": "--set wal.linger.ms"}
-    assert told["max.connections"] == {"value": "10000", "source": "default"}
+    reported = json.loads(done.stdout)
+    assert reported["num.partitions"] == {
+        "value": "6",
+        "source": "variable PENSTOCK_NUM_PARTITIONS",
+    }
+    assert reported["wal.linger.ms"] == {"value": "1000", "source": "--set wal.linger.ms"}
+    assert reported["max.connections"] == {"value": "10000", "source": "default"}
     assert "sesame" not in done.output
-    assert set(told) == set(settings_of("broker"))
+    assert set(reported) == set(settings_of("broker"))
     given = CliRunner().invoke(app, ["config", "show", "--given", "--json", "--role", "controller"])
     assert set(json.loads(given.stdout)) == {"num.partitions", "store", "metadata.log.dir"}
 

@@ -279,19 +279,21 @@ def test_log_events_of_runbooks_exist() -> None:
         for package in ("objectstore", "stream", "broker", "controller", "deploy/node")
         for path in (ROOT / package).rglob("*.py")
     )
-    told = set[str]().union(
+    reported = set[str]().union(
         *(
             names(DOCS / "how-to" / name, r"[a-z]+(_[a-z]+)+")
             for name in ("alerts.md", "monitor.md", "drain.md")
         )
     )
-    told = {name for name in told if not name.startswith(("penstock_", "org_apache_kafka_"))} - {
+    reported = {
+        name for name in reported if not name.startswith(("penstock_", "org_apache_kafka_"))
+    } - {
         "put_if_absent",
         "app_kubernetes_io_component",
         "group_id",
     }
-    assert len(told) > 25
-    assert not {event for event in told if f'"{event}"' not in code}
+    assert len(reported) > 25
+    assert not {event for event in reported if f'"{event}"' not in code}
 
 
 def test_policy_of_nodes_allows_the_calls_that_the_store_makes() -> None:

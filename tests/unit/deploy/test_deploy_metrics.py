@@ -150,16 +150,18 @@ def test_a_histogram_is_reported_in_seconds_and_adds_up() -> None:
     histogram = LatencyHistogram()
     for latency_ms in (0.3, 0.5, 100, 200_000):
         histogram.observe(latency_ms)
-    told = encoded((table.WAL_PUT, (), histogram.freeze()))
+    reported = encoded((table.WAL_PUT, (), histogram.freeze()))
     assert (
-        told["penstock_wal_put_seconds_count"] == told["penstock_wal_put_seconds_bucket+Inf"] == 4
+        reported["penstock_wal_put_seconds_count"]
+        == reported["penstock_wal_put_seconds_bucket+Inf"]
+        == 4
     )
-    assert told["penstock_wal_put_seconds_sum"] == pytest.approx(200.1008)
-    assert told["penstock_wal_put_seconds_bucket0.0004"] == 1
-    assert told["penstock_wal_put_seconds_bucket0.0008"] == 2
+    assert reported["penstock_wal_put_seconds_sum"] == pytest.approx(200.1008)
+    assert reported["penstock_wal_put_seconds_bucket0.0004"] == 1
+    assert reported["penstock_wal_put_seconds_bucket0.0008"] == 2
     assert (
-        told["penstock_wal_put_seconds_bucket0.1024"]
-        == told["penstock_wal_put_seconds_bucket104.9"]
+        reported["penstock_wal_put_seconds_bucket0.1024"]
+        == reported["penstock_wal_put_seconds_bucket104.9"]
         == 3
     )
 
@@ -210,10 +212,14 @@ def test_partitions_that_move_or_have_no_leader_are_distinguished() -> None:
             partition(4, -1, moves[1]),
         )
     )
-    told = {metric: value for metric, _, value in read_leaders(image, 100_000)}
-    assert told[table.CLUSTER_PARTITIONS] == 5
-    assert told[table.LEADERLESS] == 2, "one without a leader, one whose leader is fenced"
-    assert (told[table.MOVES], told[table.MOVES_OVERDUE], told[table.MOVE_AGE]) == (2, 1, 60)
+    reported = {metric: value for metric, _, value in read_leaders(image, 100_000)}
+    assert reported[table.CLUSTER_PARTITIONS] == 5
+    assert reported[table.LEADERLESS] == 2, "one without a leader, one whose leader is fenced"
+    assert (reported[table.MOVES], reported[table.MOVES_OVERDUE], reported[table.MOVE_AGE]) == (
+        2,
+        1,
+        60,
+    )
     states = {
         labels: value for metric, labels, value in read_brokers(image) if metric is table.BROKERS
     }

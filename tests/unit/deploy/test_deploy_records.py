@@ -70,7 +70,7 @@ def descriptor_set() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "text", "data"),
+    ("requested", "text", "data"),
     [
         (RecordFormat.TEXT, "grün", "grün".encode()),
         (RecordFormat.JSON, '{"a":[1,null]}', b'{"a":[1,null]}'),
@@ -78,17 +78,17 @@ def descriptor_set() -> bytes:
         (RecordFormat.BASE64, "AP8=", b"\x00\xff"),
     ],
 )
-def test_formats_go_both_ways(wanted: RecordFormat, text: str, data: bytes) -> None:
-    found = codec(wanted)
+def test_formats_go_both_ways(requested: RecordFormat, text: str, data: bytes) -> None:
+    found = codec(requested)
     assert found.encode(text) == data
     shown = found.decode(data)
     assert (shown if isinstance(shown, str) else json.dumps(shown, separators=(",", ":"))) == text
 
 
-@pytest.mark.parametrize("wanted", [RecordFormat.JSON, RecordFormat.HEX, RecordFormat.BASE64])
-def test_what_is_not_in_the_format_is_refused(wanted: RecordFormat) -> None:
+@pytest.mark.parametrize("requested", [RecordFormat.JSON, RecordFormat.HEX, RecordFormat.BASE64])
+def test_what_is_not_in_the_format_is_refused(requested: RecordFormat) -> None:
     with pytest.raises(BadRecord, match="it is not"):
-        codec(wanted).encode("{no")
+        codec(requested).encode("{no")
 
 
 @pytest.mark.parametrize("registry", [None, Registry()])
@@ -341,10 +341,10 @@ def test_json_that_is_not_utf_8_is_refused(line: bytes) -> None:
         list(reader.records([line]))
 
 
-@pytest.mark.parametrize("wanted", [RecordFormat.JSON, RecordFormat.HEX, RecordFormat.BASE64])
-def test_text_that_is_not_utf_8_is_refused(wanted: RecordFormat) -> None:
+@pytest.mark.parametrize("requested", [RecordFormat.JSON, RecordFormat.HEX, RecordFormat.BASE64])
+def test_text_that_is_not_utf_8_is_refused(requested: RecordFormat) -> None:
     with pytest.raises(BadRecord):
-        codec(wanted).encode('"\udcff"')
+        codec(requested).encode('"\udcff"')
 
 
 def test_csv_has_a_row_for_each_object_of_the_first_list() -> None:

@@ -74,18 +74,18 @@ def test_brokers_take_listeners_that_authenticate_or_are_loopback(
 def test_brokers_refuse_listeners_that_let_everyone_in(
     arguments: tuple[str, ...], listener: str, reason: str
 ) -> None:
-    told = refusal("broker", arguments)
-    assert f"the listener {listener} is open to other machines" in told
-    assert reason in told
+    reported = refusal("broker", arguments)
+    assert f"the listener {listener} is open to other machines" in reported
+    assert reason in reported
     for remedy in ("SASL_SSL", "ssl.client.auth=required", "127.0.0.1", "--allow-insecure"):
-        assert remedy in told
+        assert remedy in reported
 
 
 def test_controllers_need_tls_on_other_addresses_than_loopback() -> None:
-    told = refusal("controller", ("--listeners", "0.0.0.0:9093"))
-    assert "the listener 0.0.0.0:9093 is open to other machines" in told
+    reported = refusal("controller", ("--listeners", "0.0.0.0:9093"))
+    assert "the listener 0.0.0.0:9093 is open to other machines" in reported
     for remedy in ("controller.ssl.certificate.location", "127.0.0.1", "--allow-insecure"):
-        assert remedy in told
+        assert remedy in reported
     assert refusal("controller", ("--listeners", "127.0.0.1:9093")) == ""
     assert refusal("controller", ("--listeners", "0.0.0.0:9093", *NODE_TLS)) == ""
     assert refusal("controller", ("--listeners", "0.0.0.0:9093", "--allow-insecure")) == ""

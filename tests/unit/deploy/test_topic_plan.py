@@ -54,11 +54,11 @@ def test_wrong_files_are_refused(text: bytes, said: str) -> None:
 
 
 def test_only_differences_are_changed() -> None:
-    wanted = [
+    requested = [
         WantedTopic("orders", 6, {"retention.ms": 1000, "min.compaction.lag.ms": 2.0}),
         WantedTopic("events", -1, {"cleanup.policy": "compact", "preallocate": True}),
     ]
-    assert plan(wanted, FOUND) == [
+    assert plan(requested, FOUND) == [
         ChangedTopic("orders", False, 6, {"min.compaction.lag.ms": "2"}),
         ChangedTopic("events", True, -1, {"cleanup.policy": "compact", "preallocate": "true"}),
     ]
@@ -67,6 +67,6 @@ def test_only_differences_are_changed() -> None:
 
 
 def test_partitions_are_never_removed() -> None:
-    wanted = [WantedTopic("events"), WantedTopic("orders", 2)]
+    requested = [WantedTopic("events"), WantedTopic("orders", 2)]
     with pytest.raises(UsageError, match="cannot be reduced to 2"):
-        plan(wanted, FOUND)
+        plan(requested, FOUND)

@@ -101,8 +101,8 @@ def test_no_wanted_record_is_left_out(tree: object) -> None:
     table = pa.table(
         {"_partition": pa.array([p for p, _ in rows], pa.int32()), "_offset": [o for _, o in rows]}
     )
-    wanted = table.filter(expression).to_pylist()
+    requested = table.filter(expression).to_pylist()
     left = prune_offsets(expression, SCHEMA, dict.fromkeys(range(3), (2, 9)))
-    for row in wanted:
+    for row in requested:
         low, high = left[row["_partition"]]
         assert low <= row["_offset"] < high

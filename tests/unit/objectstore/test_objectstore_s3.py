@@ -226,8 +226,8 @@ async def test_every_kind_of_write_requests_the_encryption(
     await store.put_if_absent("if-absent", BODY)
     await store.put_if_match("put", BODY[:10], etag)
     for key in ("put", "if-absent"):
-        told = await asyncio.to_thread(told_headers, config, key)
-        assert tuple(told.get(name) for name in SSE_HEADERS) == expected
+        reported = await asyncio.to_thread(told_headers, config, key)
+        assert tuple(reported.get(name) for name in SSE_HEADERS) == expected
     assert await store.get("put") == BODY[:10]
     with pytest.raises(PreconditionFailed):
         await store.put_if_absent("if-absent", b"")
@@ -238,13 +238,13 @@ async def test_every_kind_of_write_requests_the_encryption(
     await plain.close()
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-async def test_the_key_of_the_bucket_can_be_refused(wanted: bool) -> None:
+@pytest.mark.parametrize("requested", [True, False])
+async def test_the_key_of_the_bucket_can_be_refused(requested: bool) -> None:
     async with raw_store(OK) as (raw, store):
-        store = S3Store(replace(store._config, sse="aws:kms", sse_bucket_key=wanted))
+        store = S3Store(replace(store._config, sse="aws:kms", sse_bucket_key=requested))
         await store.put("k", b"x")
         await store.close()
-        header = f"x-amz-server-side-encryption-bucket-key-enabled: {str(wanted).lower()}"
+        header = f"x-amz-server-side-encryption-bucket-key-enabled: {str(requested).lower()}"
         assert header.encode() in raw.requests[0].lower()
 
 

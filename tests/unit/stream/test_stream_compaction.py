@@ -282,7 +282,7 @@ class CompactionHarness:
             WRITER,
             owned=lambda: self.owned,
             now_ms=lambda: Millis(5),
-            cached=lambda *wanted: self.in_memory.get(wanted),
+            cached=lambda *requested: self.in_memory.get(requested),
             config=SMALL,
         )
 

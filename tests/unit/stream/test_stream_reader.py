@@ -352,11 +352,11 @@ async def test_prefetched_records_are_returned_at_once_unchanged(max_bytes: int)
     reader = reader_of(store, whole_bytes_max=1_000, read_ahead_bytes_min=40_000)
     read, at, loaded_count = b"", 0, 0
     while at < 1_500:
-        wanted = [source for source in ranges if source.range.end_offset > at]
+        requested = [source for source in ranges if source.range.end_offset > at]
         gets = len(store.gets)
-        views = reader.read_loaded(wanted, at, max_bytes, 1_500)
+        views = reader.read_loaded(requested, at, max_bytes, 1_500)
         if views is None:
-            views = await reader.read(wanted, at, max_bytes)
+            views = await reader.read(requested, at, max_bytes)
             await reader.idle()
         else:
             assert len(store.gets) == gets

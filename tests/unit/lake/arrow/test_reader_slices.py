@@ -108,13 +108,13 @@ async def test_near_blocks_are_one_get_far_ones_two_and_indexes_are_kept() -> No
     streams = {1: batches_of(0, 50), 2: batches_of(0, 500, size=200), 3: batches_of(0, 50)}
     slices = await put_object(store, "data/x", streams, block_bytes_max=4_000)
     gap = sum(map(len, streams[2]))
-    wanted = [slices[0], slices[2]]
+    requested = [slices[0], slices[2]]
     expected = [(partition, offset) for partition in (1, 3) for offset in range(50)]
     for gap_bytes_max, gets in ((gap - 1, 3), (gap, 1)):
         store.gets.clear()
         # The index is read once: by the first pass.
         config = ReadConfig(gap_bytes_max=gap_bytes_max)
-        assert await offsets(store, wanted, config=config) == expected
+        assert await offsets(store, requested, config=config) == expected
         assert len(store.gets) == gets, store.gets
 
 
@@ -219,12 +219,12 @@ async def test_an_object_that_goes_while_it_is_read() -> None:
         )[0]
         for n in range(2)
     ]
-    wanted = [before, replace(whole, start_offset=403, end_offset=777)]
+    requested = [before, replace(whole, start_offset=403, end_offset=777)]
     found: list[tuple[int, int]] = []
     with pytest.raises(ObjectGone) as raised:
         await take(
             read_slices(
-                store, wanted, ALL, config=ReadConfig(part_bytes_max=150_000, gap_bytes_max=0)
+                store, requested, ALL, config=ReadConfig(part_bytes_max=150_000, gap_bytes_max=0)
             ),
             found,
         )

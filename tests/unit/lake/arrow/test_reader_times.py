@@ -43,11 +43,11 @@ class Fixed:
     def replan(
         self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None = None
     ) -> list[Slice]:
-        (wanted,) = ranges
+        (requested,) = ranges
         return [
-            replace(part, start_offset=max(part.start_offset, wanted.start_offset))
+            replace(part, start_offset=max(part.start_offset, requested.start_offset))
             for part in self.slices
-            if part.end_offset > wanted.start_offset
+            if part.end_offset > requested.start_offset
         ]
 
     def aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
@@ -90,13 +90,13 @@ def batch(
     return made
 
 
-def rows(cluster: Any, slices: Sequence[Slice], wanted: TimeBounds, **options: Any) -> list[Any]:
+def rows(cluster: Any, slices: Sequence[Slice], requested: TimeBounds, **options: Any) -> list[Any]:
     """Return offset and timestamp of the wanted rows."""
     found: list[Any] = []
     for arrow in read_slices_sync(
         cluster.store_url, slices, ("offset", "timestamp"), config=ONE_BY_ONE, **options
     ):
-        left = rows_within(arrow, wanted)
+        left = rows_within(arrow, requested)
         found += zip(left["offset"].to_pylist(), left["timestamp"].to_pylist(), strict=True)
     return found
 
