@@ -24,13 +24,13 @@ from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.codecs import CODECS
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import create_topics as ct
-from penstock.protocol.gen import fetch, list_offsets, metadata, produce
+from penstock.protocol.gen import fetch, list_offsets, metadata
 from penstock.protocol.primitives import MAX_ELEMENTS_COUNT
 from tests.property.test_wire_strategies import messages
+from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = PATIENCE_S
 Logs = list[MutableMapping[str, Any]]
 
 
@@ -58,55 +58,6 @@ def logs(caplog: pytest.LogCaptureFixture) -> Iterator[Logs]:
         line for line in logs if "exc_info" in line or line["log_level"] in {"error", "critical"}
     ]
     assert not [record for record in caplog.records if record.name == "asyncio"]
-
-
-class Client:
-    """One connection that sends our own codec, or raw bytes."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def connected(cls, cluster: Cluster) -> AsyncIterator["Client"]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.broker.port)
-        try:
-            yield cls(reader, writer)
-        finally:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-
-    def send(self, data: bytes | bytearray) -> None:
-        self._writer.write(data)
-
-    async def frame(self) -> bytes | None:
-        """Return the next response; None if the connection was closed."""
-        async with asyncio.timeout(TIMEOUT_S):
-            try:
-                (size,) = struct.unpack(">i", await self._reader.readexactly(4))
-                return await self._reader.readexactly(size)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                return None
-
-    async def call(self, api: apis.ApiSpec, version: int, request: Any) -> Any:
-        self.send(
-            framing.encode_request_frame(api, version, 7, CODECS[api.key].encode_request, request)
-        )
-        frame = await self.frame()
-        assert frame is not None, f"{api.name} got no response"
-        _, body = framing.parse_response_header(api, version, frame)
-        return framing.decode_body(
-            CODECS[api.key].decode_response, frame, body, version, MAX_ELEMENTS_COUNT
-        )
-
-    async def produce(self, topic: str, records: bytes | bytearray) -> Any:
-        data = produce.TopicProduceData(
-            name=topic, partition_data=[produce.PartitionProduceData(0, bytes(records))]
-        )
-        request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
-        return (await self.call(apis.PRODUCE, 9, request)).responses[0].partition_responses[0]
 
 
 def framed(body: bytes) -> bytes:
@@ -154,15 +105,15 @@ async def test_every_hostile_frame_costs_its_connection_and_one_log_line(
     cluster: Cluster, logs: Logs
 ) -> None:
     cluster.broker.server._log_limit = Unlimited()  # that lines are limited has its own test
-    async with Client.connected(cluster) as bystander:
+    async with Attacker.connected(cluster.broker.port) as bystander:
         for name, data in hostile_frames().items():
             logs.clear()
-            async with Client.connected(cluster) as client:
+            async with Attacker.connected(cluster.broker.port) as client:
                 client.send(data)
                 assert await client.frame() is None, f"{name} got a response"
             reported = [line["event"] for line in logs if line["log_level"] != "debug"]
             assert reported == ["connection_refused"], f"{name}: {logs}"
-            known = await bystander.call(
+            known = await bystander.send_request(
                 apis.METADATA,
                 12,
                 metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name="sound")]),
@@ -177,11 +128,11 @@ class Unlimited:
 
 async def test_a_flood_of_bad_connections_is_a_few_lines(cluster: Cluster, logs: Logs) -> None:
     for _ in range(100):
-        async with Client.connected(cluster) as client:
+        async with Attacker.connected(cluster.broker.port) as client:
             client.send(framed(header(999, 0)))
             assert await client.frame() is None
     assert 1 <= len(logs) <= 15
-    async with Client.connected(cluster) as client:
+    async with Attacker.connected(cluster.broker.port) as client:
         assert (await client.produce("sound", sound())).base_offset == 0
 
 
@@ -229,7 +180,7 @@ BAD_BATCHES = [
 
 
 async def test_bad_batches_get_their_code_and_leave_no_trace(cluster: Cluster, logs: Logs) -> None:
-    async with Client.connected(cluster) as client:
+    async with Attacker.connected(cluster.broker.port) as client:
         for topic, batch, code in BAD_BATCHES:
             response = await client.produce(topic, batch)
             assert (ErrorCode(response.error_code), response.base_offset) == (code, -1), bytes(
@@ -249,21 +200,21 @@ async def test_garbage_with_a_valid_checksum_fails_only_its_readers(
     """A topic may accept batches without reading their records. A lookup by time has to read them:
     it returns an error, and the log continues.
     """
-    async with Client.connected(cluster) as client:
+    async with Attacker.connected(cluster.broker.port) as client:
         assert (await client.produce("unchecked", with_garbage(compression))).error_code == 0
         assert (await client.produce("unchecked", sound())).base_offset == 2
         requested = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=1_000)
         request = list_offsets.ListOffsetsRequest(
             topics=[list_offsets.ListOffsetsTopic(name="unchecked", partitions=[requested])]
         )
-        found = (await client.call(apis.LIST_OFFSETS, 7, request)).topics[0].partitions[0]
+        found = (await client.send_request(apis.LIST_OFFSETS, 7, request)).topics[0].partitions[0]
         assert ErrorCode(found.error_code) in {
             ErrorCode.CORRUPT_MESSAGE,
             ErrorCode.KAFKA_STORAGE_ERROR,
             ErrorCode.NONE,
         }
         part = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-        fetched = await client.call(
+        fetched = await client.send_request(
             apis.FETCH,
             12,
             fetch.FetchRequest(
@@ -276,23 +227,23 @@ async def test_garbage_with_a_valid_checksum_fails_only_its_readers(
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250, "a\0b", "a\nb"])
 async def test_invalid_topic_names(cluster: Cluster, logs: Logs, name: str) -> None:
-    async with Client.connected(cluster) as client:
+    async with Attacker.connected(cluster.broker.port) as client:
         topic = ct.CreatableTopic(name, num_partitions=1, replication_factor=1)
         created = (
-            await client.call(apis.CREATE_TOPICS, 7, ct.CreateTopicsRequest([topic], 5_000))
+            await client.send_request(apis.CREATE_TOPICS, 7, ct.CreateTopicsRequest([topic], 5_000))
         ).topics[0]
         assert created.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert created.error_message
         requested = metadata.MetadataRequest(
             topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=True
         )
-        known = (await client.call(apis.METADATA, 12, requested)).topics[0]
+        known = (await client.send_request(apis.METADATA, 12, requested)).topics[0]
         assert known.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert logs == []
 
 
 async def test_fetch_and_produce_where_nothing_is(cluster: Cluster, logs: Logs) -> None:
-    async with Client.connected(cluster) as client:
+    async with Attacker.connected(cluster.broker.port) as client:
         for topic, partition, offset, code in [
             ("sound", 0, 1, ErrorCode.OFFSET_OUT_OF_RANGE),
             ("sound", 0, 2**63 - 1, ErrorCode.OFFSET_OUT_OF_RANGE),
@@ -306,10 +257,10 @@ async def test_fetch_and_produce_where_nothing_is(cluster: Cluster, logs: Logs) 
                 partition=partition, fetch_offset=offset, partition_max_bytes=100
             )
             request = fetch.FetchRequest(
-                max_wait_ms=TIMEOUT_S * 1_000,
+                max_wait_ms=PATIENCE_S * 1_000,
                 topics=[fetch.FetchTopic(topic=topic, partitions=[part])],
             )
-            found = (await client.call(apis.FETCH, 12, request)).responses[0].partitions[0]
+            found = (await client.send_request(apis.FETCH, 12, request)).responses[0].partitions[0]
             assert ErrorCode(found.error_code) is code, (topic, partition, offset)
     assert logs == []
 
@@ -327,7 +278,7 @@ async def test_senseless_requests_are_served_or_closed_and_never_a_defect(
     in_turn = asyncio.Semaphore(16)
 
     async def send_request(version: int, request: Any) -> None:
-        async with in_turn, Client.connected(cluster) as client:
+        async with in_turn, Attacker.connected(cluster.broker.port) as client:
             client.send(
                 framing.encode_request_frame(
                     api, version, 7, CODECS[api.key].encode_request, request
@@ -340,7 +291,7 @@ async def test_senseless_requests_are_served_or_closed_and_never_a_defect(
     await asyncio.gather(
         *(send_request(version, likely(request, rng)) for version, request in requests)
     )
-    async with Client.connected(cluster) as client:
+    async with Attacker.connected(cluster.broker.port) as client:
         assert (await client.produce("sound", sound())).error_code == 0
     assert not cluster.broker.ended.done()
 

@@ -45,9 +45,14 @@ def _variables(cluster: LocalCluster) -> dict[str, str]:
     }
 
 
+def run_with(cluster: LocalCluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run one command against the cluster in this process."""
+    return run_here(*arguments, **_variables(cluster))
+
+
 def requested(cluster: LocalCluster, *arguments: str) -> Any:
     """Return the JSON that a read command prints, in this process: some tests repeat it."""
-    done = run_here(*arguments, "--json", **_variables(cluster))
+    done = run_with(cluster, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

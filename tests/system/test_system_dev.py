@@ -25,7 +25,7 @@ from penstock.deploy.local.handle import LocalCluster
 from penstock.objectstore.config import S3Config
 from penstock.objectstore.url import open_store, parse_store_url
 from tests.support.child_process import killed_at_end
-from tests.support.dev_cluster import PENSTOCK, is_gone, penstock, pids_of, requested
+from tests.support.dev_cluster import PENSTOCK, is_gone, penstock, pids_of, requested, run_with
 from tests.support.s3_headers import SSE_HEADERS, told_headers
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
@@ -214,7 +214,8 @@ def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
 def test_mistakes_are_explained_in_a_line(
     cluster: LocalCluster, arguments: tuple[str, ...], code: int, told: str
 ) -> None:
-    done = penstock(cluster, *arguments)
+    is_node = arguments[0] == "broker"  # dispatched before the commands
+    done = penstock(cluster, *arguments) if is_node else run_with(cluster, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert told in done.stderr
     assert "Traceback" not in done.stderr
