@@ -23,7 +23,7 @@ class UsageError(ExpectedError):
 
 
 class Missing(UsageError):
-    """What a request names does not exist, or no longer."""
+    """A requested resource does not exist, or was deleted."""
 
 
 class UnknownSetting(UsageError):
