@@ -27,9 +27,9 @@ class LeaderEpochs:
 
     def assign(self, epoch: StreamEpoch, start_offset: Offset) -> None:
         """Assign `epoch` to records from `start_offset` on. It replaces an epoch without records
-        that began at the same offset.
+        that began at the same offset. Batches without records have no epoch (-1).
         """
-        if self._entries and self._entries[-1][0] >= epoch:
+        if epoch < 0 or (self._entries and self._entries[-1][0] >= epoch):
             return
         while self._entries and self._entries[-1][1] >= start_offset:
             del self._entries[-1]

@@ -77,6 +77,17 @@ class TestLeaderEpochs:
         epochs.assign(3, 70)
         assert list(epochs.entries) == [(1, 0), (3, 50)]
 
+    @pytest.mark.parametrize("stored", [True, False], ids=["in a checkpoint", "in the log"])
+    def test_batches_without_records_begin_no_epoch(self, stored):
+        epochs = LeaderEpochs([(-1, 0)] if stored else [])
+        if not stored:
+            epochs.assign(-1, 0)
+        epochs.assign(5, 200)
+        epochs.assign(-1, 250)
+        assert list(epochs.entries) == [(5, 200)]
+        assert epochs.end_offset(3, 300) == (3, 200)
+        assert epochs.epoch_at(0) == -1
+
     def test_trimming_keeps_the_epoch_that_covers_the_start(self):
         epochs = LeaderEpochs([(1, 0), (4, 100), (5, 180)])
         epochs.trim(150)
