@@ -1,6 +1,7 @@
 """Read streams across memory and objects: the log cache first, committed objects for older data."""
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -168,6 +169,23 @@ class StreamReader:
     ) -> tuple[Offset, Millis] | None:
         """See Storage.newest_timestamp. Uses only the metadata of a range, unless its newest
         timestamp is unknown or it crosses an end.
+
+        The metadata may contain the timestamp of a record that is not in the range any more: it was
+        clipped, or its records were lost. If no record is found, such ranges are read.
+        """
+        limit_ms = sys.maxsize
+        while True:
+            newest_ms = await self._newest_ms(stream_id, start_offset, end_offset, limit_ms)
+            found = await self.offset_for_timestamp(stream_id, newest_ms, start_offset, end_offset)
+            if found is not None or not 0 <= newest_ms < limit_ms:
+                return found
+            limit_ms = newest_ms
+
+    async def _newest_ms(
+        self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit_ms: int
+    ) -> int:
+        """Return the newest timestamp, -1 if there are no records. Does not trust the metadata of
+        ranges without records or with a timestamp of at least `limit_ms`.
         """
         newest_ms, attempts = -1, _ReadAttempts(self._damage, stream_id)
         offset = start_offset
@@ -178,7 +196,9 @@ class StreamReader:
             for source in ranges:
                 part = source.range
                 is_inside = start_offset <= part.start_offset and part.end_offset <= end_offset
-                if is_inside and (part.max_timestamp_ms >= 0 or not part.record_count):
+                if is_inside and not part.record_count and part.max_timestamp_ms == -1:
+                    continue
+                if is_inside and part.record_count and 0 <= part.max_timestamp_ms < limit_ms:
                     newest_ms = max(newest_ms, part.max_timestamp_ms)
                 else:
                     unclear.append(source)
@@ -191,8 +211,7 @@ class StreamReader:
                 continue
             newest_ms = max(newest_ms, found)
             offset = max(offset, ranges[-1].range.end_offset)
-        newest_ms = max(newest_ms, await self._newest_in_cache(stream_id, offset, end_offset))
-        return await self.offset_for_timestamp(stream_id, newest_ms, start_offset, end_offset)
+        return max(newest_ms, await self._newest_in_cache(stream_id, offset, end_offset))
 
     async def _newest_in_cache(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.base.ids import (
+    Millis,
     NodeEpoch,
     NodeId,
     Offset,
@@ -778,6 +779,34 @@ async def test_timestamps_are_found_in_objects_and_in_memory(
     assert await node.storage.offset_for_timestamp(StreamId(1), 5, Offset(12)) == (0, 1_000)
     assert await node.storage.offset_for_timestamp(StreamId(1), 1_012, Offset(12)) is None
     assert await node.storage.offset_for_timestamp(StreamId(1), 1_009, Offset(9)) is None
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(
+    ("newest_ms", "record_count"),
+    [
+        pytest.param(9_999, 2, id="the newest record was clipped"),
+        pytest.param(9_999, 0, id="the count was rounded down"),
+    ],
+)
+async def test_the_newest_timestamp_is_that_of_a_record(
+    controller: MemoryController, nodes: list[Node], at: int, newest_ms: int, record_count: int
+) -> None:
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    await node.open(1)
+    for _ in range(2):
+        await node.write(1, 2)
+        await node.storage.upload()
+    node.storage.forget_cached(StreamId(1), Offset(4))
+    ranges = controller.streams[StreamId(1)].ranges
+    ranges[at] = replace(
+        ranges[at],
+        range=replace(
+            ranges[at].range, max_timestamp_ms=Millis(newest_ms), record_count=record_count
+        ),
+    )
+    assert await node.storage.newest_timestamp(StreamId(1), Offset(4)) == (3, 1_003)
 
 
 async def test_trim(controller: MemoryController, nodes: list[Node]) -> None:
