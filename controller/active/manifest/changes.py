@@ -12,6 +12,7 @@ from penstock.controller.metadata.records import (
     ConfigRecord,
     FrozenTopicRecord,
     FrozenTopicRemoved,
+    KeptLogDropped,
     ObjectCommitted,
     PartitionRecord,
     RangeEntry,
@@ -61,7 +62,15 @@ class ManifestChanges:
             match record:
                 case ObjectCommitted():
                     self.stream_ids.update(part.stream_id for part in record.ranges)
-                case WalRecord() | WalStoreRecord() | WalStoreLost() | WalPlaced() | WalEnded():
+                case (
+                    WalRecord()
+                    | WalStoreRecord()
+                    | WalStoreLost()
+                    | WalPlaced()
+                    | WalEnded()
+                    # Deleted records may hold the last reference to a lost WAL store.
+                    | KeptLogDropped()
+                ):
                     self.wals = True
                 case RangesReplaced():
                     self._record_replaced(record.stream_id, record.replacement)
