@@ -8,13 +8,17 @@ import penstock.controller.active.dispatch as dispatch
 import penstock.controller.managers.failover as failover
 import penstock.controller.managers.lost_ranges as lost_ranges
 import penstock.controller.managers.wal_stores as wal_stores
+from penstock.broker.partition.leader_epochs import LeaderEpochs
 from penstock.controller.active.lost_ranges import LostRanges
+from penstock.controller.active.manifest.changes import ManifestChanges
 from penstock.controller.active.periodic import Ticks
 from penstock.controller.api.stream_metadata import ControllerStreamMetadata
 from penstock.controller.disaster_recovery.recovery import Recovery
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import NodesImage
+from penstock.controller.metadata.records import KeptLogDropped
 from penstock.stream.ports import IN_STORE
+from penstock.stream.read.stream_reader import StreamReader
 
 Patch = tuple[Any, str, Any]
 
@@ -87,6 +91,44 @@ def _records_of_unknown_transactions_stay() -> list[Patch]:
     return [(lost_ranges, "trims", trims)]
 
 
+def _dropped_deleted_records_are_not_published() -> list[Patch]:
+    """Readers need the lost store until something else is published."""
+    real = ManifestChanges.note
+
+    def note(self: ManifestChanges, records: Any) -> bool:
+        return real(self, [item for item in records if not isinstance(item, KeptLogDropped)])
+
+    return [(ManifestChanges, "note", note)]
+
+
+def _lost_timestamps_are_found() -> list[Patch]:
+    """The newest timestamp of a range is that of its lost records."""
+
+    async def newest_ms(
+        self: StreamReader, stream_id: Any, start_offset: Any, end_offset: Any, _: int
+    ) -> int:
+        ranges = self._metadata.objects(stream_id, start_offset, end_offset, 100)
+        return max((item.range.max_timestamp_ms for item in ranges), default=-1)
+
+    return [(StreamReader, "_newest_ms", newest_ms)]
+
+
+def _empty_batches_begin_an_epoch() -> list[Patch]:
+    real = LeaderEpochs.assign
+
+    def assign(self: LeaderEpochs, epoch: Any, start_offset: Any) -> None:
+        if epoch < 0 and not self._entries:
+            self._entries.append((epoch, start_offset))
+        real(self, epoch, start_offset)
+
+    return [(LeaderEpochs, "assign", assign)]
+
+
+def _offsets_reused_in_the_same_epoch() -> list[Patch]:
+    """The end of a lost epoch is the end of the log."""
+    return [(LeaderEpochs, "end_offset", lambda _, epoch, log_end_offset: (epoch, log_end_offset))]
+
+
 def _recovered_without_a_record_of_the_loss() -> list[Patch]:
     """A recovery without the WAL store leaves it in the metadata as if it worked."""
     real = Recovery._survey
@@ -109,5 +151,9 @@ LOST_WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "moves_to_abandoned_stores_repeated": _moves_to_abandoned_stores_repeated,
     "lost_ranges_stay": _lost_ranges_stay,
     "records_of_unknown_transactions_stay": _records_of_unknown_transactions_stay,
+    "dropped_deleted_records_are_not_published": _dropped_deleted_records_are_not_published,
+    "lost_timestamps_are_found": _lost_timestamps_are_found,
+    "empty_batches_begin_an_epoch": _empty_batches_begin_an_epoch,
+    "offsets_reused_in_the_same_epoch": _offsets_reused_in_the_same_epoch,
     "recovered_without_a_record_of_the_loss": _recovered_without_a_record_of_the_loss,
 }

@@ -3,16 +3,20 @@
 import asyncio
 
 from penstock.base.ids import NodeId, WalStoreId
+from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import AbandonWalStore
 from penstock.controller.metadata.image import MetadataImage
 from penstock.lake.manifest.view import ClusterView
+from penstock.protocol import apis
+from penstock.protocol.gen import delete_records, offset_for_leader_epoch
 from penstock.stream.ports import IN_STORE
 from tests.sim.checkers import Part
 from tests.sim.control import SimController
 from tests.sim.directed import Held, Script, in_cluster
 from tests.sim.directed_clients import Producer
 from tests.sim.disaster import recover
+from tests.sim.overtaken_logs import offset_of
 from tests.sim.scripts.wal import is_acknowledged
 from tests.sim.store import Bucket
 
@@ -200,9 +204,9 @@ async def abandon_a_wal_store_while_a_broker_returns(script: Script) -> None:
     await _check_values(script, PART, b"1", b"2", b"3")
 
 
-async def _recover_in_place(script: Script) -> None:
+async def _recover_in_place(script: Script, **configs: str) -> None:
     """Kill a leader, and let another broker commit its slots in place."""
-    await script.create("t")
+    await script.create("t", (1,), **configs)
     await script.write(PART, (b"k", b"1"))
     await script.upload(1)
     await script.write(PART, (b"k", b"lost"))
@@ -322,3 +326,167 @@ async def recover_without_ranges_in_the_wal_store(script: Script) -> None:
     await script.until(lambda: not any(state.refs for state in _image(script).objects.placed()))
     await _check_values(script, PART, b"1", b"2")
     await script.write(PART, (b"k", b"3"))
+
+
+async def _lose_ranges(script: Script) -> None:
+    """Lose the WAL store, and abandon it as soon as broker 2 has left it. Return when nothing
+    refers to it.
+    """
+    script.world.wal_weather.down = True
+    await script.until(lambda: _is_in(script, 2, IN_STORE))
+    await _until_abandoned(script)
+    await script.until(lambda: not any(state.refs for state in _image(script).objects.placed()))
+
+
+async def _restart_and_lead(script: Script, *parts: Part) -> None:
+    """Restart broker 1, and make it the leader."""
+    broker = script.world.start_broker(1)
+    await script.until(lambda: broker.serving)
+    script.kill(2)
+    for part in parts:
+        await script.until_led(part, 1)
+
+
+async def _end_of_epoch(script: Script, epoch: int) -> tuple[int, int]:
+    """Return the leader epoch and the offset that a consumer at this epoch gets."""
+    requested = offset_for_leader_epoch.OffsetForLeaderPartition(PART[1], -1, epoch)
+    topic = offset_for_leader_epoch.OffsetForLeaderTopic(PART[0], [requested])
+    request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(-1, [topic])
+    found = await script.repeat(
+        lambda: script.leader(PART),
+        (apis.OFFSET_FOR_LEADER_EPOCH, 4, request),
+        lambda response: response.topics[0].partitions[0],
+    )
+    return found.leader_epoch, found.end_offset
+
+
+@in_cluster(wal_stores=1)
+async def lose_retained_records(script: Script) -> None:
+    """The last references to the lost store are those of retained deleted records. Nothing else
+    happens in the cluster afterwards.
+    """
+    await _recover_in_place(script, penstock_delete_grace_ms="3600000")
+    wanted = delete_records.DeleteRecordsPartition(PART[1], 2)
+    topic = delete_records.DeleteRecordsTopic(PART[0], [wanted])
+    request = delete_records.DeleteRecordsRequest([topic], timeout_ms=5_000)
+    await script.repeat(
+        lambda: script.leader(PART),
+        (apis.DELETE_RECORDS, 2, request),
+        lambda response: response.topics[0].partitions[0],
+    )
+    stream = _image(script).streams.known(script.topic("t").partitions[0].data_stream_id)
+    assert stream.kept_entries, "nothing is retained"
+    assert not stream.entries
+    script.world.wal_weather.down = True
+    await asyncio.sleep(20.0)
+    await _lose_ranges(script)
+    await asyncio.sleep(10.0)
+    assert await _read_end(script) == 2
+
+
+@in_cluster(wal_stores=1)
+async def lose_the_newest_timestamp(script: Script) -> None:
+    """ListOffsets finds the newest record although a younger one was in a lost range."""
+    await _recover_in_place(script)
+    await _lose_ranges(script)
+    found = await offset_of(script, PART, -3)
+    assert found == 0, f"the newest record is at offset {found}"
+
+
+@in_cluster(wal_stores=1)
+async def lose_the_whole_log(script: Script) -> None:
+    """A consumer at a lost epoch at the beginning of the log finds the end of that epoch."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"lost"))
+    old = script.topic("t").partitions[0].leader_epoch
+    await script.move(PART, 2)
+    script.kill(1)
+    await _lose_ranges(script)
+    await _restart_and_lead(script, PART)
+    await script.write(PART, (b"k", b"2"), (b"k", b"3"))
+    found = await _end_of_epoch(script, old)
+    assert found == (old, 1), f"the end of the lost epoch is {found}"
+
+
+@in_cluster(wal_stores=1)
+async def reuse_offsets(script: Script) -> None:
+    """Consumers detect that the offsets of lost records are used again."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"1"))
+    await script.upload(1)
+    await script.write(PART, (b"k", b"lost"))
+    old = script.topic("t").partitions[0].leader_epoch
+    script.kill(1)
+    await _lose_ranges(script)
+    await script.until_led(PART, 2)
+    await script.write(PART, (b"k", b"2"), (b"k", b"3"))
+    found = await _end_of_epoch(script, old)
+    assert found == (old, 1), f"the end of the lost epoch is {found}"
+
+
+@in_cluster(wal_stores=1)
+async def lose_ranges_of_a_fork(script: Script) -> None:
+    """A topic and its fork refer to the same lost range."""
+    await _recover_in_place(script)
+    fork: Part = ("f", 0)
+    await script.fork("f", "t", by=2)
+    await script.until(lambda: script.leader(fork) is script.broker(2))
+    await _lose_ranges(script)
+    await _restart_and_lead(script, PART, fork)
+    for part in (PART, fork):
+        await _check_values(script, part, b"1")
+        await script.write(part, (b"x", b"2"))
+
+
+@in_cluster(wal_stores=1)
+async def lose_ranges_of_a_deleted_topic(script: Script) -> None:
+    """A deleted topic that is restored afterwards refers to a lost range, with a transaction."""
+    await script.create(TRANSACTIONS_TOPIC, (2,), cleanup_policy="compact")
+    await script.create("t", penstock_delete_grace_ms="3600000")
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"t", b"aborted"))
+    await script.upload(1)
+    await producer.end(commit=False)
+    await asyncio.sleep(1.0)
+    await script.write(PART, (b"k", b"lost"))
+    script.kill(1)
+    await script.until_led(PART, 2)
+    await script.write(PART, (b"k", b"kept"))
+    await script.upload(2)
+    broker = script.world.start_broker(1)
+    await script.until(lambda: broker.serving)
+    topic_id = script.topic("t").topic_id
+    await script.delete("t")
+    await asyncio.sleep(2.0)
+    script.world.wal_weather.down = True
+    await script.until(lambda: _is_in(script, 1, IN_STORE))
+    await _lose_ranges(script)
+    await script.undelete("t", topic_id)
+    await script.until(lambda: script.leader(PART))
+    await script.write(PART, (b"y", b"2"))
+    start = await offset_of(script, PART, -2)
+    found = [record.value for record in await script.read(PART, committed=True, start_offset=start)]
+    assert found == [b"kept", b"2"], f"the log has {found}"
+
+
+@in_cluster(wal_stores=1)
+async def lose_a_part_of_a_transaction(script: Script) -> None:
+    """A transaction that is open while the store is abandoned is aborted afterwards."""
+    await script.create(TRANSACTIONS_TOPIC, (2,), cleanup_policy="compact")
+    await script.create("t")
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"a", b"aborted"))
+    await script.upload(1)
+    await producer.write(PART, (b"b", b"lost"))
+    script.kill(1)
+    await script.until_led(PART, 2)
+    await _lose_ranges(script)
+    await script.upload(2)
+    await _restart_and_lead(script, PART, (TRANSACTIONS_TOPIC, 0))
+    await producer.end(commit=False)
+    await script.write(PART, (b"d", b"kept"))
+    await asyncio.sleep(1.0)
+    found = await script.values(PART, committed=True)
+    assert found == {b"d": b"kept"}, f"the log has {found}"

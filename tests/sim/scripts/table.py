@@ -678,16 +678,31 @@ _LOST_WAL_STORES: _Found = {
     ],
     "lost_ranges_stay": [
         (
+            script,
+            "a condition of the script does not hold",
+        )
+        for script in (
             lost_wal_stores.abandon_a_wal_store_with_ranges,
-            "a condition of the script does not hold",
-        ),
-        (
+            lost_wal_stores.lose_ranges_of_a_fork,
+            lost_wal_stores.lose_ranges_of_a_deleted_topic,
+            lost_wal_stores.lose_a_part_of_a_transaction,
             lost_wal_stores.recover_without_ranges_in_the_wal_store,
-            "a condition of the script does not hold",
-        ),
+        )
     ],
     "records_of_unknown_transactions_stay": [
         (lost_wal_stores.abandon_a_wal_store_with_the_end_of_a_transaction, "b'aborted'")
+    ],
+    "dropped_deleted_records_are_not_published": [
+        (lost_wal_stores.lose_retained_records, "WalStoreRequired")
+    ],
+    "lost_timestamps_are_found": [
+        (lost_wal_stores.lose_the_newest_timestamp, "the newest record is at offset -1")
+    ],
+    "empty_batches_begin_an_epoch": [
+        (lost_wal_stores.lose_the_whole_log, "the end of the lost epoch is (-1, ")
+    ],
+    "offsets_reused_in_the_same_epoch": [
+        (lost_wal_stores.reuse_offsets, "the end of the lost epoch is ")
     ],
     "recovered_without_a_record_of_the_loss": [
         (lost_wal_stores.recover_without_the_wal_store, "an abandoned store is used again")
