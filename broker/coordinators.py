@@ -79,6 +79,7 @@ class Coordinators:
             tick_interval_ms=node.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             record_version=lambda: record_version(node.image),
             local=LedMarkers(node),
+            may_lack_records=lambda: any(node.image.nodes.lost_wal_stores()),
         )
         self._coordinator_peers = CoordinatorPeers(node, self.transactions.respond_to_leader)
         self.verifier = TransactionVerifier(

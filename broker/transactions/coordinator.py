@@ -60,9 +60,11 @@ class TransactionCoordinator:
         record_version: Callable[[], int] = lambda: 0,
         compaction: CompactionLimits | None = None,
         local: LocalMarkers | None = None,
+        may_lack_records: Callable[[], bool] = lambda: False,
     ) -> None:
         """record_version: returns the version of new records, according to the level of
-        `transaction.version`. local: None: all markers are sent.
+        `transaction.version`. local: None: all markers are sent. may_lack_records: returns whether
+        a WAL store was abandoned, so that a log may lack its newest records.
         """
         self._log = transactions_log
         self._markers = markers
@@ -77,6 +79,7 @@ class TransactionCoordinator:
             record_version=record_version,
             compaction=compaction,
             local=local,
+            may_lack_records=may_lack_records,
         )
         self._shards = self._states.shards
         self._timer: asyncio.TimerHandle | None = None

@@ -75,7 +75,7 @@ class Transaction:
     record leaves no trace, so the same epoch is tried again.
     """
 
-    __slots__ = ("_limits", "_loaded_ms", "current", "pending")
+    __slots__ = ("_epochs_may_be_lost", "_limits", "_loaded_ms", "current", "pending")
 
     def __init__(
         self,
@@ -83,10 +83,15 @@ class Transaction:
         limits: TransactionLimits,
         *,
         loaded_ms: int | None = None,
+        epochs_may_be_lost: bool = False,
     ) -> None:
         """loaded_ms: when it was read from the log. An open transaction gets its whole timeout from
         then on, because its start time comes from another process, whose clock may be an hour off.
+
+        epochs_may_be_lost: the log may lack records. The next producer gets a new id: partitions
+        may have batches of later epochs of this one, and would take new batches for repetitions.
         """
+        self._epochs_may_be_lost = epochs_may_be_lost
         self._loaded_ms = loaded_ms if metadata.state is TransactionState.ONGOING else None
         self.current = metadata
         """The durable metadata."""
@@ -102,13 +107,12 @@ class Transaction:
 
     def needs_producer_id(self, expected: ProducerIdentity | None) -> bool:
         """Return True if the next `init_producer` needs a new producer id: there is none yet, or
-        its epochs are exhausted.
+        its epochs are exhausted or unknown.
         """
         if self.is_new:
             return True
-        return self.current.producer_epoch >= EPOCH_LAST_GIVEN and (
-            expected is None or self._is_current(expected)
-        )
+        is_used_up = self._epochs_may_be_lost or self.current.producer_epoch >= EPOCH_LAST_GIVEN
+        return is_used_up and (expected is None or self._is_current(expected))
 
     def init_producer(
         self,
@@ -160,6 +164,10 @@ class Transaction:
         return (
             expected.producer_id == current.last_producer_id
             and expected.producer_epoch >= EPOCH_LAST_GIVEN
+        ) or (
+            # The request that returned the current id is repeated.
+            current.producer_epoch == 0
+            and expected == ProducerIdentity(current.last_producer_id, current.last_producer_epoch)
         )
 
     def _with_new_producer_id(
@@ -393,6 +401,8 @@ class Transaction:
 
     def persisted(self) -> WriteMarkers | None:
         assert self.pending is not None, "no record is in flight"
+        if self.pending.producer_id != self.current.producer_id:
+            self._epochs_may_be_lost = False
         self.current, self.pending = self.pending, None
         if self.current.state is not TransactionState.ONGOING:
             self._loaded_ms = None

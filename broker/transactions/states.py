@@ -92,7 +92,7 @@ class TransactionStates:
     outcome was appended, or when it was loaded: it increases from transaction to transaction,
     regardless of clocks.
 
-    now_ms, record_version, local: as in `TransactionCoordinator`. limits: may be replaced.
+    now_ms, record_version, local, may_lack_records: as in `TransactionCoordinator`. limits: may be replaced.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class TransactionStates:
         record_version: Callable[[], int],
         compaction: CompactionLimits | None,
         local: LocalMarkers | None,
+        may_lack_records: Callable[[], bool],
     ) -> None:
         self._log = transactions_log
         self._markers = markers
@@ -112,6 +113,7 @@ class TransactionStates:
         self._now_ms = now_ms
         self._record_version = record_version
         self._local = local
+        self._may_lack_records = may_lack_records
         self.shards: CoordinatorShards[LoadedPartition] = CoordinatorShards(
             transactions_log,
             self._load,
@@ -152,7 +154,10 @@ class TransactionStates:
             state.transactions.pop(transactional_id, None)
         else:
             state.transactions[transactional_id] = Transaction(
-                decode_value(transactional_id, value), self.limits, loaded_ms=self._now_ms()
+                decode_value(transactional_id, value),
+                self.limits,
+                loaded_ms=self._now_ms(),
+                epochs_may_be_lost=self._may_lack_records(),
             )
 
     def _resume(self, state: LoadedPartition) -> None:

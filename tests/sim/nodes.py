@@ -442,6 +442,7 @@ class SimBroker:
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             record_version=lambda: record_version(self.image),
             local=LedMarkers(self),
+            may_lack_records=lambda: any(self.image.nodes.lost_wal_stores()),
             compaction=self.world.coordination.compaction,
         )
         self.follower.subscribe(lambda delta, _: self.groups.topics_changed(delta))

@@ -183,12 +183,13 @@ def test_an_init_after_a_lost_end_of_version_2_gets_the_epoch_of_that_end(epoch:
 
 
 @pytest.mark.parametrize("knows_its_epoch", [False, True])
-def test_used_up_epochs_bring_another_producer_id(knows_its_epoch: bool) -> None:
-    current = TransactionMetadata(
-        "tid", 7, EPOCH_LAST_GIVEN, TIMEOUT_MS, TransactionState.COMPLETE_COMMIT
-    )
-    transaction = Transaction(current, LIMITS)
-    old = ProducerIdentity(7, EPOCH_LAST_GIVEN)
+@pytest.mark.parametrize("epoch", [0, 3, EPOCH_LAST_GIVEN])
+def test_used_up_or_lost_epochs_bring_another_producer_id(
+    epoch: int, knows_its_epoch: bool
+) -> None:
+    current = TransactionMetadata("tid", 7, epoch, TIMEOUT_MS, TransactionState.COMPLETE_COMMIT)
+    transaction = Transaction(current, LIMITS, epochs_may_be_lost=epoch < EPOCH_LAST_GIVEN)
+    old = ProducerIdentity(7, epoch)
     expected = old if knows_its_epoch else None
     assert transaction.needs_producer_id(expected)
     assert (
@@ -202,6 +203,7 @@ def test_used_up_epochs_bring_another_producer_id(knows_its_epoch: bool) -> None
         assert transaction.init_producer(TIMEOUT_MS, old, 9, 0) is ErrorCode.PRODUCER_FENCED, (
             "somebody else has begun since"
         )
+    assert initialized(transaction, 9) == ProducerIdentity(8, 1), "one new id is enough"
 
 
 def test_the_last_epoch_is_for_fencing_alone() -> None:
