@@ -23,6 +23,7 @@ from penstock.protocol.batch.header import (
 )
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.protocol.error_codes import ErrorCode
+from penstock.stream.cleaning.batches import LOST_LEADER_EPOCH
 
 READ_BYTES: Final = 1 << 20
 """Size of one read while loading: about 10,000 records. `CoordinatorShards.read` yields to the
@@ -206,17 +207,32 @@ class TopicLog:
         """Yield the batches from the log start to the current high watermark. Coordinators append
         nothing before they have loaded.
 
+        Transactions that ended in a range that was lost with its WAL store are yielded as aborted:
+        their marker is unknown, and their producers do not send it again.
+
         Raises NotLed, LogInconsistent, and the errors of `Partition.read`.
         """
         led = self._require_led(partition)
         offset, end_offset = led.log_start_offset, led.high_watermark
+        unsettled = led.log.transactions.unsettled()
+        begun: dict[int, int] = {}
+        """The first offset of each transaction whose marker was not read yet, by producer id."""
         while offset < end_offset:
             before = offset
             for view in await led.read(offset, READ_BYTES):
                 data = memoryview(view)
                 for at, header in iter_headers(data):
                     offset = Offset(header.next_offset)
-                    yield _decode(data[at : at + header.size_bytes], header)
+                    batch = _decode(data[at : at + header.size_bytes], header)
+                    if batch.committed is not None:
+                        begun.pop(batch.producer_id, None)
+                    elif batch.producer_id >= 0:
+                        begun.setdefault(batch.producer_id, header.base_offset)
+                    elif header.partition_leader_epoch == LOST_LEADER_EPOCH:
+                        for ended in [item for item in begun if begun[item] not in unsettled]:
+                            del begun[ended]
+                            yield LogBatch((), ended, committed=False)
+                    yield batch
             check_advanced(led.log.data.stream_id, before, offset, end_offset)
 
     def bounds(self, partition: int) -> LogBounds:

@@ -1,8 +1,7 @@
-"""Find fork points, and abort the transactions inherited by a fork or by a restored topic.
-
-A fork ends at a batch boundary in committed objects. The source may still commit its open
-transactions, but the fork cannot, because their producers do not write to it. A restored topic
-lacks transactions that were uncommitted when it was deleted.
+"""Find fork points, and abort the transactions inherited by a fork, by a restored topic, or by a
+partition whose newest records were lost with a WAL store. The source of a fork may still commit its
+open transactions, but the fork cannot, because their producers do not write to it. The others may
+lack the end of a transaction.
 """
 
 from collections.abc import Sequence
@@ -108,12 +107,16 @@ async def _unstable_at(
 
 
 def inherited_transactions(partition: Partition) -> Sequence[int]:
-    """Return the producers with an open transaction that began before the fork, or before the topic
-    was deleted and restored.
+    """Return the producers with an open transaction that began before the fork, before the topic
+    was deleted and restored, or before records were lost.
     """
     fork = partition.record.fork
-    end = max(NO_OFFSET if fork is None else fork.end_offset, _undeleted_offset(partition))
-    if end == NO_OFFSET:
+    end = max(
+        NO_OFFSET if fork is None else fork.end_offset,
+        _undeleted_offset(partition),
+        partition.log.lost_end_offset,
+    )
+    if end <= 0:
         return ()
     return [
         producer_id
@@ -123,8 +126,9 @@ def inherited_transactions(partition: Partition) -> Sequence[int]:
 
 
 def _undeleted_offset(partition: Partition) -> int:
-    """Return the offset at which the topic was restored; `NO_OFFSET` if it never was, or if only
-    later records are left, whose leader has ended the open transactions.
+    """Return the offset at which the topic was restored or records were lost; `NO_OFFSET` if
+    neither happened, or if only later records are left, whose leader has ended the open
+    transactions.
     """
     since = partition.record.undeleted_epoch
     for at, (epoch, start_offset) in enumerate(partition.log.epochs.entries if since >= 0 else ()):
@@ -134,15 +138,16 @@ def _undeleted_offset(partition: Partition) -> int:
 
 
 def end_inherited(storage: Storage, partition: Partition, now_ms: Millis) -> None:
-    """Append abort markers for the transactions that were open at the fork point, or when the topic
-    was deleted. Does not wait: none of them is stable until the markers are durable.
+    """Append abort markers for the transactions that were open at the fork point, when the topic
+    was deleted, or when records were lost. Does not wait: none of them is stable until the markers
+    are durable.
 
-    The coordinator of a restored topic may still know the transaction, and the producer may
-    continue it: the marker fences it, so that no transaction is committed in part.
+    Except in a fork, the coordinator may still know the transaction, and the producer may continue
+    it: the marker fences it, so that it cannot write to a transaction that was aborted here.
 
     May be repeated at each opening. Raises KafkaError if a marker is rejected.
     """
-    fences = partition.record.undeleted_epoch >= 0
+    fences = partition.record.undeleted_epoch >= 0 or partition.log.lost_end_offset > 0
     for producer_id in inherited_transactions(partition):
         append = PartitionAppend(_ignore_settled)
         marker = partition.log.producers.abort_marker(producer_id, fences=fences)

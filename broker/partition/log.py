@@ -53,6 +53,7 @@ from penstock.protocol.batch.header import (
 )
 from penstock.protocol.batch.uncompressed_size import uncompressed_bytes
 from penstock.protocol.error_codes import ErrorCode
+from penstock.stream.cleaning.batches import LOST_LEADER_EPOCH
 from penstock.stream.format.checkpoint import (
     CLEANED_KEY,
     PRODUCERS_KEY,
@@ -110,6 +111,7 @@ class PartitionLog:
         "dirty_bytes",
         "dirty_since_ms",
         "epochs",
+        "lost_end_offset",
         "meta",
         "producers",
         "rules",
@@ -134,13 +136,28 @@ class PartitionLog:
         self.cleaned = CleanedPart()
         self.dirty_since_ms: Millis | None = None
         """When this broker first saw records after the compacted part."""
+        self.lost_end_offset = Offset(0)
+        """End of the last scanned range that was lost with its WAL store. It may have contained the
+        end of any transaction that began below.
+        """
         self._config = config
         self._leader_epoch = data.epoch
         self._reported_dropped_count = 0
 
     @property
     def is_dirty(self) -> bool:
-        return self.dirty_bytes > 0 or self.meta.is_trimmed_away
+        return self.dirty_bytes > 0 or self.meta.is_trimmed_away or self.lacks_event
+
+    @property
+    def lacks_event(self) -> bool:
+        """Return whether readers of the store cannot find out that a transaction is open, because
+        the controller has trimmed its event, which was in a lost store. `open_event` returns it.
+        """
+        return self._is_event_trimmed_away and self.data.next_offset > self.txn.next_offset
+
+    @property
+    def _is_event_trimmed_away(self) -> bool:
+        return len(self.transactions) > 0 and self.txn.next_offset <= self.txn.start_offset
 
     def plan(
         self,
@@ -275,6 +292,13 @@ class PartitionLog:
             if event is not None:
                 entries.append(self._event_entry(event, end_offset, now_ms))
         return entries
+
+    def open_event(self, now_ms: Millis) -> AppendEntry:
+        """Return an event with the current first unstable offset, if `lacks_event`. Append it
+        without an await.
+        """
+        event = TransactionEvent(self.transactions.first_unstable_offset)
+        return self._event_entry(event, self.data.next_offset, now_ms)
 
     def appended(
         self,
@@ -508,6 +532,8 @@ def _replay(log: PartitionLog, batch: memoryview, header: BatchHeader, now_ms: M
     if header.is_control:
         marker = decode_marker(batch, header.producer_id, header.producer_epoch)
     base_offset = Offset(header.base_offset)
+    if header.partition_leader_epoch == LOST_LEADER_EPOCH:
+        log.lost_end_offset = Offset(header.next_offset)
     log.epochs.assign(StreamEpoch(header.partition_leader_epoch), base_offset)
     log.appended(
         header,

@@ -153,6 +153,8 @@ class PartitionOpener:
                 if inherited_transactions(partition):
                     await self._storage.wait_for_room()
                     end_inherited(self._storage, partition, self._now_ms())
+                    # Coordinators load the durable part of the log, which must include the markers.
+                    await self._storage.flush()
             except Exception as error:  # noqa: BLE001 - passed on: `done` logs it and the open is retried
                 open_partition.error = error
             else:
@@ -196,15 +198,17 @@ class PartitionOpener:
 
     def due_checkpoints(self, partitions: Iterable[Partition]) -> list[Partition]:
         """Return the partitions with the longest scans after a crash, so that half of the total
-        limit remains. Empty while the total is below the limit.
+        limit remains; none of these while the total is below the limit. Before them, return those
+        that lack an event for readers.
         """
         dirty = sorted(
             (partition for partition in partitions if partition.log.is_dirty),
             key=_dirty_bytes,
             reverse=True,
         )
+        due = [partition for partition in dirty if partition.log.lacks_event]
+        dirty = [partition for partition in dirty if not partition.log.lacks_event]
         left_bytes = sum(map(_dirty_bytes, dirty))
-        due: list[Partition] = []
         if left_bytes >= self._config.checkpoint_bytes:
             for partition in dirty:
                 if left_bytes <= self._config.checkpoint_bytes // 2:
@@ -307,6 +311,8 @@ class PartitionOpener:
         entries: list[AppendEntry] = []
         size_bytes = 0
         for partition in partitions:
+            if partition.log.lacks_event:
+                entries.append(partition.log.open_event(now_ms))
             entry = partition.log.checkpoint(now_ms)
             entries.append(entry)
             size_bytes += len(entry.payload)

@@ -51,6 +51,12 @@ class Transactions:
         """Return the first offset of the earliest open transaction; -1 if none is open."""
         return next(iter(self._open.values()), NO_OFFSET)
 
+    def unsettled(self) -> frozenset[Offset]:
+        """Return the first offsets of the transactions that are open or whose marker is not durable
+        yet.
+        """
+        return frozenset([*self._open.values(), *(first for first, _ in self._ended)])
+
     def restore(self, opened: Iterable[tuple[int, Offset]]) -> None:
         self._open = dict(sorted(opened, key=lambda item: item[1]))
 

@@ -92,7 +92,8 @@ class TransactionStates:
     outcome was appended, or when it was loaded: it increases from transaction to transaction,
     regardless of clocks.
 
-    now_ms, record_version, local, may_lack_records: as in `TransactionCoordinator`. limits: may be replaced.
+    now_ms, record_version, local, may_lack_records: as in `TransactionCoordinator`. limits: may be
+    replaced.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from penstock.controller.metadata.records import RangeEntry, Record, WalStoreLos
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.objectstore.ports import ObjectStore
 from penstock.protocol.batch.header import iter_headers
-from penstock.stream.cleaning.batches import fillers
+from penstock.stream.cleaning.batches import LOST_LEADER_EPOCH, fillers
 from penstock.stream.format.builder import BuiltObject, RunEntry, StreamRun, build_object
 from penstock.stream.format.layout import NO_SEQUENCE
 from penstock.stream.ports import BrokerIncarnation, ObjectRole
@@ -35,8 +35,6 @@ _log = structlog.get_logger(__name__)
 
 _INTERVAL_S: Final = 1.0
 _NO_BROKER: Final = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
-_NO_EPOCH: Final = -1
-"""Leader epoch of empty batches: consumers do not compare it with their own."""
 
 
 class LostRanges:
@@ -152,7 +150,7 @@ class LostRanges:
                 part.stream_id,
                 [
                     RunEntry.of_batch(batch, next(iter_headers(batch))[1])
-                    for _, batch in fillers(part.start_offset, part.end_offset, _NO_EPOCH)
+                    for _, batch in fillers(part.start_offset, part.end_offset, LOST_LEADER_EPOCH)
                 ],
             )
             for part in parts

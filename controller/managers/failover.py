@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Collection
 from heapq import nsmallest
 
+import msgspec
+
 from penstock.base.ids import Millis, NodeId
 from penstock.controller.api.messages import (
     CommitObject,
@@ -141,7 +143,8 @@ def end_lost_wals(
     live: Collection[NodeId],
 ) -> list[Record]:
     """End the WALs in lost WAL stores at their committed slots, as if their writers had died there,
-    and elect new leaders. Bounded: call again while it returns records.
+    and elect new leaders, which abort the open transactions: their markers may be lost, and no
+    coordinator sends those again. Bounded: call again while it returns records.
 
     due: the writers whose WALs may end. None of them can acknowledge anything, because no live
     broker and no lease was left when the store was abandoned.
@@ -151,7 +154,7 @@ def end_lost_wals(
         if wal is None or not _is_lost(image, wal):
             continue
         changes = LogChanges(image, now_ms)
-        remaining = _hand_over(changes, writer, Elector(image, live), now_ms, ())
+        remaining = _hand_over(changes, writer, Elector(image, live), now_ms, (), is_lost=True)
         if not remaining:
             changes.records.append(WalEnded(writer.node_id, writer.node_epoch, wal.committed))
         return changes.records
@@ -223,6 +226,8 @@ def _hand_over(
     elector: Elector,
     now_ms: Millis,
     held: Collection[PartitionKey],
+    *,
+    is_lost: bool = False,
 ) -> int:
     """Close streams of the dead writer and elect new leaders for its partitions, within the limit,
     except for held partitions.
@@ -245,8 +250,14 @@ def _hand_over(
             end = max(changes.end_of(stream), stream.start_offset)
             changes.records.append(StreamClosed(stream.stream_id, stream.epoch, end))
         partition = image.topics.partition(key)
-        if partition is not None and _is_due(partition, failed, elector):
-            changes.records.append(elector.elect(partition, now_ms))
+        if partition is None:
+            continue
+        is_due = _is_due(partition, failed, elector)
+        record = elector.elect(partition, now_ms) if is_due else partition
+        if is_lost:
+            record = msgspec.structs.replace(record, undeleted_epoch=record.leader_epoch)
+        if record is not partition:
+            changes.records.append(record)
     return max(len(streams) - ELECTIONS_PER_TRANSACTION_MAX, 0)
 
 

@@ -1,7 +1,7 @@
 """Remove ranges in lost WAL stores from the log index. Empty batches replace data, because a
-missing offset always means damage. The txn stream is trimmed with the data below its last lost
-event, whose transactions are unknown, and the meta stream up to its last lost checkpoint. See
-docs/design/lost-wal-stores.md.
+missing offset always means damage. The txn stream is trimmed up to its last lost event, and with it
+the data of client topics, whose aborted transactions are unknown; the meta stream is trimmed up to
+its last lost checkpoint. See docs/design/lost-wal-stores.md.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,10 +15,10 @@ from penstock.controller.managers.log_changes import LogChanges, prepared
 from penstock.controller.managers.log_replacement import NewRange, replace_ranges
 from penstock.controller.managers.result import Refused
 from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.controller.metadata.log_entry import LogEntry
 from penstock.controller.metadata.records import (
     KeptLogDropped,
-    PartitionRecord,
     Record,
     StreamTrimmed,
 )
@@ -70,7 +70,11 @@ def objects_in(image: MetadataImage, store_ids: Collection[WalStoreId]) -> set[O
 
 
 def trims(image: MetadataImage, lost: Collection[ObjectId]) -> Iterator[Trim]:
-    """Yield the streams that the loss of these objects trims. O(log entries)."""
+    """Yield the streams that the loss of these objects trims. O(log entries).
+
+    The data of internal topics stays: coordinators load all records and markers, and never read the
+    txn stream (`broker.coordination.log`).
+    """
     starts: dict[StreamId, Offset] = {}
     for stream in image.streams if lost else ():
         if stream.kind == "data":
@@ -79,9 +83,8 @@ def trims(image: MetadataImage, lost: Collection[ObjectId]) -> Iterator[Trim]:
         if start is None:
             continue
         starts[stream.stream_id] = start
-        partition = _partition(image, stream)
-        if stream.kind == "txn" and partition is not None:
-            starts[partition.data_stream_id] = start
+        if stream.kind == "txn" and (data_id := _client_data(image, stream)) is not None:
+            starts[data_id] = start
     for stream_id, start in sorted(starts.items()):
         found = image.streams.get(stream_id)
         if found is not None and start > found.start_offset:
@@ -184,6 +187,9 @@ def _lost(stream: StreamState, lost: Collection[ObjectId]) -> list[LogEntry]:
     return [entry for entry in stream.entries if entry.object_id in lost]
 
 
-def _partition(image: MetadataImage, stream: StreamState) -> PartitionRecord | None:
+def _client_data(image: MetadataImage, stream: StreamState) -> StreamId | None:
+    """Return the data stream of the same partition, unless its topic is internal or deleted."""
     topic = image.topics.by_id(stream.topic_id) or image.frozen_topics.by_id(stream.topic_id)
-    return None if topic is None else topic.partitions[stream.partition]
+    if topic is None or topic.name in INTERNAL_TOPICS:
+        return None
+    return topic.partitions[stream.partition].data_stream_id

@@ -203,8 +203,8 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     fork: ForkPoint | None = None
     """Set if the partition began as a fork."""
     undeleted_epoch: StreamEpoch = StreamEpoch(-1)
-    """The first leader epoch since the topic was last restored; -1: it never was. Transactions that
-    were open then are aborted.
+    """The first leader epoch since the topic was last restored, or since the newest records were
+    lost with a WAL store; -1: neither happened. Transactions that were open then are aborted.
     """
 
     @property

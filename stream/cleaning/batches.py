@@ -34,6 +34,10 @@ from penstock.protocol.batch.varint import append_varint, read_varlong
 from penstock.stream.cleaning.key_map import KeyMap
 from penstock.stream.cleaning.runs import Run, find_run, varint
 
+LOST_LEADER_EPOCH: Final = -1
+"""Leader epoch of empty batches that replace a range lost with its WAL store. Consumers do not
+compare it with their own.
+"""
 _DELTA_MAX: Final = 2**31 - 1
 _LOOKED_UP_MAX: Final = 10_000
 """Records of a batch that are looked up at once, which takes 0.3 ms."""

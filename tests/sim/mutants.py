@@ -48,6 +48,7 @@ from tests.sim.leak_mutants import LEAK_MUTANTS
 from tests.sim.load_mutants import LOAD_MUTANTS
 from tests.sim.log_start_mutants import LOG_START_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
+from tests.sim.lost_transaction_mutants import LOST_TRANSACTION_MUTANTS
 from tests.sim.lost_wal_store_mutants import LOST_WAL_STORE_MUTANTS
 from tests.sim.offset_mutants import OFFSET_MUTANTS
 from tests.sim.producer_mutants import PRODUCER_MUTANTS
@@ -413,6 +414,7 @@ MUTANTS |= (
 MUTANTS |= RACK_MUTANTS | ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS | LOAD_MUTANTS
 MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS | LEAK_MUTANTS | ACL_MUTANTS
 MUTANTS |= LATE_ADMIN_MUTANTS | PRODUCER_MUTANTS | LATE_REQUEST_MUTANTS | WAL_STORE_MUTANTS
+MUTANTS |= LOST_TRANSACTION_MUTANTS
 MUTANTS |= LOST_WAL_STORE_MUTANTS
 
 

@@ -18,6 +18,7 @@ from tests.sim.scripts import (
     leaks,
     log_starts,
     logs,
+    lost_transactions,
     lost_wal_stores,
     near,
     offsets,
@@ -708,6 +709,46 @@ _LOST_WAL_STORES: _Found = {
         (lost_wal_stores.recover_without_the_wal_store, "an abandoned store is used again")
     ],
 }
+_LOST_TRANSACTIONS: _Found = {
+    "markers_in_lost_wals_awaited": [
+        (lost_transactions.lose_the_marker_of_a_transaction, "read_committed consumers find {}"),
+        (
+            lost_transactions.lose_the_marker_of_an_abort_and_commit,
+            "an aborted record is committed",
+        ),
+        (lost_transactions.lose_the_marker_of_an_offset, "UNSTABLE_OFFSET_COMMIT"),
+    ],
+    "offsets_of_internal_topics_trimmed": [
+        (
+            lost_transactions.lose_a_recovered_marker_of_an_offset,
+            "the uploaded offset of another group is -1",
+        )
+    ],
+    "markers_in_lost_ranges_awaited": [
+        (
+            lost_transactions.lose_a_recovered_marker_of_an_offset,
+            "the last stable offset went from 3 to 1",
+        )
+    ],
+    "offsets_below_lost_ranges_unstable": [
+        (
+            lost_transactions.lose_a_recovered_marker_below_a_checkpoint,
+            "UNSTABLE_OFFSET_COMMIT",
+        )
+    ],
+    "open_offsets_dropped": [
+        (
+            lost_transactions.lose_a_part_of_open_offsets,
+            "the offset of a committed transaction is -1",
+        )
+    ],
+    "epochs_given_out_again_after_a_loss": [
+        (lost_transactions.lose_the_epoch_of_a_producer, "an acknowledged record is missing")
+    ],
+    "open_transactions_without_events": [
+        (lost_transactions.lose_the_event_of_an_open_transaction, "is stable up to 2")
+    ],
+}
 _LEAKS: _Found = {
     "fences_go_at_once": [(leaks.let_a_fence_grow_old, "a paused broker may have to find")],
     "fences_never_go": [(leaks.let_a_fence_grow_old, "an old fence is never deleted")],
@@ -764,6 +805,7 @@ FOUND_BY: _Found = {
     **_LATE_ADMIN,
     **_LATE_OTHERS,
     **_WAL_STORES,
+    **_LOST_TRANSACTIONS,
     **_LOST_WAL_STORES,
     **_LEAKS,
     **_GRACES,

@@ -33,6 +33,7 @@ from penstock.controller.metadata.features import (
     newest_levels,
     supported_features,
 )
+from penstock.controller.metadata.internal_topics import OFFSETS_TOPIC
 from penstock.controller.metadata.records import WalStoreLost, WalStoreRecord
 from penstock.objectstore.memory import MemoryStore
 from penstock.stream.format.decoder import NeedMore, parse_tail
@@ -224,6 +225,7 @@ def test_dead_wals_end_at_their_committed_slots(cluster: LostStore) -> None:
     assert wal.end == 0
     (led,) = cluster.partitions("t")
     assert (led.leader, led.leader_epoch) == (2, record.leader_epoch + 1)
+    assert led.undeleted_epoch == led.leader_epoch, "open transactions are not aborted"
 
 
 async def _replace_all(cluster: LostStore) -> MemoryStore:
@@ -236,7 +238,7 @@ async def _replace_all(cluster: LostStore) -> MemoryStore:
 
 def _recovered(cluster: LostStore, *items: CommitObject) -> tuple[StreamId, ...]:
     """Let broker 2 commit slots of broker 1 in place, and return the streams."""
-    (record,) = cluster.partitions("t")
+    (record,) = next(iter(cluster.image.topics)).partitions
     cluster.die(cluster.one)
     cluster.tick()
     cluster.recover(cluster.two, cluster.one, *items, end=len(items))
@@ -309,6 +311,28 @@ async def test_data_below_a_lost_end_of_a_transaction_is_removed(cluster: LostSt
     assert cluster.spans(txn) == []
     stream = cluster.image.streams.known(data)
     assert (stream.start_offset, stream.end_offset) == (12, 15)
+    assert cluster.image.streams.known(txn).start_offset == 12
+
+
+async def test_data_of_internal_topics_stays(cluster: LostStore) -> None:
+    (record,) = cluster.topic(OFFSETS_TOPIC)
+    cluster.open_led(cluster.one)
+    data, txn = record.data_stream_id, record.txn_stream_id
+    (first,) = cluster.prepare(cluster.one)
+    uploaded = CommitObject(
+        object_id=first.object_id,
+        key=first.key,
+        role=ObjectRole.STREAM_SET,
+        size_bytes=100,
+        ranges=[part(data, 0, 10)],
+    )
+    cluster.commit(cluster.one, uploaded)
+    _recovered(cluster, cluster.in_place(0, part(data, 10, 12), part(txn, 0, 12)))
+    lost, removed = gaps_of_lost_stores(cluster.image, {FIRST})
+    assert [(gap.start_offset, gap.end_offset) for gap in lost] == [(10, 12)]
+    assert removed == []
+    await _replace_all(cluster)
+    assert [(start, end) for start, end, _ in cluster.spans(data)] == [(0, 10), (10, 12)]
     assert cluster.image.streams.known(txn).start_offset == 12
 
 
