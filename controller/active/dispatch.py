@@ -15,7 +15,7 @@ from penstock.controller.active.move_traces import MoveListener, MovePairs, Move
 from penstock.controller.active.mutation_quotas import MutationQuotas
 from penstock.controller.active.server import Handle
 from penstock.controller.active.sessions import Sessions
-from penstock.controller.active.wal_store import is_readable
+from penstock.controller.active.wal_store import why_not_lost
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api import load_messages as lm
 from penstock.controller.api import messages as m
@@ -375,7 +375,7 @@ class Dispatch:
     async def _abandon_wal_store(
         self, request: m.AbandonWalStore, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
-        """Abandon a WAL store, unless this controller can still read it."""
+        """Abandon a WAL store that this controller cannot read."""
         wal_store = await self._runtime.with_committed_image(
             lambda image: (
                 None
@@ -383,14 +383,10 @@ class Dispatch:
                 else image.wal_store(request.store_id)
             )
         )
-        if wal_store is not None and await is_readable(self._wal_stores, wal_store):
+        if wal_store is not None and (reason := await why_not_lost(self._wal_stores, wal_store)):
             return m.Reply(
                 status=m.Status.INVALID_REQUEST,
-                detail=(
-                    f"WAL store {request.store_id} is not lost: the active controller reads its"
-                    " identity. Recovery continues once brokers reach it, too; penstock wal repair"
-                    " accepts the loss of single slots"
-                ),
+                detail=reason,
                 controller_epoch=self._runtime.epoch,
             )
         return await self._record_loss(request, timeout_s, size_bytes, request_id)

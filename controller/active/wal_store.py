@@ -20,28 +20,35 @@ from penstock.objectstore.errors import ObjectStoreError
 from penstock.stream.ports import WalStoreIdentity
 from penstock.stream.wal.wal_store import (
     WalStores,
-    check_identity,
     create_identity,
     foreign_key,
     identity_of,
+    is_readable,
 )
 
 _log = structlog.get_logger(__name__)
 
 _RETRY_S: Final = 10.0
-_READ_TIMEOUT_S: Final = 5.0
 _FIRST_TRY_S: Final = 5.0
 """Longest wait before a new leader serves: an unavailable WAL store must not stop the cluster."""
 
 
-async def is_readable(wal_stores: WalStores, wal_store: WalStoreIdentity) -> bool:
-    """Return whether this process reads the identity of the WAL store."""
-    try:
-        async with asyncio.timeout(_READ_TIMEOUT_S):
-            await check_identity(wal_stores.store, wal_store)
-    except (ObjectStoreError, StreamError, TimeoutError):
-        return False
-    return True
+async def why_not_lost(wal_stores: WalStores, wal_store: WalStoreIdentity) -> str:
+    """Return why the WAL store does not count as lost, "" if it does: this process is configured
+    with a WAL store, and fails to read the identity several times.
+    """
+    if wal_stores.configured is None:
+        return (
+            f"the active controller cannot check whether WAL store {wal_store.store_id} is lost:"
+            " set wal.store on all controllers to the URL that it had, and restart them"
+        )
+    if await is_readable(wal_stores.store, wal_store):
+        return (
+            f"WAL store {wal_store.store_id} is not lost: the active controller reads its"
+            " identity. Recovery continues once brokers reach it, too; penstock wal repair"
+            " accepts the loss of single slots"
+        )
+    return ""
 
 
 class WalStoreRegistrar:

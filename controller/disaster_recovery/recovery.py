@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.base.clock import WallClock
-from penstock.base.errors import StreamError
 from penstock.base.ids import (
     NodeEpoch,
     NodeId,
@@ -43,7 +42,7 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import MetadataOffset, Record, WalStoreLost
 from penstock.controller.metadata.wal_losses import accepted_losses
 from penstock.controller.raft.messages import Base, Members
-from penstock.objectstore.errors import ObjectStoreError, PreconditionFailed
+from penstock.objectstore.errors import PreconditionFailed
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.config import StreamConfig
 from penstock.stream.format.keys import (
@@ -58,7 +57,7 @@ from penstock.stream.format.keys import (
 from penstock.stream.ports import IN_STORE, BrokerIncarnation, WalStoreIdentity
 from penstock.stream.recovery.recoverer import WalWalker
 from penstock.stream.recovery.salvage import BadSlot
-from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, check_identity
+from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, check_identity, is_readable
 
 QUIET_MS_MIN = 30_000
 """A cluster whose store was written to less than this ago may be alive.
@@ -353,18 +352,27 @@ class Recovery:
         return report, rebuilt, [*kept, *trims, *newly_lost]
 
     async def _check_lost(self, wal_stores: Sequence[WalStoreIdentity]) -> None:
-        """Refuse to abandon WAL stores if one of them works. Raises RecoveryRefused."""
+        """Refuse to abandon WAL stores if the configured one is one of them, or none is configured.
+        Raises RecoveryRefused.
+        """
         self._wal_stores.follow(wal_store.store_id for wal_store in wal_stores)
         for wal_store in wal_stores:
-            try:
-                await check_identity(self._store, wal_store)
-            except (ObjectStoreError, StreamError):
-                continue
-            raise RecoveryRefused(
+            if reason := await self._why_not_lost(wal_store):
+                raise RecoveryRefused(reason)
+        self._wal_stores.follow(())
+
+    async def _why_not_lost(self, wal_store: WalStoreIdentity) -> str:
+        if self._wal_stores.configured is None:
+            return (
+                f"whether WAL store {wal_store.store_id} is lost cannot be checked: specify the URL"
+                " that it had with --wal-store"
+            )
+        if await is_readable(self._store, wal_store):
+            return (
                 f"WAL store {wal_store.store_id} is not lost, its identity can be read: recover"
                 " with it"
             )
-        self._wal_stores.follow(())
+        return ""
 
     async def _check_wal_stores(self, wal_stores: Sequence[WalStoreIdentity]) -> None:
         """Check that the WAL stores of the cluster are reachable and correct: slots missing from

@@ -3,15 +3,17 @@ right store, so an identity object identifies the store, and a marker distinguis
 from a lost one. See docs/design/wal-store.md.
 """
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
+from penstock.base.errors import StreamError
 from penstock.base.ids import WalStoreId
-from penstock.objectstore.errors import ObjectNotFound, PreconditionFailed
+from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.prefixed import PrefixedStore
 from penstock.objectstore.routed import RoutedStore
@@ -27,6 +29,9 @@ from penstock.stream.ports import BrokerIncarnation, WalStoreIdentity
 _IDENTITY_KEY = f"{WAL_STORE_ROOT}identity"
 _IDENTITY_BYTES_MAX = 4_096
 _MARKER = b"{}"
+_READS: Final = 3
+READ_INTERVAL_S: Final = 1.0
+_READ_TIMEOUT_S: Final = 5.0
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -163,6 +168,20 @@ async def check_identity(store: ObjectStore, expected: WalStoreIdentity) -> None
             expected.uuid,
             f"it is store {found.store_id} of cluster {found.cluster_id!r}, with UUID {found.uuid}",
         )
+
+
+async def is_readable(store: ObjectStore, expected: WalStoreIdentity) -> bool:
+    """Return whether the routed store leads to this WAL store. Tries several times, for at most
+    17 s, because a WAL store that is only slow is not lost.
+    """
+    for number in range(_READS):
+        if number:
+            await asyncio.sleep(READ_INTERVAL_S)
+        with suppress(ObjectStoreError, StreamError, TimeoutError):
+            async with asyncio.timeout(_READ_TIMEOUT_S):
+                await check_identity(store, expected)
+            return True
+    return False
 
 
 async def open_wal(

@@ -121,6 +121,9 @@ async def test_the_metadata_are_rebuilt_with_the_wal_store_only(tmp_path: Path) 
     with pytest.raises(WalStoreWrong, match="has no identity object"):
         await Recovery(main, cluster_id, now_ms=wall_ms, wal_store=empty).run(force=True)
     assert await keys_below(wals, "wals/") == before
+    unchecked = Recovery(main, cluster_id, now_ms=wall_ms, abandon_wal_store=True)
+    with pytest.raises(RecoveryRefused, match="specify the URL that it had with --wal-store"):
+        await unchecked.look()
     lost = Recovery(main, cluster_id, now_ms=wall_ms, wal_store=empty, abandon_wal_store=True)
     found = await lost.look()
     assert [(gap.topic, gap.end_offset) for gap in found.gaps] == [(TOPIC, END_UNKNOWN)]

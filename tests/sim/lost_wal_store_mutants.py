@@ -37,10 +37,10 @@ def _abandoned_below_live_brokers() -> list[Patch]:
 
 
 def _abandoned_although_it_works() -> list[Patch]:
-    async def is_readable(*_: Any) -> bool:
-        return False
+    async def why_not_lost(*_: Any) -> str:
+        return ""
 
-    return [(dispatch, "is_readable", is_readable)]
+    return [(dispatch, "why_not_lost", why_not_lost)]
 
 
 def _leases_of_dead_writers_ignored() -> list[Patch]:

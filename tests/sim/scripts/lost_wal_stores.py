@@ -45,7 +45,7 @@ def _controller(script: Script) -> SimController:
     return controller
 
 
-async def _abandon(script: Script, *, timeout_s: float = 10.0) -> str:
+async def _abandon(script: Script, *, timeout_s: float = 20.0) -> str:
     """Abandon the WAL store once. Return why the controller does not, or ""."""
     store, problem = _image(script).wal_store(_STORE), ""
     assert store is not None
@@ -164,7 +164,7 @@ async def abandon_a_wal_store_with_a_late_writer(script: Script) -> None:
         script.world.admin.move(PART, NodeId(2))
         await script.until(lambda: not _image(script).nodes.is_alive(old.me))
         abandoning = asyncio.ensure_future(_until_abandoned(script))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2.5)
         is_abandoned = _is_lost(script)
         writing = script.producing(old, PART, script.batch((b"k", b"late")))
         await asyncio.wait([writing], timeout=1.0)
@@ -274,7 +274,7 @@ async def abandon_a_wal_store_without_a_backup(script: Script) -> None:
     await asyncio.sleep(30.0)
     held = Held(None)
     _controller(script).store.gates["put_if_absent"] = held
-    problem = await _abandon(script, timeout_s=2.0)
+    problem = await _abandon(script)
     assert held.count
     assert problem, "the loss is confirmed without a backup"
     assert _is_lost(script)
