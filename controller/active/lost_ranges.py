@@ -4,14 +4,14 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from penstock.base.clock import WallClock
 from penstock.base.ids import NodeEpoch, NodeId, WalSequence, WalStoreId
 from penstock.controller.active.writer import Runtime
-from penstock.controller.api.messages import CommitObject, ObjectsPrepared, Status
+from penstock.controller.api.messages import CommitObject, ObjectsPrepared, Reply, Status
 from penstock.controller.managers.lost_ranges import (
     LostPart,
     objects_in,
@@ -82,7 +82,7 @@ class LostRanges:
             changed = bool(records)
             return Result(records)
 
-        await self._runtime.submit("TrimLostRanges", trim)
+        _check(await self._runtime.submit("TrimLostRanges", trim))
         if changed:
             return True
         parts = await self._runtime.with_committed_image(
@@ -108,9 +108,9 @@ class LostRanges:
         reply = await self._runtime.submit(
             "PrepareObjects", lambda image, _: prepared_items(image, 1, PREPARED_TTL_MS)
         )
+        _check(reply)
         value = reply.value
-        if reply.status is not Status.OK or not isinstance(value, ObjectsPrepared):
-            raise Refused(reply.status, reply.detail)
+        assert isinstance(value, ObjectsPrepared)
         (target,) = value.items
         built = self._build(parts)
         await self._store.put(target.key, built.chunks)
@@ -133,10 +133,11 @@ class LostRanges:
             size_bytes=built.size_bytes,
             ranges=ranges,
         )
-        await self._runtime.submit(
+        reply = await self._runtime.submit(
             "ReplaceLostRanges",
             lambda image, now_ms: Result(replace_lost(image, item, parts, now_ms)),
         )
+        _check(reply)
         _log.error(
             "lost_ranges_replaced",
             ranges=[(part.stream_id, part.start_offset, part.end_offset) for part in parts[:10]],
@@ -158,3 +159,11 @@ class LostRanges:
         return build_object(
             ObjectRole.STREAM_SET, _NO_BROKER, WalSequence(NO_SEQUENCE), self._now_ms(), runs
         )
+
+
+def _check(reply: Reply[Any]) -> None:
+    """Raise Refused unless the changes were committed, so that `run` waits before it tries again:
+    each attempt writes another object.
+    """
+    if reply.status is not Status.OK:
+        raise Refused(reply.status, reply.detail)

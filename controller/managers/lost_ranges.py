@@ -27,6 +27,8 @@ from penstock.stream.format.keys import parse_wal_key
 
 PARTS_MAX: Final = 500
 """Replaced ranges and trimmed streams per transaction."""
+ENTRIES_MAX: Final = 10_000
+"""Log entries that a transaction replaces: about 0.2 MB of metadata records."""
 
 
 class LostPart(NamedTuple):
@@ -141,12 +143,17 @@ def trim_lost(image: MetadataImage, store_ids: Collection[WalStoreId]) -> list[R
 
 def parts_to_replace(image: MetadataImage, store_ids: Collection[WalStoreId]) -> list[LostPart]:
     """Return lost parts, at most one for each stream, because an object contains one range of each.
-    Bounded.
+    Bounded: at most ENTRIES_MAX entries, of the last part possibly only the first ones.
     """
     lost = objects_in(image, store_ids)
     first: dict[StreamId, LostPart] = {}
+    room = ENTRIES_MAX
     for part in islice(lost_parts(image, lost, {}), PARTS_MAX):
-        first.setdefault(part.stream_id, part)
+        if part.stream_id not in first:
+            first[part.stream_id] = part._replace(entries=part.entries[:room])
+            room -= len(first[part.stream_id].entries)
+        if not room:
+            break
     return [first[stream_id] for stream_id in sorted(first)]
 
 

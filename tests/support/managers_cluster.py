@@ -428,8 +428,9 @@ class CommittedAtOnce:
         return look(self._cluster.image)
 
     async def submit(
-        self, _: str, work: Callable[[MetadataImage, Millis], Result[Any]]
+        self, name: str, work: Callable[[MetadataImage, Millis], Result[Any]]
     ) -> Result[Any]:
+        del name
         result = work(self._cluster.image, Millis(0))
         self._cluster.apply(result.records)
         return result

@@ -11,7 +11,7 @@ from penstock.base.ids import Millis, NodeId, ObjectId, StreamId, WalSequence, W
 from penstock.controller.active.dead_wals import DeadWals
 from penstock.controller.active.janitor import Janitor
 from penstock.controller.active.lost_ranges import LostRanges
-from penstock.controller.active.wal_store import WalStoreRegistrar
+from penstock.controller.active.wal_store import WalStoreRegistrar, why_not_lost
 from penstock.controller.api.messages import (
     AbandonWalStore,
     Commit,
@@ -23,10 +23,10 @@ from penstock.controller.api.messages import (
 )
 from penstock.controller.config import ControllerConfig
 from penstock.controller.disaster_recovery.plan import END_UNKNOWN, gaps_of_lost_stores
-from penstock.controller.managers import commits, failover, features, nodes
+from penstock.controller.managers import commits, failover, features, lost_ranges, nodes
 from penstock.controller.managers.log_changes import slot_of
 from penstock.controller.managers.lost_ranges import objects_in
-from penstock.controller.managers.result import Refused
+from penstock.controller.managers.result import Refused, Result
 from penstock.controller.managers.wal_stores import abandon_wal_store, add_wal_store
 from penstock.controller.metadata.features import (
     WAL_STORE_VERSION,
@@ -35,10 +35,13 @@ from penstock.controller.metadata.features import (
 )
 from penstock.controller.metadata.internal_topics import OFFSETS_TOPIC
 from penstock.controller.metadata.records import WalStoreLost, WalStoreRecord
+from penstock.objectstore.errors import Unavailable
 from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectTail
 from penstock.stream.format.decoder import NeedMore, parse_tail
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole, WalStoreIdentity
+from penstock.stream.wal import wal_store
 from penstock.stream.wal.wal_store import (
     ConfiguredWalStore,
     WalStores,
@@ -238,13 +241,48 @@ async def _replace_all(cluster: LostStore) -> MemoryStore:
 
 def _recovered(cluster: LostStore, *items: CommitObject) -> tuple[StreamId, ...]:
     """Let broker 2 commit slots of broker 1 in place, and return the streams."""
-    (record,) = next(iter(cluster.image.topics)).partitions
+    record = next(iter(cluster.image.topics)).partitions[0]
     cluster.die(cluster.one)
     cluster.tick()
     cluster.recover(cluster.two, cluster.one, *items, end=len(items))
     cluster.open_led(cluster.two)
     cluster.abandon()
     return record.data_stream_id, record.txn_stream_id, record.meta_stream_id
+
+
+class _UnavailableAtFirst(MemoryStore):
+    failures = 0
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("GET", key, "down")
+        return await super().get_tail(key, length)
+
+
+@pytest.mark.parametrize(
+    ("failures", "reason"),
+    [
+        pytest.param(None, "set wal.store on all controllers", id="not configured"),
+        pytest.param(0, "is not lost", id="readable"),
+        pytest.param(1, "is not lost", id="readable again"),
+        pytest.param(99, "", id="down"),
+    ],
+)
+async def test_a_store_counts_as_lost_if_it_cannot_be_read(
+    cluster: LostStore, monkeypatch: pytest.MonkeyPatch, failures: int | None, reason: str
+) -> None:
+    monkeypatch.setattr(wal_store, "READ_INTERVAL_S", 0.0)
+    identity, store = cluster.identity(FIRST, UUID_A), _UnavailableAtFirst()
+    await create_identity(store, identity)
+    stores = WalStores(MemoryStore())
+    if failures is not None:
+        store.failures = failures
+        stores = WalStores(MemoryStore(), ConfiguredWalStore(store, URL))
+        stores.follow([FIRST])
+    found = await why_not_lost(stores, identity)
+    assert reason in found
+    assert bool(found) == bool(reason)
 
 
 async def test_lost_ranges_are_replaced_by_empty_batches(cluster: LostStore) -> None:
@@ -293,6 +331,58 @@ async def test_lost_ranges_are_replaced_by_empty_batches(cluster: LostStore) -> 
     found = [(item.stream_id, item.start_offset, item.end_offset) for item in index.ranges]
     assert found == [(data, 10, 15)]
     assert index.ranges[0].record_count == 0
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+class _Refusing(CommittedAtOnce):
+    """A runtime that refuses one kind of request, for example because its queue is full."""
+
+    def __init__(self, cluster: LostStore, name: str) -> None:
+        super().__init__(cluster)
+        self._refused_name = name
+
+    async def submit(self, name: str, work: Any) -> Result[Any]:
+        if name == self._refused_name:
+            work(self.image, Millis(0))
+            return Result(status=Status.CONTROLLER_BUSY, detail="busy")
+        return await super().submit(name, work)
+
+
+@pytest.mark.parametrize(
+    ("name", "objects"), [("TrimLostRanges", 0), ("PrepareObjects", 0), ("ReplaceLostRanges", 1)]
+)
+async def test_a_refused_change_ends_the_round(cluster: LostStore, name: str, objects: int) -> None:
+    (record,) = cluster.topic("t")
+    cluster.open_led(cluster.one)
+    _recovered(cluster, cluster.in_place(0, part(record.data_stream_id, 0, 10)))
+    store = MemoryStore()
+    runtime = cast("Any", _Refusing(cluster, name))
+    with pytest.raises(Refused, match="busy"):
+        await LostRanges(runtime, store, now_ms=lambda: Millis(5)).step()
+    assert len([info async for info in store.list("")]) == objects
+    assert objects_in(cluster.image, {FIRST})
+
+
+@pytest.mark.parametrize(("limit", "rounds"), [(1, 5), (2, 3), (3, 2), (5, 1)])
+async def test_a_transaction_replaces_a_limited_number_of_entries(
+    cluster: LostStore, monkeypatch: pytest.MonkeyPatch, limit: int, rounds: int
+) -> None:
+    monkeypatch.setattr(lost_ranges, "ENTRIES_MAX", limit)
+    led = [item for item in cluster.topic("t", 3) if item.leader == cluster.one.node_id]
+    cluster.open_led(cluster.one)
+    one, other = (item.data_stream_id for item in led)
+    slots = [
+        cluster.in_place(0, part(one, 0, 10), part(other, 0, 3)),
+        cluster.in_place(1, part(one, 10, 12), part(other, 3, 5)),
+        cluster.in_place(2, part(one, 12, 15)),
+    ]
+    _recovered(cluster, *slots)
+    store = await _replace_all(cluster)
+    assert len([info async for info in store.list("")]) == rounds
+    assert not objects_in(cluster.image, {FIRST})
+    for stream_id, end in ((one, 15), (other, 5)):
+        spans = [(start, stop) for start, stop, _ in cluster.spans(stream_id)]
+        assert (spans[0][0], spans[-1][1]) == (0, end)
     assert snapshot_of(cluster.image) == cluster.image
 
 
