@@ -158,12 +158,20 @@ def wals_to_walk(
 
 
 def rebuild(
-    image: MetadataImage, wals: Sequence[WalkedWal], *, orphans: Iterable[ObjectId], now_ms: Millis
+    image: MetadataImage,
+    wals: Sequence[WalkedWal],
+    *,
+    orphans: Iterable[ObjectId],
+    now_ms: Millis,
+    lost: Collection[WalStoreId] = (),
 ) -> Rebuilt:
     """Return the records that continue the image of the backup with the contents of the WALs.
 
     `orphans` are unreferenced data objects, to be deleted after the read grace. The image is not
     changed.
+
+    lost: abandoned WAL stores. If a WAL was in one, the next leaders abort the open transactions,
+    whose markers may be lost; the backup may lack the last partitions of that WAL.
     """
     rebuilt = Rebuilt()
     taken = _take_pieces(image, wals, rebuilt)
@@ -181,7 +189,8 @@ def rebuild(
     rebuilt.records += [
         WalEnded(wal.writer.node_id, wal.writer.node_epoch, wal.end) for wal in wals
     ]
-    rebuilt.records += _depose_brokers(image)
+    aborts = any(wal.store_id in lost for wal in wals)
+    rebuilt.records += _depose_brokers(image, aborts=aborts)
     rebuilt.records += [
         ObjectPrepared(orphan, data_key(orphan), 0, image.end_offset)
         for orphan in sorted(set(orphans))
@@ -260,15 +269,19 @@ def _close_streams(
     return closed
 
 
-def _depose_brokers(image: MetadataImage) -> list[Record]:
+def _depose_brokers(image: MetadataImage, *, aborts: bool) -> list[Record]:
     """Return records that fence every broker and leave every partition without a leader. Deleted
     topics may have been restored and led since the backup, so their epochs are skipped as well.
+
+    aborts: the next leaders abort the open transactions.
     """
     records: list[Record] = [
         msgspec.structs.replace(node, fenced=True) for node in image.nodes if not node.fenced
     ]
     for topic in (*image.topics, *image.frozen_topics.deleted()):
-        records += map(_leaderless, topic.partitions)
+        for partition in map(_leaderless, topic.partitions):
+            epoch = partition.leader_epoch if aborts else partition.undeleted_epoch
+            records.append(msgspec.structs.replace(partition, undeleted_epoch=epoch))
     return records
 
 

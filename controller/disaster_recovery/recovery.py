@@ -320,7 +320,7 @@ class Recovery:
             fence_vanished=accept_loss,
         )
         orphans = orphans_of(image, listed.data_ids)
-        rebuilt = rebuild(image, wals, orphans=orphans, now_ms=self._now_ms())
+        rebuilt = rebuild(image, wals, orphans=orphans, now_ms=self._now_ms(), lost=lost)
         missing = missing_objects(
             image, listed.data_ids, listed.wal_keys, without=objects_in(image, lost)
         )

@@ -5,6 +5,7 @@ from typing import Any
 
 import penstock.broker.coordination.log as coordinator_log
 import penstock.broker.partition.log as partition_log
+import penstock.controller.disaster_recovery.plan as plan
 import penstock.controller.managers.failover as failover
 import penstock.controller.managers.lost_ranges as lost_ranges
 from penstock.base.ids import Offset
@@ -27,6 +28,12 @@ def _markers_in_lost_wals_awaited() -> list[Patch]:
         return real(*args)
 
     return [(failover, "_hand_over", hand_over)]
+
+
+def _markers_in_lost_wals_recovered() -> list[Patch]:
+    """A recovery expects markers in WALs that are lost."""
+    real = plan._depose_brokers
+    return [(plan, "_depose_brokers", lambda image, **_: real(image, aborts=False))]
 
 
 def _offsets_of_internal_topics_trimmed() -> list[Patch]:
@@ -60,6 +67,7 @@ def _open_transactions_without_events() -> list[Patch]:
 
 LOST_TRANSACTION_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "markers_in_lost_wals_awaited": _markers_in_lost_wals_awaited,
+    "markers_in_lost_wals_recovered": _markers_in_lost_wals_recovered,
     "offsets_of_internal_topics_trimmed": _offsets_of_internal_topics_trimmed,
     "markers_in_lost_ranges_awaited": _markers_in_lost_ranges_awaited,
     "offsets_below_lost_ranges_unstable": _offsets_below_lost_ranges_unstable,

@@ -9,7 +9,11 @@ from penstock.stream.ports import IN_STORE
 from tests.sim.checkers import Part
 from tests.sim.directed import Script, in_cluster
 from tests.sim.directed_clients import Group, Producer
-from tests.sim.scripts.lost_wal_stores import _is_in, _until_abandoned
+from tests.sim.scripts.lost_wal_stores import (
+    _is_in,
+    _recover_without_the_wal_store,
+    _until_abandoned,
+)
 
 PART: Part = ("t", 0)
 _CHECKPOINT_S = 40.0
@@ -61,6 +65,24 @@ async def _end_in_a_lost_wal(script: Script, producer: Producer, *, commit: bool
 async def lose_the_marker_of_a_transaction(script: Script) -> None:
     """The transaction does not hang, although its coordinator has completed it."""
     await _end_in_a_lost_wal(script, Producer(script), commit=True)
+    await script.write(PART, (b"x", b"new"))
+    found = await script.values(PART, committed=True)
+    assert found == {b"x": b"new"}, f"read_committed consumers find {found}"
+
+
+@in_cluster(wal_stores=1)
+async def recover_without_the_marker_of_a_transaction(script: Script) -> None:
+    """The controllers are lost as well. The coordinator still has the open transaction."""
+    await script.create(TRANSACTIONS_TOPIC, (2,), cleanup_policy="compact")
+    await script.create("t", (1,))
+    producer = Producer(script)
+    await producer.begin()
+    await producer.write(PART, (b"k", b"old"))
+    for node_id in (1, 2):
+        await script.upload(node_id)
+    await producer.end(commit=True)
+    await asyncio.sleep(1.0)
+    await _recover_without_the_wal_store(script)
     await script.write(PART, (b"x", b"new"))
     found = await script.values(PART, committed=True)
     assert found == {b"x": b"new"}, f"read_committed consumers find {found}"

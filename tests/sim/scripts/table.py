@@ -718,6 +718,12 @@ _LOST_TRANSACTIONS: _Found = {
         ),
         (lost_transactions.lose_the_marker_of_an_offset, "UNSTABLE_OFFSET_COMMIT"),
     ],
+    "markers_in_lost_wals_recovered": [
+        (
+            lost_transactions.recover_without_the_marker_of_a_transaction,
+            "read_committed consumers find {}",
+        )
+    ],
     "offsets_of_internal_topics_trimmed": [
         (
             lost_transactions.lose_a_recovered_marker_of_an_offset,
