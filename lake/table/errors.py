@@ -48,6 +48,10 @@ class RecordsLost(TableError):
     """Retention removed records before the export read them."""
 
 
+class TableAhead(TableError):
+    """The table has offsets that the log does not have: the log lost records."""
+
+
 class BatchExpired(TableError):
     """The files of a batch are so old that they may be gone."""
 

@@ -41,6 +41,15 @@ def lost_ranges(
     ]
 
 
+def beyond_end(next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds]) -> list[int]:
+    """Return the partitions of which the table has offsets that the log does not have."""
+    return [
+        partition
+        for partition, bound in sorted(bounds.items())
+        if next_offsets.get(partition, 0) > bound.end_offset
+    ]
+
+
 def wanted_ranges(
     topic: str, next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds], *, skip_lost: bool
 ) -> list[OffsetRange]:

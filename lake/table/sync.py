@@ -18,7 +18,13 @@ from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, check_on_error
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.table.commits import commit_batch
 from penstock.lake.table.engines import Engine, new_attempt
-from penstock.lake.table.errors import BatchExpired, CommitConflict, InvalidTable, OtherTopic
+from penstock.lake.table.errors import (
+    BatchExpired,
+    CommitConflict,
+    InvalidTable,
+    OtherTopic,
+    TableAhead,
+)
 from penstock.lake.table.job import ExportJob
 from penstock.lake.table.masks import NO_MASKS, Masking
 from penstock.lake.table.model import (
@@ -35,6 +41,7 @@ from penstock.lake.table.model import (
 from penstock.lake.table.partition_values import check_partition_fields
 from penstock.lake.table.plan import (
     Bounds,
+    beyond_end,
     cut_batch,
     end_offsets,
     file_tasks,
@@ -51,6 +58,9 @@ from penstock.lake.table.values import RAW, ValueFormat
 _log = get_logger(__name__)
 
 REPLANS_MAX: Final = 20
+AHEAD_READS: Final = 3
+AHEAD_READ_INTERVAL_S: Final = 2.0
+PARTITIONS_NAMED_MAX: Final = 5
 """The number of batches in a row that another run committed first. That run is working, so this one
 may stop.
 """
@@ -175,8 +185,7 @@ class TableSync:
         base = self._table.state()
         if not base.batch_id:
             check_partition_fields(self._table.layout.fields, self._row_schema())
-        topic_id, bounds = self._source.bounds()
-        self._check_topic(self._table, base, topic_id)
+        topic_id, bounds = self._bounds_of(self._table, base)
         if not base.batch_id and self._options.from_latest:
             base = self._begin_at_end(base, topic_id, bounds)
         ranges = wanted_ranges(
@@ -191,9 +200,7 @@ class TableSync:
         if self._options.value_format.registry is not None:
             self._refresh_schema()  # also of records that were written since the last batch
         base = self._prepare(base)
-        self._rejects.prepare(REJECTS)
-        known = self._rejects.state()
-        self._check_topic(self._rejects, known, topic_id)
+        known = self._prepare_rejects(topic_id, bounds)
         began_s = self._wall_s()
         results = self._run_tasks(self._tasks(base, known, slices))
         if self._wall_s() - began_s > FILES_S_MAX:
@@ -218,6 +225,38 @@ class TableSync:
             files=len(commit.added),
         )
         return _report(commit, results, slices, _remaining(commit.offsets, bounds), began)
+
+    def _bounds_of(self, table: ExportTable, state: TableState) -> tuple[str, Mapping[int, Bounds]]:
+        """Return the topic's id and the bounds of its partitions. Raise OtherTopic, or TableAhead:
+        the records that will be written at the offsets of lost ones would never be exported.
+        """
+        ahead = ""
+        for number in range(AHEAD_READS):
+            if number:
+                time.sleep(AHEAD_READ_INTERVAL_S)  # the store may be a copy that lags
+            topic_id, bounds = self._source.bounds()
+            self._check_topic(table, state, topic_id)
+            partitions = beyond_end(state.offsets, bounds)
+            if not partitions:
+                return topic_id, bounds
+            ahead = ", ".join(
+                f"partition {partition} up to offset {state.offsets[partition]}, where the log ends"
+                f" at {bounds[partition].end_offset}"
+                for partition in partitions[:PARTITIONS_NAMED_MAX]
+            )
+        raise TableAhead(
+            f"table {table.name} contains records of topic {self._source.topic!r} that the log has"
+            f" lost: {ahead}. Their offsets are used again for other records, so export the topic"
+            " to another table with `--table NAME`, or drop the table and its dead letter table"
+        )
+
+    def _prepare_rejects(self, topic_id: str, bounds: Mapping[int, Bounds]) -> TableState:
+        self._rejects.prepare(REJECTS)
+        known = self._rejects.state()
+        self._check_topic(self._rejects, known, topic_id)
+        if beyond_end(known.offsets, bounds):
+            self._bounds_of(self._rejects, known)
+        return known
 
     def _check_topic(self, table: ExportTable, state: TableState, topic_id: str) -> None:
         """Raise OtherTopic. Offsets of an earlier topic are meaningless, also in dead letters."""

@@ -11,13 +11,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+import penstock.lake.table.sync as sync
 from penstock.base.partition_spec import DAY
 from penstock.lake.table.compact import compact
-from penstock.lake.table.errors import InvalidTable, OtherTopic, RecordsLost
+from penstock.lake.table.errors import InvalidTable, OtherTopic, RecordsLost, TableAhead
 from penstock.lake.table.model import Commit, Layout
 from penstock.lake.table.plan import Bounds, wanted_ranges
 from penstock.lake.table.query import query
 from penstock.lake.table.rows import REJECTS
+from penstock.lake.table.source import TopicSource
 from penstock.lake.table.values import ValueFormat
 from tests.support.table_log import BEGIN_MS, DAY_MS, SCHEMA, Log
 from tests.support.table_runs import Run
@@ -190,3 +192,36 @@ def test_lost_records_are_an_error_that_can_be_skipped() -> None:
     with pytest.raises(RecordsLost, match=r"\[3, 5\).*--skip-lost"):
         wanted_ranges("t", {0: 3}, {0: Bounds(5, 9)}, skip_lost=False)
     assert wanted_ranges("t", {0: 3}, {0: Bounds(5, 9)}, skip_lost=True)[0][2:] == (5, 9)
+
+
+@pytest.mark.parametrize("name", ["t", "t__dlq"])
+def test_a_table_beyond_the_end_of_the_log_is_an_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The records at the offsets of lost ones would never be exported."""
+    monkeypatch.setattr(sync, "AHEAD_READ_INTERVAL_S", 0.0)
+    run.sync().run_batch()
+    table = run.warehouse.existing(name)
+    state = table.state()
+    end = run.ends()[0]
+    offsets = dict(state.offsets) | {0: end + 1}
+    table.commit(Commit("later", state, "t", state.topic_id, state.batch_id, offsets))
+    with pytest.raises(
+        TableAhead, match=rf"{name} .*partition 0 up to offset {end + 1}, where .* at {end}\. .*--t"
+    ):
+        run.all()
+
+
+def test_a_log_whose_view_lags_is_read_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "AHEAD_READ_INTERVAL_S", 0.0)
+    run.all()
+    old = [{partition: Bounds(0, 1) for partition in run.ends()}]
+    real = TopicSource.bounds
+
+    def bounds(source: TopicSource) -> tuple[str, dict[int, Bounds]]:
+        topic_id, found = real(source)
+        return topic_id, old.pop() if old else found
+
+    monkeypatch.setattr(TopicSource, "bounds", bounds)
+    assert run.sync().run_batch() is None
+    assert not old
