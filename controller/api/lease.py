@@ -1,6 +1,7 @@
 """The broker's lease on its session, by its own clock. Pure; times are in monotonic seconds.
 
-See docs/design/fencing.md. The lease is never the only protection of data: that is the WAL slot.
+See docs/design/fencing.md. The WAL slot protects data as well, except in a WAL store that an
+operator abandons: only the end of the lease stops a writer there.
 """
 
 from collections import deque
