@@ -45,8 +45,8 @@ AbandonWalStore = Annotated[
     typer.Option(
         "--abandon-wal-store",
         help=(
-            "Recover without the WAL store, which is permanently lost. Needs --accept-loss if"
-            " records are lost with it."
+            "Recover without the WAL store, which is permanently lost. Needs its URL"
+            " (--wal-store), and --accept-loss if records are lost with it."
         ),
     ),
 ]
