@@ -23,7 +23,7 @@ from penstock.base.ids import (
 )
 from penstock.controller.backup.layout import HISTORY_GAP
 from penstock.controller.managers.log_changes import clipped
-from penstock.controller.managers.lost_ranges import objects_in, trims
+from penstock.controller.managers.lost_ranges import lost_kept, objects_in, trims
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import (
     IdsReserved,
@@ -516,9 +516,10 @@ def missing_objects(
 def gaps_of_lost_stores(
     image: MetadataImage, store_ids: Collection[WalStoreId], *, all_dead: bool = True
 ) -> tuple[list[Gap], list[Gap]]:
-    """Return what the loss of WAL stores costs, and the intact ranges that are removed with it. The
-    active controller removes these ranges from the index (`controller.managers.lost_ranges`). The
-    end of what a WAL contained is not known. all_dead: no broker of the image is alive any more.
+    """Return what the loss of WAL stores costs, and the intact ranges and deleted records that are
+    removed with it. The active controller removes these ranges from the index
+    (`controller.managers.lost_ranges`). The end of what a WAL contained is not known. all_dead: no
+    broker of the image is alive any more.
     """
     gaps: list[Gap] = []
     for wal in image.nodes.running_wals():
@@ -550,6 +551,18 @@ def gaps_of_lost_stores(
         for trim in trims(image, lost)
         for entry in trim.intact
         if trim.stream.kind == "data"
+    ]
+    intact += [
+        _gap(
+            image,
+            stream,
+            entry.start_offset,
+            entry.end_offset,
+            "deleted records that could be restored",
+        )
+        for stream in lost_kept(image, lost)
+        for entry in stream.kept_entries
+        if stream.kind == "data"
     ]
     return gaps, _joined(intact)
 

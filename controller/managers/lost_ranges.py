@@ -117,6 +117,19 @@ def lost_parts(
             yield LostPart(stream.stream_id, tuple(part))
 
 
+def lost_kept(image: MetadataImage, lost: Collection[ObjectId]) -> list[StreamState]:
+    """Return the streams whose retained deleted records are dropped: all of a partition that lost
+    some of them.
+    """
+    keeping = list(image.streams.keeping()) if lost else []
+    damaged = {
+        (stream.topic_id, stream.partition)
+        for stream in keeping
+        if any(entry.object_id in lost for entry in stream.kept_entries)
+    }
+    return [stream for stream in keeping if (stream.topic_id, stream.partition) in damaged]
+
+
 def trim_lost(image: MetadataImage, store_ids: Collection[WalStoreId]) -> list[Record]:
     """Return records that trim streams, and drop retained deleted records that are lost: these were
     deleted anyway. Bounded: call again while it returns records.
@@ -124,15 +137,8 @@ def trim_lost(image: MetadataImage, store_ids: Collection[WalStoreId]) -> list[R
     lost = objects_in(image, store_ids)
     if not lost:
         return []
-    damaged = {
-        (stream.topic_id, stream.partition)
-        for stream in image.streams.keeping()
-        if any(entry.object_id in lost for entry in stream.kept_entries)
-    }
     dropped: list[Record] = [
-        KeptLogDropped(stream.stream_id, stream.start_offset)
-        for stream in image.streams.keeping()
-        if (stream.topic_id, stream.partition) in damaged
+        KeptLogDropped(stream.stream_id, stream.start_offset) for stream in lost_kept(image, lost)
     ]
     if dropped:
         return dropped[:PARTS_MAX]

@@ -248,7 +248,7 @@ def _print_abandonment(found: "Abandonment", *, accepted: bool) -> None:
     columns = ["partition", "from offset", "to offset", "what"]
     for title, gaps in (
         ("Records that are lost with it", found.lost),
-        ("Intact records that are removed", found.removed),
+        ("Other records that are removed", found.removed),
     ):
         rows = [
             (

@@ -26,7 +26,8 @@ class Abandonment(msgspec.Struct, frozen=True, kw_only=True):
 
     brokers: live brokers whose WALs are in it, which prevent it. dead_brokers: those whose WALs
     have not ended. lost: what the loss costs; end_offset -1 if it is not known. removed: intact
-    ranges that are removed as well. done: nothing refers to the store any more.
+    ranges, and deleted records that could be restored, which are removed as well. done: nothing
+    refers to the store any more.
     """
 
     store_id: int
@@ -90,11 +91,10 @@ async def abandon_wal_store(
         await metadata.start()
         await metadata.refresh()
         store = find_wal_store(metadata.image, store_id)
-        before = assess(metadata.image, store)
         if not accept:
-            return before
+            return assess(metadata.image, store)
         deadline = asyncio.get_running_loop().time() + wait_s
-        await _record(client, store, deadline)
+        before = await _record(client, metadata, store, deadline)
         while True:
             await metadata.refresh()
             after = assess(metadata.image, store)
@@ -106,10 +106,16 @@ async def abandon_wal_store(
         await metadata.close()
 
 
-async def _record(client: ControllerClient, store: WalStoreRecord, deadline: float) -> None:
-    """Abandon the store, after the leases of dead brokers have ended."""
+async def _record(
+    client: ControllerClient, metadata: LiveMetadata, store: WalStoreRecord, deadline: float
+) -> Abandonment:
+    """Abandon the store, after the leases of dead brokers have ended. Return the state before that,
+    with the losses of brokers that died meanwhile.
+    """
     request = AbandonWalStore(store_id=WalStoreId(store.store_id), uuid=store.uuid)
     while True:
+        await metadata.refresh()
+        before = assess(metadata.image, store)
         try:
             await client.abandon_wal_store(request)
         except RequestRefused as error:
@@ -119,5 +125,5 @@ async def _record(client: ControllerClient, store: WalStoreRecord, deadline: flo
             ):
                 raise
         else:
-            return
+            return before
         await asyncio.sleep(_POLL_S)

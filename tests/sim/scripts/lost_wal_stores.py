@@ -6,6 +6,7 @@ from penstock.base.ids import NodeId, WalStoreId
 from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import AbandonWalStore
+from penstock.controller.disaster_recovery.plan import gaps_of_lost_stores
 from penstock.controller.metadata.image import MetadataImage
 from penstock.lake.manifest.view import ClusterView
 from penstock.protocol import apis
@@ -379,6 +380,10 @@ async def lose_retained_records(script: Script) -> None:
     assert not stream.entries
     script.world.wal_weather.down = True
     await asyncio.sleep(20.0)
+    _, removed = gaps_of_lost_stores(_image(script), {_STORE})
+    assert [(gap.start_offset, gap.end_offset) for gap in removed] == [(0, 2)], (
+        f"listed are {removed}"
+    )
     await _lose_ranges(script)
     await asyncio.sleep(10.0)
     assert await _read_end(script) == 2
