@@ -60,9 +60,11 @@ _unpack_span = _SPAN.unpack_from
 
 def may_be_as_young(newest_ms: int, record_count: int, timestamp_ms: int) -> bool:
     """Return whether records may have at least a timestamp. newest_ms: as in an index. It is
-    negative if unknown: see `merged_newest`.
+    negative if unknown: see `merged_newest`. record_count: an estimate, which may be 0 for a part
+    of a range.
     """
-    return newest_ms >= timestamp_ms or (newest_ms < 0 and record_count > 0)
+    is_unknown = newest_ms < -1 or (newest_ms == -1 and record_count > 0)
+    return newest_ms >= timestamp_ms or is_unknown
 
 
 def merged_newest(parts: Iterable[tuple[int, int]]) -> int:
