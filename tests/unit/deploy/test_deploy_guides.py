@@ -35,6 +35,9 @@ GUIDES = sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.
 CLIENT_SETTINGS = {
     "client.rack",
     "auto.offset.reset",
+    "bearer.auth.client.id",
+    "bearer.auth.client.secret",
+    "bearer.auth.scope",
     "batch.size",
     "sasl.jaas.config",
     "buffer.memory",
