@@ -74,8 +74,8 @@ class Promises:
         if (start.number, start.nonce) != (disk.number, disk.nonce):
             if start.number <= disk.number:
                 return (
-                    f"it says that this is start {start.number} of its data directory, but start"
-                    f" {disk.number} was heard before"
+                    f"it says that this is start {start.number} of its data directory, but a"
+                    f" message of start {disk.number} arrived before"
                 )
             self._restarted(disk, start.number, start.nonce)
         self._directory_of[member] = directory

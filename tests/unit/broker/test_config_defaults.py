@@ -74,6 +74,8 @@ OF_TOPICS: dict[str, tuple[Callable[[Configs], object], str]] = {
     tables.MODE: (TableSettings.from_configs, "upsert"),
     tables.COMMIT_INTERVAL: (TableSettings.from_configs, "1000"),
     tables.COMPACT: (TableSettings.from_configs, "false"),
+    tables.SNAPSHOT_RETENTION: (TableSettings.from_configs, "7200000"),
+    tables.ORPHAN_RETENTION: (TableSettings.from_configs, "604800000"),
     tables.MASK: (TableSettings.from_configs, "email=hash"),
     tables.UNWRAP: (TableSettings.from_configs, "debezium"),
 }

@@ -61,7 +61,7 @@ def test_a_copy_that_began_as_often_or_less_is_refused() -> None:
     memory = Promises()
     assert memory.refusal(1, "d", Start(5, 55)) == ""
     for number, nonce in ((4, 44), (5, 66)):
-        assert "start 5 arrived before" in memory.refusal(1, "d", Start(number, nonce))
+        assert "a message of start 5 arrived before" in memory.refusal(1, "d", Start(number, nonce))
 
 
 def test_a_late_message_of_an_earlier_start_is_not_counted_for_the_later_one() -> None:
