@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from penstock.base.ids import Millis, ObjectId, Offset, StreamId, WalStoreId
-from penstock.controller.api.messages import CommitObject, ReplacedItem
+from penstock.controller.api.messages import CommitObject, ReplacedItem, Status
 from penstock.controller.managers.log_changes import LogChanges, prepared
 from penstock.controller.managers.log_replacement import NewRange, replace_ranges
 from penstock.controller.managers.result import Refused
@@ -167,7 +167,8 @@ def replace_lost(
     image: MetadataImage, item: CommitObject, parts: Sequence[LostPart], now_ms: Millis
 ) -> list[Record]:
     """Return records that replace lost parts by the ranges of an object with empty batches. Skips
-    parts that have changed meanwhile. Raises Refused if the object is not prepared any more.
+    parts that have changed meanwhile. Raises Refused if all have, so that the caller waits before
+    it writes another object, or if the object is not prepared any more.
     """
     assert item.object_id is not None, "the object is prepared"
     if prepared(image, item, item.object_id).was_committed:
@@ -175,6 +176,8 @@ def replace_lost(
     changes = LogChanges(image, now_ms)
     changes.commit_prepared(item, item.object_id, ())
     by_stream = {part.stream_id: part for part in item.ranges}
+    refused = Refused(Status.INVALID_REQUEST, "the lost parts were trimmed or deleted meanwhile")
+    replaced: list[Record] = []
     for part in parts:
         stream = image.streams.get(part.stream_id)
         if stream is None:
@@ -190,10 +193,12 @@ def replace_lost(
         ]
         new = [NewRange(item.object_id, by_stream[part.stream_id])]
         try:
-            changes.records += replace_ranges(stream, sources, new, Offset(0))
-        except Refused:
-            continue
-    return changes.records
+            replaced += replace_ranges(stream, sources, new, Offset(0))
+        except Refused as error:
+            refused = error
+    if not replaced:
+        raise refused
+    return changes.records + replaced
 
 
 def _lost(stream: StreamState, lost: Collection[ObjectId]) -> list[LogEntry]:

@@ -505,8 +505,8 @@ def maintain(
     place: WarehouseOptions,
     output: Output = Format.TABLE,
 ) -> None:
-    """Expire snapshots of a table, and delete files that no snapshot refers to; safe while the
-    table is being written and read.
+    """Expire snapshots of a table, and delete files that no snapshot refers to. Other processes
+    may read and write the table meanwhile.
 
     For example: penstock table maintain flights --warehouse ./warehouse --dry-run
     """

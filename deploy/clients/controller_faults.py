@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.deploy.clients import state_file
-from penstock.protocol.client.async_connection import AsyncConnection
-from penstock.protocol.errors import WireError
+from penstock.deploy.clients.ping import is_serving
 
 PROBE_S: Final = 1.0
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -34,25 +33,11 @@ async def fault_of(address: str) -> str:
         return f"it is not HOST:PORT, as in {host or address}:9093"
     host = host.strip("[]")
     is_broker, fault = await asyncio.gather(
-        _is_broker(host, int(port)), _fault_of_port(host, int(port))
+        is_serving(host, int(port)), _fault_of_port(host, int(port))
     )
     if is_broker:
         return "it is the address of a broker, for Kafka clients, not of a controller"
     return fault
-
-
-async def _is_broker(host: str, port: int) -> bool:
-    """Return whether the port is that of a broker without TLS that responds in time."""
-    try:
-        async with asyncio.timeout(PROBE_S):
-            connection = await AsyncConnection.open(host, port)
-            try:
-                await connection.greet()
-            finally:
-                connection.close()
-    except (OSError, EOFError, WireError):  # a timeout as well
-        return False
-    return True
 
 
 async def _fault_of_port(host: str, port: int) -> str:

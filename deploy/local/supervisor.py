@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.deploy.clients.ping import is_serving
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.clients.state_file import Phase, ProcessState
 from penstock.deploy.errors import ClusterFailed
 from penstock.deploy.local import bytecode
-from penstock.deploy.local.ping import is_serving
 from penstock.deploy.local.plan import ClusterPlan, ProcessPlan
 from penstock.deploy.node import lifeline
 

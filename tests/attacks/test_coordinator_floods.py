@@ -63,9 +63,13 @@ async def coordinated(client: Attacker, kind: int, key: str) -> None:
     await until(is_found)
 
 
-def count_of(cluster: Cluster, requested: table.Metric) -> int:
+def count_of(cluster: Cluster, metric: table.Metric) -> int:
     found = of_broker(cluster.broker).items()
-    return sum(int(value) for (each, _), value in found if each is requested)  # type: ignore[arg-type]
+    return sum(
+        int(value)
+        for (reported, _), value in found
+        if reported is metric and isinstance(value, (int, float))
+    )
 
 
 def join(group_id: str, *, session_ms: int = 300_000) -> tuple[apis.ApiSpec, int, Any]:

@@ -18,8 +18,8 @@ from random import Random
 from typing import Final, Self
 
 from penstock.controller.api.client import ControllerClient
+from penstock.deploy.clients.ping import is_serving
 from penstock.deploy.local.moto_store import listen
-from penstock.deploy.local.ping import is_serving
 from penstock.deploy.local.plan import (
     CLUSTER_ID,
     ClusterOptions,

@@ -60,7 +60,7 @@ def _requested() -> list[Cell]:
 
 
 def _problem(cell: Cell, given: Matrix) -> str:
-    """Return what an API leaks to a client without any right; empty if nothing."""
+    """Return what an API reveals to a client without permissions; empty if it reveals nothing."""
     declared: ApiRights = API_RIGHTS[cell.api.key]
     if declared.unchecked:
         return ""

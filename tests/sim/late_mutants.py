@@ -1,4 +1,4 @@
-"""Planted bugs that appear when messages are late, for `tests.sim.mutants`."""
+"""Planted bugs that delayed messages expose, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -23,7 +23,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _trimmed_without_a_checkpoint() -> list[Patch]:
-    """The last writes of producers are lost, and so is their state."""
+    """The last writes of producers and their state are lost."""
 
     async def trim_all(
         self: PartitionOpener, starts: Any, *, keep: bool = False

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 _LOST_MAX: Final = 2
-"""After so many responses in a row that were lost, the coordinator may be two epochs ahead."""
+"""After this many consecutive lost responses, the coordinator may be two epochs ahead."""
 
 
 @dataclass(slots=True, eq=False)

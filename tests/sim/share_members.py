@@ -31,7 +31,7 @@ _LEAVE_EPOCH: Final = -1
 _SHARE_KEY_TYPE: Final = 2
 _FIND_VERSION: Final = 6
 _LOST_MAX: Final = 2
-"""After so many responses in a row that were lost, the coordinator may be two epochs ahead."""
+"""After this many consecutive lost responses, the coordinator may be two epochs ahead."""
 _FENCED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
 

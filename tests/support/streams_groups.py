@@ -310,7 +310,7 @@ def _numbers(tasks: Any) -> Any:
 
 
 def sized(response: Any) -> Any:
-    """Return the response with the number of tasks: the broker chooses which ones."""
+    """Return the response with task counts instead of tasks, because brokers may choose others."""
     return response | {role: _numbers(response[role]) for role in ("active", "standby", "warmup")}
 
 

@@ -56,7 +56,7 @@ def on_terminal(program: Sequence[str], environment: Mapping[str, str] | None = 
 
 
 class Terminal:
-    """A program that reads typed input."""
+    """A program on a pseudo-terminal, with input that the test types."""
 
     def __init__(self, program: Sequence[str], environment: Mapping[str, str]) -> None:
         """environment: added to that of the tests."""

@@ -1,7 +1,7 @@
 """Deadlines of group members for heartbeats, revocations, JoinGroup and SyncGroup. Pure; times are
 milliseconds.
 
-They are only in memory, and restart with the next coordinator.
+They are kept only in memory: another coordinator starts them again.
 """
 
 from typing import Self

@@ -139,7 +139,7 @@ async def test_a_record_that_comes_before_a_follower_waits_is_not_missed(one):
     ctx = request_of(one)
     response = handle_fetch(one, ctx)
     assert asyncio.iscoroutine(response)
-    # The leader gets its response and is done before the task of the follower begins.
+    # The first fetch is done before the task of the second one, which waits for it, starts.
     await one.produce("t", batch(b"a"))
     await turns()
     async with asyncio.timeout(TEST_S):

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from penstock.base.ids import Millis, NodeId, ObjectId, StreamId, WalSequence, WalStoreId
+from penstock.base.ids import Millis, NodeId, ObjectId, Offset, StreamId, WalSequence, WalStoreId
 from penstock.controller.active.dead_wals import DeadWals
 from penstock.controller.active.janitor import Janitor
 from penstock.controller.active.lost_ranges import LostRanges
@@ -34,7 +34,7 @@ from penstock.controller.metadata.features import (
     supported_features,
 )
 from penstock.controller.metadata.internal_topics import OFFSETS_TOPIC
-from penstock.controller.metadata.records import WalStoreLost, WalStoreRecord
+from penstock.controller.metadata.records import StreamTrimmed, WalStoreLost, WalStoreRecord
 from penstock.objectstore.errors import Unavailable
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectTail
@@ -361,6 +361,23 @@ async def test_a_refused_change_ends_the_round(cluster: LostStore, name: str, ob
         await LostRanges(runtime, store, now_ms=lambda: Millis(5)).step()
     assert len([info async for info in store.list("")]) == objects
     assert objects_in(cluster.image, {FIRST})
+
+
+async def test_parts_that_have_all_changed_end_the_round(cluster: LostStore) -> None:
+    (record,) = cluster.topic("t")
+    cluster.open_led(cluster.one)
+    stream_id = record.data_stream_id
+    _recovered(cluster, cluster.in_place(0, part(stream_id, 0, 10)))
+
+    class Trimming(MemoryStore):
+        async def put(self, key: str, body: Any) -> str:
+            cluster.apply([StreamTrimmed(stream_id, Offset(10))])
+            return await super().put(key, body)
+
+    task = LostRanges(cast("Any", CommittedAtOnce(cluster)), Trimming(), now_ms=lambda: Millis(5))
+    with pytest.raises(Refused):
+        await task.step()
+    assert not await task.step()
 
 
 @pytest.mark.parametrize(("limit", "rounds"), [(1, 5), (2, 3), (3, 2), (5, 1)])
