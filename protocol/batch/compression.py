@@ -43,7 +43,17 @@ so a block that declares more than this per byte is invalid.
 
 _LZ4_FRAME_HEADER = bytes.fromhex("04224d18604082")
 """Magic, version 1 with independent blocks, blocks of 64 KiB, checksum of these two bytes."""
+_LZ4_HEADER_BYTES = len(_LZ4_FRAME_HEADER)
 _LZ4_BLOCK_BYTES = 64 << 10
+_LZ4_BLOCK_BYTES_MAX = {
+    bytes.fromhex("04224d18604082"): _LZ4_BLOCK_BYTES,
+    bytes.fromhex("04224d186050fb"): 256 << 10,
+    bytes.fromhex("04224d18606051"): 1 << 20,
+    bytes.fromhex("04224d18607073"): 4 << 20,
+}
+"""The maximum block size by frame header, for frames of independent blocks without checksums and
+content size, as Java's and librdkafka's producers write them.
+"""
 _LZ4_UNCOMPRESSED = 1 << 31
 _LZ4_END_MARK = bytes(4)
 
@@ -161,6 +171,10 @@ class Inflater:
         """
         if compression == Compression.SNAPPY:
             return self._snappy(memoryview(data), used)
+        if compression == Compression.LZ4:
+            end = self._lz4_blocks(memoryview(data), used, plain_bytes or _GROWTH * len(data))
+            if end is not None:
+                return end
         decompress_into = _DECOMPRESS_INTO.get(compression)
         if decompress_into is None:
             raise BatchCorrupt(
@@ -192,6 +206,47 @@ class Inflater:
             memoryview(grown)[:used] = memoryview(self.output)[:used]
             self.output = grown
         return min(self._bytes_max, len(self.output) - used)
+
+    def _lz4_blocks(self, data: memoryview, used: int, wanted: int) -> int | None:
+        """Return the end of the decompressed bytes; None for frames that cramjam must read as a
+        whole: with other headers, damaged or too large. Takes 0.6 to 0.8 times the CPU, because
+        cramjam copies whole frames to new memory first.
+        """
+        block_bytes_max = _LZ4_BLOCK_BYTES_MAX.get(bytes(data[:_LZ4_HEADER_BYTES]))
+        if block_bytes_max is None:
+            return None
+        self._room(used, min(self._bytes_max, wanted))
+        position, end, limit = _LZ4_HEADER_BYTES, used, used + self._bytes_max
+        is_full = True
+        while position + 4 <= len(data):
+            word = int.from_bytes(data[position : position + 4], "little")
+            position += 4
+            if not word:
+                return end if position == len(data) else None
+            size_bytes = word & ~_LZ4_UNCOMPRESSED
+            # Many small blocks take this loop longer than cramjam.
+            if not is_full or not 0 < size_bytes <= block_bytes_max:
+                return None
+            if len(self.output) - end < block_bytes_max:
+                self._room(end, min(limit - end, max(block_bytes_max, end // 2)))
+            block = data[position : position + size_bytes]
+            output = memoryview(self.output)[end : min(limit, end + block_bytes_max)]
+            position += size_bytes
+            if not word & _LZ4_UNCOMPRESSED:
+                try:
+                    plain_bytes = cramjam.lz4.decompress_block_into(
+                        block, output, output_len=len(output)
+                    )
+                except cramjam.DecompressionError:
+                    return None
+            elif size_bytes == len(block) <= len(output):
+                output[:size_bytes] = block
+                plain_bytes = size_bytes
+            else:
+                return None
+            end += plain_bytes
+            is_full = plain_bytes == block_bytes_max
+        return None
 
     def _snappy(self, data: memoryview, used: int) -> int:
         if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
