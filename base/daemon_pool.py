@@ -61,7 +61,7 @@ class DaemonPool:
     def _start(self, call: Callable[[], None]) -> None:
         with self._lock:
             if self._pending_count >= self._threads_max + self._waiting_max:
-                raise PoolFull(f"{self._pending_count} calls of {self._name} wait for a response")
+                raise PoolFull(f"{self._pending_count} calls to {self._name} are pending")
             self._pending_count += 1
             is_new = self._thread_count < min(self._pending_count, self._threads_max)
             self._thread_count += is_new

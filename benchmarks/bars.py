@@ -97,7 +97,7 @@ def throughput() -> list[Measure]:
 
 
 async def _plain_puts(url: str, seconds: float) -> float:
-    """Return bytes per second of 8 MiB PUTs of new objects, 4 at once, with Penstock's S3
+    """Return the throughput, in bytes per second, of 4 concurrent 8 MiB PUTs with Penstock's S3
     client.
     """
     store, body, done = open_store(url), bytes(8 * MIB), 0

@@ -30,7 +30,7 @@ _COUNTED: Final = ("data_reads", "data_writes", "wal_reads", "wal_writes")
 
 
 def forks() -> list[Measure]:
-    """Fork a topic in the metadata alone, and over Kafka's protocol."""
+    """Fork a topic in two ways: in the metadata only, and over the Kafka protocol."""
     return [_metadata(), *_over_kafka()]
 
 

@@ -24,7 +24,8 @@ def join_body(body: Body) -> bytes:
 
 
 def buffers_of(body: Body) -> Sequence[Buffer]:
-    """Return the body as buffers of single bytes. Only views with gaps are copied."""
+    """Return the body as memoryviews whose items are single bytes (format `B`). Only views with
+    gaps are copied."""
     if isinstance(body, bytes | bytearray | memoryview):
         return (_plain(cast("Buffer", body)),)
     return list(map(_plain, body))

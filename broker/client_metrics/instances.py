@@ -132,7 +132,7 @@ class ClientInstances:
         return len(self._clients)
 
     def subscriptions_changed(self) -> None:
-        """Record that any subscription was set, changed or deleted."""
+        """Record that a subscription was set, changed or deleted."""
         self._version += 1
 
     def close_connection(self, connection_id: int) -> None:

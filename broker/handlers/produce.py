@@ -86,10 +86,10 @@ class _ProduceCall:
     and so do later ones.
 
     acks 1 is the same as acks -1. Clients cannot write to internal topics, regardless of their
-    client id. Without a session, nothing is appended and the connection is closed: librdkafka would
-    keep refreshing the outdated metadata of this broker after NOT_LEADER. Only a broker that leads
-    alone returns OUT_OF_ORDER_SEQUENCE_NUMBER (`broker.requests.lease`), because clients do not
-    retry such a batch.
+    client id. Without a session, nothing is appended and the connection is closed: after
+    NOT_LEADER, librdkafka would keep fetching stale metadata from this broker. Only a broker that
+    leads alone returns OUT_OF_ORDER_SEQUENCE_NUMBER (`broker.requests.lease`), because clients do
+    not retry such a batch.
 
     A part waits for its partition at most for the request timeout and 30 s, but only 0.8 s before
     the election: responses of one connection are sent in order, so a hanging source or a long

@@ -70,10 +70,10 @@ leading the partition. Must not block.
 
 
 class PartitionManager:
-    """Level-triggered: an image change only selects partitions to check. The action follows from
-    the image and from what is open now, with at most one operation per partition, and the partition
-    is checked again afterwards. So a leadership that changed twice meanwhile, a lost response or a
-    failed open needs no special case.
+    """Level-triggered: an image change only selects partitions to check. The action is derived from
+    the image and from what is currently open. At most one operation runs per partition, and the
+    partition is checked again afterwards. So a leadership that changed twice meanwhile, a lost
+    response or a failed open needs no special case.
 
     `get` returns a partition only while it may be served. Parked requests run in the order of
     arrival, before later requests. Listeners get "opened" and "closed" alternately. A partition

@@ -198,8 +198,8 @@ class PartitionOpener:
 
     def due_checkpoints(self, partitions: Iterable[Partition]) -> list[Partition]:
         """Return the partitions with the longest scans after a crash, so that half of the total
-        limit remains; none of these while the total is below the limit. Before them, return those
-        that lack an event for readers.
+        limit remains; none of these while the total is below the limit. Ahead of these, return the
+        ones for which readers have no event yet.
         """
         dirty = sorted(
             (partition for partition in partitions if partition.log.is_dirty),

@@ -1,4 +1,5 @@
-"""Delete unneeded objects from the store: destroyed objects, and remaining slots of ended WALs.
+"""Delete unneeded objects from the store: objects marked as destroyed, and remaining slots of ended
+WALs.
 
 Costs one DELETE request per 1,000 objects; one LIST of the leases while something is due; one LIST
 per ended WAL and start, and one when it is removed.

@@ -105,7 +105,8 @@ class Runtime:
 
     @property
     def image(self) -> MetadataImage:
-        """The image, for metrics: it may contain uncommitted records. Do not store or change it."""
+        """The image, for metrics only, because it may contain uncommitted records. Do not store or
+        change it."""
         return self._image
 
     @property

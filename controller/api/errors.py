@@ -1,8 +1,8 @@
 """Errors of the controller and of calls to it. `retriable` is True if the same call may succeed
 later without intervention.
 
-Every rejection reaches the caller as a class with its `Status`. Transport errors are retried until
-the deadline, then raise `TimeoutError`.
+Every rejection is raised in the caller as an exception class that carries its `Status`. Transport
+errors are retried until the deadline, then raise `TimeoutError`.
 """
 
 from typing import ClassVar

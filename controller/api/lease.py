@@ -62,9 +62,9 @@ class Lease:
         later than `until`.
 
         A refused connection does not extend it: a firewall or a forwarded port may refuse
-        connections while the controller is alive and fences, and nothing else protects responses
-        about the end of a log. Neither does a silent stream, whose end may be lost like everything
-        else that the controller sends.
+        connections while the controller is alive and can fence this broker, and nothing else
+        prevents stale responses about the end of a log. Neither does a silent stream, whose end may
+        be lost like everything else that the controller sends.
         """
         return min(self.until, self._unsure_from)
 

@@ -216,7 +216,7 @@ def _read(config: TlsConfig) -> PemFiles:
     try:
         loaded = load_pem_private_key(key, None)
     except TypeError:
-        raise _invalid("key", config.key, "an encrypted key: remove the password") from None
+        raise _invalid("key", config.key, "the key is encrypted: remove its passphrase") from None
     except ValueError as error:
         raise _invalid("key", config.key, f"no PEM private key: {error}") from None
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

@@ -114,7 +114,7 @@ class _Commit:
 
     def _is_repeat(self) -> bool:
         """Return whether all prepared objects of the request are already committed, because its
-        reply was lost. No broker commits only some of them.
+        reply was lost. Brokers commit either all of them or none.
         """
         states = [
             prepared(self._image, item, item.object_id)

@@ -39,8 +39,8 @@ class ObjectState(msgspec.Struct, gc=False):
     """The state of one object. `refs` is the number of log entries (of all streams) that refer to
     it; a destroyed object has none.
 
-    `since_ms` is the wall clock of the commit (committed) or the destruction (destroyed), for
-    information. `since` is the end of the log before the object was prepared (prepared) or
+    `since_ms` is the wall-clock time of the commit (committed) or destruction (destroyed), for
+    information only. `since` is the end of the log before the object was prepared (prepared) or
     destroyed (destroyed); controllers measure the object's age from it. Only a prepared object has
     a `ttl_ms`.
 

@@ -1,8 +1,8 @@
 """Metadata about lost WAL slots: the affected partitions, and losses accepted by an operator. See
 docs/design/wal.md.
 
-An acceptance is an entry of the key/value store that lists slots of one WAL, so it never includes
-slots that are lost later.
+An acceptance is an entry of the key/value store that lists slots of one WAL. Slots that are lost
+later are not covered.
 """
 
 from collections.abc import Collection, Iterable

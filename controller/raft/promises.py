@@ -15,7 +15,7 @@ DISKS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """The promises of one disk.
+    """The promises recorded on one disk.
 
     term: reached, durably. index: acknowledged to the leader of that term; vote: granted in it.
     committed: acknowledged and committed.

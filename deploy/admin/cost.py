@@ -1,4 +1,4 @@
-"""Estimate the cost of requests to the object store and of the bytes in it.
+"""Estimate the cost of object store requests and storage.
 
 Invariant: pure. Not included: requests of controllers (at most about 2 PUT/s for backup and
 manifest), transfer to other regions and the internet, and objects that wait for deletion.

@@ -159,8 +159,8 @@ def _moved_to_front(arguments: list[str]) -> list[str]:
 
 
 def _checked(command: Any, ctx: Any, arguments: list[str]) -> list[str]:  # noqa: ANN401 - click's
-    """Return the arguments with --output for --json and --csv. Fail if they contain brokers for a
-    command that contacts controllers.
+    """Return the arguments with --output for --json and --csv. Fail if broker addresses are given
+    to a command that contacts controllers.
     """
     known = {option.name for option in command.params}
     if "controller" in known and "bootstrap" not in known:
@@ -175,7 +175,7 @@ def _checked(command: Any, ctx: Any, arguments: list[str]) -> list[str]:  # noqa
 
 
 def _check_utf_8(command: Any, ctx: Any) -> None:  # noqa: ANN401 - click's
-    """Raise UsageError for a value that is not UTF-8. Paths may have any bytes."""
+    """Raise UsageError for a value that is not UTF-8. Paths may contain arbitrary bytes."""
     taken = _TAKE_BYTES.get(command.name, frozenset[str]())
     for parameter in command.params:
         if parameter.name in taken or parameter.type.name in _PATHS:

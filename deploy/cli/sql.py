@@ -67,10 +67,10 @@ class TopicOptions(RegistryOptions):
         list[str] | None,
         typer.Option(
             metavar="TOPIC=[ID=]FILE",
-            help="Schema for a topic whose values are not JSON or whose columns are to be fixed:"
-            " .avsc (Avro), .desc or .pb (Protobuf descriptor set), .json (JSON Schema). With"
-            " --framed, give the schema of each id, or --schema-registry; the highest id, or FILE,"
-            " defines the columns. Repeatable.",
+            help="Schema for a topic whose values are not JSON, or whose columns should not be"
+            " inferred: .avsc (Avro), .desc or .pb (Protobuf descriptor set), .json (JSON Schema)."
+            " With --framed, give the schema of each id, or --schema-registry; the highest id, or"
+            " FILE, defines the columns. Repeatable.",
             autocompletion=complete_topic_values,
         ),
     ] = None

@@ -104,7 +104,7 @@ class BrokerResponses(Generic[_K, _T]):
     def _begin(
         self, key: tuple[str, _K], request: Callable[[], Awaitable[_T]]
     ) -> "asyncio.Task[CachedResponse[_T]]":
-        """Return the pending request to a broker, or send one."""
+        """Return the request that is already pending for a broker, or send a new one."""
         loop = asyncio.get_running_loop()
         running = self._running.get(key)
         if running is not None and running.get_loop() is loop:

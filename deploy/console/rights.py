@@ -59,7 +59,8 @@ class Rights:
             raise NotAllowed(f"the records of {topic!r} require READ on the topic")
 
     def need_everything(self) -> None:
-        """Raise NotAllowed for requests to which the console cannot apply the rights of a user."""
+        """Raise NotAllowed for requests for which the console cannot enforce a user's
+        permissions."""
         if self.is_bounded:
             raise NotAllowed(
                 "this page is only available in consoles without login, which act as their owner"

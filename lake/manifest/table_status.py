@@ -37,9 +37,9 @@ _log = get_logger(__name__)
 
 
 class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The export of one topic. Counts are since the start of the runner; times are 0 if there is
-    none. `lag_ms`: the age of the last moment up to which the table has all records, `complete_ms`
-    or else `since_ms`.
+    """The export of one topic. Counts cover the time since the runner started; a time is 0 if the
+    event has not happened. `lag_ms`: the age of the last moment up to which the table contains all
+    records, `complete_ms` or else `since_ms`.
     """
 
     topic: str

@@ -231,7 +231,8 @@ def check_common(options: Mapping[str, str]) -> None:
         raise InvalidOption("readLeaseTtl must be at most 7d")
     if query_id is not None and _QUERY_ID.fullmatch(query_id) is None:
         raise InvalidOption(
-            f"queryId must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', got {query_id!r}"
+            "queryId must be 1 to 128 characters from A-Z, a-z, 0-9, '.', '_' and '-', got"
+            f" {query_id!r}"
         )
 
 

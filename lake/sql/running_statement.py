@@ -55,7 +55,7 @@ class RunningStatement:
         return self._statement.warnings()
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yield the rows. Raise as the constructor does, or SqlStopped."""
+        """Yield the rows. Raises the errors of the constructor, or SqlStopped."""
         while self._reader is not None:
             try:
                 self._statement.check()

@@ -100,8 +100,9 @@ class _GroupRows:
 class GroupedFiles:
     """The files of one task. `close` returns all of them.
 
-    Rows wait until enough of them can be divided into groups at once, and then until a group has
-    enough of them for a row group. Beyond `WAITING_BYTES_MAX`, the largest groups are written.
+    Rows are buffered until there are enough to partition in one pass; then each partition is
+    buffered until it can fill a row group. Beyond `WAITING_BYTES_MAX`, the largest groups are
+    written.
     """
 
     def __init__(self, place: FilePlace, layout: Layout, name: str, bytes_max: int) -> None:

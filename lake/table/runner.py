@@ -57,8 +57,8 @@ OpenExport = Callable[[DeclaredTable], TopicExport]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerEvent:
-    """Something to show: a topic was added, removed, committed, failed or recovered; or the runner
-    failed to discover topics (without a topic) or recovered.
+    """An event to show: a topic was added, removed, committed, failed or recovered; or, with no
+    topic set, the runner failed to discover topics or recovered.
     """
 
     kind: str

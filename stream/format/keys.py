@@ -181,7 +181,8 @@ def parse_cluster_id(key: str) -> str | None:
 
 
 def manifest_prefix(cluster_id: str) -> str:
-    """Return the prefix of the public manifest of one cluster, newest version first. Raises
+    """Return the key prefix of one cluster's public manifests, which are listed newest first.
+    Raises
     ValueError for an invalid cluster id.
     """
     return f"{MANIFEST_ROOT}{_checked(cluster_id)}/"

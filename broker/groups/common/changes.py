@@ -1,4 +1,4 @@
-"""The records of one step of a consumer, share or streams group, which can be undone."""
+"""The records of one step of a consumer, share or streams group. The step can be undone."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol

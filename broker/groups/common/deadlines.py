@@ -1,7 +1,7 @@
 """Deadlines of group members for heartbeats, revocations, JoinGroup and SyncGroup. Pure; times are
 milliseconds.
 
-They are kept only in memory: another coordinator starts them again.
+They are kept only in memory, so a new coordinator starts them again.
 """
 
 from typing import Self

@@ -130,7 +130,8 @@ def _write_id(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) 
         )
     if _NAME.fullmatch(name) is None:
         raise InvalidOption(
-            f"txnAppId must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', got {name!r}"
+            f"txnAppId must be 1 to 128 characters from A-Z, a-z, 0-9, '.', '_' and '-', got"
+            f" {name!r}"
         )
     if not version.isascii() or not version.isdigit() or int(version) >= _INT64_MAX:
         raise InvalidOption(

@@ -176,7 +176,8 @@ def _commit(transaction: Transaction, done: _Done, staging: Staging, batch_id: i
 
 
 def _forget(staging: Staging, done: _Done) -> None:
-    """Delete staged rows. Log a failure, because Spark already has an error to show."""
+    """Delete staged rows. Log a failure instead of raising it, because Spark already has an error
+    to show."""
     try:
         staging.delete(done.keys)
     except (ObjectStoreError, TimeoutError) as error:

@@ -51,7 +51,8 @@ def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
     ({**SERVERS, "txnAppId": "a", "txnVersion": "1"},
      "txnAppId, txnVersion and exactlyOnce=true must be used together"),
     ({**ONCE, "txnAppId": "a"}, "must be used together"),
-    ({**ONCE, "txnAppId": "a b", "txnVersion": "1"}, "txnAppId must be 1 to 128 of .*, got 'a b'"),
+    ({**ONCE, "txnAppId": "a b", "txnVersion": "1"},
+     "txnAppId must be 1 to 128 characters from .*, got 'a b'"),
     ({**ONCE, "txnAppId": "a", "txnVersion": "-1"},
      "txnVersion must be a non-negative number .*, got '-1'"),
 ])  # fmt: skip

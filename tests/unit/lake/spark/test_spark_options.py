@@ -64,7 +64,7 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
     ({"subscribe": "a"},
      "Option 'store' must be specified: the store of the cluster, as in s3://bucket/prefix"),
     (BASE | {"queryId": "a/b"},
-     "queryId must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', got 'a/b'"),
+     "queryId must be 1 to 128 characters from A-Z, a-z, 0-9, '.', '_' and '-', got 'a/b'"),
     (BASE | {"readLeaseTtl": "8d"}, "readLeaseTtl must be at most 7d"),
 ])  # fmt: skip
 def test_what_neither_batch_nor_stream_takes(options: dict[str, str], text: str) -> None:
