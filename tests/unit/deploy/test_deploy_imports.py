@@ -82,3 +82,13 @@ def test_a_cluster_in_one_process_loads_no_rich() -> None:
     )
     assert {"rich", "structlog"} <= loaded
     assert "rich.traceback" not in loaded
+
+
+def test_the_metrics_of_a_broker_load_no_controller() -> None:
+    loaded = loaded_by(
+        "from penstock.broker.health import BrokerHealth"
+        "\nfrom penstock.deploy.node.metrics.node import metrics_of"
+        "\nmetrics_of(BrokerHealth())"
+    )
+    assert "penstock.deploy.node.metrics.broker" in loaded
+    assert "penstock.controller.main" not in loaded
