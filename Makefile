@@ -248,10 +248,6 @@ sim: venv ## the deterministic simulator, SEEDS=200 of them
 	$(BIN)/python -m tests.sim.raft --seeds $(SEEDS)
 	$(BIN)/python -m tests.sim --jobs $(JOBS) --seeds $(SEEDS) $(ARGS)
 
-.PHONY: sim-seeds
-sim-seeds: venv ## check the recorded seeds of planted bugs, and look for others where they no longer find them; ARGS=NAME for one bug, ARGS=--again for new ones
-	$(BIN)/python -m tests.sim.mutant_seeds --jobs $(JOBS) $(ARGS)
-
 .PHONY: chaos-clients
 chaos-clients: venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/chaos-clients -r tests/chaos/requirements.txt

@@ -1,15 +1,18 @@
-"""Planted bugs that need a few events in one order, each found by a script that makes them happen.
-
-The script finds nothing without the bug.
+"""Every planted bug is found by a script that makes the events happen that it needs: a simulator
+that finds nothing proves nothing. The script finds nothing without the bug.
 """
 
 import pytest
 
 from tests.sim.directed import ScriptFunction, violation_now, violation_of
-from tests.sim.mutants import planted
+from tests.sim.mutants import MUTANTS, planted
 from tests.sim.scripts.table import FOUND_BY
 
 CASES = [(bug, script, finding) for bug, found in FOUND_BY.items() for script, finding in found]
+
+
+def test_every_planted_bug_has_a_script() -> None:
+    assert FOUND_BY.keys() == MUTANTS.keys()
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.api.messages import (
     BrokerRegistered,
     CreateAcls,
@@ -21,7 +22,7 @@ from penstock.controller.api.token_messages import CreateDelegationToken
 from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import AclEntry
-from tests.sim.directed import CONTROLLER, Script, in_cluster
+from tests.sim.directed import CONTROLLER, Held, Script, in_cluster
 
 _SLOW: Final = 100_000.0
 
@@ -118,6 +119,77 @@ async def load_a_snapshot_with_a_token(script: Script) -> None:
         await script.create(f"t{number}")
     await asyncio.sleep(1.0)
     await script.restart_controller()
+
+
+@in_cluster(snapshot_records=5)
+async def remove_an_acl_during_a_snapshot(script: Script) -> None:
+    """Remove an ACL after the metadata was copied and before the snapshot is written, and restart
+    the controller from it.
+    """
+    acl = _acl("User:a")
+    await _with_client(script, lambda client: client.create_acls(CreateAcls(acls=[acl])))
+    (controller,) = script.world.controllers.values()
+    held = controller.store.gates["put_if_absent"] = Held(None)
+    for number in range(5):
+        await script.create(f"t{number}")
+    await asyncio.sleep(2.0)
+    removal = DeleteAcls(filters=[AclFilter(principal=acl.principal)])
+    asking = asyncio.ensure_future(_with_client(script, lambda client: client.delete_acls(removal)))
+    await script.until(lambda: not list(script.world.metadata.image.acls))
+    held.release()
+    await asking
+    await asyncio.sleep(1.0)
+    await script.restart_controller()
+
+
+async def deliver_the_creation_of_an_acl_late(script: Script) -> None:
+    """Deliver an attempt again after the ACL was removed and the controller was restarted."""
+    acl = _acl("User:a")
+    network, attempts = script.world.network, list[tuple[bytes, Any]]()
+    (address,) = network.listeners
+    listener = network.listeners[address]
+    call = listener.call
+
+    def record(method: str, request: bytes, timeout: float, metadata: Any) -> Any:
+        if method == CreateAcls.__name__:
+            attempts.append((request, metadata))
+        return call(method, request, timeout, metadata)
+
+    listener.call = record  # type: ignore[method-assign]
+    await _with_client(script, lambda client: client.create_acls(CreateAcls(acls=[acl])))
+    removal = DeleteAcls(filters=[AclFilter(principal=acl.principal)])
+    await _with_client(script, lambda client: client.delete_acls(removal))
+    await script.restart_controller()
+    request, metadata = attempts[-1]
+    await network.listeners[address].call(CreateAcls.__name__, request, 5.0, metadata)
+    found = list(script.world.metadata.image.acls)
+    assert not found, f"a late attempt adds {found}"
+
+
+@in_cluster(snapshot_records=5)
+async def follow_from_a_snapshot_with_a_slow_disk(script: Script) -> None:
+    """Follow the metadata from a snapshot while the creation of a topic is not durable."""
+    for number in range(10):
+        await script.create(f"t{number}")
+    await asyncio.sleep(2.0)
+    (disk,) = script.world.disks.values()
+    disk.slow_factor = _SLOW
+    request = CreateTopics(topics=[NewTopic(name="late", partitions=1)])
+    admin = script.world.admin
+
+    async def create() -> None:
+        with suppress(ControllerError, TimeoutError):
+            await admin.client.create_topics(request, timeout_s=5.0)
+
+    async def follow() -> None:
+        follower = MetadataFollower(admin.client)
+        with suppress(ControllerError, TimeoutError):
+            await follower.start(2.0)
+        await follower.stop()
+
+    admin.start(create)
+    await asyncio.sleep(1.0)
+    await admin.run(follow)
 
 
 async def silence_the_controller(script: Script) -> None:

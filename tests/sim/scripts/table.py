@@ -8,6 +8,7 @@ from tests.sim.scripts import (
     cleaning,
     clocks,
     controllers,
+    disks,
     graces,
     group_log,
     groups,
@@ -25,6 +26,7 @@ from tests.sim.scripts import (
     quorum,
     racks,
     recovery,
+    rewriting,
     share_fetch,
     share_states,
     topics,
@@ -108,6 +110,7 @@ _CLEANING: _Found = {
     ],
     "last_sequence_lost": [(cleaning.clean_all_records_of_a_producer, "is stored again at 2")],
     "oldest_record_kept": [(cleaning.clean_some_keys, "the log has {b'a': b'1'")],
+    "sources_not_compared": [(rewriting.rewrite_ranges_twice, "the conflicts are [False, False]")],
     "suspended_for_ever": [
         (cleaning.clean_after_a_damaged_object_was_restored, "the log is not cleaned after")
     ],
@@ -187,6 +190,9 @@ _TOPICS: _Found = {
     ],
     "snapshots_forget_open_transactions": [(topics.fork_with_an_open_transaction, "b'b': b'open'")],
     "snapshots_of_the_committed_metadata": [(topics.fork_what_only_the_wal_has, "the fork has {}")],
+    "undelete_does_not_wait_for_the_close": [
+        (topics.undelete_a_topic_without_brokers, "is open without a leader or a move")
+    ],
     "undelete_keeps_the_leader_epoch": [(topics.undelete_a_topic, "was 0, now it is 0")],
     "batches_cut_at_the_fork": [(topics.fork_inside_a_batch, "CORRUPT_MESSAGE")],
     "snapshots_without_group_offsets": [
@@ -373,11 +379,23 @@ _CLOCKS: _Found = {
     ],
 }
 _CONTROLLERS: _Found = {
+    "acls_copied_after_the_offset_of_the_snapshot": [
+        (controllers.remove_an_acl_during_a_snapshot, "is removed, but does not exist")
+    ],
+    "attempts_of_earlier_epochs_carried_out": [
+        (controllers.deliver_the_creation_of_an_acl_late, "a late attempt adds")
+    ],
+    "emptied_journal_votes": [(disks.empty_a_journal, "commits another entry")],
+    "hears_at_once": [(disks.restore_a_disk_before_an_election, "commits another entry")],
     "image_not_rebuilt_after_leading": [
         (quorum.lead_again_after_a_record_was_lost, "that is not what was committed")
     ],
     "leader_counts_its_unsynced_log": [(quorum.elect_with_slow_disks, "of (0, 1, 2) have on disk")],
     "old_leader_serves_reads": [(quorum.elect_with_slow_disks, "for confirmed by [1]")],
+    "restored_disk_votes": [(disks.restore_a_disk, "commits another entry")],
+    "snapshot_of_what_is_not_committed": [
+        (controllers.follow_from_a_snapshot_with_a_slow_disk, "sends a snapshot at")
+    ],
     "snapshots_lack_tokens": [
         (controllers.load_a_snapshot_with_a_token, "that is not what was committed")
     ],

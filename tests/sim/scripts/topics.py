@@ -4,6 +4,8 @@ import asyncio
 from typing import Any, Final
 from uuid import UUID
 
+from penstock.controller.api.messages import CreateTopics, DeleteTopics, NewTopic
+from penstock.controller.metadata.topic_configs import UNDELETE
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import create_partitions, fetch
@@ -220,5 +222,28 @@ async def undelete_a_topic(script: Script) -> None:
     await script.undelete("t", topic.topic_id)
     before, after = (item.partitions[0].leader_epoch for item in (topic, script.topic("t")))
     assert after > before, f"the leader epoch was {before}, now it is {after}"
+    found = await script.values(PART)
+    assert found == {b"k": b"v"}, f"the log has {found}"
+
+
+@in_cluster(delete_grace_ms=3_600_000)
+async def undelete_a_topic_without_brokers(script: Script) -> None:
+    """Bring a topic back whose streams a dead broker has open, while no broker can close them."""
+    await script.create("t")
+    await script.write(PART, (b"k", b"v"))
+    topic_id, world = script.topic("t").topic_id, script.world
+    for node_id in (1, 2):
+        script.kill(node_id)
+    await script.until(lambda: all(node.fenced for node in world.metadata.image.nodes))
+    restored = NewTopic(name="t", partitions=-1, configs={UNDELETE: str(topic_id)})
+
+    async def bring_back() -> None:
+        await world.admin.client.delete_topics(DeleteTopics(topic_ids=[topic_id]))
+        await world.admin.client.create_topics(CreateTopics(topics=[restored]))
+
+    await world.admin.run(bring_back)
+    world.checker.check_metadata()
+    for node_id in (1, 2):
+        world.start_broker(node_id)
     found = await script.values(PART)
     assert found == {b"k": b"v"}, f"the log has {found}"
