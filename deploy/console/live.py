@@ -7,7 +7,7 @@ Belongs to one event loop.
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -27,6 +27,7 @@ from penstock.deploy.console.health import SILENT_S, STALE_S, BrokerHealth, Heal
 from penstock.deploy.console.options import ConsoleOptions
 from penstock.deploy.console.samples import INTERVAL_S, Sample, Samples, sample_of
 from penstock.deploy.console.store_probe import StoreProbe
+from penstock.deploy.console.views import open_sessions
 from penstock.deploy.errors import NoController
 from penstock.deploy.top.counts import RecordCounts
 from penstock.deploy.top.offsets import EndOffsets
@@ -34,8 +35,8 @@ from penstock.deploy.top.view import TopView, stored_topics, view_top
 from penstock.deploy.top.watch import broker_addresses, broker_loads, led_partitions
 
 if TYPE_CHECKING:
-    from penstock.base.ids import NodeId
-    from penstock.controller.api.load_messages import BrokerLoad, UntunedClient
+    from penstock.base.ids import NodeEpoch, NodeId
+    from penstock.controller.api.load_messages import BrokerLoad, BrokerSession, UntunedClient
     from penstock.controller.metadata.delta import MetadataDelta
 
 WANTED_S: Final = 60.0
@@ -63,6 +64,8 @@ class LiveCluster:
         self._counts = RecordCounts()
         self._loads: Mapping[NodeId, BrokerLoad] = {}
         self._loads_at = 0.0
+        self._alive: Collection[tuple[NodeId, NodeEpoch]] = ()
+        """The brokers that were not fenced when the loads were requested."""
         self._store = StoreProbe(options.store)
         self._probing: asyncio.Task[None] | None = None
         self._client: ControllerClient | None = None
@@ -229,6 +232,10 @@ class LiveCluster:
             )
         return found
 
+    def sessions(self) -> dict[int, "BrokerSession"]:
+        """Return the reported sessions by broker, without those that have ended since."""
+        return open_sessions(self.image, self._loads, self._alive)
+
     def untuned_clients(self) -> list["UntunedClient"]:
         """Return the clients that brokers reported as untuned, by name and host."""
         found = {
@@ -301,6 +308,7 @@ class LiveCluster:
 
     async def _measure(self) -> None:
         image, began_at = self.image, time.monotonic()
+        alive = {(node.node_id, node.node_epoch) for node in image.nodes if not node.fenced}
         ends = asyncio.create_task(
             self._watch.measured(broker_addresses(image), led_partitions(image))
         )
@@ -308,7 +316,7 @@ class LiveCluster:
         measured = await ends
         image = self.image
         if loads is not None:
-            self._loads, self._loads_at = loads, began_at
+            self._loads, self._loads_at, self._alive = loads, began_at, alive
         view = view_top(
             view_cluster(image, self._options.controller, self._loads),
             stored := stored_topics(image),

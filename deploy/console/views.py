@@ -3,12 +3,13 @@
 Invariant: pure; the result does not refer to the image.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.base.ids import ObjectId
+from penstock.base.ids import NodeEpoch, NodeId, ObjectId
+from penstock.controller.api.load_messages import BrokerLoad, BrokerSession
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.controller.metadata.records import PartitionRecord
@@ -100,6 +101,23 @@ class BlockView:
 class NodeStateView(NamedTuple):
     text: str
     is_good: bool
+
+
+def open_sessions(
+    image: MetadataImage,
+    loads: Mapping[NodeId, BrokerLoad],
+    alive: Collection[tuple[NodeId, NodeEpoch]],
+) -> dict[int, BrokerSession]:
+    """Return the reported sessions by broker, without those that have ended since. alive: the
+    brokers that were not fenced when the loads were requested.
+    """
+    return {
+        node.node_id: load.session
+        for node in image.nodes
+        if (load := loads.get(node.node_id)) is not None
+        and load.session is not None
+        and not (node.fenced and (node.node_id, node.node_epoch) in alive)
+    }
 
 
 def broker_states(

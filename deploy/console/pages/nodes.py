@@ -23,6 +23,7 @@ async def nodes(request: Request) -> Response:
         "nodes.html",
         view=view,
         untuned=live.untuned_clients(),
+        sessions=live.sessions(),
         states=broker_states(view, live.brokers(), live.silent_s),
         quorum=quorum,
         no_quorum=no_quorum,

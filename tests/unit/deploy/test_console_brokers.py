@@ -6,9 +6,14 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import ParamSpec, TypeVar, cast
+from uuid import UUID
 
 import pytest
 
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.controller.api.load_messages import BrokerLoad, BrokerSession, Load
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import NodeRecord
 from penstock.deploy.admin.groups.views import ListedGroup
 from penstock.deploy.console import broker_responses
 from penstock.deploy.console.broker_responses import AT_ONCE, BrokerResponses
@@ -16,6 +21,7 @@ from penstock.deploy.console.broker_watch import REFUSED_S, BrokerWatch
 from penstock.deploy.console.group_list import LastGroups
 from penstock.deploy.console.health import BrokerHealth, StoreHealth, diagnose
 from penstock.deploy.console.store_probe import StoreProbe
+from penstock.deploy.console.views import open_sessions
 from penstock.deploy.errors import Busy
 from penstock.deploy.top.offsets import Led, Measured
 from penstock.objectstore.memory import MemoryStore
@@ -272,3 +278,17 @@ async def test_the_store_responded_when_it_was_requested() -> None:
     await asyncio.gather(running, return_exceptions=True)
     assert probe.health() is None
     await probe.close()
+
+
+def test_the_session_of_a_broker_that_was_fenced_meanwhile_is_over() -> None:
+    """That of a broker that starts is shown, although it is still fenced."""
+    image = MetadataImage()
+    loads: dict[NodeId, BrokerLoad] = {}
+    for number, is_fenced in enumerate((False, True, True)):
+        node, epoch = NodeId(number), NodeEpoch(7)
+        record = NodeRecord(node, epoch, UUID(int=number), "", 1, "", None, fenced=is_fenced)
+        image.apply_all([record])
+        session = BrokerSession(state="open", heartbeat_age_ms=9, ends_in_ms=9)
+        loads[node] = BrokerLoad(node_id=node, load=Load(0, 0, 0), leaders=0, session=session)
+    alive = {(NodeId(0), NodeEpoch(7)), (NodeId(1), NodeEpoch(7)), (NodeId(2), NodeEpoch(6))}
+    assert open_sessions(image, loads, alive).keys() == {0, 2}
