@@ -140,9 +140,10 @@ def clocks(spans: Sequence[ClockSpan]) -> CheckResult:
 def controllers(facts: QuorumFacts) -> CheckResult:
     statuses = {item.address: item.status for item in facts.controllers if item.status is not None}
     if not statuses:
-        return result(
-            f.CONTROLLERS, "none responds", [f.NO_CONTROLLER.found(address=facts.addresses)]
-        )
+        reasons = [f"{address}: {fault}" for address, fault in facts.faults.items()]
+        reason = facts.faults.get(facts.addresses) or "; ".join(reasons) or "the reason is unknown"
+        finding = f.NO_CONTROLLER.found(address=facts.addresses, reason=reason)
+        return result(f.CONTROLLERS, "none responds", [finding])
     quorum = facts.quorum
     if quorum is None:
         roles = listed([f"{address}: {status.role}" for address, status in statuses.items()])

@@ -15,6 +15,7 @@ from penstock.controller.api.errors import ControllerError, RequestRefused
 from penstock.controller.api.load_messages import ProblemLog, ProposeMoves
 from penstock.controller.api.messages import QuorumStatus
 from penstock.controller.metadata.configs import BROKER_RESOURCE
+from penstock.deploy.clients.controller_faults import faults_of
 from penstock.deploy.clients.controllers import connect
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.doctor.facts import (
@@ -52,7 +53,8 @@ async def query_controllers(addresses: str) -> QuorumFacts:
     ]
     requested |= {item.address: item for item in await _describe(set(members) - set(requested))}
     if all(item.status is None for item in requested.values()):
-        return QuorumFacts(addresses, tuple(requested.values()), None, {})
+        faults = await faults_of(list(requested))
+        return QuorumFacts(addresses, tuple(requested.values()), None, {}, faults=faults)
     client = connect([item.address for item in requested.values() if item.status is not None])
     try:
         quorum = await _quorum(client)

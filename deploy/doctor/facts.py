@@ -59,7 +59,7 @@ class ControllerFacts:
 @dataclass(frozen=True, slots=True)
 class QuorumFacts:
     """The responses of the controllers. quorum: None without a leader or a response. notes,
-    troubles: from the leader, by broker id.
+    problems: from the leader, by broker id. faults: if none responds, the reasons by address.
     """
 
     addresses: str
@@ -67,6 +67,7 @@ class QuorumFacts:
     quorum: QuorumStatus | None
     notes: Mapping[int, str]
     problems: Mapping[int, ProblemLog] = field(default_factory=dict[int, ProblemLog])
+    faults: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)

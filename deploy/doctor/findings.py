@@ -174,9 +174,9 @@ CLOCK_FAR_OFF: Final = Kind(
 NO_CONTROLLER: Final = Kind(
     "no-controller",
     Level.FAIL,
-    "No controller responds at {address}.",
-    "Start the controllers (`penstock controller`). If all of them lost their disks, run"
-    " `penstock controller recover --from STORE`.",
+    "No controller responds at {address}: {reason}.",
+    "Use the address of a controller, and start the controllers (`penstock controller`). If all of"
+    " them lost their disks, run `penstock controller recover --from STORE`.",
 )
 NO_LEADER: Final = Kind(
     "no-quorum-leader",

@@ -249,6 +249,15 @@ def test_controllers_that_do_not_respond_do_not_hide_the_rest(cluster: ThreadedC
     assert levels(response)["objects"] == "ok"
 
 
+def test_the_address_of_a_broker_is_not_that_of_a_controller(cluster: ThreadedCluster) -> None:
+    address = cluster.bootstrap.partition(",")[0]
+    response = examined("--controller", address, code=1)
+    assert sentences(response)["no-controller"] == (
+        f"No controller responds at {address}: it is the address of a broker, for Kafka"
+        " clients, not of a controller."
+    )
+
+
 def test_a_slot_of_a_wal_that_no_one_registered_is_stated_and_left_alone(
     cluster: ThreadedCluster,
 ) -> None:

@@ -256,6 +256,15 @@ def test_controllers() -> None:
     )
     silent = replace(CONTROLLERS, controllers=(ControllerFacts("c0:9093", None),), quorum=None)
     assert list(sentences(judge.controllers(silent))) == ["no-controller"]
+    alone = replace(silent, faults={"c0:9093": "it is a broker"})
+    both = replace(
+        alone, addresses="c0:9093,c1:9093", faults=alone.faults | {"c1:9093": "it is silent"}
+    )
+    assert [sentences(judge.controllers(facts))["no-controller"] for facts in (alone, both)] == [
+        "No controller responds at c0:9093: it is a broker.",
+        "No controller responds at c0:9093,c1:9093:"
+        " c0:9093: it is a broker; c1:9093: it is silent.",
+    ]
 
 
 def test_a_single_voter_is_a_hint() -> None:
