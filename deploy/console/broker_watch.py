@@ -12,11 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from penstock.deploy.top.offsets import Led, Measured
-from penstock.protocol.client.connection import wait_at_most
 
 AT_ONCE: Final = 16
 REQUEST_S: Final = 3.0
-"""Longest wait for a response of a broker."""
+"""Longest wait for a response of a broker, for `measure`."""
 GRACE_S: Final = 0.5
 """How long a measurement waits for brokers; it leaves slower ones to the next measurement."""
 REFUSED_S: Final = 10.0
@@ -91,7 +90,6 @@ class BrokerWatch:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send_request(self, node_id: int, address: str, led: Led) -> Measured:
-        wait_at_most(REQUEST_S)
         # For a broker that does not respond, the time of the first request is kept.
         self._asked_at.setdefault(node_id, self._now())
         return self._measure(address, led)

@@ -13,11 +13,12 @@ from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.client.brokers import offsets_request
+from penstock.protocol.client.connection import wait_at_most
 from penstock.protocol.client.errors import KafkaFailed, NoResponse
 from penstock.protocol.gen import list_offsets
 from penstock.protocol.offset_specs import LATEST
 
-_TIMEOUT_S: Final = 5.0
+TIMEOUT_S: Final = 1.5
 _AT_ONCE: Final = 16
 
 Ends = Mapping[str, Mapping[int, int]]
@@ -46,7 +47,7 @@ class EndOffsets:
     def __init__(
         self,
         security: ClientSecurity | None = None,
-        timeout_s: float = _TIMEOUT_S,
+        timeout_s: float = TIMEOUT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._security = security
@@ -72,6 +73,7 @@ class EndOffsets:
         """Return the end offsets of partitions that a broker leads. Threads may call it for
         different brokers.
         """
+        wait_at_most(self._timeout_s)
         requested_at = self._now()
         keys = ((topic, number) for topic, numbers in partitions.items() for number in numbers)
         try:

@@ -7,16 +7,17 @@ methods block: the class has its own event loop.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.controller.api.load_messages import ProposeMoves
 from penstock.deploy.admin.cost import Prices
-from penstock.deploy.admin.views import view_cluster
+from penstock.deploy.admin.views import ClusterView, view_cluster
 from penstock.deploy.clients.controllers import connect, response_of
 from penstock.deploy.errors import NoController
 from penstock.deploy.top.counts import RecordCounts
-from penstock.deploy.top.offsets import EndOffsets
+from penstock.deploy.top.offsets import TIMEOUT_S, EndOffsets
 from penstock.deploy.top.view import STANDARD, TopView, stored_topics, view_top
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.controller.metadata.image import MetadataImage
 
 _TIMEOUT_S: Final = 5.0
+NO_RESPONSE: Final = f"no response within {TIMEOUT_S:g} s"
 
 
 class Watch:
@@ -60,6 +62,11 @@ class Watch:
         addresses, led = broker_addresses(image), led_partitions(image)
         requested = {addresses[node]: led[node] for node in addresses if node in led}
         measured = self._ends.measure(requested)
+        responded = {
+            address: found.responded or bool(found.refusal)
+            for address, found in zip(requested, measured, strict=True)
+        }
+        cluster = with_silent(cluster, {at for at in responded if not responded[at]})
         counts = self._counts.add(stored, measured, time.monotonic())
         return view_top(cluster, stored, counts, prices=self._prices)
 
@@ -79,6 +86,15 @@ class Watch:
     async def _close(self) -> None:
         await self._follower.stop()
         await self._client.close()
+
+
+def with_silent(cluster: ClusterView, silent: Collection[str]) -> ClusterView:
+    """Note which brokers do not respond. silent: their addresses."""
+    nodes = [
+        replace(node, note=NO_RESPONSE) if node.address in silent else node
+        for node in cluster.nodes
+    ]
+    return replace(cluster, nodes=nodes)
 
 
 async def broker_loads(

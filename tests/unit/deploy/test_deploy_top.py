@@ -6,13 +6,17 @@ from uuid import UUID
 import pytest
 from rich.console import Console
 
+from penstock.base.ids import NodeEpoch, NodeId
 from penstock.controller.api.load_messages import StoreRequests
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import NodeRecord
 from penstock.deploy.admin.cost import Prices, prices_of, store_cost, usd_month
-from penstock.deploy.admin.views import ClusterView
+from penstock.deploy.admin.views import ClusterView, view_cluster
 from penstock.deploy.top.counts import RecordCounts
 from penstock.deploy.top.offsets import Measured
 from penstock.deploy.top.page import page
 from penstock.deploy.top.view import Stored, view_top
+from penstock.deploy.top.watch import NO_RESPONSE, with_silent
 
 CLUSTER = ClusterView("c", "127.0.0.1:1", 1, 1, 1, 1, [], [])
 STORED = {
@@ -42,6 +46,16 @@ def test_rates_compare_two_measurements_and_the_busiest_topic_is_first() -> None
         (topic.name, topic.records, topic.records_s, topic.without_leader) for topic in view.topics
     ] == [("b", 90, 20.0, 2), ("a", 90, 0.0, 0), ("new", 5, None, 0)]
     assert (view.stored_bytes, counts.records_s) == (150, 20.0)
+
+
+def test_a_broker_that_does_not_respond_is_noted() -> None:
+    image = MetadataImage()
+    image.apply_all(
+        NodeRecord(NodeId(it), NodeEpoch(it), UUID(int=it), f"b{it}", 9092, "", None, fenced=False)
+        for it in (0, 1)
+    )
+    cluster = with_silent(view_cluster(image, "127.0.0.1:1", {}), {"b1:9092"})
+    assert [node.note for node in cluster.nodes] == ["", NO_RESPONSE]
 
 
 @pytest.mark.parametrize("width", [200, 80, 40])
