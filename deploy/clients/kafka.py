@@ -13,19 +13,29 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.security import ClientSecurity, current_security
+from penstock.deploy.clients.silent_brokers import INTERVAL_MS, SilentBrokers
 from penstock.deploy.clients.target import find_brokers
 from penstock.deploy.clients.wire import check_reachable
 from penstock.deploy.errors import near_hint
 from penstock.protocol.client.errors import KafkaFailed, NoResponse
+from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata
 
 TIMEOUT_S: Final = 10.0
+_PRODUCE_S: Final = 60.0
 CRITICAL: Final = 2
 REFRESH_MS: Final = 500
 """Metadata refresh of an admin client after its controller died; the default is 5 min."""
+_HUNG: Final[dict[str, str | float | bool]] = {
+    "topic.metadata.refresh.interval.ms": 2_000,
+    "api.version.request.timeout.ms": 5_000,
+    "statistics.interval.ms": INTERVAL_MS,
+}
+"""Let producers and consumers leave a leader that hangs: with the defaults, after a minute."""
 _TOPIC_RESOURCE: Final = 2
 _UNREACHABLE: Final = frozenset(
     {
@@ -65,6 +75,8 @@ class Kafka:
         check_reachable(self._target, self._security)
         # The results of AdminClient are not typed.
         self._admin: Any = AdminClient(self.config(topic_metadata_refresh_interval_ms=REFRESH_MS))
+        self.silent = SilentBrokers()
+        """The brokers that do not respond to the producer or consumer."""
 
     def config(self, **more: str | float | bool) -> dict[str, Any]:
         """Return client properties; `_` in a name becomes `.`. Raises KafkaFailed."""
@@ -92,10 +104,15 @@ class Kafka:
         return {"sasl.oauthbearer.method": "default", "oauth_cb": refresh}
 
     def producer(self, **more: str | float | bool) -> Producer:
-        return Producer(self.config(**more))
+        # Without idempotence, a second attempt may store a record twice.
+        timeout_s = TIMEOUT_S if more.get("enable_idempotence") else _PRODUCE_S
+        return Producer(self._steady(socket_timeout_ms=int(timeout_s * 1_000), **more))
 
     def consumer(self, **more: str | float | bool) -> Consumer:
-        return Consumer(self.config(**more))
+        return Consumer(self._steady(socket_timeout_ms=int(TIMEOUT_S * 1_000), **more))
+
+    def _steady(self, **more: str | float | bool) -> dict[str, Any]:
+        return {**self.config(**_HUNG, **more), "stats_cb": self.silent.read}
 
     def brokers(self) -> dict[int, str]:
         """Return host:port of the brokers by id."""
@@ -164,11 +181,11 @@ class Kafka:
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Return the earliest and latest offset of each partition."""
-        consumer = self.consumer(group_id="penstock-cli", enable_auto_commit=False)
-        try:
-            return {index: self._watermarks(consumer, topic, index) for index in partitions}
-        finally:
-            consumer.close()
+        keys = [(topic, index) for index in partitions]
+        with self._brokers() as brokers:
+            earliest = brokers.offsets(keys, EARLIEST)
+            latest = brokers.offsets(keys, LATEST, committed=True)
+        return {key[1]: (earliest[key], latest[key]) for key in keys}
 
     def offsets_for_time(
         self, topic: str, ends: Mapping[int, int], timestamp_ms: int
@@ -187,16 +204,10 @@ class Kafka:
         """Return the first offset of each partition whose record is not older than `timestamp_ms`;
         None if there is none.
         """
-        consumer = self.consumer(group_id="penstock-cli", enable_auto_commit=False)
-        wanted = [TopicPartition(topic, index, timestamp_ms) for index in partitions]
-        try:
-            found = self._call(lambda: consumer.offsets_for_times(wanted, timeout=TIMEOUT_S))
-        finally:
-            consumer.close()
-        for part in found:
-            if part.error is not None:
-                raise self.failure(part.error, f"cannot look up times in {topic}")
-        return {part.partition: part.offset if part.offset >= 0 else None for part in found}
+        keys = [(topic, index) for index in partitions]
+        with self._brokers() as brokers:
+            found = brokers.offsets(keys, timestamp_ms, committed=True)
+        return {key[1]: found[key] if found[key] >= 0 else None for key in keys}
 
     def delete_records(self, topic: str, starts: Mapping[int, int]) -> dict[int, int | str]:
         """Delete the records before an offset of each partition.
@@ -230,19 +241,8 @@ class Kafka:
             if part.error is not None:
                 raise self.failure(part.error, failed)
 
-    def _watermarks(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-        position = TopicPartition(topic, partition)
-        found = self._call(
-            lambda: cast(
-                "tuple[int, int] | None",
-                consumer.get_watermark_offsets(position, timeout=TIMEOUT_S),
-            )
-        )
-        if found is None:
-            raise KafkaFailed(
-                f"timed out after {TIMEOUT_S:.0f} s reading the offsets of {topic}-{partition}"
-            )
-        return found
+    def _brokers(self) -> Brokers:
+        return Brokers(self._target.bootstrap, security=self._security)
 
     def _result(self, future: "Future[_T]", failed: str) -> _T:
         try:

@@ -129,7 +129,7 @@ class _Run:
         if left:
             raise KafkaFailed(
                 f"{left:,} of {self._sent:,} records were not acknowledged within {_FLUSH_S:.0f} s;"
-                " they may or may not be stored"
+                f" they may or may not be stored{self._kafka.silent.reason()}"
             )
         return self._acknowledged
 

@@ -38,6 +38,18 @@ def penstock(
     )
 
 
+def started(cluster: LocalCluster, *arguments: str) -> "subprocess.Popen[str]":
+    """Start one command against the cluster, with pipes."""
+    return subprocess.Popen(
+        (*PENSTOCK, *arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | _variables(cluster),
+    )
+
+
 def _variables(cluster: LocalCluster) -> dict[str, str]:
     return {
         "PENSTOCK_BOOTSTRAP": cluster.bootstrap,

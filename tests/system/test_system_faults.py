@@ -21,9 +21,10 @@ from penstock.deploy.local.handle import LocalCluster
 from penstock.protocol.apis import METADATA
 from penstock.protocol.gen import metadata
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
+from tests.support.child_process import killed_at_end
 from tests.support.clients import create_topic
-from tests.support.dev_cluster import on_files, requested
-from tests.support.waiting import until, wait_until
+from tests.support.dev_cluster import on_files, requested, started
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -80,6 +81,34 @@ async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
         assert cluster.brokers()[0].pid == zombie.pid
         await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
     await check_all(cluster, load, aio)
+
+
+@pytest.mark.costly("two commands in processes of their own, and a broker that starts again")
+def test_commands_name_a_leader_that_hangs_and_go_on_with_the_next(cluster: LocalCluster) -> None:
+    """The clients are connected to the leader before it hangs."""
+    hung = cluster.brokers()[1]
+    parts = requested(cluster, "topics", "describe", "t")["partitions"]
+    led = next(part["partition"] for part in parts if part["leader"] == hung.node_id)
+    partition = ("-p", str(led))
+    producing = started(cluster, "produce", "t", *partition, "--verbose")
+    consuming = started(cluster, "consume", "t", *partition, "--from-beginning")
+    with killed_at_end(producing), killed_at_end(consuming):
+        typed, seen = producing.stdin, consuming.stdout
+        assert typed
+        assert seen
+        typed.write("first\n")
+        typed.flush()
+        assert seen.readline() == "first\n"
+        cluster.kill([hung], signal.SIGSTOP)
+        try:
+            stored, waited = producing.communicate("second\n", PATIENCE_S)
+            assert seen.readline() == "second\n"
+        finally:
+            cluster.kill([hung], signal.SIGCONT)
+        assert stored.splitlines() == [f"t partition {led} offset {at}" for at in (0, 1)]
+        consuming.send_signal(signal.SIGINT)
+        for said in (waited, consuming.communicate(timeout=PATIENCE_S)[1]):
+            assert f"waiting for broker 1 at 127.0.0.1:{hung.port}," in said
 
 
 async def test_a_paused_cluster_in_one_process_keeps_its_records() -> None:

@@ -1,16 +1,19 @@
 """A broker that accepts connections and is silent, as a hung one, beside one that responds."""
 
+import json
 import os
 from collections.abc import Callable
 from contextvars import copy_context
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
-from penstock.deploy.clients import state_file
+from penstock.deploy.clients import silent_brokers, state_file
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
+from penstock.deploy.clients.silent_brokers import SILENT_S, SilentBrokers
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.client import connection
@@ -18,6 +21,7 @@ from penstock.protocol.client.connection import wait_at_most
 from penstock.protocol.client.errors import NoResponse
 from penstock.protocol.gen import metadata
 from tests.support.silent_brokers import listening, responding
+from tests.support.waiting import wait_until
 
 
 def cluster_id(bootstrap: str) -> str | None:
@@ -44,6 +48,48 @@ def test_a_request_waits_no_longer_than_its_context_allows() -> None:
     with listening() as (silent, _), listening() as (other, _):
         for bootstrap in (silent, f"{silent},{other}"):
             copy_context().run(send_request, bootstrap)
+
+
+def test_a_client_names_the_broker_that_does_not_respond_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(silent_brokers, "SILENT_S", 0.2)
+    brokers = SilentBrokers()
+    with listening() as (silent, _):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": silent,
+                "group.id": "g",
+                "statistics.interval.ms": 20,
+                "stats_cb": brokers.read,
+            }
+        )
+        wait_until(lambda: consumer.poll(0.1) is None and bool(brokers.names))
+        consumer.poll(0.1)
+        consumer.close()
+    assert list(brokers.names.values()) == [f"broker at {silent}"]
+    assert brokers.reason() == f"; broker at {silent} did not respond"
+    assert capsys.readouterr().err.count(f"waiting for broker at {silent}, which has not") == 1
+
+
+def test_only_brokers_with_outstanding_requests_are_silent() -> None:
+    """Requests to a coordinator wait for other members, and an idle broker has none."""
+    now = [0.0]
+    brokers = SilentBrokers(lambda: now[0])
+
+    def read(**changes: int | str) -> list[str]:
+        broker = {"nodename": "h:1", "nodeid": 1, "source": "learned", "waitresp_cnt": 1, "rx": 5}
+        brokers.read(json.dumps({"brokers": {"h:1/1": broker | changes}}))
+        return list(brokers.names.values())
+
+    for _ in range(2):
+        assert read(waitresp_cnt=0) == read(source="logical") == []
+        now[0] += SILENT_S
+    assert read(waitresp_cnt=0) == read() == []
+    now[0] += SILENT_S
+    assert read() == ["broker 1 at h:1"]
+    assert read(rx=6) == []
+    assert brokers.reason() == ""
 
 
 def described(bootstrap: str, security: ClientSecurity) -> None:

@@ -1,0 +1,68 @@
+"""Tell the user of a command which brokers do not respond to its client.
+
+Invariant: reads only the statistics of librdkafka, so an idle client sends no further requests.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from penstock.deploy.output import remark
+
+SILENT_S: Final = 3.0
+INTERVAL_MS: Final = 1_000
+_COORDINATOR: Final = "logical"
+"""Connections on which requests wait for the other members of a group."""
+
+
+class _Broker(msgspec.Struct):
+    """nodeid: -1 for a bootstrap server that is not known yet. rx: responses received."""
+
+    nodename: str
+    nodeid: int
+    source: str
+    waitresp_cnt: int
+    rx: int
+
+
+class _Statistics(msgspec.Struct):
+    brokers: dict[str, _Broker]
+
+
+class SilentBrokers:
+    """Pass `read` as `stats_cb`, with a `statistics.interval.ms` of INTERVAL_MS. names: the brokers
+    that do not respond.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._decoder = msgspec.json.Decoder(_Statistics)
+        self._waiting: dict[str, tuple[int, float]] = {}
+        """By broker: the responses received, and since when the next one is awaited."""
+        self.names: dict[str, str] = {}
+
+    def read(self, statistics: str) -> None:
+        """Print a line for each broker whose response has been awaited for SILENT_S."""
+        now = self._now()
+        for name, broker in self._decoder.decode(statistics).brokers.items():
+            if broker.source == _COORDINATOR:
+                continue
+            received, since = self._waiting.get(name, (broker.rx, now))
+            if broker.rx != received:
+                self.names.pop(name, None)
+            if broker.rx != received or not broker.waitresp_cnt:
+                since = now
+            self._waiting[name] = broker.rx, since
+            if now - since >= SILENT_S and name not in self.names:
+                number = f" {broker.nodeid}" if broker.nodeid >= 0 else ""
+                self.names[name] = f"broker{number} at {broker.nodename}"
+                remark(
+                    f"penstock: waiting for {self.names[name]}, which has not responded for"
+                    f" {SILENT_S:g} s; `penstock nodes` shows whether it is alive"
+                )
+
+    def reason(self) -> str:
+        """Return the brokers that do not respond, for the end of an error message."""
+        return f"; {' and '.join(self.names.values())} did not respond" if self.names else ""
