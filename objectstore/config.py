@@ -3,9 +3,16 @@
 Invariant: printing a config never shows a secret. Must not import a backend.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import quote, urlencode
+
+S3_EXPRESS_BUCKET: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?--([a-z0-9-]+)--x-s3")
+"""The name of a directory bucket (S3 Express One Zone), with the id of its zone. S3 reserves the
+suffix for them.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,11 @@ class S3Config(RemoteConfig):
     """Whether S3 derives the keys of objects from a key of the bucket, which saves requests to KMS.
     None: as the bucket says. Only with aws:kms.
     """
+
+    @property
+    def is_express(self) -> bool:
+        """Whether this is a directory bucket: S3 Express One Zone."""
+        return S3_EXPRESS_BUCKET.fullmatch(self.bucket) is not None
 
     def redacted(self) -> str:
         """Return the URL without secrets, for logs."""

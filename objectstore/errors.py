@@ -226,9 +226,22 @@ class ListOrderUnsupported(ObjectStoreError):
     def __init__(self, listed: Sequence[str]) -> None:
         super().__init__(
             f"the object store does not list keys in the order of their bytes: {', '.join(listed)}."
-            " Use an Azure storage account without hierarchical namespace (Data Lake Storage), or"
-            " a general purpose bucket of S3 instead of a directory bucket"
+            " Use an Azure storage account without hierarchical namespace (Data Lake Storage)"
         )
+
+
+class ListTooLong(ObjectStoreError):
+    """A LIST without order has more keys than fit into memory. What was read of it is not usable,
+    because any key may be missing.
+    """
+
+    def __init__(self, prefix: str, count: int) -> None:
+        super().__init__(
+            f"there are more than {count:,} objects below {prefix!r}, in a store that lists them in"
+            " no order. Find out why the janitor does not delete them (penstock doctor), or which"
+            " other program writes there"
+        )
+        self.prefix = prefix
 
 
 class DeadlineExceeded(ObjectStoreError):

@@ -131,10 +131,24 @@ class RemoteStore(ABC):
         the prefix and ends after the last. Each page of 1,000 keys is one request, even with a
         limit.
         """
-        folder, after = prefix.rpartition("/")[0], max(start_after, _before(prefix))
+        found = 0
+        async for info in self._folder_of(prefix, max(start_after, _before(prefix))):
+            if info.key.startswith(prefix):
+                if info.key > start_after:
+                    yield info
+                    found += 1
+                    if found == limit:
+                        return
+            elif info.key > prefix:
+                return
+
+    async def _folder_of(self, prefix: str, after: str) -> AsyncIterator[ObjectInfo]:
+        """Yield the keys greater than `after` of the folder that contains all keys with the prefix,
+        in the order of the store.
+        """
+        folder = prefix.rpartition("/")[0]
         if not (_is_path(folder) and prefix[:1] != "/"):
             return  # no key has such a prefix
-        found = 0
         pages: AsyncIterator[list[dict[str, Any]]] = aiter(
             _list(
                 self._client,
@@ -149,15 +163,7 @@ class RemoteStore(ABC):
             except StopAsyncIteration:
                 return
             for item in page:
-                info = self._info(item)
-                if info.key.startswith(prefix):
-                    if info.key > start_after:
-                        yield info
-                        found += 1
-                        if found == limit:
-                            return
-                elif info.key > prefix:
-                    return
+                yield self._info(item)
 
     @abstractmethod
     async def delete(self, keys: Sequence[str]) -> None:

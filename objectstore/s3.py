@@ -29,11 +29,10 @@ class S3Store(RemoteStore):
         Raises InvalidStoreConfig for a profile or a CA bundle that cannot be used.
         """
         self._config = config
-        super().__init__(
-            make_client(Client, config.bucket, _options(config, AwsSettings(config, meter))),
-            s3_dialect(config),
-            config.connections_max,
+        self._connect = partial(
+            make_client, Client, config.bucket, _options(config, AwsSettings(config, meter))
         )
+        super().__init__(self._connect(), s3_dialect(config), config.connections_max)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See ObjectStore.delete. Sends one request per 1,000 keys."""
@@ -52,7 +51,7 @@ def _options(config: S3Config, aws: AwsSettings) -> dict[str, Any]:
         "virtual_hosted_style_request": not config.path_style,
         # Environment variables that only obstore reads would override these.
         "conditional_put": "etag",
-        "s3_express": False,
+        "s3_express": config.is_express,
         "skip_signature": False,
         "unsigned_payload": True,
         "checksum_algorithm": "CRC64NVME",

@@ -6,7 +6,7 @@ ConditionalRequestConflict.
 
 from typing import Final
 
-from penstock.objectstore.config import S3Config
+from penstock.objectstore.config import S3_EXPRESS_BUCKET, S3Config
 from penstock.objectstore.errors import (
     AccessDenied,
     ObjectNotFound,
@@ -33,12 +33,21 @@ _TOKEN_CODES: Final = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRe
 def s3_dialect(config: S3Config) -> Dialect:
     """Return how a bucket of S3 reports errors."""
     flag = f" --endpoint-url {config.endpoint}" if config.endpoint else ""
+    create = f"aws s3api create-bucket --bucket {config.bucket}{flag}"
+    permissions = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
+    if (express := S3_EXPRESS_BUCKET.fullmatch(config.bucket)) is not None:
+        create += (
+            " --create-bucket-configuration"
+            f" 'Location={{Type=AvailabilityZone,Name={express[1]}}},"
+            "Bucket={Type=Directory,DataRedundancy=SingleAvailabilityZone}'"
+        )
+        permissions = "s3express:CreateSession"
     return Dialect(
         store="Amazon S3",
         bucket=config.bucket,
         endpoint=config.endpoint,
-        create=f"aws s3api create-bucket --bucket {config.bucket}{flag}",
-        permissions="s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
+        create=create,
+        permissions=permissions,
         missing_codes=frozenset({"NoSuchBucket"}),
         sign_in="",  # botocore and `s3_sign_in` report it
         special=_special,

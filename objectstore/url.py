@@ -117,6 +117,10 @@ def _open_remote(
         from penstock.objectstore.azure import AzureStore
 
         return AzureStore(config, environ)
+    if config.is_express:
+        from penstock.objectstore.s3_express import S3ExpressStore
+
+        return S3ExpressStore(config, meter)
     from penstock.objectstore.s3 import S3Store
 
     return S3Store(_with_local_defaults(config, environ), meter)

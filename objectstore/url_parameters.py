@@ -11,7 +11,13 @@ from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from penstock.objectstore.config import AzureConfig, GcsConfig, RemoteConfig, S3Config
+from penstock.objectstore.config import (
+    S3_EXPRESS_BUCKET,
+    AzureConfig,
+    GcsConfig,
+    RemoteConfig,
+    S3Config,
+)
 from penstock.objectstore.errors import InvalidKey, InvalidStoreUrl
 from penstock.objectstore.keys import check_key
 
@@ -42,6 +48,8 @@ _AFTER_ENDPOINT: Final = re.compile(r"(\?|%3F|#|%23|;|%3B).*", re.IGNORECASE | r
 _SEPARATOR: Final = re.compile(r"[?&#;=]|%(?:3F|26|23|3B|3D)", re.IGNORECASE)
 _REGION: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _S3_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
+_S3_EXPRESS_SUFFIX: Final = "--x-s3"
+_NOT_OF_S3_EXPRESS: Final = ("endpoint", "path_style", "sse", "sse_kms_key_id", "sse_bucket_key")
 _GCS_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9._\-]{1,220}[a-z0-9]")
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
 _CONTAINER: Final = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -115,6 +123,8 @@ def parse_s3(url: str) -> S3Config:
     if ("access_key" in given) != ("secret_key" in given):
         raise InvalidStoreUrl(shown, "access_key and secret_key must be given together")
     _check_encryption(shown, given)
+    if parts.netloc.endswith(_S3_EXPRESS_SUFFIX):
+        _check_express(shown, parts.netloc, given)
     given.setdefault("path_style", "endpoint" in given)
     return S3Config(bucket=parts.netloc, prefix=_prefix(shown, parts.path), **given)
 
@@ -228,6 +238,23 @@ def _check_encryption(shown: str, given: Mapping[str, Any]) -> None:
     for name in ("sse_kms_key_id", "sse_bucket_key"):
         if name in given and sse != SSE_KMS:
             raise InvalidStoreUrl(shown, f"{name} needs sse={SSE_KMS}")
+
+
+def _check_express(shown: str, bucket: str, given: Mapping[str, Any]) -> None:
+    if not S3_EXPRESS_BUCKET.fullmatch(bucket):
+        raise InvalidStoreUrl(
+            shown,
+            "the name of a directory bucket has the form NAME--ZONE--x-s3, as in"
+            " wals--use1-az4--x-s3",
+        )
+    for name in _NOT_OF_S3_EXPRESS:
+        if name in given:
+            reason = (
+                "S3 encrypts its objects as the bucket says"
+                if name.startswith("sse")
+                else "its address follows from its name and the region"
+            )
+            raise InvalidStoreUrl(shown, f"{name} is not possible for a directory bucket: {reason}")
 
 
 def _is_http_url(text: str) -> bool:

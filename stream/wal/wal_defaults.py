@@ -15,8 +15,6 @@ from penstock.objectstore.config import (
 )
 from penstock.objectstore.own_network import is_private
 
-S3_EXPRESS_SUFFIX: Final = "--x-s3"
-
 
 class WalDefaults(NamedTuple):
     """values: by field of StreamConfig. where: the stores that have them, for people."""
@@ -63,6 +61,6 @@ def _is_cheap(config: StoreConfig) -> bool:
     """
     if not isinstance(config, RemoteConfig):
         return True
-    if isinstance(config, S3Config) and config.bucket.endswith(S3_EXPRESS_SUFFIX):
+    if isinstance(config, S3Config) and config.is_express:
         return True
     return config.endpoint is not None and is_private(config.endpoint)

@@ -20,7 +20,6 @@ from penstock.objectstore.metered import MeteredStore, StoreMeter
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import location, open_store, parse_store_url, redact_url
 from penstock.stream.format.keys import is_wal_store_name
-from penstock.stream.wal.wal_defaults import S3_EXPRESS_SUFFIX
 from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores
 
 
@@ -31,8 +30,6 @@ def check_wal_store_url(url: str, store_url: str = "") -> None:
     config = parse_store_url(url)
     if isinstance(config, MemoryConfig):
         raise _refused(url, "memory: is a separate store in each process")
-    if isinstance(config, S3Config) and config.bucket.endswith(S3_EXPRESS_SUFFIX):
-        raise _refused(url, "S3 Express One Zone is not supported: it lists keys in no order")
     if store_url and _overlap(config, parse_store_url(store_url)):
         raise _refused(
             url,

@@ -12,6 +12,7 @@ from copy import copy
 from random import Random
 from typing import Any, Protocol, TypeVar
 
+import penstock.objectstore.in_order as lists
 from penstock.base.ids import WalStoreId
 from penstock.objectstore.body import join_body
 from penstock.objectstore.errors import ObjectStoreError, Unavailable
@@ -100,6 +101,21 @@ class Bucket(MemoryStore):
             self._deleted.add(key)
             self.struck.pop(key, None)
             await super().delete([key])
+
+
+class DirectoryBucket(Bucket):
+    """S3 Express One Zone: LIST has neither an order nor start-after, and the product sorts it."""
+
+    def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
+        return lists.in_order(self._listed(), prefix, start_after=start_after, limit=limit)
+
+    async def _listed(self) -> AsyncIterator[ObjectInfo]:
+        found = self.infos
+        Random(len(found)).shuffle(found)
+        for info in found:
+            yield info
 
 
 class Renamed:

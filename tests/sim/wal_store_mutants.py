@@ -1,6 +1,7 @@
 """Planted bugs of a WAL store of its own, for `tests.sim.mutants`."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import penstock.broker.background.wal_place as wal_place
 import penstock.controller.managers.nodes as nodes
 import penstock.lake.manifest.tail as tail
 import penstock.lake.manifest.view as view
+import penstock.objectstore.in_order as lists
 import penstock.stream.recovery.recoverer as recoverer
 import penstock.stream.storage as storage
 from penstock.base.ids import WalSequence
@@ -19,10 +21,12 @@ from penstock.controller.active.janitor import Janitor
 from penstock.controller.api.stream_metadata import ControllerStreamMetadata
 from penstock.controller.metadata.image import MetadataImage
 from penstock.lake.manifest.tail import WalTails
-from penstock.objectstore.errors import Unavailable
+from penstock.objectstore.errors import ListTooLong, Unavailable
+from penstock.objectstore.ports import ObjectInfo
 from penstock.objectstore.routed import RoutedStore
 from penstock.stream.format.keys import parse_wal_key, wal_prefix
 from penstock.stream.ports import IN_STORE
+from penstock.stream.recovery.later_slots import SlotsBehind
 from penstock.stream.recovery.recoverer import WalWalker
 from penstock.stream.storage import Storage
 from penstock.stream.wal.core import WalCore
@@ -261,6 +265,54 @@ def _readers_look_into_the_old_store() -> list[Patch]:
     return [(WalTails, "follow", follow)]
 
 
+def _lists_are_not_sorted() -> list[Patch]:
+    """LISTs have the order of the store."""
+
+    async def in_order(
+        listed: AsyncIterator[ObjectInfo], prefix: str, *, start_after: str, limit: int
+    ) -> AsyncIterator[ObjectInfo]:
+        del limit
+        async for info in listed:
+            if info.key.startswith(prefix) and info.key > start_after:
+                yield info
+
+    return [(lists, "in_order", in_order)]
+
+
+def _long_lists_end_early() -> list[Patch]:
+    """A LIST that is too long ends where it must fail."""
+    real = lists.in_order
+
+    async def beginning(
+        listed: AsyncIterator[ObjectInfo], prefix: str
+    ) -> AsyncIterator[ObjectInfo]:
+        left = lists.LISTED_MAX
+        async for info in listed:
+            if info.key.startswith(prefix):
+                if not left:
+                    return
+                left -= 1
+                yield info
+
+    def in_order(
+        listed: AsyncIterator[ObjectInfo], prefix: str, *, start_after: str, limit: int
+    ) -> AsyncIterator[ObjectInfo]:
+        return real(beginning(listed, prefix), prefix, start_after=start_after, limit=limit)
+
+    return [(lists, "in_order", in_order)]
+
+
+def _failed_lists_count() -> list[Patch]:
+    """A LIST that failed counts as one without later slots."""
+    real = SlotsBehind.list
+
+    async def list_once(self: SlotsBehind) -> None:
+        with suppress(ListTooLong):
+            await real(self)
+
+    return [(SlotsBehind, "list", list_once)]
+
+
 WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "recovery_reads_the_wrong_store": _recovery_reads_the_wrong_store,
     "recovery_trusts_an_empty_store": _recovery_trusts_an_empty_store,
@@ -289,4 +341,7 @@ WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "recovery_ignores_moves": _recovery_ignores_moves,
     "dead_wals_recovered_without_their_store": _dead_wals_recovered_without_their_store,
     "readers_look_into_the_old_store": _readers_look_into_the_old_store,
+    "lists_are_not_sorted": _lists_are_not_sorted,
+    "long_lists_end_early": _long_lists_end_early,
+    "failed_lists_prove_nothing_is_there": _failed_lists_count,
 }

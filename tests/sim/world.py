@@ -49,7 +49,7 @@ from tests.sim.scenario_limits import scenario_limits, with_log_life
 from tests.sim.share_consumers import WORKING, ShareConsumers
 from tests.sim.share_members import JOINING
 from tests.sim.share_states import SHARING
-from tests.sim.store import Bucket, SimStore, Stored, StoreWeather
+from tests.sim.store import Bucket, DirectoryBucket, SimStore, Stored, StoreWeather
 from tests.sim.topic_life import TopicLife
 from tests.sim.transactional import PARTITIONS, TXN_TOPIC
 
@@ -134,7 +134,7 @@ class World:
             p99_ms=limits.store_p99_ms,
             put_lingers_s=limits.controller.read_grace_ms / 1000,
         )
-        self.wal_bucket = Bucket(self._store_ms) if limits.wal_store else None
+        self.wal_bucket = DirectoryBucket(self._store_ms) if limits.wal_store else None
         self.wal_weather = StoreWeather(
             Random(f"{seed}/wal store"),
             fault_share=limits.store_faults,

@@ -23,7 +23,7 @@ from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.remote import RemoteStore
 from penstock.objectstore.s3 import S3Store
 from penstock.objectstore.url import open_store
-from tests.support.store_servers import S3Server, StoreServer
+from tests.support.store_servers import S3_EXPRESS, S3Server, StoreServer
 from tests.support.waiting import PATIENCE_S
 from tests.unit.objectstore.test_objectstore_conformance import *  # noqa: F403 (the contract's tests)
 
@@ -31,9 +31,10 @@ from tests.unit.objectstore.test_objectstore_conformance import *  # noqa: F403 
 @pytest.fixture
 def nested_key(server: StoreServer) -> str:
     """Return a key below `a/x` where the server allows that: on versitygw, MinIO and SeaweedFS, as
-    in a directory, a key cannot also be the folder of another key.
+    in a directory, a key cannot also be the folder of another key. For S3 Express, that is unknown.
     """
-    return "a/x.d/y" if server.name in {"versitygw", "minio", "seaweedfs", "file"} else "a/x/y"
+    folders = {"versitygw", "minio", "seaweedfs", "file", S3_EXPRESS}
+    return "a/x.d/y" if server.name in folders else "a/x/y"
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ async def test_a_missing_bucket_is_reported(server: StoreServer) -> None:
     absent: RemoteStore
     match config:
         case S3Config():
-            absent = S3Store(replace(config, bucket="never-made"))
+            absent = S3Store(replace(config, bucket=config.bucket.replace("bucket", "never-made")))
         case AzureConfig():
             absent = AzureStore(replace(config, container="never-made"))
         case GcsConfig():
@@ -115,6 +116,8 @@ def test_a_controller_without_a_bucket_states_what_to_do(
     server: StoreServer, tmp_path: Path
 ) -> None:
     server.new_config()  # skips where there are no buckets
+    if server.name == S3_EXPRESS:
+        pytest.skip("controllers start without the WAL store")
     url = server.new_url().replace("bucket-", "never-made-")
     command = [sys.executable, "-P", "-m", "penstock.deploy.cli", "controller"]
     done = subprocess.run(

@@ -1,6 +1,7 @@
 """Run object stores on free ports, with their files in a directory of the test: the S3 servers of
-`tools/ensure-s3-servers.sh`; moto, the server of `penstock dev`; the stand-in for Google Cloud
-Storage (`gcs_server`); Azurite; and, without a server, a directory or memory.
+`tools/ensure-s3-servers.sh`; moto, the server of `penstock dev`; the stand-ins for Google Cloud
+Storage (`gcs_server`) and S3 Express One Zone (`s3_express_server`); Azurite; and, without a
+server, a directory or memory.
 """
 
 import base64
@@ -38,10 +39,12 @@ from penstock.objectstore.config import (
 from penstock.objectstore.gcs import GcsStore
 from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.s3 import S3Store
+from penstock.objectstore.s3_express import S3ExpressStore
 from penstock.objectstore.url import open_store, parse_store_url
 from tests.support.missing import missing
 from tests.support.npm import NODE, package
 from tests.support.ports import free_ports
+from tests.support.s3_express_server import CA_NAME, REGION, ZONE
 from tests.support.waiting import PATIENCE_S
 
 SERVERS: Final = Path(__file__).parents[2] / "build" / "s3-servers"
@@ -54,9 +57,15 @@ S3_NAMES: Final = (
 )
 CLOUDS: Final = ("gcs", "azurite")
 LOCAL: Final = ("file", "memory")
-NAMES: Final = (*S3_NAMES, *CLOUDS, *(pytest.param(name, marks=pytest.mark.long) for name in LOCAL))
+S3_EXPRESS: Final = "s3express"
+NAMES: Final = (
+    *S3_NAMES,
+    *CLOUDS,
+    S3_EXPRESS,
+    *(pytest.param(name, marks=pytest.mark.long) for name in LOCAL),
+)
 """MinIO and SeaweedFS are long, and the unit tests hold those without a server to the contract."""
-WAL_PAIRS: Final = ("azurite+versitygw", "versitygw+gcs", "gcs+azurite")
+WAL_PAIRS: Final = ("azurite+versitygw", "versitygw+gcs", "gcs+azurite", f"moto+{S3_EXPRESS}")
 """Stores of different kinds for data and WALs."""
 ACCESS_KEY: Final = "local"
 SECRET_KEY: Final = "local-secret"
@@ -212,6 +221,28 @@ class AzureServer(StoreServer):
         return container
 
 
+class S3ExpressServer(StoreServer):
+    """The stand-in for S3 Express One Zone: an HTTPS proxy that the environment names, so that
+    errors name the service.
+    """
+
+    def __init__(self, name: str, address: str) -> None:
+        super().__init__(name, "Amazon S3")
+        self._address = address
+
+    def new_store(self) -> ObjectStore:
+        config = self.new_config()
+        assert isinstance(config, S3Config)
+        return S3ExpressStore(config)
+
+    def new_url(self) -> str:
+        bucket = f"bucket-{next(_bucket_numbers)}--{ZONE}--x-s3"
+        request = urllib.request.Request(f"{self._address}/{bucket}", b"", method="PUT")
+        urllib.request.urlopen(request, timeout=START_S).close()
+        keys = f"access_key={ACCESS_KEY}&secret_key={SECRET_KEY}"
+        return f"s3://{bucket}?region={REGION}&{keys}"
+
+
 class LocalStore(StoreServer):
     """A new directory or memory; no server. endpoint: the parent of the directories."""
 
@@ -224,7 +255,11 @@ class LocalStore(StoreServer):
         return f"file:{self.endpoint}/bucket-{next(_bucket_numbers)}"
 
 
-_KINDS: Final[dict[str, type[StoreServer]]] = {"gcs": GcsServer, "azurite": AzureServer}
+_KINDS: Final[dict[str, type[StoreServer]]] = {
+    "gcs": GcsServer,
+    "azurite": AzureServer,
+    S3_EXPRESS: S3ExpressServer,
+}
 
 
 @contextmanager
@@ -264,7 +299,11 @@ def store_server(name: str, directory: Path) -> Generator[StoreServer]:
     try:
         endpoint = f"http://127.0.0.1:{port}"
         _wait_for(endpoint, process, log)
-        yield _KINDS.get(name, S3Server)(name, endpoint)
+        with pytest.MonkeyPatch.context() as patch:
+            if name == S3_EXPRESS:
+                patch.setenv("HTTPS_PROXY", endpoint)
+                patch.setenv("AWS_CA_BUNDLE", str(files / CA_NAME))
+            yield _KINDS.get(name, S3Server)(name, endpoint)
     finally:
         process.kill()
         process.wait()
@@ -276,6 +315,10 @@ def _command(name: str, port: int, files: Path, more_ports: list[int]) -> list[s
         return [sys.executable, *module, "--bucket", "first", "--port", str(port)]
     if name == "gcs":
         return [sys.executable, "-m", "tests.support.gcs_server", "--port", str(port)]
+    if name == S3_EXPRESS:
+        keys = ("--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY)
+        module = ("-m", "tests.support.s3_express_server")
+        return [sys.executable, *module, "--port", str(port), "--directory", str(files), *keys]
     if name == "azurite":
         program = package("azurite", _AZURITE) / "dist" / "src" / "blob" / "main.js"
         flags = ("--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry")

@@ -36,7 +36,7 @@ from penstock.deploy.node.config.definition import (
 )
 from penstock.deploy.node.config.exposure import InsecureListener, exposures
 from penstock.deploy.node.config.sources import Given
-from penstock.objectstore.config import StoreConfig
+from penstock.objectstore.config import S3Config, StoreConfig
 from penstock.objectstore.errors import InvalidStoreUrl
 from penstock.objectstore.url import parse_store_url, redact_url
 from penstock.stream.config import StreamConfig
@@ -216,6 +216,12 @@ def _parsed_store(store: Value) -> StoreConfig:
 def _wal_defaults(wal_store: Value, store: Value) -> WalDefaults:
     """Return the defaults that follow from the store that contains the WALs. Raises UsageError."""
     config = _parsed_store(store)
+    if isinstance(config, S3Config) and config.is_express:
+        raise UsageError(
+            f"{store.place}: store: {config.redacted()} is a directory bucket (S3 Express One"
+            " Zone), which can only be the WAL store: it lists keys in no order, and has one zone"
+            " and no versions. Name a general purpose bucket as store, and this one as wal.store"
+        )
     if not wal_store.value:
         return wal_defaults(config, None)
     try:

@@ -31,6 +31,7 @@ from tests.sim.scripts import (
     share_states,
     topics,
     transactions,
+    unordered_lists,
     wal,
     wal_stores,
 )
@@ -662,6 +663,15 @@ _WAL_STORES: _Found = {
     ],
     "readers_expect_a_marker_at_once": [
         (wal_stores.read_the_tail_beside_a_wal_without_a_marker, "only the records below offset 5")
+    ],
+    "lists_are_not_sorted": [(unordered_lists.lose_a_slot, "was written twice")],
+    "long_lists_end_early": [
+        (unordered_lists.lose_a_slot_in_a_long_list, "was written twice"),
+        (unordered_lists.read_a_tail_with_a_long_list, "a part of a LIST is taken for all of it"),
+    ],
+    "failed_lists_prove_nothing_is_there": [
+        (unordered_lists.lose_a_slot_in_a_long_list, "was written twice"),
+        (unordered_lists.read_a_tail_with_a_long_list, "said to end at 0"),
     ],
 }
 _LOST_WAL_STORES: _Found = {

@@ -459,6 +459,7 @@ def test_over_memory_and_files_bulks_wait_little_unless_reported_to() -> None:
         ("gs://wals?endpoint=http://localhost:1", False),
         ("az://account/wals?endpoint=http://localhost:1", False),
         ("file:/mnt/wals", False),
+        ("s3://wals--use1-az4--x-s3?region=us-east-1", False),
     ],
 )
 def test_bulks_wait_if_the_wal_store_charges_for_requests(url: str, waits: bool) -> None:
@@ -482,7 +483,7 @@ def test_bulks_wait_if_the_wal_store_charges_for_requests(url: str, waits: bool)
     ("wal_store", "why"),
     [
         ("memory:", "separate store in each process"),
-        ("s3://wals--use1-az4--x-s3?region=us-east-1", "S3 Express One Zone is not supported"),
+        ("s3://wals--x-s3?region=us-east-1", "has the form NAME--ZONE--x-s3"),
         ("s3://bucket?endpoint=http://127.0.0.1:1", "overlaps with the store"),
         ("s3://bucket/wals?endpoint=http://127.0.0.1:1&region=eu-west-1", "overlaps with the"),
         ("s3a://wals", "did you mean s3://"),
@@ -492,6 +493,16 @@ def test_a_store_that_cannot_hold_wals_is_refused(role: Role, wal_store: str, wh
     with pytest.raises(UsageError, match=why) as caught:
         load(role, STORE, {"PENSTOCK_WAL_STORE": wal_store}, complete=False)
     assert "PENSTOCK_WAL_STORE" in str(caught.value)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_store_without_ordered_lists_holds_wals_only(role: Role) -> None:
+    url = "s3://data--use1-az4--x-s3/part"
+    store = {"PENSTOCK_STORE": f"{url}?region=us-east-1&access_key=a&secret_key=hush"}
+    with pytest.raises(UsageError, match="which can only be the WAL store") as caught:
+        load(role, (), store, complete=False)
+    assert f"PENSTOCK_STORE: store: {url}?region" in str(caught.value)
+    assert "hush" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 from penstock.objectstore.config import S3Config
+from tests.support.s3_express_server import REGION, ZONE, Bucket, Server
 
 
 @pytest.fixture(scope="session")
@@ -59,5 +60,32 @@ def new_bucket(moto_endpoint: str) -> Callable[[], S3Config]:
             access_key="local",
             secret_key="local",
         )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def s3_express(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(0, tmp_path_factory.mktemp("s3-express"), {"local": "local"})
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def new_directory_bucket(
+    s3_express: Server, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], S3Config]:
+    """Create a bucket of S3 Express One Zone, and return its config."""
+    for name, value in s3_express.environ.items():
+        monkeypatch.setenv(name, value)
+
+    def make() -> S3Config:
+        bucket = f"bucket-{next(_bucket_numbers)}--{ZONE}--x-s3"
+        s3_express.buckets[bucket] = Bucket()
+        return S3Config(bucket=bucket, region=REGION, access_key="local", secret_key="local")
 
     return make
