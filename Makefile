@@ -211,7 +211,7 @@ spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Conne
 	@$(MAKE) --no-print-directory spark-versions
 
 .PHONY: stores
-stores: venv jre ## a directory, memory, moto, a stand-in for Google, Azurite (npm), and versitygw, MinIO and SeaweedFS, compiled once with Go: contract, failover, scan, Spark and demo, with a table; 15 minutes
+stores: venv jre ## a directory, memory, moto, stand-ins for Google and S3 Express, Azurite (npm), and versitygw, MinIO and SeaweedFS, compiled once with Go: contract, failover, scan, Spark and demo, with a table; 15 minutes
 	@tools/ensure-s3-servers.sh $(IF_POSSIBLE)
 	$(BIN)/pytest -q -rfE tests/stores $(ARGS)
 
