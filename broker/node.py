@@ -439,6 +439,7 @@ class Broker:
             self.storage,
             self._stores,
             current=lambda: self.image.current_wal_store,
+            is_leaving=lambda: self.image.nodes.next_to_leave() == me,
             fallback_after_ms=lambda: self.stream_config.wal_leave_after_ms,
             probe_key=f"{PROBE_PREFIX}wal-{me.node_id}",
             now=asyncio.get_running_loop().time,

@@ -262,8 +262,8 @@ class StreamMetadata(Protocol):
         """Return the store that contains this WAL, or None for the cluster's own store."""
         ...
 
-    def is_wal_store_lost(self, store_id: WalStoreId) -> bool:
-        """Return whether an operator has abandoned this WAL store."""
+    def is_wal_store_ended(self, store_id: WalStoreId) -> bool:
+        """Return whether no WAL may move into this WAL store: it is lost or was drained."""
         ...
 
     def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:

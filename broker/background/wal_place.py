@@ -1,9 +1,10 @@
-"""Move the WAL of a broker out of a WAL store that is down or was replaced, and back when it works
-again.
+"""Move the WAL of a broker out of a WAL store that is down, was replaced or is being drained, and
+back when it works again.
 """
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -25,6 +26,10 @@ CHECK_INTERVAL_S: Final = 5.0
 in it.
 """
 PROBE_TIMEOUT_S: Final = 5.0
+DRAIN_UPLOAD_MAX_S: Final = 10.0
+"""How long the log cache is uploaded before a WAL leaves a WAL store that is being drained. The
+move uploads the rest, while appends wait.
+"""
 RETURN_AFTER_MIN_S: Final = 30.0
 RETURN_AFTER_MAX_S: Final = 1_800.0
 """How long the WAL store must work without a failed probe before the WAL returns. It doubles when
@@ -70,17 +75,20 @@ class WalPlaceDuty:
         stores: BrokerStores,
         *,
         current: Callable[[], WalStoreIdentity | None],
+        is_leaving: Callable[[], bool],
         fallback_after_ms: Callable[[], int],
         probe_key: str,
         now: MonotonicClock,
         return_after_s: float = RETURN_AFTER_MIN_S,
     ) -> None:
-        """current: the WAL store in the metadata. probe_key: of an object in either store that
-        shows whether it accepts writes.
+        """current: the WAL store in the metadata. is_leaving: whether this broker is the next to
+        leave a WAL store that is being drained. probe_key: of an object in either store that shows
+        whether it accepts writes.
         """
         self._storage = storage
         self._stores = stores
         self._current = current
+        self._is_leaving = is_leaving
         self._fallback_after_ms = fallback_after_ms
         self._probe_key = probe_key
         self._now = now
@@ -102,13 +110,20 @@ class WalPlaceDuty:
             return
         if self._is_check_due():
             await self._storage.check_wal_store()
-        if reason := self._reason_to_leave():
-            # With both stores down, staying is better: the WAL store may be back first.
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                await self._stores.own.put(self._probe_key, b"x")
+        reason = self._reason_to_leave()
+        if not reason and not self._is_leaving():
+            return
+        # With both stores down, staying is better: the WAL store may be back first.
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            await self._stores.own.put(self._probe_key, b"x")
+        if reason:
             log.error("wal_store_left", reason=reason)
-            self._policy.left(self._now())
-            await self._storage.move_wal(None)
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_UPLOAD_MAX_S):
+                    await self._storage.upload()
+        self._policy.left(self._now())
+        await self._storage.move_wal(None)
 
     def _reason_to_leave(self) -> str:
         """Return why the WAL must leave the WAL store, or "". A store that was replaced is left in

@@ -187,6 +187,7 @@ CHANGES: Final[Mapping[type[m.Message], tuple[str, _Resources]]] = {
     m.RemoveBroker: ("broker_unregistered", _named("node_id")),
     m.DrainBroker: ("broker_drained", _named("node_id")),
     m.AbandonWalStore: ("wal_store_abandoned", _named("store_id")),
+    m.DrainWalStore: ("wal_store_drain_altered", _named("store_id")),
     m.PutKeyValue: ("key_put", _named("key")),
     m.DeleteKeyValue: ("key_deleted", _named("key")),
     m.AddVoter: ("voter_added", _named("controller")),

@@ -186,10 +186,10 @@ class ActiveController:
         await self._check_cluster_id()
         if self._has_wal_store:
             await self._registrar.try_first()
-        elif self.runtime.image.nodes.current_wal_store is not None:
+        elif (needed := self.runtime.image.nodes.needed_wal_store) is not None:
             _log.error(
                 "wal_store_not_configured",
-                url=self.runtime.image.nodes.current_wal_store.url,
+                url=needed.url,
                 next="set wal.store on this controller; until then, old WAL slots are not deleted",
             )
         service.lead(

@@ -47,7 +47,7 @@ from penstock.controller.managers import (
 )
 from penstock.controller.managers.result import Result
 from penstock.controller.managers.topics import TopicDefaults
-from penstock.controller.managers.wal_stores import abandon_wal_store
+from penstock.controller.managers.wal_stores import abandon_wal_store, drain_wal_store
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import MetadataOffset, StreamCreated
 from penstock.controller.metadata.topics import PartitionKey
@@ -85,6 +85,7 @@ REQUESTS: tuple[type[m.Message], ...] = (
     m.ConfirmMetadata,
     rm.PrepareRewrite,
     rm.CommitRewrite,
+    m.DrainWalStore,
     m.AbandonWalStore,
     m.ReportMoves,
     m.TraceMove,
@@ -103,6 +104,7 @@ _BACKED_UP = frozenset(
         m.DeleteTopics,
         m.UpdateFeatures,
         m.AbandonWalStore,
+        m.DrainWalStore,
         m.CreateAcls,
         m.DeleteAcls,
         sm.AlterScramCredentials,
@@ -186,6 +188,7 @@ def managers(
         m.ConfirmMetadata: lambda _image, _request, _now_ms: Result(),
         rm.PrepareRewrite: rewrites.prepare_rewrite,
         rm.CommitRewrite: rewrites.commit_rewrite,
+        m.DrainWalStore: lambda image, request, _: drain_wal_store(image, request),
     }
 
 

@@ -41,7 +41,7 @@ ObjectStoreError, nothing may be deleted.
 
 
 class _EndedWal(NamedTuple):
-    """stores: those that may contain slots, without lost ones; None: the cluster's own store."""
+    """stores: those that may contain slots, without ended ones; None: the cluster's own store."""
 
     writer: BrokerIncarnation
     end: WalSequence
@@ -52,7 +52,7 @@ def _stores_of(image: MetadataImage, wal: WalState) -> list[WalStoreIdentity | N
     return [
         image.wal_store(store_id)
         for store_id in (*wal.left, wal.store_id)
-        if not image.nodes.is_wal_store_lost(store_id)
+        if not image.nodes.is_wal_store_ended(store_id)
     ]
 
 

@@ -91,26 +91,26 @@ class WalStoreRegistrar:
             await asyncio.sleep(_RETRY_S)
 
     async def _register(self) -> bool:
-        """Return whether there is nothing left to do: the configured store is the current one, or
-        was abandoned.
+        """Return whether there is nothing left to do: the configured store is the needed one, or
+        has ended.
         """
         configured = self._wal_stores.configured
         assert configured is not None, "no WAL store is configured"
-        level, current, store_id, lost = await self._runtime.with_committed_image(
+        level, needed, store_id, ended = await self._runtime.with_committed_image(
             lambda image: (
                 image.features.level(WAL_STORE_VERSION),
-                image.nodes.current_wal_store,
+                image.nodes.needed_wal_store,
                 next_store_id(image),
-                [store.url for store in image.nodes.lost_wal_stores()],
+                [store.url for store in image.nodes.ended_wal_stores()],
             )
         )
         if not level:
             return False
-        if current is None and configured.url in lost:
-            error = "it was abandoned: configure another one, or none"
+        if needed is None and configured.url in ended:
+            error = "it was abandoned or drained: configure another one, or none"
             _log.error("wal_store_wrong", url=configured.url, error=error)
             return True
-        if current is not None:
+        if needed is not None:
             # Creating an identity here would turn an empty store into the right one.
             found = await identity_of(configured.store)
             if found is None:
@@ -145,4 +145,4 @@ class WalStoreRegistrar:
 
 
 def _lists_wal_store(image: MetadataImage) -> bool:
-    return image.nodes.current_wal_store is not None
+    return image.nodes.needed_wal_store is not None

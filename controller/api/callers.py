@@ -93,6 +93,7 @@ _BY_MESSAGE: Final[dict[type[m.Message], frozenset[CallerRole]]] = {
     sm.AlterScramCredentials: _BROKER | _ADMIN,
     qm.AlterQuotas: _BROKER | _ADMIN,
     m.AbandonWalStore: _ADMIN,
+    m.DrainWalStore: _ADMIN,
     lm.MoveLeaders: _ADMIN,
     lm.ProposeMoves: _ADMIN,
     m.TraceMove: _ADMIN,

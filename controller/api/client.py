@@ -200,6 +200,11 @@ class ControllerClient:
     ) -> None:
         await self._exchange(request, m.ItemResult, timeout_s)
 
+    async def drain_wal_store(
+        self, request: m.DrainWalStore, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.Progress:
+        return await self._call(request, m.Progress, timeout_s)
+
     async def open_streams(
         self, request: m.OpenStreams, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> m.StreamsOpened:

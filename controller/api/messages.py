@@ -202,6 +202,18 @@ class AbandonWalStore(Message, frozen=True, kw_only=True):
     uuid: UUID
 
 
+class DrainWalStore(Message, frozen=True, kw_only=True):
+    """Move the WALs from a WAL store to the cluster's own one, and end the WAL store once nothing
+    refers to it. -> Progress: WALs and objects left in it; repeat until nothing remains.
+
+    uuid: of the store. is_undone: use it again instead.
+    """
+
+    store_id: WalStoreId
+    uuid: UUID
+    is_undone: bool = False
+
+
 class Progress(Message, frozen=True, kw_only=True):
     """The reply to a request that is split into transactions: repeat the request until nothing
     remains.

@@ -204,9 +204,9 @@ class ControllerStreamMetadata:
         """
         return data_streams_of(self._follower.image, stream_ids)
 
-    def is_wal_store_lost(self, store_id: WalStoreId) -> bool:
-        """See StreamMetadata.is_wal_store_lost."""
-        return self._follower.image.nodes.is_wal_store_lost(store_id)
+    def is_wal_store_ended(self, store_id: WalStoreId) -> bool:
+        """See StreamMetadata.is_wal_store_ended."""
+        return self._follower.image.nodes.is_wal_store_ended(store_id)
 
     def wal_store_of(self, writer: BrokerIncarnation) -> WalStoreIdentity | None:
         """See StreamMetadata.wal_store_of."""

@@ -217,15 +217,16 @@ class _Commit:
 
     def _place_wal(self, wal: WalState) -> WalPlaced:
         """Place the WAL in another store. Only a request that advances the committed slot does: a
-        late copy would place slots that were written since then in the wrong store.
+        late copy would place slots that were written since then in the wrong store. A WAL store
+        that is being drained is accepted: see `stream.upload.move_commit`.
         """
         request, me = self._request, self._me
-        store_id, current = request.wal_store_id, self._image.nodes.current_wal_store
-        is_current = current is not None and (store_id, request.wal_store_uuid) == (
-            current.store_id,
-            current.uuid,
+        store_id, needed = request.wal_store_id, self._image.nodes.needed_wal_store
+        is_needed = needed is not None and (store_id, request.wal_store_uuid) == (
+            needed.store_id,
+            needed.uuid,
         )
-        if store_id != IN_STORE and not is_current:
+        if store_id != IN_STORE and not is_needed:
             raise Refused(
                 Status.INVALID_REQUEST,
                 f"WAL store {store_id} with UUID {request.wal_store_uuid} is not the one of this"

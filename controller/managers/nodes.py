@@ -252,20 +252,21 @@ def _known(image: MetadataImage, request: RegisterBroker) -> NodeState | None:
 def _wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:
     """Return where the broker must open its WAL. Raises Refused unless it found the identity of
     that store: otherwise it would write to another one, which no recovery reads. A broker that
-    cannot reach the store begins in the cluster's own one.
+    cannot reach the store begins in the cluster's own one. While a WAL store is being drained,
+    brokers do not write to it, but recover WALs and read ranges in it.
     """
-    current = image.nodes.current_wal_store
+    needed = image.nodes.needed_wal_store
     if request.is_without_wal_store and (
-        current is not None or not any(image.nodes.lost_wal_stores())
+        needed is not None or not any(image.nodes.ended_wal_stores())
     ):
         raise Refused(
             Status.INVALID_FEATURE_LEVEL,
             "the WALs of this cluster are in a WAL store, and this broker is not configured with"
             " wal.store",
         )
-    if current is None or (request.is_wal_store_down and request.wal_store_uuid is None):
+    if needed is None or (request.is_wal_store_down and request.wal_store_uuid is None):
         return IN_STORE
-    if (request.wal_store_id, request.wal_store_uuid) != (current.store_id, current.uuid):
+    if (request.wal_store_id, request.wal_store_uuid) != (needed.store_id, needed.uuid):
         found = (
             "has none"
             if request.wal_store_uuid is None
@@ -273,10 +274,10 @@ def _wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:
         )
         raise Refused(
             Status.INVALID_REQUEST,
-            f"the WALs of this cluster are in WAL store {current.store_id} at {current.url} with"
-            f" UUID {current.uuid}; this broker {found}: configure and mount the same store",
+            f"the WALs of this cluster are in WAL store {needed.store_id} at {needed.url} with"
+            f" UUID {needed.uuid}; this broker {found}: configure and mount the same store",
         )
-    return current.store_id
+    return IN_STORE if image.nodes.current_wal_store is None else needed.store_id
 
 
 def _lowest_free(image: MetadataImage) -> NodeId:

@@ -1,13 +1,17 @@
-"""Add the store in which brokers open their WALs, and abandon one that is lost."""
+"""Add the store in which brokers open their WALs, drain it, and abandon one that is lost."""
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from penstock.base.ids import WalStoreId
-from penstock.controller.api.messages import AbandonWalStore, Status
+from penstock.controller.api.messages import AbandonWalStore, DrainWalStore, Progress, Status
 from penstock.controller.managers.result import Refused, Result
 from penstock.controller.metadata.features import WAL_STORE_VERSION
 from penstock.controller.metadata.image import MetadataImage
-from penstock.controller.metadata.records import WalStoreLost, WalStoreRecord
+from penstock.controller.metadata.nodes import DrainState, WalState
+from penstock.controller.metadata.objects import ObjectState
+from penstock.controller.metadata.records import WalStoreDrain, WalStoreLost, WalStoreRecord
+from penstock.stream.format.keys import parse_wal_key
 from penstock.stream.ports import IN_STORE, WalStoreIdentity
 
 _NAMED_MAX = 10
@@ -18,10 +22,10 @@ def add_wal_store(image: MetadataImage, found: WalStoreIdentity, url: str) -> Re
     """Add a WAL store with this identity, which is stored in it. Repeating it changes nothing.
 
     Refuses with INVALID_FEATURE_LEVEL before `wal.store.version` is upgraded, and with
-    INVALID_REQUEST if the store belongs to another cluster or was abandoned, or the cluster has
-    another one.
+    INVALID_REQUEST if the store belongs to another cluster or has ended, or the cluster has another
+    one.
     """
-    current = image.nodes.current_wal_store
+    current = image.nodes.needed_wal_store
     if current is not None and (current.store_id, current.uuid) == (found.store_id, found.uuid):
         return Result()
     if current is not None:
@@ -44,28 +48,29 @@ def add_wal_store(image: MetadataImage, found: WalStoreIdentity, url: str) -> Re
     except Refused as refused:
         return refused.result()
     if found.store_id != next_store_id(image):
-        return _refused(f"WAL store {found.store_id} at {url} was abandoned: use an empty prefix")
+        return _refused(f"WAL store {found.store_id} at {url} has ended: use an empty prefix")
     return Result([WalStoreRecord(found.store_id, found.uuid, url)])
 
 
 def check_new(image: MetadataImage, url: str) -> None:
-    """Check that a WAL store at this URL may be added after others were abandoned. Raises Refused.
+    """Check that a WAL store at this URL may be added after others have ended. Raises Refused.
 
-    A lost store may look like an empty one at its URL, for example an unmounted directory. Every
-    live broker must reach the new one.
+    A lost store may look like an empty one at its URL, for example an unmounted directory, and a
+    drained one contains fences. Every live broker must reach the new one.
     """
-    lost = list(image.nodes.lost_wal_stores())
-    if url in {store.url for store in lost}:
+    ended = list(image.nodes.ended_wal_stores())
+    if url in {store.url for store in ended}:
         raise Refused(
             Status.INVALID_REQUEST,
-            f"the WAL store at {url} was abandoned: use another bucket, prefix or directory",
+            f"the WAL store at {url} was abandoned or drained: use another bucket, prefix or"
+            " directory",
         )
     without = [
         node.node_id
         for node in image.nodes
         if not node.fenced and all(item.name != WAL_STORE_VERSION for item in node.features)
     ]
-    if lost and without:
+    if ended and without:
         raise Refused(
             Status.INVALID_REQUEST,
             f"brokers {_joined(without)} are not configured with wal.store: set it to {url} and"
@@ -90,17 +95,12 @@ def abandon_wal_store(
     that still has a lease. From then on no WAL is placed there, so every WAL in the store has a
     dead writer, and `failover.end_lost_wals` can end it.
     """
-    store = image.nodes.wal_store(request.store_id)
-    if store is None or store.uuid != request.uuid:
-        known = ", ".join(
-            f"{store.store_id} with UUID {store.uuid}" for store in image.nodes.all_wal_stores()
-        )
-        return _refused(
-            f"there is no WAL store {request.store_id} with UUID {request.uuid}; known are:"
-            f" {known or 'none'}"
-        )
+    if unknown := _unknown(image, request.store_id, request.uuid):
+        return _refused(unknown)
     if image.nodes.is_wal_store_lost(request.store_id):
         return Result()
+    if image.nodes.is_wal_store_ended(request.store_id):
+        return _refused(f"WAL store {request.store_id} was drained: nothing is in it")
     if users := brokers_in(image, request.store_id):
         return _refused(
             f"the WALs of live brokers {_joined(users)} are in WAL store {request.store_id}: they"
@@ -117,6 +117,58 @@ def abandon_wal_store(
     return Result([WalStoreLost(request.store_id)])
 
 
+def drain_wal_store(image: MetadataImage, request: DrainWalStore) -> Result[Progress | None]:
+    """Drain a WAL store, or use it again, and return how many WALs and objects are left in it.
+    Repeating it ends the store once nothing is left.
+
+    Refuses with INVALID_REQUEST if there is no such store or it has ended.
+    """
+    store_id, nodes = request.store_id, image.nodes
+    if unknown := _unknown(image, store_id, request.uuid):
+        return _refused(unknown)
+    if nodes.is_wal_store_lost(store_id):
+        return _refused(f"WAL store {store_id} was abandoned")
+    state = nodes.drain_of(store_id)
+    if request.is_undone:
+        if state == DrainState.ENDED:
+            return _refused(
+                f"WAL store {store_id} was drained: configure another bucket, prefix or directory"
+            )
+        return _drained(store_id, DrainState.USED if state else None, 0)
+    left = len(wals_in(image, store_id)) + len(placed_in(image, store_id))
+    if state == DrainState.USED:
+        return _drained(store_id, DrainState.DRAINING, max(left, 1))
+    is_due = state == DrainState.DRAINING and not left
+    return _drained(store_id, DrainState.ENDED if is_due else None, left)
+
+
+def _drained(
+    store_id: WalStoreId, state: DrainState | None, remaining: int
+) -> Result[Progress | None]:
+    return Result(
+        [] if state is None else [WalStoreDrain(store_id, state)],
+        value=Progress(remaining=remaining),
+    )
+
+
+def wals_in(image: MetadataImage, store_id: WalStoreId) -> list[WalState]:
+    """Return the WALs in this store that have not ended: those of live brokers, and of dead ones
+    that wait for recovery.
+    """
+    return [wal for wal in image.nodes.running_wals() if wal.store_id == store_id]
+
+
+def placed_in(image: MetadataImage, store_id: WalStoreId) -> list[ObjectState]:
+    """Return the slots in this store that are objects: referenced by a log, or waiting for their
+    deletion because readers may still need them. O(objects committed in place).
+    """
+    return [
+        state
+        for state in image.objects.placed()
+        if (slot := parse_wal_key(state.key)) is not None and slot.wal_store == store_id
+    ]
+
+
 def brokers_in(image: MetadataImage, store_id: WalStoreId) -> list[int]:
     """Return the live brokers whose WALs are in this store, in order."""
     return sorted(
@@ -124,6 +176,17 @@ def brokers_in(image: MetadataImage, store_id: WalStoreId) -> list[int]:
         for wal in image.nodes.running_wals()
         if wal.store_id == store_id and image.nodes.is_alive(wal.writer)
     )
+
+
+def _unknown(image: MetadataImage, store_id: WalStoreId, uuid: UUID) -> str:
+    """Return why a request names no WAL store of this cluster, or ""."""
+    store = image.nodes.wal_store(store_id)
+    if store is not None and store.uuid == uuid:
+        return ""
+    known = ", ".join(
+        f"{store.store_id} with UUID {store.uuid}" for store in image.nodes.all_wal_stores()
+    )
+    return f"there is no WAL store {store_id} with UUID {uuid}; known are: {known or 'none'}"
 
 
 def _joined(node_ids: Sequence[int]) -> str:

@@ -65,6 +65,7 @@ from penstock.controller.metadata.records import (
     WalPlaced,
     WalRecord,
     WalRemoved,
+    WalStoreDrain,
     WalStoreLost,
     WalStoreRecord,
 )
@@ -132,6 +133,7 @@ class MetadataImage:
             WalRecord: self._wal,
             WalStoreRecord: self.nodes.add_wal_store,
             WalStoreLost: self.nodes.lose_wal_store,
+            WalStoreDrain: self.nodes.drain_wal_store,
             WalPlaced: self.nodes.place_wal,
             WalEnded: self.nodes.end_wal,
             WalRemoved: self.nodes.remove_wal,
@@ -231,7 +233,7 @@ class MetadataImage:
         return None if current is None else self.wal_store(current.store_id)
 
     def wal_store_identities(self) -> list[WalStoreIdentity]:
-        """Return the WAL stores other than the cluster's own store, without lost ones."""
+        """Return the WAL stores other than the cluster's own store, without ended ones."""
         return [
             WalStoreIdentity(self.cluster_id, store.store_id, store.uuid)
             for store in self.nodes.wal_stores()
@@ -243,7 +245,7 @@ class MetadataImage:
         return None if wal is None else self.wal_store(wal.store_id)
 
     def wal_store(self, store_id: WalStoreId) -> WalStoreIdentity | None:
-        """Return a WAL store, also a lost one; None for `store` or an unknown id."""
+        """Return a WAL store, also an ended one; None for `store` or an unknown id."""
         store = self.nodes.wal_store(store_id)
         return (
             None if store is None else WalStoreIdentity(self.cluster_id, store.store_id, store.uuid)

@@ -6,6 +6,7 @@ and for older ones with referenced slots.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from penstock.base.ids import NodeId, WalSequence, WalStoreId
 from penstock.controller.metadata.errors import broken
@@ -16,6 +17,7 @@ from penstock.controller.metadata.records import (
     WalPlaced,
     WalRecord,
     WalRemoved,
+    WalStoreDrain,
     WalStoreLost,
     WalStoreRecord,
 )
@@ -23,6 +25,14 @@ from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 NodeState = NodeRecord
 """The state of a node *is* its last record."""
+
+
+class DrainState(IntEnum):
+    """See WalStoreDrain.state."""
+
+    USED = 0
+    DRAINING = 1
+    ENDED = 2
 
 
 @dataclass(slots=True)
@@ -59,6 +69,7 @@ class NodesImage:
         default_factory=dict[WalStoreId, WalStoreRecord]
     )
     _lost_wal_stores: set[WalStoreId] = field(default_factory=set[WalStoreId])
+    _drains: dict[WalStoreId, DrainState] = field(default_factory=dict[WalStoreId, DrainState])
 
     def __iter__(self) -> Iterator[NodeState]:
         return iter(self._nodes.values())
@@ -93,12 +104,20 @@ class NodesImage:
 
     def wal_stores(self) -> Iterator[WalStoreRecord]:
         """Yield the WAL stores other than the cluster's own store, in the order of their ids,
-        without lost ones.
+        without ended ones. Nodes must reach all of them.
         """
         return (
             store
             for store in self._wal_stores.values()
-            if store.store_id not in self._lost_wal_stores
+            if not self.is_wal_store_ended(store.store_id)
+        )
+
+    def ended_wal_stores(self) -> Iterator[WalStoreRecord]:
+        """Yield the WAL stores that no process uses any more, in the order of their ids: lost and
+        drained ones.
+        """
+        return (
+            store for store in self._wal_stores.values() if self.is_wal_store_ended(store.store_id)
         )
 
     def lost_wal_stores(self) -> Iterator[WalStoreRecord]:
@@ -114,14 +133,50 @@ class NodesImage:
     def is_wal_store_lost(self, store_id: WalStoreId) -> bool:
         return store_id in self._lost_wal_stores
 
+    def is_wal_store_ended(self, store_id: WalStoreId) -> bool:
+        """Return whether no process uses the WAL store any more: it is lost or was drained."""
+        return self.is_wal_store_lost(store_id) or self.drain_of(store_id) == DrainState.ENDED
+
+    def drain_of(self, store_id: WalStoreId) -> DrainState:
+        return self._drains.get(store_id, DrainState.USED)
+
+    def drains(self) -> Iterator[tuple[WalStoreId, DrainState]]:
+        """Yield the WAL stores that are being drained or were drained, in the order of their
+        ids.
+        """
+        return iter(sorted(self._drains.items()))
+
+    def next_to_leave(self) -> BrokerIncarnation | None:
+        """Return the broker whose WAL is the next to leave a WAL store that is being drained: the
+        live one with the lowest id. They leave one after the other.
+        """
+        leaving = {store for store, state in self._drains.items() if state == DrainState.DRAINING}
+        return min(
+            (
+                wal.writer
+                for wal in (self._running.values() if leaving else ())
+                if wal.store_id in leaving and self.is_alive(wal.writer)
+            ),
+            default=None,
+        )
+
     def wal_store(self, store_id: WalStoreId) -> WalStoreRecord | None:
         return self._wal_stores.get(store_id)
 
     @property
     def current_wal_store(self) -> WalStoreRecord | None:
         """The store in which brokers open their WALs; None: the cluster's own store."""
+        needed = self.needed_wal_store
+        is_used = needed is not None and self.drain_of(needed.store_id) == DrainState.USED
+        return needed if is_used else None
+
+    @property
+    def needed_wal_store(self) -> WalStoreRecord | None:
+        """The store that all nodes must reach: the current one, or the one that is being
+        drained.
+        """
         newest = next(reversed(self._wal_stores.values()), None)
-        return None if newest is None or newest.store_id in self._lost_wal_stores else newest
+        return None if newest is None or self.is_wal_store_ended(newest.store_id) else newest
 
     def wal_is_past(self, writer: BrokerIncarnation, sequence: WalSequence) -> bool:
         """Return True if no recovery and no commit will need the slot again.
@@ -167,6 +222,22 @@ class NodesImage:
         if record.store_id not in self._wal_stores or record.store_id in self._lost_wal_stores:
             raise broken(f"WAL store {record.store_id} to be abandoned does not exist or is lost")
         self._lost_wal_stores.add(record.store_id)
+        self._drains.pop(record.store_id, None)
+
+    def drain_wal_store(self, record: WalStoreDrain) -> None:
+        if (
+            record.store_id not in self._wal_stores
+            or self.is_wal_store_ended(record.store_id)
+            or record.state not in [*DrainState]
+        ):
+            raise broken(
+                f"WAL store {record.store_id} to be drained does not exist, has ended, or gets the"
+                f" unknown state {record.state}"
+            )
+        if record.state == DrainState.USED:
+            self._drains.pop(record.store_id, None)
+        else:
+            self._drains[record.store_id] = DrainState(record.state)
 
     def place_wal(self, record: WalPlaced) -> None:
         writer = BrokerIncarnation(record.node_id, record.node_epoch)
@@ -177,11 +248,11 @@ class NodesImage:
             wal is None
             or is_lost
             or not {*kept} - {IN_STORE} <= self._wal_stores.keys()
-            or record.store_id in self._lost_wal_stores
+            or self.is_wal_store_ended(record.store_id)
         ):
             raise broken(
                 f"WAL {writer} cannot be placed in store {record.store_id}: it has slots in another"
-                " one, or the store does not exist or is lost"
+                " one, or the store does not exist or has ended"
             )
         wal.store_id, wal.left = record.store_id, record.left
 

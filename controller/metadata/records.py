@@ -322,6 +322,19 @@ class WalStoreLost(_Record, tag="wal-store-lost", frozen=True, gc=False):
     """Number of the WAL store."""
 
 
+class WalStoreDrain(_Record, tag="wal-store-drain", frozen=True, gc=False):
+    """Brokers move their WALs from a WAL store to the cluster's own one, or back. Once nothing
+    refers to the WAL store, it ends: no process uses it again.
+    """
+
+    store_id: WalStoreId
+    """Number of the WAL store."""
+    state: int
+    """0: brokers open their WALs in it. 1: they move them to the cluster's own store. 2: it has
+    ended.
+    """
+
+
 class WalPlaced(_Record, tag="wal-placed", frozen=True, gc=False):
     """The WAL is in this store from its committed slot on. Without this record, a WAL is in the
     cluster's own store.
@@ -747,6 +760,7 @@ Record = (
     | WalRecord
     | WalStoreRecord
     | WalStoreLost
+    | WalStoreDrain
     | WalPlaced
     | WalEnded
     | WalRemoved

@@ -36,6 +36,7 @@ from penstock.controller.metadata.records import (
     WalEnded,
     WalPlaced,
     WalRecord,
+    WalStoreDrain,
     WalStoreLost,
     WalStoreRecord,
 )
@@ -62,8 +63,8 @@ class ImageCopy:
     streams: list[StreamState]
     objects: list[ObjectState]
     lasts: list[Record]
-    """Records of configs, features, ACLs, users, delegation tokens, quotas, keys and lost WAL
-    stores.
+    """Records of configs, features, ACLs, users, delegation tokens, quotas, keys, and WAL stores
+    that are drained or lost.
     """
 
     @staticmethod
@@ -89,7 +90,8 @@ class ImageCopy:
         lasts += image.delegation_tokens
         lasts += image.quotas.records()
         lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
-        # After the WALs, which cannot be placed in a lost store.
+        # After the WALs, which cannot be placed in an ended store.
+        lasts += [WalStoreDrain(*drain) for drain in image.nodes.drains()]
         lasts += [WalStoreLost(store.store_id) for store in image.nodes.lost_wal_stores()]
         return ImageCopy(
             firsts,

@@ -70,7 +70,7 @@ def find_wal_store(image: MetadataImage, store_id: int | None) -> WalStoreRecord
     """
     known = list(image.nodes.all_wal_stores())
     candidates = [store for store in known if store_id in (None, store.store_id)]
-    usable = [store for store in candidates if not image.nodes.is_wal_store_lost(store.store_id)]
+    usable = [store for store in candidates if not image.nodes.is_wal_store_ended(store.store_id)]
     if len(usable) > 1:
         named = ", ".join(f"{store.store_id} ({store.url})" for store in usable)
         raise ExpectedError(f"this cluster has several WAL stores: {named}; choose one with --id")

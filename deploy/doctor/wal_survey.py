@@ -93,12 +93,12 @@ async def reach_wal_stores(stores: WalStores, image: MetadataImage) -> None:
     lost. Raises ExpectedError if none is given, WalStoreWrong if it is the wrong one, and
     ObjectStoreError.
     """
-    current = image.nodes.current_wal_store
-    if current is None:
+    needed = image.nodes.needed_wal_store
+    if needed is None:
         return
     if stores.configured is None:
         raise ExpectedError(
-            f"the WALs are in a WAL store, which is at {current.url} for the nodes of the cluster:"
+            f"the WALs are in a WAL store, which is at {needed.url} for the nodes of the cluster:"
             " specify it with --wal-store (PENSTOCK_WAL_STORE)"
         )
     stores.follow(listed.store_id for listed in image.nodes.wal_stores())

@@ -14,14 +14,15 @@ async def commit_move(
     """Commit that the WAL is in another store from slot `first` on, and wait for the backup.
     target: None for the cluster's own store. Return the store that was committed.
 
-    If the target is abandoned meanwhile, the WAL continues in the cluster's own store. No earlier
-    attempt has placed it in the target then: no store is abandoned while the WAL of a live broker
-    is in it. Raises WalFenced.
+    If the target ends meanwhile, the WAL continues in the cluster's own store. No earlier attempt
+    has placed it in the target then: no store ends while the WAL of a live broker is in it. A store
+    that is only being drained accepts the WAL, because an earlier attempt may have placed it there;
+    it leaves again. Raises WalFenced.
     """
 
     def build() -> CommitObjects:
         nonlocal target
-        if target is not None and metadata.is_wal_store_lost(target.store_id):
+        if target is not None and metadata.is_wal_store_ended(target.store_id):
             target = None
         return CommitObjects(wal_committed=first, wal_move=WalMove(target))
 

@@ -18,7 +18,7 @@ from penstock.base.errors import StreamError
 from penstock.base.histogram import LatencyHistogram
 from penstock.base.ids import WalSequence
 from penstock.base.yielding import in_turns
-from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.errors import ObjectStoreError, StoreUnknown
 from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
 from penstock.stream.cache.log_cache import AppendEntry, CacheSegment
 from penstock.stream.config import StreamConfig
@@ -333,6 +333,8 @@ class Uploader:
             try:
                 for at in range(0, len(keys), DELETE_BATCH_COUNT):
                     await self._store.delete(keys[at : at + DELETE_BATCH_COUNT])
+            except StoreUnknown:  # the WAL store has ended: nobody deletes its slots
+                return
             except ObjectStoreError as error:
                 last = repr(error)
                 await asyncio.sleep(backoff.next_s())

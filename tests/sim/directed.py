@@ -59,7 +59,7 @@ _CLUSTERS: dict[ScriptFunction, dict[str, int]] = {}
 
 def in_cluster(**settings: int) -> Callable[[ScriptFunction], ScriptFunction]:
     """Run the script in another cluster. brokers, controllers, racks, wal_stores: their numbers.
-    Further ones are settings of the controllers.
+    compacting: 1 if brokers compact objects. Further ones are settings of the controllers.
     """
 
     def mark(script: ScriptFunction) -> ScriptFunction:

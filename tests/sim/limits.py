@@ -106,10 +106,15 @@ def draw(rng: Random) -> Limits:
 
 
 def quick_limits(
-    brokers: int = 2, controllers: int = 1, racks: int = 1, wal_stores: int = 0, **settings: int
+    brokers: int = 2,
+    controllers: int = 1,
+    racks: int = 1,
+    wal_stores: int = 0,
+    compacting: int = 0,
+    **settings: int,
 ) -> Limits:
-    """Return the limits of the product, with a quick store and network that never fail. wal_stores:
-    0 or 1. settings: of the controllers.
+    """Return the limits of the product, with a quick store and network that never fail. wal_stores,
+    compacting: 0 or 1. settings: of the controllers.
     """
     return replace(
         draw(Random(0)),
@@ -126,7 +131,7 @@ def quick_limits(
             **settings,
         ),
         compaction=CompactionConfig(),
-        compacting=False,
+        compacting=bool(compacting),
         checkpoint_bytes=64 << 20,
         metadata_timeout_s=30.0,
         retrying_store=False,

@@ -56,7 +56,10 @@ def _brokers_return_to_abandoned_stores() -> list[Patch]:
     def current(self: NodesImage) -> Any:
         return next(reversed(list(self.all_wal_stores())), None)
 
-    return [(NodesImage, "current_wal_store", property(current))]
+    return [
+        (NodesImage, "current_wal_store", property(current)),
+        (NodesImage, "needed_wal_store", property(current)),
+    ]
 
 
 def _lost_wals_end_without_a_backup() -> list[Patch]:
@@ -71,7 +74,7 @@ def _lost_wals_end_without_a_backup() -> list[Patch]:
 
 def _moves_to_abandoned_stores_repeated() -> list[Patch]:
     """A broker repeats the move to an abandoned store, which the controller refuses."""
-    return [(ControllerStreamMetadata, "is_wal_store_lost", lambda *_: False)]
+    return [(ControllerStreamMetadata, "is_wal_store_ended", lambda *_: False)]
 
 
 def _lost_ranges_stay() -> list[Patch]:

@@ -39,6 +39,7 @@ from tests.sim.clock_mutants import CLOCK_MUTANTS
 from tests.sim.compacted_mutants import COMPACTED_MUTANTS
 from tests.sim.consumer_group_mutants import CONSUMER_GROUP_MUTANTS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
+from tests.sim.drained_wal_store_mutants import DRAINED_WAL_STORE_MUTANTS
 from tests.sim.fork_mutants import FORK_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
 from tests.sim.late_admin_mutants import LATE_ADMIN_MUTANTS
@@ -415,7 +416,7 @@ MUTANTS |= RACK_MUTANTS | ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS |
 MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS | LEAK_MUTANTS | ACL_MUTANTS
 MUTANTS |= LATE_ADMIN_MUTANTS | PRODUCER_MUTANTS | LATE_REQUEST_MUTANTS | WAL_STORE_MUTANTS
 MUTANTS |= LOST_TRANSACTION_MUTANTS
-MUTANTS |= LOST_WAL_STORE_MUTANTS
+MUTANTS |= LOST_WAL_STORE_MUTANTS | DRAINED_WAL_STORE_MUTANTS
 
 
 def _check_fits(target: Any, attribute: str, patch: Any) -> None:

@@ -393,6 +393,7 @@ class SimBroker:
                 self.storage,
                 self.stores,
                 current=lambda: self.image.current_wal_store,
+                is_leaving=lambda: self.image.nodes.next_to_leave() == me,
                 fallback_after_ms=lambda: limits.stream.wal_leave_after_ms,
                 probe_key=f"probe/wal-{me.node_id}",
                 now=world.loop.time,

@@ -360,7 +360,7 @@ class MemoryStreamMetadata:
             for stream_id in stream_ids
         }
 
-    def is_wal_store_lost(self, store_id: WalStoreId) -> bool:
+    def is_wal_store_ended(self, store_id: WalStoreId) -> bool:
         """None is ever abandoned."""
         return False
 

@@ -28,6 +28,7 @@ from penstock.controller.metadata.records import (
     WalEnded,
     WalPlaced,
     WalRecord,
+    WalStoreDrain,
     WalStoreLost,
     WalStoreRecord,
 )
@@ -66,6 +67,7 @@ class ManifestChanges:
                     WalRecord()
                     | WalStoreRecord()
                     | WalStoreLost()
+                    | WalStoreDrain()
                     | WalPlaced()
                     | WalEnded()
                     # Deleted records may hold the last reference to a lost WAL store.

@@ -262,7 +262,7 @@ class ManifestPublisher:
         """Return whether readers may need the WAL store. They need a lost one, and fail, until its
         WALs have ended and no range refers to it.
         """
-        if not image.nodes.is_wal_store_lost(store_id):
+        if not image.nodes.is_wal_store_ended(store_id):
             return True
         if store_id in self._unreferenced:
             return False

@@ -9,6 +9,7 @@ from tests.sim.scripts import (
     clocks,
     controllers,
     disks,
+    drained_wal_stores,
     graces,
     group_log,
     groups,
@@ -737,6 +738,27 @@ _LOST_WAL_STORES: _Found = {
         (lost_wal_stores.recover_without_the_wal_store, "an abandoned store is used again")
     ],
 }
+_DRAINED_WAL_STORES: _Found = {
+    "ended_beside_dead_wals": [
+        (drained_wal_stores.drain_a_wal_store_with_a_dead_wal, "although a dead WAL is in it")
+    ],
+    "ended_beside_ranges": [(drained_wal_stores.drain_a_wal_store, "WalStoreRequired")],
+    "returns_dropped_during_a_drain": [
+        (drained_wal_stores.drain_a_wal_store_while_a_broker_returns, "was written twice")
+    ],
+    "wal_store_not_checked_during_a_drain": [
+        (
+            drained_wal_stores.start_with_another_store_during_a_drain,
+            "serves with another WAL store",
+        )
+    ],
+    "brokers_leave_at_once": [
+        (drained_wal_stores.kill_a_broker_that_leaves_a_drained_wal_store, "two WALs move at once")
+    ],
+    "end_of_a_drain_not_published": [
+        (drained_wal_stores.drain_a_wal_store_with_a_dead_wal, "WalStoreRequired")
+    ],
+}
 _LOST_TRANSACTIONS: _Found = {
     "markers_in_lost_wals_awaited": [
         (lost_transactions.lose_the_marker_of_a_transaction, "read_committed consumers find {}"),
@@ -841,6 +863,7 @@ FOUND_BY: _Found = {
     **_WAL_STORES,
     **_LOST_TRANSACTIONS,
     **_LOST_WAL_STORES,
+    **_DRAINED_WAL_STORES,
     **_LEAKS,
     **_GRACES,
     **_RECOVERY,

@@ -200,7 +200,7 @@ def test_brokers_need_no_wal_store_after_it_was_abandoned(cluster: LostStore) ->
         assert reason in add_wal_store(cluster.image, identity, url).detail
     cluster.die(three)
     again = add_wal_store(cluster.image, cluster.identity(FIRST, UUID_A), OTHER_URL)
-    assert "was abandoned: use an empty prefix" in again.detail
+    assert "has ended: use an empty prefix" in again.detail
     cluster.run(add_wal_store(cluster.image, found, OTHER_URL))
     assert cluster.image.current_wal_store == found
     assert nodes.register_broker(cluster.image, request).status is Status.INVALID_FEATURE_LEVEL

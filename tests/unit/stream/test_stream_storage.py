@@ -3,7 +3,7 @@ controller, closing, reopening, reading.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -19,7 +19,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
-from penstock.objectstore.errors import Throttled, Unavailable
+from penstock.objectstore.errors import StoreUnknown, Throttled, Unavailable
 from penstock.objectstore.faults import Fault, FaultyStore, Selection
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import Body
@@ -387,6 +387,31 @@ async def test_slots_that_the_store_did_not_delete_go_with_the_next_ones(
     await node.write(1)
     await node.storage.upload()
     await until(lambda: has_no(store, "wal/"))
+
+
+class _EndedStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.deletes: list[list[str]] = []
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.deletes.append([*keys])
+        raise StoreUnknown(keys[0])
+
+
+async def test_slots_in_a_wal_store_that_has_ended_are_left(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
+    store = _EndedStore()
+    node = Node(store, controller, config=replace(FAST, wal_delete_grace_ms=0))
+    nodes.append(node)
+    await node.open(1)
+    for count in (1, 2):
+        await node.write(1)
+        await node.storage.upload()
+        await until(lambda count=count: len(store.deletes) == count)
+    keys_of = [wal_key(node.identity, WalSequence(number), IN_STORE) for number in (0, 1)]
+    assert store.deletes == [[key] for key in keys_of]
 
 
 async def test_blocks_are_cut_by_size_and_committed_in_order_though_uploads_are_not(

@@ -1,0 +1,93 @@
+"""Planted bugs of WAL stores that are drained, for `tests.sim.mutants`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import penstock.controller.managers.nodes as nodes
+import penstock.controller.managers.wal_stores as wal_stores
+from penstock.base.ids import WalStoreId
+from penstock.broker.background.wal_place import WalPlaceDuty
+from penstock.controller.active.manifest.changes import ManifestChanges
+from penstock.controller.api.messages import RegisterBroker
+from penstock.controller.api.stream_metadata import ControllerStreamMetadata
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import DrainState
+from penstock.controller.metadata.records import WalStoreDrain
+from penstock.stream.ports import IN_STORE
+
+Patch = tuple[Any, str, Any]
+
+
+def _ended_beside_dead_wals() -> list[Patch]:
+    """A WAL store ends while the WAL of a dead broker is in it."""
+
+    def wals_in(image: MetadataImage, store_id: WalStoreId) -> Any:
+        return [
+            wal
+            for wal in image.nodes.running_wals()
+            if wal.store_id == store_id and image.nodes.is_alive(wal.writer)
+        ]
+
+    return [(wal_stores, "wals_in", wals_in)]
+
+
+def _ended_beside_ranges() -> list[Patch]:
+    """A WAL store ends while logs refer to slots in it."""
+    return [(wal_stores, "placed_in", lambda *_: [])]
+
+
+def _returns_dropped_during_a_drain() -> list[Patch]:
+    """A broker that repeats the commit of its return to a WAL store that is being drained continues
+    in the cluster's own store, although its first attempt was committed.
+    """
+
+    def is_ended(self: ControllerStreamMetadata, store_id: WalStoreId) -> bool:
+        return self._follower.image.nodes.drain_of(store_id) != DrainState.USED
+
+    return [(ControllerStreamMetadata, "is_wal_store_ended", is_ended)]
+
+
+def _wal_store_not_checked_during_a_drain() -> list[Patch]:
+    """A broker that opens its WAL in the cluster's own store needs no WAL store."""
+    real = nodes._wal_store
+
+    def wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:
+        return IN_STORE if image.nodes.current_wal_store is None else real(image, request)
+
+    return [(nodes, "_wal_store", wal_store)]
+
+
+def _brokers_leave_at_once() -> list[Patch]:
+    real = WalPlaceDuty.__init__
+
+    def begin(
+        self: WalPlaceDuty, storage: Any, stores: Any, *, is_leaving: Any, **options: Any
+    ) -> None:
+        del is_leaving
+
+        def leaves() -> bool:
+            return storage.wal_store is not None and options["current"]() is None
+
+        real(self, storage, stores, is_leaving=leaves, **options)
+
+    return [(WalPlaceDuty, "__init__", begin)]
+
+
+def _end_of_a_drain_not_published() -> list[Patch]:
+    """Readers need the WAL store until something else is published."""
+    real = ManifestChanges.note
+
+    def note(self: ManifestChanges, records: Any) -> bool:
+        return real(self, [item for item in records if not isinstance(item, WalStoreDrain)])
+
+    return [(ManifestChanges, "note", note)]
+
+
+DRAINED_WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "ended_beside_dead_wals": _ended_beside_dead_wals,
+    "ended_beside_ranges": _ended_beside_ranges,
+    "returns_dropped_during_a_drain": _returns_dropped_during_a_drain,
+    "wal_store_not_checked_during_a_drain": _wal_store_not_checked_during_a_drain,
+    "brokers_leave_at_once": _brokers_leave_at_once,
+    "end_of_a_drain_not_published": _end_of_a_drain_not_published,
+}

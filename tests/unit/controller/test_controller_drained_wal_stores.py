@@ -1,0 +1,307 @@
+"""A WAL store that an operator drains: what keeps it, and who needs it afterwards."""
+
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from penstock.base.errors import ExpectedError
+from penstock.base.ids import Millis, NodeId, ObjectId, WalSequence, WalStoreId
+from penstock.controller.active.janitor import Janitor
+from penstock.controller.api.messages import (
+    AbandonWalStore,
+    Commit,
+    CommitObject,
+    DrainWalStore,
+    RegisterBroker,
+    Status,
+)
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers import commits, nodes
+from penstock.controller.managers.objects import destroy_unreferenced, objects_removed
+from penstock.controller.managers.wal_stores import (
+    abandon_wal_store,
+    add_wal_store,
+    drain_wal_store,
+)
+from penstock.controller.metadata.features import newest_levels, supported_features
+from penstock.controller.metadata.nodes import DrainState
+from penstock.controller.metadata.records import WalEnded, WalStoreDrain
+from penstock.deploy.doctor.wal_move import STORE, TopicLeft, assess, is_done, is_undone
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole, WalStoreIdentity
+from penstock.stream.wal.wal_store import WalStores
+from tests.support.managers_cluster import CommittedAtOnce, ManagersCluster, part, snapshot_of
+
+FIRST, SECOND = WalStoreId(1), WalStoreId(2)
+UUID_A, UUID_B = UUID(int=10), UUID(int=11)
+URL, OTHER_URL = "s3://wal", "s3://other"
+WITHOUT = {
+    "features": supported_features(has_wal_store=False),
+    "wal_store_id": IN_STORE,
+    "wal_store_uuid": None,
+    "is_without_wal_store": True,
+}
+
+
+def registration(number: int, **changes: Any) -> RegisterBroker:
+    request = RegisterBroker(
+        node_id=NodeId(number),
+        incarnation_id=UUID(int=number),
+        host="h",
+        port=1,
+        machine_host="m",
+        features=supported_features(has_wal_store=True),
+        wal_store_id=FIRST,
+        wal_store_uuid=UUID_A,
+    )
+    return msgspec.structs.replace(request, **changes)
+
+
+class DrainedStore(ManagersCluster):
+    """A cluster with a WAL store that contains the WALs of brokers 1 and 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.apply(newest_levels(has_wal_store=True))
+        found = WalStoreIdentity(self.image.cluster_id, FIRST, UUID_A)
+        self.apply(add_wal_store(self.image, found, URL).records)
+        self.one = self.register(registration(1))
+        self.two = self.register(registration(2))
+
+    def register(self, request: RegisterBroker) -> BrokerIncarnation:
+        value = self.run(nodes.register_broker(self.image, request))
+        assert value is not None
+        self.live.add(value.node_id)
+        return BrokerIncarnation(value.node_id, value.node_epoch)
+
+    def drain(self, *, is_undone: bool = False) -> int:
+        """Return what is left."""
+        request = DrainWalStore(store_id=FIRST, uuid=UUID_A, is_undone=is_undone)
+        value = self.run(drain_wal_store(self.image, request))
+        assert value is not None
+        return value.remaining
+
+    def refusal(self, request: DrainWalStore) -> str:
+        result = drain_wal_store(self.image, request)
+        assert (result.status, result.records) == (Status.INVALID_REQUEST, [])
+        return result.detail
+
+    def place(self, writer: BrokerIncarnation, store_id: WalStoreId, uuid: UUID | None) -> Status:
+        wal = self.image.nodes.wal(writer)
+        assert wal is not None
+        request = Commit(
+            node_id=writer.node_id,
+            node_epoch=writer.node_epoch,
+            wal_committed=WalSequence(wal.committed + 1),
+            moves_wal=True,
+            wal_store_id=store_id,
+            wal_store_uuid=uuid,
+        )
+        result = commits.commit(self.image, request, Millis(0))
+        self.apply(result.records)
+        return result.status
+
+    @property
+    def state(self) -> DrainState:
+        return self.image.nodes.drain_of(FIRST)
+
+    def store_of(self, writer: BrokerIncarnation) -> WalStoreId:
+        wal = self.image.nodes.wal(writer)
+        assert wal is not None
+        return wal.store_id
+
+    def finish(self) -> None:
+        """Drain the store until it ends."""
+        assert self.drain()
+        for writer in (self.one, self.two):
+            self.place(writer, IN_STORE, None)
+        assert self.drain() == 0
+        assert self.state == DrainState.ENDED
+
+
+@pytest.fixture
+def cluster() -> DrainedStore:
+    return DrainedStore()
+
+
+def test_brokers_leave_one_after_the_other(cluster: DrainedStore) -> None:
+    assert cluster.image.nodes.next_to_leave() is None
+    assert cluster.drain() == 2
+    assert (cluster.drain(), cluster.state) == (2, DrainState.DRAINING)
+    assert cluster.image.current_wal_store is None
+    assert cluster.image.nodes.next_to_leave() == cluster.one
+    cluster.place(cluster.one, IN_STORE, None)
+    assert cluster.image.nodes.next_to_leave() == cluster.two
+    cluster.die(cluster.two)
+    assert cluster.image.nodes.next_to_leave() is None
+    assert cluster.drain() == 1, "the WAL of a dead broker is left"
+    cluster.apply([WalEnded(cluster.two.node_id, cluster.two.node_epoch, WalSequence(0))])
+    assert (cluster.drain(), cluster.state) == (0, DrainState.ENDED)
+    assert cluster.drain() == 0, "a repeated request is refused"
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_a_drain_survives_snapshots_and_can_be_undone(cluster: DrainedStore) -> None:
+    cluster.drain()
+    assert snapshot_of(cluster.image) == cluster.image
+    assert cluster.drain(is_undone=True) == 0
+    assert (cluster.state, cluster.drain(is_undone=True)) == (DrainState.USED, 0)
+    assert cluster.image.current_wal_store is not None
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_the_slots_of_logs_keep_a_store_until_they_are_deleted(cluster: DrainedStore) -> None:
+    (record,) = cluster.topic("t")
+    cluster.open_led(cluster.one)
+    slot = CommitObject(
+        object_id=None,
+        key=wal_key(cluster.one, WalSequence(0), FIRST),
+        role=ObjectRole.WAL,
+        size_bytes=100,
+        ranges=[part(record.data_stream_id, 0, 5)],
+    )
+    cluster.die(cluster.one)
+    cluster.tick()
+    cluster.recover(cluster.two, cluster.one, slot, end=1)
+    cluster.open_led(cluster.two)
+    cluster.drain()
+    cluster.place(cluster.two, IN_STORE, None)
+    (store,) = cluster.image.nodes.all_wal_stores()
+    found = assess(cluster.image, store)
+    assert (found.brokers, found.brokers_outside, found.dead_brokers) == ([], [2], [])
+    (left,) = found.topics
+    assert (left.topic, left.partition_count) == ("t", 1)
+    assert left.size_bytes > 0
+    assert cluster.drain() == 1
+
+    (target,) = cluster.prepare(cluster.two)
+    cluster.commit(
+        cluster.two,
+        CommitObject(
+            object_id=target.object_id,
+            key=target.key,
+            role=ObjectRole.STREAM_SET,
+            size_bytes=100,
+            ranges=[part(record.data_stream_id, 5, 6)],
+        ),
+    )
+    stream = cluster.image.streams.known(record.data_stream_id)
+    cluster.trim(cluster.two, record.data_stream_id, stream.epoch, 5)
+    assert cluster.drain() == 1, "a slot that readers may need is left"
+    cluster.apply(destroy_unreferenced(cluster.image, Millis(0), 10))
+    assert cluster.drain() == 1, "a slot that readers may need is left"
+    assert assess(cluster.image, store).unreferenced_count == 1
+    state = cluster.image.objects.in_place(slot.key)
+    assert state is not None
+    cluster.apply(objects_removed(cluster.image, [ObjectId(state.object_id)]))
+    assert (cluster.drain(), cluster.state) == (0, DrainState.ENDED)
+    assert assess(cluster.image, store).state == "drained"
+
+
+def test_brokers_need_the_store_until_it_is_drained(cluster: DrainedStore) -> None:
+    cluster.drain()
+    without = registration(3, **WITHOUT)
+    other = registration(3, wal_store_id=SECOND, wal_store_uuid=UUID_B)
+    for request, status in (
+        (without, Status.INVALID_FEATURE_LEVEL),
+        (other, Status.INVALID_REQUEST),
+    ):
+        assert nodes.register_broker(cluster.image, request).status is status
+    found = WalStoreIdentity(cluster.image.cluster_id, SECOND, UUID_B)
+    assert "are in WAL store 1" in add_wal_store(cluster.image, found, OTHER_URL).detail
+    same = WalStoreIdentity(cluster.image.cluster_id, FIRST, UUID_A)
+    assert add_wal_store(cluster.image, same, URL).status is Status.OK
+    assert cluster.store_of(cluster.register(registration(3))) == IN_STORE
+    cluster.finish()
+    for request in (without, other, registration(4)):
+        assert cluster.store_of(cluster.register(request)) == IN_STORE
+    cluster.die(cluster.register(without))
+    assert "use another bucket" in add_wal_store(cluster.image, found, URL).detail
+    assert "has ended" in add_wal_store(cluster.image, same, OTHER_URL).detail
+    cluster.run(add_wal_store(cluster.image, found, OTHER_URL))
+    assert cluster.image.current_wal_store == found
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_a_store_accepts_returns_until_it_is_drained(cluster: DrainedStore) -> None:
+    """Otherwise a broker that lost the response to its return would continue in `store`, while its
+    WAL is in the WAL store.
+    """
+    cluster.drain()
+    cluster.place(cluster.one, IN_STORE, None)
+    assert cluster.place(cluster.one, FIRST, UUID_A) is Status.OK
+    assert cluster.image.nodes.next_to_leave() == cluster.one
+    assert not cluster.image.nodes.is_wal_store_ended(FIRST)
+    cluster.finish()
+    assert cluster.place(cluster.one, FIRST, UUID_A) is Status.INVALID_REQUEST
+    assert cluster.image.nodes.is_wal_store_ended(FIRST)
+
+
+def test_requests_for_another_or_an_ended_store_are_refused(cluster: DrainedStore) -> None:
+    for store_id, uuid in ((SECOND, UUID_A), (FIRST, UUID_B)):
+        detail = cluster.refusal(DrainWalStore(store_id=store_id, uuid=uuid))
+        assert f"known are: 1 with UUID {UUID_A}" in detail
+    request = DrainWalStore(store_id=FIRST, uuid=UUID_A)
+    cluster.finish()
+    undone = msgspec.structs.replace(request, is_undone=True)
+    assert "was drained: configure another bucket" in cluster.refusal(undone)
+    abandon = AbandonWalStore(store_id=FIRST, uuid=UUID_A)
+    assert "was drained" in abandon_wal_store(cluster.image, abandon, 0.0).detail
+    for store_id, state in ((SECOND, 1), (FIRST, 1)):
+        with pytest.raises(Exception, match="to be drained does not exist, has ended"):
+            cluster.apply([WalStoreDrain(store_id, state)])
+
+
+def test_a_store_may_be_lost_while_it_is_drained(cluster: DrainedStore) -> None:
+    cluster.drain()
+    for writer in (cluster.one, cluster.two):
+        cluster.die(writer)
+    abandon = AbandonWalStore(store_id=FIRST, uuid=UUID_A)
+    cluster.run(abandon_wal_store(cluster.image, abandon, 0.0))
+    assert (cluster.state, cluster.image.nodes.is_wal_store_lost(FIRST)) == (DrainState.USED, True)
+    assert "was abandoned" in cluster.refusal(DrainWalStore(store_id=FIRST, uuid=UUID_A))
+    (store,) = cluster.image.nodes.all_wal_stores()
+    assert assess(cluster.image, store).state == "abandoned"
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+async def test_the_janitor_does_not_need_a_drained_store(
+    cluster: DrainedStore, tmp_path: Path
+) -> None:
+    cluster.finish()
+    for writer in (cluster.one, cluster.two):
+        cluster.die(writer)
+        cluster.apply([WalEnded(writer.node_id, writer.node_epoch, WalSequence(1))])
+    writer, now = CommittedAtOnce(cluster), 0.0
+    janitor = Janitor(
+        ControllerConfig(data_dir=tmp_path),
+        cast("Any", writer),
+        cast("Any", writer),
+        WalStores(MemoryStore()),
+        timeline=cluster.timeline,
+        now=lambda: now,
+        now_ms=lambda: Millis(1 << 50),
+    )
+    for _ in range(2):
+        await janitor.clean_ended_wals()
+        now += 1e6
+    assert await janitor.remove_old_wals() == 2
+
+
+def test_targets_are_the_store_and_the_wal_store(cluster: DrainedStore) -> None:
+    (store,) = cluster.image.nodes.all_wal_stores()
+    assert (is_undone(store, STORE), is_undone(store, URL)) == (False, True)
+    with pytest.raises(ExpectedError, match="choose --to store or --to s3://wal"):
+        is_undone(store, OTHER_URL)
+    assert is_done(assess(cluster.image, store), URL)
+    assert not is_done(assess(cluster.image, store), STORE)
+    cluster.drain()
+    assert not is_done(assess(cluster.image, store), URL)
+    cluster.place(cluster.one, IN_STORE, None)
+    cluster.drain(is_undone=True)
+    assert not is_done(assess(cluster.image, store), URL), "broker 1 has not returned"
+    assert assess(cluster.image, store).topics == list[TopicLeft]()
