@@ -1,5 +1,5 @@
-"""Run `penstock wal`: show lost or damaged WAL slots, or what the loss of a WAL store costs, and
-accept the loss.
+"""Run `penstock wal`: move WALs between stores, show lost or damaged WAL slots, or what the loss of
+a WAL store costs, and accept the loss.
 """
 
 import os
@@ -13,9 +13,10 @@ from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
     from penstock.deploy.doctor.lost_wal_store import Abandonment
+    from penstock.deploy.doctor.wal_move import WalMove
     from penstock.deploy.doctor.wal_survey import WalSurvey
 
-app = typer.Typer(no_args_is_help=True, help="Inspect and repair the WALs of brokers.")
+app = typer.Typer(no_args_is_help=True, help="Move, inspect and repair the WALs of brokers.")
 
 Store = Annotated[
     str,
@@ -48,10 +49,20 @@ Wait = Annotated[
     ),
 ]
 
+Target = Annotated[
+    str,
+    typer.Option("--to", help="`store`, or the URL of the WAL store.", show_default=False),
+]
+Status = Annotated[bool, typer.Option("--status", help="Only show what is left in the WAL store.")]
+MoveWait = Annotated[
+    float,
+    typer.Option("--wait", help="Seconds to wait until nothing is left.", min=0.0, max=86_400.0),
+]
+
 
 @app.callback()
 def wal() -> None:
-    """Inspect and repair the WALs of brokers."""
+    """Move, inspect and repair the WALs of brokers."""
 
 
 @app.command("repair")
@@ -280,3 +291,70 @@ def _print_abandonment(found: "Abandonment", *, accepted: bool) -> None:
             "nothing was changed. If the WAL store is permanently lost, run this again with"
             " --accept-loss"
         )
+
+
+@app.command("move")
+def move(
+    *,
+    controller: Controller = None,
+    state_file: StateFile = None,
+    to: Target = "",
+    status: Status = False,
+    wait: MoveWait = 90.0,
+    output: Output = Format.TABLE,
+) -> None:
+    """Move the WALs of all brokers from the WAL store to `store`, or back, while they run.
+
+    Brokers move one after the other, and leaders rewrite the records that only the WAL store
+    contains. Then the WAL store ends: nodes and readers no longer need it, and it is never used
+    again. Until then, `--to` with the URL of the WAL store undoes the move. The nodes continue if
+    this command is interrupted; run it again until it reports that the WAL store is drained.
+
+    For example: penstock wal move --to store
+    """
+    import asyncio
+
+    from penstock.controller.api.errors import ControllerError
+    from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.doctor.wal_move import STORE, move_wals
+    from penstock.deploy.node.logs import to_stderr
+    from penstock.deploy.output import print_document
+    from penstock.objectstore.errors import InvalidStoreUrl
+    from penstock.objectstore.url import location
+
+    if bool(to) == status:
+        raise ExpectedError("specify either --to or --status")
+    to_stderr("warning")
+    address = find_controller(controller, state_file, os.environ)
+    try:
+        target = to if to in {"", STORE} else location(to)
+        found = asyncio.run(move_wals(address, target, wait_s=wait))
+    except (InvalidStoreUrl, ControllerError, TimeoutError) as error:
+        raise ExpectedError(str(error) or "the controllers did not respond in time") from error
+    if output is not Format.TABLE:
+        print_document(output, found)
+    else:
+        _print_move(found)
+
+
+def _print_move(found: "WalMove") -> None:
+    from penstock.deploy.output import print_table
+
+    say(f"WAL store {found.store_id} at {found.url}, UUID {found.uuid}: {found.state}")
+    if found.state == "drained":
+        say("nothing refers to it any more: remove wal.store from the configuration of all nodes")
+        return
+    for what, node_ids in (
+        ("WALs of running brokers in it", found.brokers),
+        ("WALs of running brokers in `store`", found.brokers_outside),
+        ("WALs of dead brokers in it, which wait for recovery", found.dead_brokers),
+    ):
+        say(f"{what}: {', '.join(map(str, node_ids)) or 'none'}")
+    if found.topics:
+        print_table(
+            "Records in it that are not rewritten yet",
+            ["topic or snapshot", "partitions", "bytes"],
+            [(item.topic, item.partition_count, item.size_bytes) for item in found.topics],
+        )
+    if found.unreferenced_count:
+        say(f"slots to be deleted once no reader needs them: {found.unreferenced_count:,}")

@@ -16,6 +16,7 @@ from penstock.controller.disaster_recovery.plan import END_UNKNOWN
 from penstock.controller.disaster_recovery.recovery import Recovery
 from penstock.controller.metadata.features import WAL_STORE_VERSION
 from penstock.deploy.doctor.lost_wal_store import abandon_wal_store
+from penstock.deploy.doctor.wal_move import STORE, move_wals
 from penstock.lake.manifest.view import ClusterView
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.faults import FaultyStore
@@ -265,3 +266,37 @@ async def test_a_cluster_continues_after_its_wal_store_was_abandoned(tmp_path: P
         await cluster.start_controller()
         await cluster.start_broker(leader.node_id)
         assert places(cluster) == {0}
+
+
+async def test_a_cluster_replaces_its_wal_store(tmp_path: Path) -> None:
+    """The WAL moves out of the first store, which nobody needs afterwards, and into another one."""
+    first, second = FaultyStore(MemoryStore(), Random(1)), MemoryStore()
+    async with Cluster(
+        tmp_path,
+        wal_store=ConfiguredWalStore(first, "memory:"),
+        controller_settings=SHORT_SESSION,
+    ) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        assert places(cluster) == {1}
+        assert cluster.controller is not None
+        address = f"127.0.0.1:{cluster.controller.port}"
+        found = await move_wals(address, STORE, wait_s=PATIENCE_S)
+        assert (found.state, found.brokers_outside) == ("drained", [0])
+        first.down = True
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        cluster.wal_store = ConfiguredWalStore(second, "memory:other")
+        await cluster.stop_broker(0)
+        await cluster.start_broker(0)
+        assert places(cluster) == {0}
+        await cluster.stop_controller()
+        await cluster.start_controller()
+        await cluster.stop_broker(0)
+        await cluster.start_broker(0)
+        assert places(cluster) == {2}
+        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, VALUES)
+        await cluster.kill_broker(0)
+        await cluster.start_broker(0)
+        await cluster.until_served(TOPIC)
+        found_values = await asyncio.to_thread(read, cluster.bootstrap, 3 * len(VALUES))
+        assert found_values == 3 * VALUES

@@ -158,7 +158,10 @@ class ConfluentLoad(Load):
         if error is not None:
             self.failed.append(str(error))
         else:
-            self.acks[message.partition()].append((number_of(message.value()), message.offset()))
+            offset = message.offset()  # None for a duplicate whose offset the broker has forgotten
+            self.acks[message.partition()].append(
+                (number_of(message.value()), -1 if offset is None else offset)
+            )
 
 
 class PacedLoad(ConfluentLoad):
