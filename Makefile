@@ -205,9 +205,9 @@ spark-version-%: .venv-spark-%/.installed jre
 	.venv-spark-$*/bin/python -m pytest -q -W ignore tests/spark -m "not long" --timeout 600 $(ARGS)
 
 .PHONY: spark-cluster
-spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Connect, with every way to ship Penstock, and with Iceberg on exported tables; then spark-versions; 20 minutes
+spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Connect, with every way to ship Penstock, with Iceberg on exported tables, and as the engine of table runners; then spark-versions; 30 minutes
 	@tools/ensure-java.sh --jdk $(IF_POSSIBLE)
-	$(BIN)/pytest -q tests/spark/test_spark_standalone.py tests/table/test_table_iceberg_spark.py $(ARGS)
+	$(BIN)/pytest -q tests/spark/test_spark_standalone.py tests/table/test_table_iceberg_spark.py tests/table/test_table_runner_spark.py $(ARGS)
 	@$(MAKE) --no-print-directory spark-versions
 
 .PHONY: stores

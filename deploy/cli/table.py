@@ -147,14 +147,17 @@ class EngineOptions:
         str, typer.Option(help="Spark master, as in spark-submit; implies --engine spark.")
     ] = ""
 
+    @property
+    def is_spark(self) -> bool:
+        """Raise UsageError."""
+        return choice("--engine", self.engine, "local", "spark") == "spark" or bool(self.master)
+
     @contextmanager
     def start(self) -> Generator["Engine", None, None]:
         from penstock.lake.table.engines import LocalEngine, SparkEngine
 
-        wanted = choice("--engine", self.engine, "local", "spark")
-        is_spark = self.master or wanted == "spark"
         try:
-            engine: Engine = SparkEngine(self.master) if is_spark else LocalEngine()
+            engine: Engine = SparkEngine(self.master) if self.is_spark else LocalEngine()
         except ModuleNotFoundError as error:
             raise ExpectedError(
                 f"the package {error.name} is missing: {install_hint('table', 'spark')}, or use"

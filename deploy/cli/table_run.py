@@ -18,6 +18,7 @@ from penstock.deploy.cli.table import (
     BatchMib,
     CatalogOptions,
     ClusterId,
+    EngineOptions,
     FileMib,
     Headers,
     MaskKeyFile,
@@ -99,6 +100,7 @@ def run(
     registry: RegistryOptions,
     reading: TopicOptions,
     place: CatalogOptions,
+    engine: EngineOptions,
     process: RunnerProcess,
     output: Output = Format.TABLE,
 ) -> None:
@@ -106,16 +108,18 @@ def run(
     Ctrl-C. Topics are discovered while the command runs.
 
     The other configs penstock.table.* of a topic describe its table. Every record is written
-    exactly once, even if the command is killed or runs twice. With --json, each event is one line.
+    exactly once, even if the command is killed or runs twice. With --engine spark, Spark writes the
+    files of large batches. With --json, each event is one line.
 
     For example: penstock table run --warehouse s3://lake/tables --catalog-uri http://catalog:8181
     """
     if not _NAME.fullmatch(process.name):
         raise UsageError(f"--name {process.name!r}: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
-    with one_line_errors("table"):
+    with one_line_errors("table"), engine.start() as started:
         from penstock.deploy.clients.target import find_wal_store
         from penstock.deploy.table_runner.health import RunnerHealth
         from penstock.lake.arrow.cluster import StoreCluster
+        from penstock.lake.table.engines import InlineEngine, LargeBatchEngine
         from penstock.lake.table.runner import RunnerOptions, TableRunner
         from penstock.lake.table.topic_export import Exports
 
@@ -125,6 +129,7 @@ def run(
             place.warehouse_of("iceberg"),
             reading.sync_options(),
             registry.registry(),
+            LargeBatchEngine(started) if engine.is_spark else InlineEngine(),
         )
         runner = TableRunner(
             source,

@@ -441,8 +441,7 @@ TABLE_BEHIND: Final = Kind(
     Level.WARN,
     "Table {table} of topic {topic} lacks records of the last {lag_s:.0f} s, more than two commit"
     " intervals and a minute.",
-    "Raise --workers of `penstock table run` and its CPU, or export the topic with `penstock table"
-    " sync --engine spark`.",
+    "Raise --workers of `penstock table run` and its CPU, or start it with --engine spark.",
 )
 TABLES_NOT_EXPORTED: Final = Kind(
     "tables-not-exported",

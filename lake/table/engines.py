@@ -12,7 +12,12 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+
+from penstock.lake.table.errors import EngineLost
+
+LARGE_BYTES: Final = 32 << 20
+"""A batch with less of the log is written sooner by one thread than by a Spark job."""
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -74,6 +79,7 @@ class SparkEngine:
         from pyspark.sql import SparkSession
 
         self._is_ours = SparkSession.getActiveSession() is None
+        self._is_lost = False
         builder: Any = SparkSession.builder
         builder = (
             builder.appName("penstock")
@@ -96,15 +102,50 @@ class SparkEngine:
                     )
 
         rows = [(bytearray(pickle.dumps(task)),) for task in tasks]
-        plan = self._session.createDataFrame(rows, "task binary").repartition(len(rows))
-        with warnings.catch_warnings():  # about pandas, which mapInArrow does not use
-            warnings.filterwarnings(
-                "ignore", "PySpark does not yet fully support pandas", FutureWarning
-            )
-            found = plan.mapInArrow(run, "result binary").collect()
+        try:
+            plan = self._session.createDataFrame(rows, "task binary").repartition(len(rows))
+            with warnings.catch_warnings():  # about pandas, which mapInArrow does not use
+                warnings.filterwarnings(
+                    "ignore", "PySpark does not yet fully support pandas", FutureWarning
+                )
+                found = plan.mapInArrow(run, "result binary").collect()
+        except Exception as error:
+            self._check(error)
+            raise
         for row in found:
             yield pickle.loads(bytes(row.result))  # noqa: S301 - from our executors
 
+    def _check(self, cause: Exception) -> None:
+        """Raise EngineLost if the application has ended. This property requires a running one."""
+        try:
+            self._session.sparkContext.defaultParallelism  # noqa: B018
+        except Exception:  # noqa: BLE001 - of py4j or of the JVM
+            self._is_lost = True
+            reason = str(cause).partition("\n")[0] or type(cause).__name__
+            raise EngineLost(f"the Spark application has ended: {reason}") from cause
+
     def close(self) -> None:
-        if self._is_ours:
+        if self._is_ours and not self._is_lost:
             self._session.stop()
+
+
+class LargeBatchEngine:
+    """Run several tasks with at least `bytes_min` of the log or of files in another engine, and
+    others in the calling thread.
+    """
+
+    def __init__(self, engine: Engine, bytes_min: int = LARGE_BYTES) -> None:
+        self._large = engine
+        self._bytes_min = bytes_min
+        self._small = InlineEngine()
+
+    def map(self, job: Job[_Task, _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
+        is_large = len(tasks) > 1 and sum(map(_bytes_of, tasks)) >= self._bytes_min
+        return (self._large if is_large else self._small).map(job, tasks)
+
+    def close(self) -> None:
+        self._large.close()
+
+
+def _bytes_of(task: Any) -> int:  # noqa: ANN401 - tasks of exports and compactions
+    return int(task.size_bytes)

@@ -80,6 +80,10 @@ class CatalogUnavailable(TableError):
     retriable = True
 
 
+class EngineLost(TableError):
+    """The Spark application has ended: only another process can start a new one."""
+
+
 class WarehouseFailed(TableError):
     """The store of the tables cannot be read or written."""
 

@@ -183,6 +183,12 @@ class FileTask:
     rejected: frozenset[int] = frozenset()
     existing: tuple[FileEntry, ...] = ()
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.slices) + sum(
+            file.size_bytes for file in self.existing
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CompactionTask:
@@ -190,6 +196,10 @@ class CompactionTask:
 
     name: str
     files: tuple[FileEntry, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)

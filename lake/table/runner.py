@@ -26,6 +26,7 @@ from penstock.lake.manifest.table_status import (
     write_status,
 )
 from penstock.lake.table.declared import DeclaredTable, declared_tables
+from penstock.lake.table.errors import EngineLost
 from penstock.lake.table.schedule import Exported, Failed, Schedule
 from penstock.objectstore.errors import ObjectStoreError
 
@@ -117,6 +118,7 @@ class TableRunner:
         self._exports: dict[DeclaredTable, TopicExport] = {}
         self._failing: dict[str, str] = {}
         self._running = 0
+        self._lost: EngineLost | None = None
         self._cluster_id = ""
         self._known: Mapping[str, TopicStatus] = {}
         self._discover_at_s = float("-inf")
@@ -135,7 +137,7 @@ class TableRunner:
 
     def run(self) -> RunnerStatus:
         """Run until `stop`; with `once`, until every table is complete or has failed. Return the
-        last status.
+        last status. Raise EngineLost, because no further batch can succeed in this process.
         """
         stop_at_s = float("inf")
         while True:
@@ -155,6 +157,8 @@ class TableRunner:
             self._publish(now_s)
             self._take_results(now_s)
         self._publish(self._clock(), is_last=True)
+        if self._lost is not None:
+            raise self._lost
         return self.state.status
 
     def _is_finished(self) -> bool:
@@ -223,6 +227,10 @@ class TableRunner:
             try:
                 export = self._open_export(table) if kept is None else kept
                 turn = _Turn(table, export.turn(), export)
+            except EngineLost as error:
+                self._lost = error
+                self._stop.set()
+                turn = _Turn(table, Failed(_described(error)), None)
             except BaseException as error:  # noqa: BLE001 - also a panic of Rust: a turn must end
                 turn = _Turn(table, Failed(_described(error)), None)
             self._done.put(turn)

@@ -1,4 +1,18 @@
-"""A program that runs a table runner and kills it before its second commit."""
+"""Programs that run a table runner: one is killed before its second commit, the tasks of another
+wait until the test lets a batch continue.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from penstock.lake.table import engines
+from tests.support.waiting import PATIENCE_S
 
 KILLED = """
 import os, pickle, signal, sys
@@ -25,3 +39,39 @@ source = StoreCluster(store_url)
 exports = Exports(source, Killing(**given), SyncOptions())
 TableRunner(source, exports.open, RunnerOptions(workers=1, once=True)).run()
 """
+
+
+@dataclass(frozen=True)
+class GatedJob:
+    """A job that has written its files, and returns their names once the file `go-BATCH` exists."""
+
+    job: Any
+    directory: str
+
+    def __call__(self, task: Any, attempt: Callable[[], str]) -> Any:
+        result = self.job(task, attempt)
+        batch = task.name.rpartition("-")[2]
+        Path(self.directory, f"{batch}-waiting-{os.getpid()}").touch()
+        deadline = time.monotonic() + PATIENCE_S
+        while not Path(self.directory, f"go-{batch}").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return result
+
+
+class GatedSparkEngine(engines.SparkEngine):
+    def map(self, job: Any, tasks: Sequence[Any]) -> Iterator[Any]:
+        return super().map(GatedJob(job, os.environ["GATES"]), tasks)
+
+
+def run_gated_command() -> None:
+    """Run `penstock` with a gate for each batch, and with Spark for batches of any size."""
+    from penstock.deploy.cli.__main__ import main
+
+    engines.SparkEngine = GatedSparkEngine
+    engines.LargeBatchEngine = partial(engines.LargeBatchEngine, bytes_min=1)
+    main()
+
+
+if __name__ == "__main__":
+    sys.exit(run_gated_command())
