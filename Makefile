@@ -188,7 +188,7 @@ interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and 
 	@tools/ensure-go-members.sh $(IF_POSSIBLE) > /dev/null
 	$(BIN)/pytest -q tests/interop $(ARGS)
 
-# Besides the pinned version, the newest of each minor version that works.
+# Besides the pinned version, the newest of each earlier minor version that works.
 SPARKS := 4.0.5 4.1.4 4.2.1
 .PRECIOUS: .venv-spark-%/.installed
 .venv-spark-%/.installed: $(STAMP)
@@ -196,13 +196,12 @@ SPARKS := 4.0.5 4.1.4 4.2.1
 	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(@D)
 	@grep -v '^pyspark==' constraints.txt > $(@D)/constraints.txt
 	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(@D)/bin/python -c $(@D)/constraints.txt \
-	    -e '.[demo,schemas,spark]' pyspark==$* confluent-kafka hypothesis pytest pytest-asyncio pytest-timeout
+	    -e '.[demo,schemas,spark]' pyspark==$* aiokafka confluent-kafka hypothesis pytest pytest-asyncio pytest-timeout
 	@touch $@
 
 .PHONY: spark-versions
-spark-versions: $(SPARKS:%=spark-version-%) ## source and sink with the older versions of Spark, each in an environment of its own; ARGS='-k table'
-spark-version-%: .venv-spark-%/.installed jre
-	.venv-spark-$*/bin/python -m pytest -q -W ignore tests/spark -m "not long" --timeout 600 $(ARGS)
+spark-versions: $(SPARKS:%=.venv-spark-%/.installed) jre ## source and sink on each version of Spark from 4.0 on, each in an environment of its own, and a table of the results; ARGS='-k table'
+	$(BIN)/python -m tools.spark_versions $(SPARKS:%=.venv-spark-%/bin/python) $(BIN)/python -- $(ARGS)
 
 .PHONY: spark-cluster
 spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Connect, with every way to ship Penstock, with Iceberg on exported tables, and as the engine of table runners; then spark-versions; 30 minutes

@@ -8,13 +8,13 @@ import pytest
 from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock import scan
 from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.arrow.renew import ranges_of
 from penstock.lake.manifest.errors import OffsetsMissing
 from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.spark.limit_types import ReadAllAvailable
 from penstock.lake.spark.source import StreamReader
 from penstock.lake.table.source import TopicSource
 from pyspark_penstock import DefaultSource
