@@ -98,6 +98,7 @@ def from_avro(
     subject: str,
     schema_registry: str | Mapping[str, str] = "",
     *,
+    headers: "Column | str | None" = None,
     mode: Mode = "FAILFAST",
 ) -> "Column":
     """Decode Avro values that begin with the schema ids of a registry.
@@ -110,6 +111,7 @@ def from_avro(
         subject: The subject whose newest schema defines the fields, such as `orders-value`.
         schema_registry: URL or properties of the registry; by default, executors and driver use
             their environment (`PENSTOCK_SCHEMA_REGISTRY`, `PENSTOCK_SCHEMA_REGISTRY_CONFIG`).
+        headers: The column of headers, if they may contain the schema (`__value_schema_id`).
         mode: `FAILFAST` raises for a value that cannot be decoded. `PERMISSIVE` adds the field
             `_error` with the reason, and the other fields are NULL.
 
@@ -125,7 +127,7 @@ def from_avro(
         >>> from penstock.spark import from_avro
         >>> orders.select(from_avro("value", "orders-value", url).alias("order")).select("order.*")
     """
-    return _decoded(data, subject, schema_registry, name="avro", mode=mode)
+    return _decoded(data, subject, schema_registry, name="avro", headers=headers, mode=mode)
 
 
 def from_protobuf(
@@ -134,6 +136,7 @@ def from_protobuf(
     schema_registry: str | Mapping[str, str] = "",
     *,
     message: str = "",
+    headers: "Column | str | None" = None,
     mode: Mode = "FAILFAST",
 ) -> "Column":
     """Decode Protobuf values that begin with the schema ids of a registry, as `from_avro`.
@@ -143,6 +146,7 @@ def from_protobuf(
         subject: The subject whose newest schema defines the fields.
         schema_registry: URL or properties of the registry.
         message: The full name of the message; by default, the first one of the schema.
+        headers: The column of headers, if they may contain the schema.
         mode: `FAILFAST` or `PERMISSIVE`.
 
     Returns:
@@ -153,7 +157,15 @@ def from_protobuf(
         ValueError: `schema_registry` is not allowed.
         StreamError: The subject has no schema of this type, or the registry does not respond.
     """
-    return _decoded(data, subject, schema_registry, name="protobuf", message=message, mode=mode)
+    return _decoded(
+        data,
+        subject,
+        schema_registry,
+        name="protobuf",
+        message=message,
+        headers=headers,
+        mode=mode,
+    )
 
 
 def from_json(
@@ -161,6 +173,7 @@ def from_json(
     subject: str,
     schema_registry: str | Mapping[str, str] = "",
     *,
+    headers: "Column | str | None" = None,
     mode: Mode = "FAILFAST",
 ) -> "Column":
     """Decode JSON values that begin with the schema ids of a registry, as `from_avro`.
@@ -169,6 +182,7 @@ def from_json(
         data: The column, or its name.
         subject: The subject whose newest JSON Schema defines the fields.
         schema_registry: URL or properties of the registry.
+        headers: The column of headers, if they may contain the schema.
         mode: `FAILFAST` or `PERMISSIVE`.
 
     Returns:
@@ -179,7 +193,7 @@ def from_json(
         ValueError: `schema_registry` is not allowed.
         StreamError: The subject has no schema of this type, or the registry does not respond.
     """
-    return _decoded(data, subject, schema_registry, name="json", mode=mode)
+    return _decoded(data, subject, schema_registry, name="json", headers=headers, mode=mode)
 
 
 def _decoded(
@@ -189,12 +203,21 @@ def _decoded(
     *,
     name: str,
     message: str = "",
+    headers: "Column | str | None",
     mode: Mode,
 ) -> "Column":
     with _install_hints("spark", "schemas"):
         from penstock.lake.table.spark_columns import decoded_column
 
-        return decoded_column(data, subject, schema_registry, name=name, message=message, mode=mode)
+        return decoded_column(
+            data,
+            subject,
+            schema_registry,
+            name=name,
+            message=message,
+            mode=mode,
+            headers=headers,
+        )
 
 
 @contextmanager

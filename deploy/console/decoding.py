@@ -16,17 +16,17 @@ from penstock.broker.schemas.language import ReferencedSchema
 from penstock.broker.schemas.rules import FieldRule, schema_rules
 from penstock.deploy.console.formats import SHOWN_BYTES_MAX, BytesView, shown_bytes
 from penstock.deploy.records.decode_process import DecodeProcess
-from penstock.deploy.records.decode_worker import FRAME_BYTES, DecodeValue
+from penstock.deploy.records.decode_worker import DecodeValue
 from penstock.protocol.registry.client import SchemaRegistry
 from penstock.protocol.registry.model import NotRegistered, RegistryError, StoredSchema
 from penstock.protocol.registry.settings import RegistrySettings
+from penstock.protocol.registry.wire_format import FRAME_BYTES, MAGIC, SchemaKey, split_value
 
 VALUE_BYTES_MAX: Final = 1 << 20
 FAILURES_MAX: Final = 3
 DECODE_S_MAX: Final = 10.0
 SCHEMAS_MAX: Final = 200
 REGISTRY_MS: Final = 3_000
-_MAGIC: Final = 0
 _NAMES: Final[Mapping[str, str]] = {"avro": "Avro", "protobuf": "Protobuf", "json": "JSON"}
 
 
@@ -42,21 +42,22 @@ class SchemaCache:
         if registry is not None:
             quick = msgspec.structs.replace(registry, timeout_ms=REGISTRY_MS)
             self._registry = quick.connect()
-        self._known: dict[int, StoredSchema] = {}
+        self._known: dict[SchemaKey, StoredSchema] = {}
 
     @property
     def has_registry(self) -> bool:
         return self._registry is not None
 
-    def find(self, number: int) -> StoredSchema:
-        """Return a schema of the configured registry. Raises RegistryError."""
-        found = self._known.get(number)
+    def find(self, key: SchemaKey) -> StoredSchema:
+        """Return the schema with an id or a GUID in the registry. Raises RegistryError."""
+        found = self._known.get(key)
         if found is None:
-            assert self._registry is not None
-            found = self._registry.by_id(number)
+            registry = self._registry
+            assert registry is not None
+            found = registry.by_guid(key) if isinstance(key, str) else registry.by_id(key)
             if len(self._known) >= SCHEMAS_MAX:
                 self._known.clear()
-            self._known[number] = found
+            self._known[key] = found
         return found
 
 
@@ -72,15 +73,17 @@ class TopicDecoder:
         self._rules = {} if rules is None else {"key": rules.key, "value": rules.value}
         self._schemas = schemas
         self._process = process
-        self._unknown: dict[int, str] = {}
+        self._unknown: dict[SchemaKey, str] = {}
         """Why schemas are not known, by id: each is asked for once."""
         self._silent = ""
         """Why the registry does not respond. This page sends it no more requests."""
         self._ends_at = 0.0
         self._failures_left = FAILURES_MAX
 
-    def show(self, part: str, data: bytes | None) -> BytesView:
-        """Decode a key or a value. part: "key" or "value"."""
+    def show(self, part: str, data: bytes | None, header: bytes | None = None) -> BytesView:
+        """Decode a key or a value. part: "key" or "value". header: the record's header with the
+        schema of the value, if there is one.
+        """
         plain = shown_bytes(data)
         if not data:
             return plain
@@ -88,8 +91,9 @@ class TopicDecoder:
         try:
             if rule is not None and not rule.strategy:
                 return self._by_config(rule, part, data, plain)
-            if rule is not None or (self._schemas.has_registry and _looks_framed(data)):
-                return self._registered(part, data)
+            is_framed = header is not None or _looks_framed(data)
+            if rule is not None or (self._schemas.has_registry and is_framed):
+                return self._registered(part, data, header)
         except _NotDecoded as error:
             return replace(plain, note=str(error))
         return plain
@@ -107,31 +111,33 @@ class TopicDecoder:
         )
         return self._decoded(request, part, where)
 
-    def _registered(self, part: str, data: bytes) -> BytesView:
-        if not _looks_framed(data):
+    def _registered(self, part: str, data: bytes, header: bytes | None) -> BytesView:
+        if header is None and not _looks_framed(data):
             raise _NotDecoded("does not begin with a zero byte and the id of a registered schema")
-        number = int.from_bytes(data[1:FRAME_BYTES])
+        try:
+            key, rest = split_value(data, header)
+        except ValueError as error:
+            raise _NotDecoded(str(error)) from None
         if not self._schemas.has_registry:
-            raise _NotDecoded(f"schema {number}: start the console with --schema-registry URL")
-        schema = self._schema(number)
+            raise _NotDecoded(f"schema {key}: start the console with --schema-registry URL")
+        schema = self._schema(key)
         kind = schema.type.lower()
-        where = f"{_NAMES.get(kind, kind)}, schema {number}"
+        where = f"{_NAMES.get(kind, kind)}, schema {key}"
         if kind == "json":
-            shown = shown_bytes(data[FRAME_BYTES:])
-            return replace(shown, size_bytes=len(data), note=where)
+            return replace(shown_bytes(rest), size_bytes=len(data), note=where)
         references = tuple(ReferencedSchema(name, text) for name, text in schema.references)
-        request = DecodeValue(kind, schema.text, references, "", True, data, SHOWN_BYTES_MAX)
-        return self._decoded(request, part, where)
+        request = DecodeValue(kind, schema.text, references, "", True, rest, SHOWN_BYTES_MAX)
+        return replace(self._decoded(request, part, where), size_bytes=len(data))
 
-    def _schema(self, number: int) -> StoredSchema:
-        if number not in self._unknown and not self._silent:
+    def _schema(self, key: SchemaKey) -> StoredSchema:
+        if key not in self._unknown and not self._silent:
             try:
-                return self._schemas.find(number)
+                return self._schemas.find(key)
             except NotRegistered as error:
-                self._unknown[number] = str(error)
+                self._unknown[key] = str(error)
             except RegistryError as error:
                 self._silent = str(error)
-        raise _NotDecoded(self._unknown.get(number, self._silent))
+        raise _NotDecoded(self._unknown.get(key, self._silent))
 
     def _decoded(self, request: DecodeValue, part: str, where: str) -> BytesView:
         if len(request.data) > VALUE_BYTES_MAX:
@@ -151,4 +157,4 @@ class TopicDecoder:
 
 
 def _looks_framed(data: bytes) -> bool:
-    return data[0] == _MAGIC and len(data) >= FRAME_BYTES
+    return data[0] == MAGIC and len(data) >= FRAME_BYTES

@@ -16,6 +16,7 @@ from penstock.base.extras import install_hint
 from penstock.deploy.console.bucket import need_store
 from penstock.deploy.console.formats import BytesView, shown_bytes
 from penstock.deploy.errors import UsageError
+from penstock.protocol.registry.wire_format import value_header
 
 LIMITS: Final = (20, 50, 100)
 STARTS: Final = ("newest", "earliest", "offset", "time")
@@ -29,7 +30,7 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 Windows = dict[int, tuple[int, int]]
 """Offsets [start, end) by partition."""
 Row = Mapping[str, Any]
-Show = Callable[[str, bytes | None], BytesView]
+Show = Callable[[str, bytes | None, bytes | None], BytesView]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ def find_records(
     store: str, query: RecordSelection, show: Show, *, wal_store: str = ""
 ) -> RecordsFound:
     """Return the records, newest first with `start="newest"`, otherwise oldest first. show: formats
-    a "key" or a "value".
+    a "key" or a "value", with the header that may contain its schema.
 
     Raises UsageError, and the errors of `lake.arrow.topic_scan.scan`.
     """
@@ -183,12 +184,12 @@ def _matching(query: RecordSelection, batch: Any) -> list[int]:  # noqa: ANN401 
 
 
 def _view(row: Row, show: Show) -> RecordView:
-    headers = (row["headers"] or ())[:HEADERS_MAX]
+    headers = row["headers"] or ()
     return RecordView(
         row["partition"],
         row["offset"],
         (row["timestamp"] - _EPOCH) // timedelta(milliseconds=1),
-        show("key", row["key"]),
-        show("value", row["value"]),
-        [(header["key"], shown_bytes(header["value"])) for header in headers],
+        show("key", row["key"], None),
+        show("value", row["value"], value_header((item["key"], item["value"]) for item in headers)),
+        [(item["key"], shown_bytes(item["value"])) for item in headers[:HEADERS_MAX]],
     )

@@ -16,16 +16,14 @@ from penstock.deploy.records.json_numbers import named
 from penstock.protocol.registry.model import CannotCheck, SchemaInvalid, brief
 
 COMPILED_COUNT_MAX: Final = 100
-FRAME_BYTES: Final = 5
-"""Length of the prefix in Confluent's wire format: a zero, and the id of the schema."""
 
 
 class DecodeValue(Struct, frozen=True):
     """A request to decode bytes with a schema.
 
     kind: avro or protobuf. message: the message of a Protobuf value without a frame; empty for the
-    first one of the schema. is_framed: whether the bytes begin with the schema id. chars_max: limit
-    of the response.
+    first one of the schema. is_framed: whether the bytes are what follows a schema id: for
+    Protobuf, they begin with the indexes of the message. chars_max: limit of the response.
     """
 
     kind: str
@@ -59,7 +57,7 @@ def decoded(request: DecodeValue) -> DecodedValue:
     try:
         compiled = _compiled(request.kind, request.schema, request.references)
         if request.is_framed:
-            validator, data = compiled.framed(request.data[FRAME_BYTES:])
+            validator, data = compiled.framed(request.data)
         else:
             validator, data = compiled.validator(request.message), request.data
         if problem := validator.problem(data):

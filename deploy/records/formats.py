@@ -23,10 +23,11 @@ from penstock.protocol.registry.model import CannotCheck, SchemaInvalid
 from penstock.protocol.registry.wire_format import (
     FRAME_BYTES,
     MAGIC,
+    SchemaKey,
     frame,
     indexes,
     path_of,
-    split_frame,
+    split_value,
 )
 
 if TYPE_CHECKING:
@@ -53,9 +54,11 @@ class BadRecord(ExpectedError):
 
 
 class RecordCodec(Protocol):
-    """`decode` returns a string or a JSON value; `encode` takes a string. Both raise BadRecord."""
+    """`decode` returns a string or a JSON value; `encode` takes a string. Both raise BadRecord.
+    header: the record's header with the schema of the value, if there is one.
+    """
 
-    def decode(self, data: bytes) -> Any: ...  # noqa: ANN401 - a value of JSON
+    def decode(self, data: bytes, header: bytes | None = None, /) -> Any: ...  # noqa: ANN401 - a value of JSON
 
     def encode(self, text: str) -> bytes: ...
 
@@ -63,7 +66,7 @@ class RecordCodec(Protocol):
 class TextCodec:
     """UTF-8; other bytes are escaped."""
 
-    def decode(self, data: bytes) -> str:
+    def decode(self, data: bytes, _: bytes | None = None) -> str:
         return data.decode("utf-8", "backslashreplace")
 
     def encode(self, text: str) -> bytes:
@@ -78,8 +81,8 @@ class JsonCodec:
     def __init__(self, *, may_be_framed: bool = False) -> None:
         self._may_be_framed = may_be_framed
 
-    def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
-        if self._may_be_framed and data[:1] == bytes([MAGIC]):
+    def decode(self, data: bytes, header: bytes | None = None) -> Any:  # noqa: ANN401 - a value of JSON
+        if self._may_be_framed and header is None and data[:1] == bytes([MAGIC]):
             data = data[FRAME_BYTES:]
         try:
             try:
@@ -98,7 +101,7 @@ class JsonCodec:
 class HexCodec:
     """Hexadecimal digits; spaces between bytes are ignored on input."""
 
-    def decode(self, data: bytes) -> str:
+    def decode(self, data: bytes, _: bytes | None = None) -> str:
         return data.hex()
 
     def encode(self, text: str) -> bytes:
@@ -111,7 +114,7 @@ class HexCodec:
 class Base64Codec:
     """Base64 with `+` and `/`."""
 
-    def decode(self, data: bytes) -> str:
+    def decode(self, data: bytes, _: bytes | None = None) -> str:
         return base64.b64encode(data).decode()
 
     def encode(self, text: str) -> bytes:
@@ -133,17 +136,17 @@ class AvroCodec:
         self._avro: Any = fastavro
         self._given = None if schema is None else self._parsed(schema)
         self._registry, self._subject = registry, subject
-        self._by_id: dict[int, tuple[Any, Any]] = {}
+        self._by_id: dict[SchemaKey, tuple[Any, Any]] = {}
         self._newest_id: int | None = None
 
-    def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
+    def decode(self, data: bytes, header: bytes | None = None) -> Any:  # noqa: ANN401 - a value of JSON
         given = self._given
         if self._registry is not None:
-            number, data = _unframed(data)
+            key, data = _unframed(data, header)
             try:
-                given = self._schema(self._registry, number)
+                given = self._schema(self._registry, key)
             except UsageError as error:
-                raise BadRecord(f"schema {number} cannot be used: {error}") from None
+                raise BadRecord(f"schema {key} cannot be used: {error}") from None
         assert given is not None, "there is a schema or a registry"
         read, schema = given
         stream = BytesIO(data)
@@ -171,14 +174,14 @@ class AvroCodec:
             raise BadRecord(f"it does not match the Avro schema: {error!r}") from None
         return head + stream.getvalue()
 
-    def _schema(self, registry: "SchemasById", number: int) -> tuple[Any, Any]:
-        if number not in self._by_id:
-            found = _stored(registry, number)
+    def _schema(self, registry: "SchemasById", key: SchemaKey) -> tuple[Any, Any]:
+        if key not in self._by_id:
+            found = _stored(registry, key)
             if found.type != "AVRO":
                 raise UsageError(f"the schema is of type {found.type}")
             references = [text for _, text in found.references]
-            self._by_id[number] = self._parsed(found.text.encode(), references)
-        return self._by_id[number]
+            self._by_id[key] = self._parsed(found.text.encode(), references)
+        return self._by_id[key]
 
     def _parsed(self, content: bytes, references: Sequence[str] = ()) -> tuple[Any, Any]:
         """Return fastavro's function that reads, and a record whose only field has the schema: its
@@ -219,35 +222,35 @@ class ProtobufCodec:
         self._message = message
         self._registry, self._subject = registry, subject
         self._writer: tuple[bytes, Any] | None = None
-        self._by_id: dict[int, CompiledSchema] = {}
+        self._by_id: dict[SchemaKey, CompiledSchema] = {}
 
-    def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
+    def decode(self, data: bytes, header: bytes | None = None) -> Any:  # noqa: ANN401 - a value of JSON
         if self._registry is not None:
-            return self._registered(self._registry, *_unframed(data))
+            return self._registered(self._registry, *_unframed(data, header))
         try:
             message = _class_of(self._descriptor).FromString(data)
             return self._json.MessageToDict(message, preserving_proto_field_name=True)
         except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
             raise BadRecord(f"it is not Protobuf of this message: {error}") from None
 
-    def _registered(self, registry: "SchemasById", number: int, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
+    def _registered(self, registry: "SchemasById", key: SchemaKey, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
         """Decode a value with the registered schema and the message in its frame."""
-        compiled = self._by_id.get(number)
+        compiled = self._by_id.get(key)
         if compiled is None:
-            found = _stored(registry, number)
+            found = _stored(registry, key)
             references = [ReferencedSchema(*reference) for reference in found.references]
             try:
                 compiled = compile_schema(found.type.lower(), found.text, references)
             except SchemaInvalid as error:
-                raise BadRecord(f"schema {number} cannot be used: {error}") from None
+                raise BadRecord(f"schema {key} cannot be used: {error}") from None
             except CannotCheck as error:
                 raise ExpectedError(str(error)) from None
-            self._by_id[number] = compiled
+            self._by_id[key] = compiled
         try:
             validator, payload = compiled.framed(data)
             return validator.value(payload)
         except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
-            raise BadRecord(f"it is not Protobuf of schema {number}: {error}") from None
+            raise BadRecord(f"it is not Protobuf of schema {key}: {error}") from None
 
     def encode(self, text: str) -> bytes:
         if self._writer is None:
@@ -339,7 +342,7 @@ def codec(
     return ProtobufCodec(schema, message, registry, subject)
 
 
-def _stored(registry: "SchemasById", number: int) -> "StoredSchema":
+def _stored(registry: "SchemasById", key: SchemaKey) -> "StoredSchema":
     """Return a schema. Raises BadRecord if its id is not registered, ExpectedError if that is
     unknown.
     """
@@ -347,7 +350,7 @@ def _stored(registry: "SchemasById", number: int) -> "StoredSchema":
 
     with _registry_errors():
         try:
-            return registry.find(number)
+            return registry.find(key)
         except NotRegistered as error:
             raise BadRecord(str(error)) from None
 
@@ -368,10 +371,10 @@ def _registry_errors() -> Generator[None]:
         raise ExpectedError(str(error)) from None
 
 
-def _unframed(data: bytes) -> tuple[int, bytes]:
-    """Return the schema id, and the bytes after the frame."""
+def _unframed(data: bytes, header: bytes | None) -> tuple[SchemaKey, bytes]:
+    """Return the id or GUID of the schema, and the bytes after the frame."""
     try:
-        return split_frame(data), data[FRAME_BYTES:]
+        return split_value(data, header)
     except ValueError as error:
         raise BadRecord(str(error)) from None
 

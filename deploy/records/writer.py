@@ -13,6 +13,7 @@ from penstock.base.printable import printable
 from penstock.deploy.records.displayed_record import ShownRecord
 from penstock.deploy.records.formats import BadRecord, RecordCodec, TextCodec
 from penstock.deploy.records.template import parse_template
+from penstock.protocol.registry.wire_format import value_header
 
 _LAYOUT: Final = "\n\t"
 
@@ -65,7 +66,7 @@ class RecordWriter:
             offset,
             timestamp_ms,
             self._decoded("key", self._keys, key, place),
-            self._decoded("value", self._values, value, place),
+            self._decoded("value", self._values, value, place, value_header(headers)),
             [
                 (self._shown(name), None if data is None else self._text(data))
                 for name, data in headers
@@ -89,14 +90,19 @@ class RecordWriter:
         return self._text(value).encode() if self._escapes else value
 
     def _decoded(
-        self, what: str, codec: RecordCodec, data: bytes | None, place: tuple[str, int, int]
+        self,
+        what: str,
+        codec: RecordCodec,
+        data: bytes | None,
+        place: tuple[str, int, int],
+        header: bytes | None = None,
     ) -> object:
         if data is None:
             return None
         if isinstance(codec, TextCodec):
             return self._text(data)
         try:
-            value = codec.decode(data)
+            value = codec.decode(data, header)
         except BadRecord as error:
             topic, partition, offset = place
             raise BadRecord(

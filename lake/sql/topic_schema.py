@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from penstock.lake.arrow.columns import FIELDS, HEADER
 from penstock.lake.arrow.pyarrow_untyped import DataType, Schema, pa
@@ -21,7 +21,7 @@ from penstock.lake.table.registry import decoder_of, with_newest
 from penstock.lake.table.values import RAW, ValueFormat
 from penstock.protocol.registry.by_id import schemas_of
 from penstock.protocol.registry.model import NotRegistered
-from penstock.protocol.registry.wire_format import FRAME_BYTES, MAGIC, split_frame
+from penstock.protocol.registry.wire_format import SchemaKey, split_value, value_header
 
 KEY: Final = "_key"
 HEADERS: Final = "_headers"
@@ -80,12 +80,12 @@ def schema_of(
     value_format: ValueFormat | None = None,
     framed_format: ValueFormat | None = None,
 ) -> TopicSchema:
-    """Return the columns of a topic. `framed_format`: instead of none, if most sampled values begin
-    with schema ids that its registry has. Raise InvalidSchema, RegistryError, or the errors of
-    reading.
+    """Return the columns of a topic. `framed_format`: instead of none, if most sampled values have
+    schemas that its registry has. Raise InvalidSchema, RegistryError, or the errors of reading.
     """
-    keys, values = _sample(scan)
-    if value_format is None and framed_format is not None and _are_framed(values, framed_format):
+    sample = _sample(scan, may_be_framed=value_format is None and framed_format is not None)
+    keys, values = sample.keys, sample.values
+    if framed_format is not None and _are_framed(sample, framed_format):
         value_format = framed_format
     system = [
         pa.field(PARTITION, _TYPES["partition"]),
@@ -124,55 +124,74 @@ def _json_columns(fields: Sequence[tuple[str, JsonType]]) -> list[JsonColumn]:
     return columns
 
 
-def _sample(scan: Scan) -> tuple[list[bytes], list[bytes]]:
-    """Return keys and values of the oldest and the newest records."""
+class _Sample:
+    """Keys and values of records, and the ids or GUIDs of the schemas of values that have them."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+        self.schemas: list[SchemaKey] = []
+
+
+def _sample(scan: Scan, *, may_be_framed: bool) -> _Sample:
+    """Return the oldest and the newest records."""
     fullest = sorted(scan.offsets.items(), key=lambda item: item[1][0] - item[1][1])
     chosen = [item for item in fullest[:SAMPLED_PARTITIONS_MAX] if item[1][0] < item[1][1]]
-    keys: list[bytes] = []
-    values: list[bytes] = []
+    columns = ("key", "value", "headers") if may_be_framed else ("key", "value")
+    sample = _Sample()
     for width in (SAMPLED_RECORDS_MAX, _WIDE_OFFSETS):
         oldest = {number: (start, min(start + width, end)) for number, (start, end) in chosen}
         newest = {number: (max(oldest[number][1], end - width), end) for number, (_, end) in chosen}
         for part in (oldest, newest):
-            for key, value in _records(scan, part, is_wide=width > SAMPLED_RECORDS_MAX):
-                if key is not None:
-                    keys.append(key)
-                if value is not None:
-                    values.append(value)
-        if values:
+            for record in _records(scan, part, columns, is_wide=width > SAMPLED_RECORDS_MAX):
+                if record["key"] is not None:
+                    sample.keys.append(record["key"])
+                if record["value"] is not None:
+                    sample.values.append(record["value"])
+                    if may_be_framed:
+                        sample.schemas.extend(_schema_of(record))
+        if sample.values:
             break
-    return keys, values
+    return sample
 
 
 def _records(
-    scan: Scan, offsets: Mapping[int, tuple[int, int]], *, is_wide: bool
-) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Yield key and value of a bounded number of records in a range of each partition. All ranges
-    are one scan, whose requests run concurrently; large ones are read until there are enough.
+    scan: Scan, offsets: Mapping[int, tuple[int, int]], columns: tuple[str, ...], *, is_wide: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield a bounded number of records in a range of each partition. All ranges are one scan,
+    whose requests run concurrently; large ones are read until there are enough.
     """
     parts = [{number: part} for number, part in offsets.items()] if is_wide else [offsets]
     for part in parts:
         left = SAMPLED_RECORDS_MAX * len(part)
-        with closing(scan.narrowed(part, ("key", "value")).batches()) as batches:
+        with closing(scan.narrowed(part, columns).batches()) as batches:
             for batch in batches:
                 rows = batch.slice(0, left)
-                yield from zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True)
+                yield from rows.to_pylist()
                 left -= rows.num_rows
                 if not left:
                     break
 
 
-def _are_framed(values: Sequence[bytes], framed_format: ValueFormat) -> bool:
-    """Return whether most values begin as those of a schema registry, which has one of their most
-    frequent ids: numbers of 8 bytes begin with zeros, too. Raise RegistryError.
+def _schema_of(record: Mapping[str, Any]) -> list[SchemaKey]:
+    """Return the id or GUID in the header or before the value, if there is one."""
+    headers = record["headers"] or ()
+    with suppress(ValueError):
+        header = value_header((item["key"], item["value"]) for item in headers)
+        return [split_value(record["value"], header)[0]]
+    return []
+
+
+def _are_framed(sample: _Sample, framed_format: ValueFormat) -> bool:
+    """Return whether most values have a schema of a schema registry, which has one of their most
+    frequent ones: numbers of 8 bytes begin with zeros, too. Raise RegistryError.
     """
-    framed = [value for value in values if len(value) >= FRAME_BYTES and value[0] == MAGIC]
-    if 2 * len(framed) <= len(values) or framed_format.registry is None:
+    if 2 * len(sample.schemas) <= len(sample.values) or framed_format.registry is None:
         return False
     known = schemas_of(framed_format.registry)
-    for number, _ in Counter(map(split_frame, framed)).most_common(_IDS_MAX):
+    for key, _ in Counter(sample.schemas).most_common(_IDS_MAX):
         with suppress(NotRegistered):
-            known.find(number)
+            known.find(key)
             return True
     return False
 

@@ -154,6 +154,9 @@ class _Columns:
         self._parser = JsonDecoder(self._json) if self._json else None
         needs_value = bool(self._json or others)
         sources = ["partition", "offset", *(["value"] if needs_value else [])]
+        self._has_headers = bool(others) and topic_schema.value_format.framed
+        """Whether headers may contain the schemas of values."""
+        sources += ["headers"] if self._has_headers else []
         sources += [SOURCES[name] for name in schema.names if name in SOURCES]
         self.sources: tuple[str, ...] = tuple(dict.fromkeys(sources))
         # Views save a copy of each value, but only the JSON parser accepts them.
@@ -200,7 +203,8 @@ class _Columns:
 
     def _decoded(self, decoder: ValueDecoder, batch: RecordBatch) -> dict[str, Array]:
         """Decode values with a schema, or return them unchanged."""
-        found = decoder.decode(batch.column("value"))
+        headers = batch.column("headers") if self._has_headers else None
+        found = decoder.decode(batch.column("value"), headers)
         if found.errors:
             self._report(VALUE, [row for row, _ in found.errors], batch, found.errors[0][1])
         place = None

@@ -36,9 +36,10 @@ def decoded_column(
     name: str,
     message: str,
     mode: str,
+    headers: Any = None,  # noqa: ANN401 - Column or its name
 ) -> Column:
-    """Return a column of structs. Raise InvalidOption, InvalidSchema, RegistryError or
-    RegistrySettingInvalid.
+    """Return a column of structs. `headers`: may contain the schemas of values. Raise
+    InvalidOption, InvalidSchema, RegistryError or RegistrySettingInvalid.
     """
     is_permissive = mode.upper() == "PERMISSIVE"
     if mode.upper() not in MODES:
@@ -52,26 +53,29 @@ def decoded_column(
     schema = _with_error(decoder_of(value_format).schema, is_permissive=is_permissive)
     decode = _decoding(value_format, schema, prefers_own=not schema_registry)
     kind = _types.from_arrow_schema(schema)
-    column: Column = _functions.arrow_udf(decode, kind)(data)
+    given = (data,) if headers is None else (data, headers)
+    # Spark takes the kind of function from its annotations, which are untyped here.
+    arrays = Iterator[pa.Array]
+    pairs = Iterator[tuple[pa.Array, pa.Array]]
+    decode.__annotations__ = {"batches": arrays if headers is None else pairs, "return": arrays}
+    column: Column = _functions.arrow_udf(decode, kind)(*given)
     return column
 
 
 def _decoding(
     value_format: ValueFormat, schema: Schema, *, prefers_own: bool
-) -> Callable[[Iterator[Array]], Iterator[Array]]:
-    """Return the function of executors. `prefers_own`: use the registry of their environment, if
-    they have one.
+) -> Callable[[Iterator[Any]], Iterator[Array]]:
+    """Return the function of executors, for batches of values or of values and headers.
+    `prefers_own`: use the registry of their environment, if they have one.
     """
 
-    def decode(batches: Iterator[Array]) -> Iterator[Array]:
+    def decode(batches: Iterator[Any]) -> Iterator[Array]:
         own: RegistrySettings | None = settings_of_environment() if prefers_own else None
         decoder = decoder_of(value_format._replace(registry=own or value_format.registry))
-        for values in batches:
-            yield _structs(decoder, schema, values)
+        for batch in batches:
+            values, headers = batch if isinstance(batch, tuple) else (batch, None)
+            yield _structs(decoder, schema, values, headers)
 
-    # Spark takes the kind of function from its annotations, which are untyped here.
-    arrays = Iterator[pa.Array]
-    decode.__annotations__ = {"batches": arrays, "return": arrays}
     return decode
 
 
@@ -83,8 +87,8 @@ def _with_error(columns: Schema, *, is_permissive: bool) -> Schema:
     return pa.schema([*columns, pa.field(ERROR, pa.string())])
 
 
-def _structs(decoder: ValueDecoder, schema: Schema, values: Array) -> Array:
-    found = decoder.decode(values)
+def _structs(decoder: ValueDecoder, schema: Schema, values: Array, headers: Array | None) -> Array:
+    found = decoder.decode(values, headers)
     if found.errors and ERROR not in schema.names:
         raise ValueNotDecoded(
             f"{len(found.errors)} of {len(values)} values cannot be decoded; the first reason:"

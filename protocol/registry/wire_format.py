@@ -3,6 +3,7 @@ and, for Protobuf, the indexes of the message in its file. They may also be in a
 record, usually with a one and the GUID of the schema. Source: Confluent's wire format and clients.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 from uuid import UUID
 
@@ -35,6 +36,22 @@ def split_header(data: bytes) -> tuple[SchemaKey, bytes]:
     if data[:1] == bytes([MAGIC]) and len(data) >= FRAME_BYTES:
         return split_frame(data), data[FRAME_BYTES:]
     raise ValueError(f"the header {VALUE_HEADER} does not contain the id or GUID of a schema")
+
+
+def value_header(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
+    """Return the last header with the schema of the value, if there is one."""
+    found = [value or b"" for name, value in headers if name == VALUE_HEADER]
+    return found[-1] if found else None
+
+
+def split_value(data: bytes, header: bytes | None) -> tuple[SchemaKey, bytes]:
+    """Return the id or GUID of the schema of a value, and what follows the frame: for Protobuf, it
+    begins with the indexes of the message. header: see `value_header`. Raise ValueError.
+    """
+    if header is None:
+        return split_frame(data), data[FRAME_BYTES:]
+    key, path = split_header(header)
+    return key, path + data
 
 
 def frame(number: int) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import fastavro as _fastavro
 import pytest
@@ -21,7 +22,7 @@ from penstock.deploy.records.decode_process import DecodeProcess
 from penstock.protocol.registry.settings import RegistrySettings
 from tests.support.browser import axe_problems
 from tests.support.console import ConsoleProcess, produce
-from tests.support.schema_registry import SchemaRegistryServer, serving
+from tests.support.schema_registry import SchemaRegistryServer, guid_of, serving
 from tests.support.waiting import wait_until
 
 fastavro: Any = _fastavro
@@ -189,3 +190,32 @@ def test_a_registry_that_fails_is_queried_once_for_a_page() -> None:
         shown = [decoder.show("value", framed(number, CLICK)) for number in (1, 2, 1)]
     assert registry.requests == ["GET /schemas/ids/1"]
     assert {(view.kind, "returned 500" in view.note) for view in shown} == {("hex", True)}
+
+
+def test_the_schema_of_a_value_may_be_in_a_header() -> None:
+    value = avro(PAYMENT, {"amount": 5, "payer": "Ada", "at": 0})
+    process = DecodeProcess()
+    try:
+        with serving(SchemaRegistryServer()) as registry:
+            registry.register("payment", {"schema": json.dumps(PAYMENT)})
+            registry.register("click", {"schema": PROTO, "schemaType": "PROTOBUF"})
+            registry.register("json", {"schema": "{}", "schemaType": "JSON"})
+            guids = [b"\x01" + UUID(guid_of(number)).bytes for number in (1, 2, 3)]
+            decoder = TopicDecoder({}, SchemaCache(RegistrySettings(registry.url)), process)
+            shown = [
+                decoder.show("value", *record)
+                for record in (
+                    (value, guids[0]),
+                    (CLICK, guids[1] + b"\x04\x00\x00"),
+                    (b'{"a": 1}', guids[2]),
+                    (value, b"junk"),
+                )
+            ]
+    finally:
+        process.close()
+    assert [view.size_bytes for view in shown] == [len(value), len(CLICK), 8, len(value)]
+    assert '"payer": "Ada"' in shown[0].text
+    assert shown[0].note == f"Avro, schema {guid_of(1)}"
+    assert '"page": "/cart"' in shown[1].text
+    assert shown[2].note == f"JSON, schema {guid_of(3)}"
+    assert "does not contain the id or GUID of a schema" in shown[3].note

@@ -161,9 +161,8 @@ def _hostile(show: Show, given: bytes) -> Iterator[RecordView]:
     pairs = itertools.chain(itertools.pairwise((*_BYTES, given)), ((given, given),))
     for offset, (key, value) in enumerate(pairs):
         headers = [(HOSTILE, shown_bytes(value)), ("", shown_bytes(None))]
-        yield RecordView(
-            0, offset, (-1, 2**62, 0)[offset % 3], show("key", key), show("value", value), headers
-        )
+        shown = (show("key", key, None), show("value", value, given if offset % 2 else None))
+        yield RecordView(0, offset, (-1, 2**62, 0)[offset % 3], *shown, headers)
 
 
 for _api in (

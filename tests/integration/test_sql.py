@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import polars
 import pytest
@@ -35,7 +36,8 @@ from penstock.objectstore.ports import ObjectStore
 from penstock.objectstore.url import open_store
 from penstock.protocol.registry.model import RegistryUnavailable
 from penstock.protocol.registry.settings import registry_settings
-from tests.support.schema_registry import SchemaRegistryServer, serving
+from penstock.protocol.registry.wire_format import frame
+from tests.support.schema_registry import SchemaRegistryServer, guid_of, serving
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -293,6 +295,30 @@ def test_topics_that_are_not_json_and_hostile_names(sql: Sql) -> None:
 def sale(*names: str) -> str:
     fields = [{"name": name, "type": ["null", "long"], "default": None} for name in names]
     return json.dumps({"type": "record", "name": "Sale", "fields": fields})
+
+
+def test_schemas_in_headers(sql: Sql) -> None:
+    """Columns follow the schema in most sampled records, whose values have no frame."""
+    value = b"\2\2\2\4"
+    with serving(SchemaRegistryServer()) as server:
+        number = server.register("headed-value", {"schema": sale("price", "qty")})
+        header = ("__value_schema_id", b"\1" + UUID(guid_of(number)).bytes)
+        sql.cluster.create("headed", 1)
+        records: list[tuple[bytes, list[Any]]] = [
+            (value, [header]),
+            (frame(number) + value, []),
+            (value, [("__value_schema_id", b"junk")]),
+        ]
+        sql.cluster.produce(
+            {"topic": "headed", "partition": 0, "value": value, "headers": headers}
+            for value, headers in records
+        )
+        query = "SELECT price, qty FROM headed ORDER BY _offset"
+        result = sql.result(query, schema_registry=server.url)
+        assert result.rows() == [(1, 2), (1, 2), (None, None)]
+        assert "does not contain the id or GUID" in result.warnings[0]
+        (row,) = sql("SELECT len(_headers) AS n FROM headed LIMIT 1", schema_registry=server.url)
+        assert row == (1,)
 
 
 def test_schemas_of_a_registry(sql: Sql, tmp_path: Path) -> None:

@@ -194,14 +194,14 @@ def test_table_sync(cluster: ThreadedCluster, mode: str, tmp_path: Path) -> None
 
 def test_messages_of_the_console(cluster: ThreadedCluster) -> None:
     query = RecordSelection(topic="bad", start="earliest", value="a", limit=100)
-    found = find_records(cluster.store_url, query, lambda _, data: shown_bytes(data))
+    found = find_records(cluster.store_url, query, lambda _, data, __: shown_bytes(data))
     assert [view.offset for view in found.records] == READABLE
     assert f"{LOST} offsets cannot be read" in found.problem
     since = datetime.fromtimestamp(NOW_MS / 1_000 - 60, UTC)
     query = RecordSelection(topic="bad", start="time", since=since)
-    assert find_records(cluster.store_url, query, lambda _, data: shown_bytes(data)).records
+    assert find_records(cluster.store_url, query, lambda _, data, __: shown_bytes(data)).records
     query = RecordSelection(topic="odd", start="earliest", limit=100)
-    found = find_records(cluster.store_url, query, lambda _, data: shown_bytes(data))
+    found = find_records(cluster.store_url, query, lambda _, data, __: shown_bytes(data))
     assert (len(found.records), found.problem) == (sum(map(len, ODD.values())), "")
 
 

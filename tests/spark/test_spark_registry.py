@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pytest
@@ -17,7 +18,7 @@ from penstock.lake.spark.source import register
 from penstock.lake.table.errors import InvalidSchema
 from penstock.protocol.registry.wire_format import frame
 from penstock.spark import from_avro, from_json, from_protobuf
-from tests.support.schema_registry import SchemaRegistryServer, serving
+from tests.support.schema_registry import SchemaRegistryServer, guid_of, serving
 from tests.support.threaded_cluster import ThreadedCluster
 
 SECRET = "a-secret-of-the-registry"
@@ -120,6 +121,16 @@ def test_protobuf_json_and_failures(
         from_avro("value", "sales-value", given, mode="DROPMALFORMED")  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="PENSTOCK_SCHEMA_REGISTRY"):
         from_avro("value", "sales-value")
+    header = ("__value_schema_id", b"\1" + UUID(guid_of(1)).bytes)
+    value = written(1, FIRST, price=1, qty=2)
+    headed = spark.createDataFrame(
+        [(value[5:], [header]), (value, None), (value[5:], [])],
+        "value binary, headers array<struct<key: string, value: binary>>",
+    ).coalesce(1)
+    column = from_avro("value", "sales-value", given, headers="headers", mode="PERMISSIVE")
+    found = rows(headed.select(column.alias("decoded")))
+    assert found[:2] == [(2, 1, None, None)] * 2
+    assert "magic byte" in found[2][3]
     permissive = from_avro("value", "sales-value", given, mode="PERMISSIVE").alias("decoded")
     fresh = frame_of(spark, written(6, FIRST, price=1, qty=2)).select(permissive)
     server.fails = True

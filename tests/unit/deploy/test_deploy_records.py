@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import fastavro
 import msgspec
@@ -27,10 +28,11 @@ from penstock.deploy.records.formats import (
 )
 from penstock.deploy.records.lines import LineReader, NewRecord, parse_headers
 from penstock.deploy.records.template import parse_template
+from penstock.deploy.records.writer import RecordWriter
 from penstock.protocol.registry.by_id import schemas_of
 from penstock.protocol.registry.model import StoredSchema
 from penstock.protocol.registry.settings import RegistrySettings
-from tests.support.schema_registry import SchemaRegistryServer, serving
+from tests.support.schema_registry import SchemaRegistryServer, guid_of, serving
 
 AVRO = json.dumps(
     {
@@ -261,6 +263,35 @@ def test_registered_json_is_shown_without_its_frame() -> None:
     assert found.decode(b'\0\0\0\0\7{"a": 1}') == found.decode(b'{"a": 1}') == {"a": 1}
     with pytest.raises(BadRecord):
         codec(RecordFormat.JSON).decode(b'\0\0\0\0\7{"a": 1}')
+
+
+def test_the_schema_of_a_value_may_be_in_a_header() -> None:
+    """Its id or GUID, and the indexes of a Protobuf message. The value has no frame then."""
+    with serving(SchemaRegistryServer()) as server:
+        server.register("a-value", {"schema": AVRO.decode()})
+        server.register("p-value", {"schema": ORDERS, "schemaType": "PROTOBUF"})
+        registry = schemas_of(RegistrySettings(server.url, retry_ms=0))
+        guids = [b"\1" + UUID(guid_of(number)).bytes for number in (1, 2)]
+        written = io.BytesIO()
+        cast("Any", fastavro).schemaless_writer(written, json.loads(AVRO), {"id": 3, "who": None})
+        cases: list[tuple[RecordFormat, bytes, bytes]] = [
+            (RecordFormat.AVRO, written.getvalue(), guids[0]),
+            (RecordFormat.AVRO, written.getvalue(), b"\0\0\0\0\1"),
+            (RecordFormat.PROTOBUF, b"\x08\3", guids[1] + b"\2\2"),
+            (RecordFormat.JSON, b'{"id": 3, "who": null}', guids[0]),
+        ]
+        for format_, value, header in cases:
+            out = io.BytesIO()
+            values = codec(format_, registry=registry, subject="a-value")
+            writer = RecordWriter(TextCodec(), values, out=out)
+            headers = [("__value_schema_id", b"junk"), ("__value_schema_id", header), ("x", None)]
+            writer.write(("t", 0, 0), 0, None, value, headers)
+            assert json.loads(out.getvalue())["id"] in {3, "3"}
+            if format_ is not RecordFormat.JSON:
+                with pytest.raises(BadRecord, match="does not contain the id or GUID"):
+                    writer.write(("t", 0, 0), 0, None, value, headers[:1])
+                with pytest.raises(BadRecord):
+                    writer.write(("t", 0, 0), 0, None, value, [])
 
 
 @pytest.mark.parametrize("registry", [None, Registry(_7=ORDERS)])
