@@ -152,7 +152,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule(member_id=classics)
     def beat_classic(self, member_id: str) -> None:
         world = self.world
-        world._keep(world.group.refresh(world.topics).records)
+        world.keep(world.group.refresh(world.topics).records)
         try:
             epoch = world.epochs[member_id]
             error = heartbeat_classic(world.group, member_id, None, epoch, world.now_ms)
@@ -173,7 +173,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             member_id, None, "c", "/h", SESSION_MS, 5_000, "consumer", protocols, True
         )
         joined, changes = join_classic(world.group, request, str, world.topics, world.now_ms)
-        world._keep(changes.records)
+        world.keep(changes.records)
         world.epochs[member_id] = joined.generation
         sync = SyncRequest(member_id, None, joined.generation, "consumer", "cooperative", {})
         try:
@@ -189,7 +189,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def stop_classic(self, member_id: str) -> None:
         world = self.world
         _, changes = leave_classic(world.group, [(member_id, None)], world.topics)
-        world._keep(changes.records)
+        world.keep(changes.records)
         del self.classic_owned[member_id]
 
     # --- the world around -------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def wait(self, passed_ms: int) -> None:
         self.world.now_ms += passed_ms
         changes = self.world.group.tick(self.world.topics, self.world.now_ms)
-        self.world._keep(changes.records)
+        self.world.keep(changes.records)
 
     @rule(name=st.sampled_from(NAMES), count=st.integers(1, 4))
     def change_topic(self, name: str, count: int) -> None:

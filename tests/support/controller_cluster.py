@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Self
 from uuid import uuid4
 
 import msgspec
@@ -32,6 +33,24 @@ class Broker:
         self.follower = follower
         self.node = node
         self.metadata = ControllerStreamMetadata(client, follower, node, timeout_s=PATIENCE_S)
+
+    @classmethod
+    async def registered(cls, client: ControllerClient, node_id: int = -1) -> Self:
+        """Register a broker, and follow the metadata as its session."""
+        request = m.RegisterBroker(
+            node_id=NodeId(node_id),
+            incarnation_id=uuid4(),
+            host="",
+            port=9092,
+            machine_host="127.0.0.1",
+            features=SUPPORTED,
+        )
+        registered = await client.register_broker(request)
+        node = BrokerIncarnation(registered.node_id, registered.node_epoch)
+        follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)
+        await follower.start(PATIENCE_S)
+        client.bind(follower)
+        return cls(client, follower, node)
 
     @property
     def image(self) -> MetadataImage:
@@ -93,23 +112,8 @@ class Cluster:
         return self._clients[-1]
 
     async def broker(self, node_id: int = -1, *, tls: TlsFiles | None = None) -> Broker:
-        client = self.client(tls)
-        request = m.RegisterBroker(
-            node_id=NodeId(node_id),
-            incarnation_id=uuid4(),
-            host="",
-            port=9092,
-            machine_host="127.0.0.1",
-            features=SUPPORTED,
-        )
-        registered = await client.register_broker(request)
-        node = BrokerIncarnation(registered.node_id, registered.node_epoch)
-        follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)
-        await follower.start(PATIENCE_S)
-        client.bind(follower)
-        broker = Broker(client, follower, node)
-        self.brokers.append(broker)
-        return broker
+        self.brokers.append(await Broker.registered(self.client(tls), node_id))
+        return self.brokers[-1]
 
     async def stop(self) -> None:
         for broker in self.brokers:

@@ -5,21 +5,16 @@ again.
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from uuid import uuid4
 
 import msgspec
 
-from penstock.base.ids import NodeId
 from penstock.controller.api import messages as m
 from penstock.controller.api.client import ControllerClient
-from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.api.tls import TlsFiles
 from penstock.controller.config import ControllerConfig
 from penstock.controller.main import ControllerServer
-from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.raft.transport import PeerTransport
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.ports import BrokerIncarnation
 from tests.support.controller_cluster import Broker
 from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S, until
@@ -127,29 +122,22 @@ class Quorum:
         return self._clients[-1]
 
     async def broker(self) -> Broker:
-        client = self.client()
-        request = m.RegisterBroker(
-            node_id=NodeId(-1),
-            incarnation_id=uuid4(),
-            host="",
-            port=9092,
-            machine_host="127.0.0.1",
-            features=SUPPORTED,
-        )
-        registered = await client.register_broker(request)
-        node = BrokerIncarnation(registered.node_id, registered.node_epoch)
-        follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)
-        await follower.start(PATIENCE_S)
-        client.bind(follower)
-        broker = Broker(client, follower, node)
-        self.brokers.append(broker)
-        return broker
+        self.brokers.append(await Broker.registered(self.client()))
+        return self.brokers[-1]
 
     async def stop(self) -> None:
         for broker in self.brokers:
             await broker.stop()
         await asyncio.gather(*(client.close() for client in self._clients))
         await asyncio.gather(*(server.stop() for server in self.servers.values()))
+
+
+async def put(client: ControllerClient, key: str) -> None:
+    await client.put_key_value(m.PutKeyValue(key=key, value=b"v"), timeout_s=PATIENCE_S)
+
+
+async def get(client: ControllerClient, key: str) -> bytes | None:
+    return (await client.get_key_value(m.GetKeyValue(key=key), timeout_s=PATIENCE_S)).value
 
 
 class CuttableTransport(PeerTransport):

@@ -68,7 +68,7 @@ class World:
         self.owned: dict[str, Assignment] = {}
         self.epochs: dict[str, int] = {}
 
-    def _keep(self, records: list[tuple[Any, Any]]) -> None:
+    def keep(self, records: list[tuple[Any, Any]]) -> None:
         for key, value in records:
             self.records.pop(key, None)
             if value is not None:
@@ -83,7 +83,7 @@ class World:
             result, changes = self.group.heartbeat(request, self.topics, self.now_ms)
         else:
             result, changes = self.group.leave(request, self.topics)
-        self._keep(changes.records)
+        self.keep(changes.records)
         return result
 
     def join(self, member_id: str, *names: str, **fields: Any) -> HeartbeatResult:
@@ -181,7 +181,7 @@ def test_a_member_that_revokes_too_late_is_removed() -> None:
     assert world.group.next_deadline_ms() == 6_000
     world.now_ms = 6_000
     changes = world.group.tick(world.topics, world.now_ms)
-    world._keep(changes.records)
+    world.keep(changes.records)
     assert set(world.group.members) == {"b"}
     refused(ErrorCode.UNKNOWN_MEMBER_ID, world.beat, "a")
     world.beat("b")
@@ -194,7 +194,7 @@ def test_a_silent_member_is_removed() -> None:
     world.now_ms += 9_000
     world.join("b", "t")
     world.now_ms += 1_000
-    world._keep(world.group.tick(world.topics, world.now_ms).records)
+    world.keep(world.group.tick(world.topics, world.now_ms).records)
     assert set(world.group.members) == {"b"}
     assert world.group.epoch == 3
 
@@ -258,7 +258,7 @@ def test_a_static_member_that_stays_away_is_removed() -> None:
     world.join("a1", "t", instance_id="a")
     world.leave("a1", -2, instance_id="a")
     world.now_ms += 10_000
-    world._keep(world.group.tick(world.topics, world.now_ms).records)
+    world.keep(world.group.tick(world.topics, world.now_ms).records)
     assert (world.group.members, world.group.static_members) == ({}, {})
     assert world.group.state is GroupState.EMPTY
 
@@ -409,7 +409,7 @@ def test_a_step_without_a_client_matches_no_regex() -> None:
     world.join("b", subscribed_names=None, subscribed_regex="t.*")
     world.topics.set("t2", 1)
     world.now_ms += 2_000
-    world._keep(world.group.tick(world.topics, world.now_ms).records)
+    world.keep(world.group.tick(world.topics, world.now_ms).records)
     assert world.group.subscribed_names() == {"t1"}
     assert set(world.group.members) == {"b"}
     del world.owned["a"]

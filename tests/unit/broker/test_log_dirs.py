@@ -93,8 +93,7 @@ async def test_a_record_has_one_size_on_its_way_from_the_wal_to_objects(world, p
     await other.produce("t", second)
     total = len(first) + len(second)
     assert await sizes(other) == {("t", 0): (total, 1, total)}
-    other.storage._cut()
-    await other.storage._uploader.drained()
+    await other.storage.upload()
     assert await sizes(other) == {("t", 0): (total, 2, len(first))}
 
 

@@ -26,9 +26,7 @@ def state_of(partition):
     )
 
 
-async def test_acknowledged_records_can_be_read():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_acknowledged_records_can_be_read(harness, one):
     harness.topic("t")
     assert (await one.produce("t", batch(b"a", b"b"))).base_offset == 0
     response = await one.produce("t", batch(b"c"))
@@ -42,7 +40,6 @@ async def test_acknowledged_records_can_be_read():
     assert found.values == [b"a", b"b", b"c"]
     assert [record.offset for record in found.records] == [0, 1, 2]
     assert found.high_watermark == 3
-    await one.close()
 
 
 async def test_a_producer_is_remembered_for_24_hours_however_many_others_write():
@@ -136,9 +133,9 @@ async def test_a_crash_loses_nothing_that_was_acknowledged_and_repeats_nothing()
     await two.close()
 
 
-async def test_partitions_with_most_to_scan_get_a_checkpoint_when_the_total_is_too_large():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_partitions_with_most_to_scan_get_a_checkpoint_when_the_total_is_too_large(
+    harness, one
+):
     harness.topic("t", partitions=3)
     partitions = [await one.opened("t", index) for index in range(3)]
     for index, count in enumerate((1, 8, 4)):
@@ -154,12 +151,9 @@ async def test_partitions_with_most_to_scan_get_a_checkpoint_when_the_total_is_t
     assert PartitionOpener(
         one.storage, one.now_ms, LogConfig(checkpoint_bytes=total_bytes)
     ).due_checkpoints(partitions) == [partitions[1]]
-    await one.close()
 
 
-async def test_a_producer_is_forgotten_after_its_configured_silence():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_a_producer_is_forgotten_after_its_configured_silence(harness, one):
     harness.topic("t")
     partition = await one.opened("t")
     repeated = idempotent(0, b"a")
@@ -169,13 +163,10 @@ async def test_a_producer_is_forgotten_after_its_configured_silence():
         one.partitions.reconfigure(producer_silent_ms=silent_ms)
         await one.partitions.checkpoint_durably(partition)
         assert (await one.produce("t", repeated)).base_offset == offset
-    await one.close()
 
 
-async def test_checkpoints_of_many_partitions_leave_turns_to_others():
+async def test_checkpoints_of_many_partitions_leave_turns_to_others(harness, one):
     """A closing partition gets none: its next leader may have begun."""
-    harness = PartitionHarness()
-    one = await harness.broker(1)
     harness.topic("t", partitions=300)
     partitions = list(await asyncio.gather(*(one.opened("t", index) for index in range(300))))
     await one.start_produce({("t", index): batch(b"x") for index in range(300)})
@@ -191,7 +182,6 @@ async def test_checkpoints_of_many_partitions_leave_turns_to_others():
     await one.partitions._opener.checkpoint(partitions)
     assert {300, 200, 100, 1} <= set(still_dirty)
     partitions[-1].accepts_records = True
-    await one.close()
 
 
 async def test_recovery_after_a_checkpoint_equals_the_live_state():
@@ -201,7 +191,7 @@ async def test_recovery_after_a_checkpoint_equals_the_live_state():
     partition = await one.opened("t")
     for at in range(3):
         await one.produce("t", idempotent(at, b"x", pid=1))
-    await one.partitions._opener.checkpoint([partition])
+    await one.partitions.checkpoint_durably(partition)
     for at in range(3):
         await one.produce("t", idempotent(at, b"y", pid=2))
         await one.produce("t", batch(b"plain"))
@@ -222,9 +212,7 @@ async def test_recovery_after_a_checkpoint_equals_the_live_state():
     await three.close()
 
 
-async def test_a_repeated_batch_waits_until_the_first_copy_is_durable():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_a_repeated_batch_waits_until_the_first_copy_is_durable(harness, one):
     harness.topic("t")
     await one.opened("t")
     one.storage.stop_acknowledging()
@@ -239,12 +227,9 @@ async def test_a_repeated_batch_waits_until_the_first_copy_is_durable():
         0,
         0,
     ]
-    await one.close()
 
 
-async def test_a_request_is_one_group_and_reports_each_partition_its_own_error():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_a_request_is_one_group_and_reports_each_partition_its_own_error(harness, one):
     harness.topic("t", partitions=3)
     harness.topic("small", **{"max.message.bytes": "100"})
     for index in range(3):
@@ -277,17 +262,13 @@ async def test_a_request_is_one_group_and_reports_each_partition_its_own_error()
     ]
     harness.configure("small", "max.message.bytes", "1000")
     assert (await one.produce("small", batch(b"v" * 200))).error_code == 0
-    await one.close()
 
 
-async def test_log_append_time_is_written_into_the_batch():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_log_append_time_is_written_into_the_batch(harness, one):
     harness.topic("t", **{"message.timestamp.type": "LogAppendTime"})
     response = await one.produce("t", batch(b"a", timestamp=5))
     assert response.log_append_time_ms == NOW
     assert (await one.fetch("t")).records[0].timestamp_ms == NOW
-    await one.close()
 
 
 async def test_a_repetition_gets_the_append_time_of_its_batch():
@@ -322,19 +303,14 @@ async def test_a_repetition_gets_the_append_time_of_its_batch():
 
 
 @pytest.mark.parametrize("acks", [2, -2])
-async def test_other_acks_are_refused(acks):
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_other_acks_are_refused(acks, harness, one):
     harness.topic("t")
     assert (
         await one.produce("t", batch(b"a"), acks=acks)
     ).error_code == ErrorCode.INVALID_REQUIRED_ACKS
-    await one.close()
 
 
-async def test_acks_zero_gets_no_response_and_acks_one_waits_for_durability():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_acks_zero_gets_no_response_and_acks_one_waits_for_durability(harness, one):
     harness.topic("t")
     await one.opened("t")
     one.storage.stop_acknowledging()
@@ -345,19 +321,15 @@ async def test_acks_zero_gets_no_response_and_acks_one_waits_for_durability():
     one.storage.resume_acknowledging()
     assert (await pending)["t", 0].base_offset == 1
     assert (await one.fetch("t")).values == [b"a", b"b"]
-    await one.close()
 
 
-async def test_without_a_session_nothing_is_appended_and_the_client_is_sent_away():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_without_a_session_nothing_is_appended_and_the_client_is_sent_away(harness, one):
     harness.topic("t")
     partition = await one.opened("t")
     one.writable = False
     with pytest.raises(CannotRespond):
         await one.produce("t", batch(b"a"))
     assert partition.log_end_offset == 0
-    await one.close()
 
 
 async def test_a_dead_wal_returns_a_retriable_error_and_never_an_offset():
@@ -377,21 +349,16 @@ async def test_a_dead_wal_returns_a_retriable_error_and_never_an_offset():
     assert (response.error_code, response.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
-async def test_requests_for_a_partition_that_is_just_opening_keep_their_order():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_requests_for_a_partition_that_is_just_opening_keep_their_order(harness, one):
     harness.refusing_opens = 2
     harness.topic("t")
     pending = [one.start_produce({("t", 0): idempotent(at, b"%d" % at)}) for at in range(5)]
     assert one.partitions.get("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
     responses = await asyncio.gather(*pending)
     assert [response["t", 0].base_offset for response in responses] == [0, 1, 2, 3, 4]
-    await one.close()
 
 
-async def test_a_partition_that_does_not_open_in_time_is_a_retriable_error():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_a_partition_that_does_not_open_in_time_is_a_retriable_error(harness, one):
     harness.refusing_opens = 1000
     harness.topic("t")
     response = await one.produce("t", batch(b"a"), timeout_ms=20)
@@ -399,7 +366,6 @@ async def test_a_partition_that_does_not_open_in_time_is_a_retriable_error():
     harness.refusing_opens = 0
     await one.opened("t")
     assert (await one.fetch("t")).values == []
-    await one.close()
 
 
 async def test_many_partitions_open_with_few_requests_and_close_with_few_commits():
@@ -479,9 +445,7 @@ async def test_a_broker_that_follows_the_metadata_no_more_states_that_it_does_no
     await one.storage.abandon()
 
 
-async def test_a_deleted_topic_is_dropped_and_its_successor_is_empty():
-    harness = PartitionHarness()
-    one = await harness.broker(1)
+async def test_a_deleted_topic_is_dropped_and_its_successor_is_empty(harness, one):
     harness.topic("t")
     await one.produce("t", batch(b"a"))
     pending = asyncio.ensure_future(one.fetch("t", offset=1, max_wait_ms=30_000))
@@ -493,7 +457,6 @@ async def test_a_deleted_topic_is_dropped_and_its_successor_is_empty():
     found = await one.fetch("t")
     assert (found.error, found.values, found.high_watermark) == (0, [], 0)
     assert (await one.produce("t", batch(b"b"))).base_offset == 0
-    await one.close()
 
 
 async def test_meta_streams_stay_short():

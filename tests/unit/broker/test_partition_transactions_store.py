@@ -86,12 +86,6 @@ async def state(view):
     return found
 
 
-async def upload(broker):
-    """Wait until uploaded objects hold everything that was acknowledged so far."""
-    broker.storage._cut()
-    await broker.storage._uploader.drained()
-
-
 async def test_a_reader_of_the_tail_stops_at_the_last_stable_offset(harness):
     (one,) = harness.brokers
     view = ClusterView(harness.store)
@@ -120,7 +114,7 @@ async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(harnes
         await one.mark("t", 7, commit=number == 2)
     await one.produce("t", transactional(8, 0, b"open"))
     partition = await one.opened("t")
-    await upload(one)
+    await one.storage.upload()
     await one.storage.trim(partition.log.data, 7)
     await one.partitions._opener.checkpoint([partition])
     await harness.publish()
@@ -183,7 +177,7 @@ async def test_a_reader_and_a_consumer_see_the_same(harness, seed):
         elif step in {"commit", "abort"}:
             assert await leader.mark("t", pid, commit=step == "commit") == ErrorCode.NONE
         elif step == "upload":
-            await upload(leader)
+            await leader.storage.upload()
         elif step == "publish":
             await harness.publish()
         elif step in {"move", "crash"}:

@@ -4,7 +4,6 @@ all clients find the current ones.
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,28 +15,10 @@ from penstock.controller.api.errors import JournalStateLost, QuorumChangeRefused
 from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.main import ControllerServer
 from penstock.controller.raft.core import Role
-from tests.support.controller_quorum import Quorum
+from tests.support.controller_quorum import Quorum, get, put
 from tests.support.waiting import PATIENCE_S, until
 
 WAIT_S = PATIENCE_S
-
-
-@pytest.fixture
-async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
-    started = Quorum(tmp_path)
-    try:
-        await started.start()
-        yield started
-    finally:
-        await started.stop()
-
-
-async def put(client: ControllerClient, key: str) -> None:
-    await client.put_key_value(m.PutKeyValue(key=key, value=b"v"), timeout_s=WAIT_S)
-
-
-async def get(client: ControllerClient, key: str) -> bytes | None:
-    return (await client.get_key_value(m.GetKeyValue(key=key), timeout_s=WAIT_S)).value
 
 
 async def add(client: ControllerClient, controller: str) -> None:

@@ -1,13 +1,11 @@
 """Three controllers over real sockets: one leads, the others follow, and any of them may stop."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from penstock.controller.api import messages as m
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import InvalidConfig, NotLeader, QuorumClosed
 from penstock.controller.api.follower import MetadataFollower
@@ -16,26 +14,8 @@ from penstock.controller.config import ControllerConfig
 from penstock.controller.managers.result import Result
 from penstock.controller.metadata.records import KeyValueRecord
 from penstock.controller.raft.replicated_log import RaftQuorum
-from tests.support.controller_quorum import Quorum
+from tests.support.controller_quorum import Quorum, get, put
 from tests.support.waiting import PATIENCE_S, until
-
-
-@pytest.fixture
-async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
-    started = Quorum(tmp_path)
-    try:
-        await started.start()
-        yield started
-    finally:
-        await started.stop()
-
-
-async def put(client: ControllerClient, key: str) -> None:
-    await client.put_key_value(m.PutKeyValue(key=key, value=b"v"), timeout_s=PATIENCE_S)
-
-
-async def get(client: ControllerClient, key: str) -> bytes | None:
-    return (await client.get_key_value(m.GetKeyValue(key=key), timeout_s=PATIENCE_S)).value
 
 
 async def test_every_controller_gets_the_records_and_sends_clients_to_the_leader(

@@ -3,7 +3,6 @@ no broker acknowledges after the fence.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from random import Random
 
@@ -25,22 +24,6 @@ from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, entry, 
 from tests.support.waiting import until
 
 STREAMS = (1, 2, 3)
-
-
-@pytest.fixture
-def controller() -> MemoryController:
-    made = MemoryController()
-    for stream_id in STREAMS:
-        made.create_stream(stream_id)
-    return made
-
-
-@pytest.fixture
-async def nodes() -> AsyncIterator[list[Node]]:
-    made: list[Node] = []
-    yield made
-    for node in made:
-        await node.storage.abandon()
 
 
 class CountingStore(MemoryStore):
@@ -96,8 +79,7 @@ async def test_a_crash_at_every_slot_loses_nothing(
     for slot in range(slot_count):
         await dead.write(1 + slot % 3, 1 + slot % 2)
         if slot == uploaded_after:
-            dead.storage._cut()
-            await dead.storage._uploader.drained()
+            await dead.storage.upload()
     await dead.storage.abandon()
     report = await recover(store, recoverer, dead, recovery_commit_objects_max=2)
     assert report.end == slot_count

@@ -3,7 +3,7 @@ controller, closing, reopening, reading.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -50,23 +50,6 @@ from tests.support.waiting import until
 
 WAL_PUTS = Selection(frozenset({"put_if_absent"}), "wal/")
 OTHER = BrokerIncarnation(NodeId(9), NodeEpoch(9))
-
-
-@pytest.fixture
-def controller() -> MemoryController:
-    made = MemoryController()
-    for stream_id in range(1, 6):
-        made.create_stream(stream_id)
-    return made
-
-
-@pytest.fixture
-async def nodes() -> AsyncIterator[list[Node]]:
-    """Return a list for nodes, which are stopped after the test."""
-    made: list[Node] = []
-    yield made
-    for node in made:
-        await node.storage.abandon()
 
 
 async def keys(store: MemoryStore, prefix: str) -> list[str]:

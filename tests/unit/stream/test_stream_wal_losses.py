@@ -2,7 +2,6 @@
 recovered; an operator has to accept a loss.
 """
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -26,22 +25,6 @@ from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node
 
 STREAMS = (1, 2, 3)
-
-
-@pytest.fixture
-def controller() -> MemoryController:
-    made = MemoryController()
-    for stream_id in STREAMS:
-        made.create_stream(stream_id)
-    return made
-
-
-@pytest.fixture
-async def nodes() -> AsyncIterator[list[Node]]:
-    made: list[Node] = []
-    yield made
-    for node in made:
-        await node.storage.abandon()
 
 
 async def recover(
