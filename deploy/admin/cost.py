@@ -1,7 +1,8 @@
 """Estimate the cost of object store requests and storage.
 
 Invariant: pure. Not included: requests of controllers (at most about 2 PUT/s for backup and
-manifest), transfer to other regions and the internet, and objects that wait for deletion.
+manifest), transfer to other regions and the internet, and objects that wait for deletion. Requests
+to a WAL store have the prices of the store, which is too much for S3 Express.
 """
 
 from collections.abc import Iterable, Mapping
