@@ -35,10 +35,10 @@ def _member_epochs_unchecked() -> list[Patch]:
     return [(ConsumerGroup, "check_commit", lambda *_, **__: ErrorCode.NONE)]
 
 
-def _heartbeats_acknowledged_before_durable() -> list[Patch]:
-    real = ConsumerCoordinator._write
+def acknowledged_before_durable(coordinator: Any) -> list[Patch]:
+    real = coordinator._write
 
-    def write(self: ConsumerCoordinator, *args: Any, **options: Any) -> Any:
+    def write(self: Any, *args: Any, **options: Any) -> Any:
         outcome = real(self, *args, **options)
         if outcome.done():
             return outcome
@@ -46,7 +46,11 @@ def _heartbeats_acknowledged_before_durable() -> list[Patch]:
         done.set_result(ErrorCode.NONE)
         return done
 
-    return [(ConsumerCoordinator, "_write", write)]
+    return [(coordinator, "_write", write)]
+
+
+def _heartbeats_acknowledged_before_durable() -> list[Patch]:
+    return acknowledged_before_durable(ConsumerCoordinator)
 
 
 def _assignments_not_restored() -> list[Patch]:

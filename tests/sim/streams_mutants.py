@@ -1,6 +1,5 @@
 """Planted bugs of streams groups (KIP-1071), for `tests.sim.mutants`."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from penstock.broker.groups.streams.group import StreamsGroup
 from penstock.broker.groups.streams.reconciliation import reconcile
 from penstock.broker.groups.streams.values import NO_TASKS
 from penstock.protocol.error_codes import ErrorCode
+from tests.sim.consumer_group_mutants import acknowledged_before_durable
 
 Patch = tuple[Any, str, Any]
 
@@ -32,17 +32,7 @@ def _streams_epochs_unchecked() -> list[Patch]:
 
 
 def _streams_acknowledged_before_durable() -> list[Patch]:
-    real = StreamsGroups._write
-
-    def write(self: StreamsGroups, *args: Any, **options: Any) -> Any:
-        outcome = real(self, *args, **options)
-        if outcome.done():
-            return outcome
-        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        done.set_result(ErrorCode.NONE)
-        return done
-
-    return [(StreamsGroups, "_write", write)]
+    return acknowledged_before_durable(StreamsGroups)
 
 
 def _tasks_not_restored() -> list[Patch]:

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from penstock.deploy.node import lifeline
@@ -34,12 +33,6 @@ class BrokerProcess:
     @property
     def pid(self) -> int:
         return self.process.pid
-
-    def rss_bytes(self) -> int:
-        """Return the most memory that the process ever had."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1_024
 
     async def read(self, started: asyncio.Event) -> None:
         assert self.process.stderr is not None

@@ -185,12 +185,6 @@ class FaultCluster(Cluster):
         self._ports[node_id] = broker.port
         return broker
 
-    async def kill_leader(self, topic: str, partition: int = 0) -> int:
-        """Crash the broker that serves the partition; return its id."""
-        node_id = (await self.until_served(topic, partition)).node_id
-        await self.kill_broker(node_id)
-        return node_id
-
     async def stop(self) -> None:
         for faults in self._past:
             faults.release()

@@ -41,12 +41,6 @@ Command = TyperCommand | TyperGroup
 CHART = ROOT / "helm" / "penstock"
 
 
-def the_file(name: str) -> Path:
-    """Return the one file of this name, wherever it is."""
-    (found,) = (path for path in files() if path.name == name)
-    return found
-
-
 @cache
 def settings() -> frozenset[str]:
     """Return the settings of nodes and of topics."""

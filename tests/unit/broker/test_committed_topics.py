@@ -43,7 +43,6 @@ from tests.support.coordinator_log import MemoryLog
 from tests.support.handlers import Fixture
 
 GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-LEVEL_1 = FeatureRecord(OFFSETS_VERSION, 1)
 
 
 class World:
