@@ -26,6 +26,8 @@ from penstock.protocol.errors import WireError
 from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 from penstock.stream.wal.sender import Sender
 
+IDLE: Final = "no request (connections_idle_ms)"
+"""The reason for closing an idle connection."""
 SLOW_SENDER_S: Final = 0.5
 """A TLS client is slow if it sent less than its wake-up threshold in this time."""
 BURST_BYTES_MAX: Final = 1 << 16
@@ -542,7 +544,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._order) and not self._is_write_paused:
             return None
         if (now - self.last_request_at) * 1_000 > config.connections_idle_ms:
-            return "no request (connections_idle_ms)"
+            return IDLE
         return None
 
 

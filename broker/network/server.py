@@ -13,7 +13,7 @@ from penstock.base.listening import stop_listening
 from penstock.base.log_limit import LogLimit
 from penstock.broker.config import BrokerConfig
 from penstock.broker.network.admission import Admission, CallLater
-from penstock.broker.network.client_connection import Connection
+from penstock.broker.network.client_connection import IDLE, Connection
 from penstock.broker.network.closing_order import ClosingOrder
 from penstock.broker.network.connection import RECEIVE_BYTES
 from penstock.broker.network.dispatcher import Dispatcher
@@ -238,7 +238,9 @@ class Server:
         self.closed_count += 1
         suppressed = self._log_limit.take(self.loop.time())
         if suppressed is not None:
-            log.warning(
+            # Routine: the connections with which brokers watch each other are idle, too.
+            report = log.info if reason == IDLE else log.warning
+            report(
                 "connection_refused",
                 peer=connection.peer,
                 listener=connection.listener,

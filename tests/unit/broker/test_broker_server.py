@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from penstock.base.listeners import SecurityProtocol
 from penstock.base.open_files import raise_open_files_limit
@@ -395,7 +396,9 @@ async def test_idle_connection_is_closed_but_not_one_that_waits(fixture: Fixture
     await fixture.start(connections_idle_ms=100)
     waiting, idle = await fixture.connect(), await fixture.connect()
     waiting.send(b"c0")
-    await idle.until_closed()
+    with capture_logs() as logs:
+        await idle.until_closed()
+    assert [line["log_level"] for line in logs] == ["info"], "brokers watch each other idly"
     fixture.dispatcher.release.set()
     assert await waiting.receive() == b"c0"
 
