@@ -121,7 +121,8 @@ SeedFrom = Annotated[
     typer.Option(
         help=(
             "Records to produce at startup: one JSON object per line (topic, key,"
-            " value, headers, partition), or one plain value per line."
+            " value, headers, partition), or one plain value per line. Topics that are created"
+            " with it keep records of any age."
         )
     ),
 ]

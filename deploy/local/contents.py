@@ -55,19 +55,20 @@ class FirstContents:
             raise UsageError(f"--seed-from {self.seed}: {error.strerror}") from None
 
 
-def create_topics(bootstrap: str, topics: Mapping[str, int]) -> set[str]:
-    """Create topics and return those that did not exist. Raises KafkaFailed."""
+def create_topics(
+    bootstrap: str, topics: Mapping[str, int], *, keeps_all: bool = False
+) -> set[str]:
+    """Create topics and return those that did not exist. keeps_all: retain records of any age, as
+    those of a seed. Raises KafkaFailed.
+    """
     from penstock.deploy.clients.wire import WireClient
     from penstock.protocol import apis
     from penstock.protocol.error_codes import ErrorCode
     from penstock.protocol.gen import create_topics as wire
 
-    # Records of a seed may be older than the 7 days that topics keep by default.
-    keep_all = wire.CreatableTopicConfig("retention.ms", "-1")
+    configs = [wire.CreatableTopicConfig("retention.ms", "-1")] if keeps_all else []
     wanted = [
-        wire.CreatableTopic(
-            name=name, num_partitions=count, replication_factor=-1, configs=[keep_all]
-        )
+        wire.CreatableTopic(name=name, num_partitions=count, replication_factor=-1, configs=configs)
         for name, count in topics.items()
     ]
     with WireClient(bootstrap) as client:

@@ -358,7 +358,10 @@ class _Dev:
         bootstrap = self._plan.bootstrap
         try:
             created = await asyncio.to_thread(
-                contents.create_topics, bootstrap, self._contents.topics
+                contents.create_topics,
+                bootstrap,
+                self._contents.topics,
+                keeps_all=self._contents.seed is not None,
             )
             self._announce()
             if self._contents.seed is None:

@@ -1,5 +1,6 @@
 """`penstock configs` against real brokers."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +11,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from penstock.base.errors import ExpectedError
 from penstock.base.log_levels import LOG_LEVELS
 from penstock.broker.handlers.configs.loggers import LOGGERS
+from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.errors import UsageError
+from penstock.deploy.local.contents import create_topics
 from penstock.protocol.client.errors import KafkaFailed
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
@@ -26,6 +29,20 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 @pytest.fixture
 def cli(cluster: Cluster, tmp_path: Path) -> Cli:
     return Cli(cluster, tmp_path)
+
+
+async def test_only_topics_of_a_seed_keep_records_of_any_age(cluster: Cluster, cli: Cli) -> None:
+    """`dev --topics` creates topics as `topics create` does."""
+
+    def retention(name: str, *, keeps_all: bool) -> str:
+        create_topics(cluster.bootstrap, {name: 1}, keeps_all=keeps_all)
+        return Kafka(cluster.bootstrap).topic_config(name)["retention.ms"]
+
+    await cli.run("topics", "create", "orders")
+    kafka = await asyncio.to_thread(Kafka, cluster.bootstrap)
+    default = (await asyncio.to_thread(kafka.topic_config, "orders"))["retention.ms"]
+    assert await asyncio.to_thread(retention, "a", keeps_all=False) == default != "-1"
+    assert await asyncio.to_thread(retention, "b", keeps_all=True) == "-1"
 
 
 async def test_configs_of_brokers_are_altered_and_described(cluster: Cluster, cli: Cli) -> None:
