@@ -106,7 +106,7 @@ class _Commands(LazyCommands):
             ),
             "streams": (
                 "penstock.deploy.cli.streams:app",
-                "Show the epochs, ranges and objects of streams.",
+                "Show how topics are stored: streams, epochs, ranges, objects.",
             ),
             "wal": ("penstock.deploy.cli.wal:app", "Inspect and repair the WALs of brokers."),
         },
@@ -124,7 +124,7 @@ class _Commands(LazyCommands):
             ),
             "config": (
                 "penstock.deploy.cli.config:app",
-                "Show effective settings, and document all settings.",
+                "Show settings of nodes; `configs` shows those of topics and brokers.",
             ),
             "completion": (
                 "penstock.deploy.cli.completion:completion",

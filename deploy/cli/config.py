@@ -9,7 +9,13 @@ import typer
 from penstock.deploy.cli.options import Output
 from penstock.deploy.output import Format
 
-app = typer.Typer(help="Show effective settings, and document all settings.", no_args_is_help=True)
+app = typer.Typer(
+    help=(
+        "Show effective settings of nodes, and document all settings. `penstock configs` describes"
+        " and alters the configs of topics and brokers."
+    ),
+    no_args_is_help=True,
+)
 
 _AS_A_NODE = {"ignore_unknown_options": True, "allow_extra_args": True}
 

@@ -47,6 +47,14 @@ class Group(TyperGroup):
         _check_utf_8(self, ctx)
         return left
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's
+        """Suggest `configs` instead of `config`, which differ by a letter."""
+        if ctx.info_name == "config" and args[0] in {"describe", "alter", "list"}:
+            ctx.fail(
+                f"`config` shows settings of nodes. Did you mean `penstock configs {args[0]}`?"
+            )
+        return super().resolve_command(ctx, args)
+
 
 class LazyCommands(TyperGroup):
     """Commands that are imported when they are called. GLOBAL_OPTIONS may appear anywhere, as in

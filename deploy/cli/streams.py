@@ -13,7 +13,10 @@ from penstock.deploy.output import Format
 if TYPE_CHECKING:
     from penstock.deploy.admin.views import StreamView
 
-app = typer.Typer(help="Show streams: epochs, ranges, objects.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show how topics are stored: streams, epochs, ranges, objects. Not for Kafka Streams.",
+    no_args_is_help=True,
+)
 
 
 @app.callback()

@@ -133,6 +133,15 @@ def test_a_name_that_begins_as_a_role_is_distinguished_from_the_role_s_table(
     assert (config.rack, config.controllers) == ("a", ("c:1", "d:2"))
 
 
+@pytest.mark.parametrize("name", ["describe", "alter", "list"])
+def test_config_points_to_configs(name: str) -> None:
+    from penstock.deploy.cli.app import app
+
+    result = CliRunner().invoke(app, ["config", name, "topic", "orders"])
+    assert result.exit_code == 2
+    assert f"Did you mean `penstock configs {name}`?" in " ".join(result.stderr.split())
+
+
 def test_names_can_be_distinguished() -> None:
     """No name is a table of another name, but for two of Kafka's; and no flag or variable has two
     settings.
