@@ -249,6 +249,13 @@ class StreamConfig:
     upload (about a second), which replaces thousands of ranges in the metadata.
     """
 
+    close_in_place_bytes_max: Annotated[int, Setting("wal.in.place.max.bytes", Kind.BYTES, 0)] = (
+        1 << 30
+    )
+    """While the WAL store contains more bytes than this that were committed in place and not
+    rewritten into `store`, planned moves of partitions upload their data first.
+    """
+
     close_upload_wait_ms: int = 5_000
     """How long closing waits for that upload before it commits the slots in place anyway."""
 
@@ -298,6 +305,7 @@ _MAY_BE_ZERO = frozenset(
         "wal_pause_ms",
         "wal_fallback_after_ms",
         "wal_hedge_factor",
+        "close_in_place_bytes_max",
         "wal_hedge_percent",
         "append_overshoot_bytes_max",
         "wal_delete_grace_ms",

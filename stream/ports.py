@@ -244,6 +244,16 @@ class StreamMetadata(Protocol):
 
     def committed_end(self, stream_id: StreamId) -> Offset: ...
 
+    def first_in_wal_store(self, stream_id: StreamId) -> Offset | None:
+        """Return the first committed offset whose bytes are in a WAL store, from the local image;
+        None: all are in the cluster's own store.
+        """
+        ...
+
+    def wal_store_bytes(self) -> int:
+        """Return the size of all committed slots in WAL stores that logs refer to."""
+        ...
+
     def has_object(self, wal_key: str) -> bool:
         """Return whether the local image contains this WAL slot as an object, referenced or not."""
         ...

@@ -188,6 +188,14 @@ class ControllerStreamMetadata:
         state = self._follower.image.streams.get(stream_id)
         return Offset(0) if state is None else state.end_offset
 
+    def first_in_wal_store(self, stream_id: StreamId) -> Offset | None:
+        """See StreamMetadata.first_in_wal_store."""
+        return self._follower.image.first_in_wal_store(stream_id)
+
+    def wal_store_bytes(self) -> int:
+        """See StreamMetadata.wal_store_bytes."""
+        return self._follower.image.objects.wal_store_bytes
+
     def has_object(self, wal_key: str) -> bool:
         """See StreamMetadata.has_object."""
         return self._follower.image.objects.in_place(wal_key) is not None

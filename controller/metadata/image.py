@@ -226,6 +226,18 @@ class MetadataImage:
             )
         return found
 
+    def first_in_wal_store(self, stream_id: StreamId) -> Offset | None:
+        """Return the first offset of the log whose bytes are in a WAL store.
+
+        This implements `StreamMetadata.first_in_wal_store`. O(n log n) for n ranges there.
+        """
+        ranges = self.objects.wal_store_ranges(stream_id)
+        for start in sorted(ranges):
+            found = self.streams.find(stream_id, start, Offset(start + 1), 1)
+            if found and found[0].object_id == ranges[start]:  # not only a retained deleted record
+                return start
+        return None
+
     @property
     def current_wal_store(self) -> WalStoreIdentity | None:
         """The store in which brokers open their WALs; None: the cluster's own store."""
@@ -310,19 +322,19 @@ class MetadataImage:
 
     def _stream_forked(self, record: StreamForked) -> None:
         for entry in self.streams.fork(record):
-            self.objects.refer(entry.object_id)
+            self.objects.refer(entry.object_id, record.stream_id, entry.start_offset)
 
     def _stream_trimmed(self, record: StreamTrimmed) -> None:
         for entry in self.streams.trim(record):
-            self.objects.release(entry.object_id)
+            self.objects.release(entry.object_id, record.stream_id, entry.start_offset)
 
     def _kept_log_dropped(self, record: KeptLogDropped) -> None:
         for entry in self.streams.drop_kept(record):
-            self.objects.release(entry.object_id)
+            self.objects.release(entry.object_id, record.stream_id, entry.start_offset)
 
     def _stream_removed(self, record: StreamRemoved) -> None:
         for entry in self.streams.remove(record.stream_id):
-            self.objects.release(entry.object_id)
+            self.objects.release(entry.object_id, record.stream_id, entry.start_offset)
 
     def _object_prepared(self, record: ObjectPrepared) -> None:
         self.objects.prepare(record)
@@ -333,15 +345,15 @@ class MetadataImage:
         self.next_object_id = max(self.next_object_id, ObjectId(record.object_id + 1))
         for part in record.ranges:
             if self.streams.add(record.object_id, part):
-                self.objects.refer(record.object_id)
+                self.objects.refer(record.object_id, part.stream_id, part.start_offset)
 
     def _ranges_replaced(self, record: RangesReplaced) -> None:
         dropped = self.streams.drop(record.stream_id, frozenset(record.removed_object_ids))
         self.streams.record_cleaned(record.stream_id, record.cleaned_end)
         if self.streams.add(record.object_id, record.replacement):
-            self.objects.refer(record.object_id)
+            self.objects.refer(record.object_id, record.stream_id, record.replacement.start_offset)
         for entry in dropped:
-            self.objects.release(entry.object_id)
+            self.objects.release(entry.object_id, record.stream_id, entry.start_offset)
 
     def _producer_ids(self, record: ProducerIdsAllocated) -> None:
         self.next_producer_id = max(self.next_producer_id, record.next_producer_id)

@@ -18,6 +18,7 @@ from penstock.controller.metadata.topics import (
     TopicsImage,
     leader_of,
 )
+from penstock.stream.format.keys import WAL_STORE_ROOT
 from penstock.stream.ports import ObjectRole
 
 
@@ -32,6 +33,7 @@ def check(
     refs: Counter[ObjectId] = Counter()
     for stream in streams:
         _check_log(stream)
+        _check_wal_store_ranges(stream, objects)
         refs.update(entry.object_id for entry in (*stream.kept_entries, *stream.entries))
     _check_objects(objects, nodes, refs)
     _check_owners(streams, nodes)
@@ -78,6 +80,17 @@ def _check_kept(stream: StreamState, name: str) -> None:
     first = stream.entries[0].start_offset if stream.entries else stream.start_offset
     if at < first:
         raise broken(f"{name}: no entry contains [{at}, {first}), which is retained")
+
+
+def _check_wal_store_ranges(stream: StreamState, objects: ObjectsImage) -> None:
+    found = {
+        entry.start_offset: entry.object_id
+        for entry in (*stream.kept_entries, *stream.entries)
+        if (state := objects.get(entry.object_id)) is not None
+        and state.key.startswith(WAL_STORE_ROOT)
+    }
+    if found != objects.wal_store_ranges(stream.stream_id):
+        raise broken(f"stream {stream.stream_id}: the index of ranges in WAL stores is wrong")
 
 
 def _check_objects(objects: ObjectsImage, nodes: NodesImage, refs: Counter[ObjectId]) -> None:
@@ -225,6 +238,13 @@ def check_object_counts(objects: ObjectsImage) -> None:
         ObjectPhase.COMMITTED
     ) != len(committed):
         raise broken("the byte count of committed objects is wrong")
+    in_wal_stores = sum(
+        state.size_bytes
+        for state in committed
+        if state.refs and state.key.startswith(WAL_STORE_ROOT)
+    )
+    if objects.wal_store_bytes != in_wal_stores:
+        raise broken("the byte count of objects in WAL stores is wrong")
 
 
 def check_epochs(nodes: NodesImage, next_node_epoch: NodeEpoch) -> None:

@@ -1,7 +1,7 @@
 """Objects in the store with an id in the cluster: prepared, committed, destroyed."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -12,6 +12,8 @@ from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     ObjectId,
+    Offset,
+    StreamId,
     WalSequence,
 )
 from penstock.controller.metadata.errors import broken
@@ -27,6 +29,7 @@ from penstock.stream.ports import BrokerIncarnation, ObjectRole
 
 _NO_SLOT = WalSequence(-1)
 _NO_OFFSET = MetadataOffset(0)
+_NO_RANGES: Mapping[Offset, ObjectId] = {}
 
 
 class ObjectPhase(IntEnum):
@@ -74,6 +77,12 @@ class ObjectsImage:
     _destroyed: set[ObjectId] = field(default_factory=set[ObjectId])
     _committed: Counter[int] = field(default_factory=Counter[int])
     """Number of committed objects by role."""
+    _in_wal_stores: dict[StreamId, dict[Offset, ObjectId]] = field(
+        default_factory=dict[StreamId, dict[Offset, ObjectId]]
+    )
+    """The log entries of each stream whose bytes are in a WAL store, by their first offsets."""
+    wal_store_bytes: int = 0
+    """Total size of the referenced objects in WAL stores."""
     committed_bytes: int = 0
     """Total size of committed objects."""
 
@@ -95,15 +104,24 @@ class ObjectsImage:
         """Yield the WAL objects that were committed in place, in any phase."""
         return (self._objects[object_id] for object_id in self._in_place.values())
 
-    def in_wal_stores(self) -> tuple[int, Millis | None]:
-        """Return the size of the referenced objects in WAL stores, and when the first of them was
-        committed. O(objects committed in place).
+    def wal_store_oldest_ms(self) -> Millis | None:
+        """Return when the first referenced object in WAL stores was committed. O(objects committed
+        in place).
         """
-        states = [
-            state for state in self.placed() if state.refs and state.key.startswith(WAL_STORE_ROOT)
-        ]
-        oldest_ms = min((state.since_ms for state in states), default=None)
-        return sum(state.size_bytes for state in states), oldest_ms
+        return min(
+            (state.since_ms for state in self.placed() if state.refs and _is_in_wal_store(state)),
+            default=None,
+        )
+
+    def wal_store_ranges(self, stream_id: StreamId) -> Mapping[Offset, ObjectId]:
+        """Return the objects of the stream's log entries in WAL stores, by their first offsets,
+        with those of retained deleted records.
+        """
+        return self._in_wal_stores.get(stream_id, _NO_RANGES)
+
+    def streams_in_wal_stores(self) -> Iterator[StreamId]:
+        """Yield the streams with log entries in WAL stores."""
+        return iter(self._in_wal_stores)
 
     def wals(self) -> set[BrokerIncarnation]:
         """Return the writers of the WALs with slots that are objects, in any phase."""
@@ -174,18 +192,29 @@ class ObjectsImage:
             state.wal_sequence = record.wal_sequence
             self._in_place[record.key] = record.object_id
 
-    def refer(self, object_id: ObjectId) -> None:
+    def refer(self, object_id: ObjectId, stream_id: StreamId, start: Offset) -> None:
+        """Add a reference: the log entry of the stream that begins at `start`."""
         state = self._objects.get(object_id)
         if state is None or state.phase != ObjectPhase.COMMITTED:
             raise broken(f"a range refers to object {object_id}, which is not committed")
         state.refs += 1
         self._unreferenced.discard(object_id)
+        if _is_in_wal_store(state):
+            self._in_wal_stores.setdefault(stream_id, {})[start] = object_id
+            self.wal_store_bytes += state.size_bytes if state.refs == 1 else 0
 
-    def release(self, object_id: ObjectId) -> None:
+    def release(self, object_id: ObjectId, stream_id: StreamId, start: Offset) -> None:
+        """Remove a reference that `refer` added."""
         state = self._objects[object_id]
         state.refs -= 1
         if state.refs == 0:
             self._unreferenced.add(object_id)
+        if _is_in_wal_store(state):
+            ranges = self._in_wal_stores[stream_id]
+            del ranges[start]
+            if not ranges:
+                del self._in_wal_stores[stream_id]
+            self.wal_store_bytes -= state.size_bytes if state.refs == 0 else 0
 
     def destroy(self, record: ObjectDestroyed) -> None:
         state = self._objects.get(record.object_id)
@@ -208,3 +237,7 @@ class ObjectsImage:
         del self._objects[record.object_id]
         self._destroyed.discard(record.object_id)
         self._in_place.pop(state.key, None)
+
+
+def _is_in_wal_store(state: ObjectState) -> bool:
+    return state.key.startswith(WAL_STORE_ROOT)

@@ -348,7 +348,7 @@ WAL_STORE_AHEAD: Final = Kind(
     Level.WARN,
     "{size} of committed records have been only in the WAL store for up to {age_s:,.0f} s.",
     "They would be lost with the WAL store. Leaders rewrite such ranges into the store"
-    " (`compaction.interval.ms`): look for failed compactions. Those of snapshots, forks and"
+    " (`compaction.wal.store.interval.ms`): look for failed compactions. Those of snapshots and"
     " deleted topics stay as long as these exist.",
 )
 WAL_UNKNOWN: Final = Kind(

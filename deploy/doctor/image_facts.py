@@ -38,7 +38,6 @@ def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
             elif partition.replicas[0] in ready - {partition.leader}:
                 moved_away[partition.replicas[0]] += 1
     deleted = list(image.frozen_topics.deleted())
-    wal_store_bytes, wal_store_oldest_ms = image.objects.in_wal_stores()
     return ClusterFacts(
         cluster_id=image.cluster_id,
         end_offset=image.end_offset,
@@ -61,8 +60,8 @@ def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
         },
         moved_away=moved_away,
         deleted_count=len(deleted),
-        wal_store_bytes=wal_store_bytes,
-        wal_store_oldest_ms=wal_store_oldest_ms,
+        wal_store_bytes=image.objects.wal_store_bytes,
+        wal_store_oldest_ms=image.objects.wal_store_oldest_ms(),
         deleted_bytes=sum(_size_bytes(image, topic) for topic in deleted),
         kept_bytes=sum(
             entry.size_bytes for stream in image.streams.keeping() for entry in stream.kept_entries

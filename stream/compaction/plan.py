@@ -24,6 +24,14 @@ class CompactionConfig:
     full size until compaction.
     """
 
+    wal_store_interval_ms: Annotated[
+        int,
+        Setting("compaction.wal.store.interval.ms", Kind.DURATION, 1, 3_600_000, is_dynamic=True),
+    ] = 5_000
+    """Pause between two searches for ranges that were committed in place in a WAL store. They are
+    rewritten into `store` before other ranges, `compaction.round.max.bytes` at a time.
+    """
+
     small_bytes_max: Annotated[
         int, Setting("compaction.small.range.max.bytes", Kind.BYTES, 1, is_dynamic=True)
     ] = 4 << 20

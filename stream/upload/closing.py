@@ -58,8 +58,11 @@ class Closer:
         Streams that are fenced or deleted are dropped without closing them. Raises WalFenced.
         """
         count = self._slots.range_count([handle.stream_id for handle in handles])
-        if count > self._config.close_in_place_ranges_max or (count and not self._check.is_trusted):
-            # In the second case, the next leader might not be able to read the slots.
+        if count and (
+            count > self._config.close_in_place_ranges_max
+            or not self._check.is_trusted  # the next leader might not be able to read the slots
+            or self._is_wal_store_full()
+        ):
             await self._upload_first()
         async with self._commits.lock:
             wanted = [handle for handle in handles if self._handles.get(handle.stream_id) is handle]
@@ -74,6 +77,10 @@ class Closer:
             for at in range(most, len(wanted), most):
                 await self._send([], wanted, wanted[at : at + most])
             self._forget(wanted)
+
+    def _is_wal_store_full(self) -> bool:
+        limit = self._config.close_in_place_bytes_max
+        return self._slots.are_in_wal_store and self._commits.wal_store_bytes() > limit
 
     async def _upload_first(self) -> None:
         """Wait until everything is uploaded, for at most `close_upload_wait_ms`, but without a

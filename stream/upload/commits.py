@@ -42,6 +42,10 @@ class CommitSequencer:
         self._on_stream_fenced = on_stream_fenced
         self.lock = asyncio.Lock()
 
+    def wal_store_bytes(self) -> int:
+        """See `StreamMetadata.wal_store_bytes`."""
+        return self._metadata.wal_store_bytes()
+
     async def send(self, build: Callable[[], CommitObjects], *, until: float | None = None) -> bool:
         """Send the commit returned by `build`. Retry without a limit, with pauses of up to
         retry_backoff_max_ms. The caller must hold `lock`.

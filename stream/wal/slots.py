@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from penstock.base.ids import Offset, StreamId, WalSequence
+from penstock.stream.format.keys import WAL_STORE_ROOT
 from penstock.stream.ports import NewObject, ObjectRole, StreamRange
 
 
@@ -42,6 +43,11 @@ class SlotTable:
     @property
     def slot_count(self) -> int:
         return len(self._slots)
+
+    @property
+    def are_in_wal_store(self) -> bool:
+        """Return whether the newest slot is in a WAL store. Older ones may not be, after a move."""
+        return bool(self._slots) and self._slots[-1].key.startswith(WAL_STORE_ROOT)
 
     def add(
         self, sequence: WalSequence, key: str, size_bytes: int, ranges: Iterable[StreamRange]

@@ -62,6 +62,7 @@ from tests.sim.share_mutants import SHARE_GROUP_MUTANTS, SHARE_MUTANTS
 from tests.sim.streams_mutants import STREAMS_MUTANTS
 from tests.sim.topic_mutants import TOPIC_MUTANTS
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
+from tests.sim.wal_rewrite_mutants import WAL_REWRITE_MUTANTS
 from tests.sim.wal_store_mutants import WAL_STORE_MUTANTS
 
 Patch = tuple[Any, str, Any]
@@ -416,7 +417,7 @@ MUTANTS |= RACK_MUTANTS | ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS |
 MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS | LEAK_MUTANTS | ACL_MUTANTS
 MUTANTS |= LATE_ADMIN_MUTANTS | PRODUCER_MUTANTS | LATE_REQUEST_MUTANTS | WAL_STORE_MUTANTS
 MUTANTS |= LOST_TRANSACTION_MUTANTS
-MUTANTS |= LOST_WAL_STORE_MUTANTS | DRAINED_WAL_STORE_MUTANTS
+MUTANTS |= LOST_WAL_STORE_MUTANTS | DRAINED_WAL_STORE_MUTANTS | WAL_REWRITE_MUTANTS
 
 
 def _check_fits(target: Any, attribute: str, patch: Any) -> None:

@@ -27,7 +27,7 @@ from penstock.stream.errors import (
     StreamNotOpened,
     WalFenced,
 )
-from penstock.stream.format.keys import data_key, parse_wal_key
+from penstock.stream.format.keys import WAL_STORE_ROOT, data_key, parse_wal_key
 from penstock.stream.ports import (
     IN_STORE,
     BrokerIncarnation,
@@ -342,6 +342,18 @@ class MemoryStreamMetadata:
 
     def committed_end(self, stream_id: StreamId) -> Offset:
         return self.controller.streams[stream_id].end_offset
+
+    def first_in_wal_store(self, stream_id: StreamId) -> Offset | None:
+        ranges = self.controller.streams[stream_id].ranges
+        return next(
+            (item.range.start_offset for item in ranges if item.key.startswith(WAL_STORE_ROOT)),
+            None,
+        )
+
+    def wal_store_bytes(self) -> int:
+        ranges = (item for stream in self.controller.streams.values() for item in stream.ranges)
+        sizes = {item.key: item.object_size_bytes for item in ranges}
+        return sum(size for key, size in sizes.items() if key.startswith(WAL_STORE_ROOT))
 
     def has_object(self, wal_key: str) -> bool:
         return wal_key in self.controller.in_place

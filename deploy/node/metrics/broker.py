@@ -206,6 +206,7 @@ def _background(broker: Broker) -> Iterator[Reading]:
     yield table.COMPACTION_SOURCES, (), compactions.sources
     yield table.COMPACTION_OBJECTS, (), compactions.objects
     yield table.COMPACTION_WRITTEN, (), compactions.written_bytes
+    yield table.COMPACTION_FROM_WAL_STORES, (), compactions.from_wal_stores_bytes
     yield table.COMPACTION_LAG, (), max(0.0, broker.server.loop.time() - compactions.settled_at)
 
 

@@ -146,7 +146,7 @@ def _objects(image: MetadataImage, now_ms: int) -> Iterator[Reading]:
     for role, kind in _KINDS.items():
         yield table.OBJECTS_COMMITTED, (kind,), image.objects.committed_count(role)
     yield table.OBJECT_BYTES, (), image.objects.committed_bytes
-    size_bytes, oldest_ms = image.objects.in_wal_stores()
-    yield table.WAL_STORE_BYTES, (), size_bytes
+    oldest_ms = image.objects.wal_store_oldest_ms()
+    yield table.WAL_STORE_BYTES, (), image.objects.wal_store_bytes
     age_ms = 0 if oldest_ms is None else max(0, now_ms - oldest_ms)
     yield table.WAL_STORE_AGE, (), age_ms / 1_000

@@ -584,6 +584,11 @@ COMPACTION_OBJECTS: Final = _of_broker(
 COMPACTION_WRITTEN: Final = _of_broker(
     "counter", "penstock_compaction_written_bytes_total", "Bytes written by compaction."
 )
+COMPACTION_FROM_WAL_STORES: Final = _of_broker(
+    "counter",
+    "penstock_compaction_from_wal_stores_bytes_total",
+    "Bytes of ranges in WAL stores that compaction has rewritten into the store.",
+)
 COMPACTION_LAG: Final = _of_broker(
     "gauge",
     "penstock_compaction_lag_seconds",

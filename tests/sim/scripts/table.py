@@ -34,6 +34,7 @@ from tests.sim.scripts import (
     transactions,
     unordered_lists,
     wal,
+    wal_rewrites,
     wal_stores,
 )
 
@@ -586,6 +587,9 @@ _LATE_ADMIN: _Found = {
     ],
 }
 _WAL_STORES: _Found = {
+    "ranges_stay_in_wal_stores": [
+        (wal_rewrites.restart_all_brokers, "bytes are in the WAL store only")
+    ],
     "recovery_reads_the_wrong_store": [
         (wal_stores.fail_over_in_a_wal_store, "wal/1/1/00000000000000000000 was written twice")
     ],
@@ -676,6 +680,9 @@ _WAL_STORES: _Found = {
     ],
 }
 _LOST_WAL_STORES: _Found = {
+    "ranges_stay_in_wal_stores": [
+        (wal_rewrites.restart_all_brokers, "bytes are in the WAL store only")
+    ],
     "dead_wals_end_without_a_decision": [
         (lost_wal_stores.abandon_a_wal_store, "records are given up without a decision")
     ],

@@ -317,9 +317,10 @@ async def test_lost_ranges_are_replaced_by_empty_batches(cluster: LostStore) -> 
     lost, removed = gaps_of_lost_stores(cluster.image, {FIRST})
     assert [(gap.start_offset, gap.end_offset) for gap in lost] == [(10, 12), (12, 15)]
     assert removed == []
-    assert cluster.image.objects.in_wal_stores() == (200, cluster.now_ms)
+    objects = cluster.image.objects
+    assert (objects.wal_store_bytes, objects.wal_store_oldest_ms()) == (200, cluster.now_ms)
     store = await _replace_all(cluster)
-    assert cluster.image.objects.in_wal_stores() == (0, None)
+    assert (objects.wal_store_bytes, objects.wal_store_oldest_ms()) == (0, None)
     spans = [(start, end) for start, end, _ in cluster.spans(data)]
     assert spans == [(0, 10), (10, 15), (15, 20)]
     assert cluster.spans(meta) == []

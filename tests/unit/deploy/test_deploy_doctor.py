@@ -722,7 +722,7 @@ def test_an_object_that_nothing_refers_to_after_the_listing_is_not_missing() -> 
     inventory = listed(image, {})
     image.streams.remove(StreamId(1))
     for number in (10, 11):
-        image.objects.release(ObjectId(number))
+        image.objects.release(ObjectId(number), StreamId(1), Offset(0))
     assert [item.object_id for item in inventory.missing()] == [12]
 
 

@@ -18,6 +18,7 @@ from penstock.base.ids import (
     StreamId,
     WalSequence,
 )
+from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.memory import MemoryStore
 from penstock.protocol.batch.header import parse_header
 from penstock.protocol.batch.records import Record, encode_batch
@@ -46,6 +47,7 @@ from penstock.stream.ports import (
 )
 from penstock.stream.read.object_reader import ObjectReader
 from tests.sim.loop import VirtualLoop
+from tests.support.waiting import until
 
 WRITER = BrokerIncarnation(NodeId(1), NodeEpoch(1))
 SMALL = CompactionConfig(
@@ -230,6 +232,16 @@ class Metadata:
     def committed_end(self, stream_id: StreamId) -> Offset:
         return self.logs[stream_id][-1].range.end_offset
 
+    def first_in_wal_store(self, stream_id: StreamId) -> Offset | None:
+        starts = [
+            item.range.start_offset for item in self.logs[stream_id] if item.key.startswith("wals/")
+        ]
+        return starts[0] if starts else None
+
+    def wal_store_bytes(self) -> int:
+        log = [item for items in self.logs.values() for item in items]
+        return sum(item.range.size_bytes for item in log if item.key.startswith("wals/"))
+
     async def prepare_objects(self, count: int) -> list[PreparedObject]:
         self.next_id += count
         return [
@@ -287,7 +299,13 @@ class CompactionHarness:
         )
 
     async def wal_object(
-        self, sequence: int, batches: int, role: ObjectRole = WAL, *, in_memory: bool = False
+        self,
+        sequence: int,
+        batches: int,
+        role: ObjectRole = WAL,
+        *,
+        in_memory: bool = False,
+        root: str = "wal/",
     ) -> None:
         runs: list[StreamRun] = []
         for stream_id in (1, 2, 3, 4):
@@ -308,7 +326,7 @@ class CompactionHarness:
                 ] = entries
         number = WalSequence(sequence if role == WAL else NO_SEQUENCE)
         built = build_object(role, WRITER, number, Millis(0), runs, block_bytes_max=300)
-        key = f"wal/1/1/{sequence:020d}"
+        key = f"{root}1/1/{sequence:020d}"
         await self.store.put(key, built.chunks)
         for part in built.ranges:
             self.metadata.logs[part.stream_id].append(
@@ -493,3 +511,61 @@ async def test_a_hole_in_the_data_is_never_bridged() -> None:
         await harness.compactor.run_round()
     assert await harness.compactor.run_round() is None
     assert harness.metadata.commits == []
+
+
+def keys(harness: CompactionHarness, stream_id: int) -> list[str]:
+    return [item.key[:5] for item in harness.metadata.logs[StreamId(stream_id)]]
+
+
+async def test_ranges_in_a_wal_store_are_rewritten_first_wherever_they_are() -> None:
+    harness = CompactionHarness()
+    for sequence in range(30):
+        await harness.wal_object(sequence, 12, SET)
+    await harness.wal_object(30, 1, root="wals/1/")
+    await harness.wal_object(31, 12, SET)
+    for sequence in range(32, 34):
+        await harness.wal_object(sequence, 1, root="wals/1/")
+    await harness.wal_object(34, 1)
+    before = await harness.log(3)
+    assert await harness.compactor.run_wal_store_round() is not None
+    assert keys(harness, 3) == ["wal/1"] * 30 + ["data/", "wal/1", "wals/", "wals/", "wal/1"]
+    assert await harness.compactor.run_wal_store_round() is not None
+    assert await harness.compactor.run_wal_store_round() is None
+    assert keys(harness, 3) == ["wal/1"] * 30 + ["data/", "wal/1", "data/"]
+    assert keys(harness, 4).count("wals/") == 3, "the stream of another node was rewritten"
+    assert await harness.log(3) == before
+    assert harness.compactor.counts.from_wal_stores_bytes > 0
+
+
+async def test_ranges_in_a_wal_store_do_not_stop_the_compaction_of_others() -> None:
+    """Here all objects of the WAL store are gone."""
+    harness = CompactionHarness()
+    for sequence in range(6):
+        await harness.wal_object(sequence, 1)
+    await harness.wal_object(6, 1, root="wals/1/")
+    await harness.store.delete([f"wals/1/1/1/{6:020d}"])
+    with pytest.raises(ObjectNotFound):
+        await harness.compactor.run_wal_store_round()
+    assert await harness.compactor.run_wal_store_round() is None, "tried again at once"
+    harness.owned = [*harness.owned, Owned(StreamId(4))]
+    assert keys(harness, 4) == ["wal/1"] * 6 + ["wals/"]
+    assert await harness.compactor.run_round() is not None
+    assert keys(harness, 4) == ["data/", "wals/"]
+    with pytest.raises(ObjectNotFound):
+        await harness.compactor.run_wal_store_round()
+    assert keys(harness, 4) == ["data/", "wals/"]
+
+
+async def test_ranges_in_a_wal_store_are_found_between_two_compactions() -> None:
+    harness = CompactionHarness()
+    harness.compactor.config = replace(SMALL, interval_ms=3_600_000, wal_store_interval_ms=1)
+    await harness.wal_object(0, 1, SET)
+    counts = harness.compactor.counts
+    began = counts.settled_at
+    running = asyncio.create_task(harness.compactor.run())
+    try:
+        await until(lambda: counts.settled_at > began)
+        await harness.wal_object(1, 1, root="wals/1/")
+        await until(lambda: "wals/" not in keys(harness, 1))
+    finally:
+        running.cancel()

@@ -20,7 +20,7 @@ from penstock.objectstore.ports import Body, ObjectStore, ObjectTail
 from penstock.stream.config import StreamConfig
 from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalFailed, WalFenced, WalStoreWrong
 from penstock.stream.format.keys import WAL_STORE_ROOT, wal_key, wal_marker_key
-from penstock.stream.ports import IN_STORE, WalStoreIdentity
+from penstock.stream.ports import IN_STORE, ObjectRole, WalStoreIdentity
 from penstock.stream.recovery.recoverer import RecoveryReport, recover_wal
 from penstock.stream.wal.wal_store import (
     ConfiguredWalStore,
@@ -504,3 +504,24 @@ async def test_streams_close_without_slots_of_a_replaced_store(losing: Cluster) 
     await closing
     ranges = node.metadata.objects(StreamId(1), Offset(0), Offset(1), 10)
     assert [found.key for found in ranges] == [key]
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "role"), [(0, ObjectRole.STREAM), (1 << 20, ObjectRole.WAL)]
+)
+async def test_streams_close_by_an_upload_while_the_wal_store_is_full(
+    losing: Cluster, limit_bytes: int, role: ObjectRole
+) -> None:
+    losing.controller.create_stream(2)
+    for number in (1, 2):
+        writer = losing.controller.of(number, 1).writer
+        losing.controller.wal_stores[writer] = OURS
+        config = replace(FAST, close_in_place_bytes_max=limit_bytes)
+        node = Node(losing.stores.store, losing.controller, number, config=config)
+        losing.nodes.append(node)
+        await node.storage.start()
+        await node.open(number)
+        await node.write(number)
+        await node.storage.close_streams([node.handles[number]])
+    roles = [losing.controller.streams[StreamId(number)].ranges[0].role for number in (1, 2)]
+    assert roles == [ObjectRole.WAL, role], "the first one closes in place: the store is empty"

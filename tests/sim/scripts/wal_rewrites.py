@@ -1,0 +1,54 @@
+"""Scripts about ranges that were committed in place in a WAL store and must leave it soon."""
+
+import asyncio
+from typing import Final
+
+from tests.sim.checkers import Part
+from tests.sim.directed import JANITOR_S, Script, in_cluster
+
+PART: Part = ("t", 0)
+_REWRITTEN_S: Final = 10.0
+"""Less than the interval of other compaction."""
+
+
+def _wal_store_bytes(script: Script) -> int:
+    return script.world.metadata.image.objects.wal_store_bytes
+
+
+async def _check_empty(script: Script) -> None:
+    """Check that no log refers to the WAL store soon, and that its slots are deleted."""
+    await asyncio.sleep(_REWRITTEN_S)
+    left = _wal_store_bytes(script)
+    assert not left, f"{left} bytes are in the WAL store only"
+    await asyncio.sleep(JANITOR_S)
+    placed = [state.key for state in script.world.metadata.image.objects.placed()]
+    assert not placed, f"{placed} stay in the WAL store"
+
+
+async def _check_values(script: Script, part: Part, values: list[bytes]) -> None:
+    found = [record.value for record in await script.read(part)]
+    assert found == values, f"the log of {part} has {found}"
+
+
+@in_cluster(wal_stores=1, compacting=1)
+async def restart_all_brokers(script: Script) -> None:
+    """Move the partition and kill leaders, with records that are not uploaded each time."""
+    await script.create("t")
+    values: list[bytes] = []
+
+    async def write() -> None:
+        values.append(b"%d" % len(values))
+        await script.write(PART, (b"k", values[-1]))
+
+    await write()
+    await script.move(PART, 2)
+    await write()
+    assert _wal_store_bytes(script), "nothing was committed in place"
+    for node_id, other in ((2, 1), (1, 2)):
+        script.kill(node_id)
+        await script.until_led(PART, other)
+        await write()
+        broker = script.world.start_broker(node_id)
+        await script.until(lambda broker=broker: broker.serving)
+    await _check_empty(script)
+    await _check_values(script, PART, values)
