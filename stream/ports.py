@@ -250,6 +250,10 @@ class StreamMetadata(Protocol):
         """
         ...
 
+    def is_closed(self, stream_id: StreamId) -> bool:
+        """Return whether the stream exists and has no owner, in the local image."""
+        ...
+
     def wal_store_bytes(self) -> int:
         """Return the size of all committed slots in WAL stores that logs refer to."""
         ...

@@ -61,6 +61,7 @@ class Duties:
             owned=storage.open_handles,
             now_ms=node.now_ms,
             cached=storage.cached_entries,
+            assigned=lambda: self._reporter.rewrite,
             config=node.compaction_config,
             turn=turn,
         )
@@ -88,7 +89,7 @@ class Duties:
         async def probe() -> None:
             await store.put(f"{PROBE_PREFIX}{me.node_id}", b"x")
 
-        reporter = LoadReporter(
+        self._reporter = LoadReporter(
             me,
             node.client,
             partitions,
@@ -99,7 +100,7 @@ class Duties:
         )
         start = asyncio.get_running_loop().create_task
         self._compaction = start(self.compactor.run())
-        self._others = [start(self.retention.run()), start(reporter.run())]
+        self._others = [start(self.retention.run()), start(self._reporter.run())]
         if config.log_cleaner_enable:
             self._others.append(start(self.cleaner.run()))
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.ids import StreamId
 from penstock.base.yielding import in_turns
 from penstock.broker.background.store_rates import StoreRates
 from penstock.broker.partition.load_meter import LoadMeter
@@ -63,6 +64,8 @@ class LoadReporter:
         self._loop = asyncio.get_running_loop()
         self._meter = LoadMeter(self._loop.time())
         self._is_excluded = False
+        self.rewrite: tuple[StreamId, ...] = ()
+        """Closed streams whose ranges in WAL stores this broker rewrites."""
         self._lag_s = 0.0
         self._store_stats = store_stats
         self._requests = StoreRates(self._loop.time(), store_stats() if store_stats else None)
@@ -108,10 +111,10 @@ class LoadReporter:
             problems=self._problems(),
         )
         try:
-            self._is_excluded = (
-                await self._client.report_load(report, timeout_s=_TIMEOUT_S)
-            ).excluded
+            reply = await self._client.report_load(report, timeout_s=_TIMEOUT_S)
+            self._is_excluded, self.rewrite = reply.excluded, reply.rewrite
         except (TimeoutError, ControllerError) as error:
+            self.rewrite = ()
             _log.info("load_report_failed", error=str(error))
 
     def _problems(self) -> ProblemLog | None:

@@ -165,6 +165,11 @@ class ActiveController:
         return self._dispatch.balancer.excluded_count
 
     @property
+    def leased_bytes(self) -> int:
+        """Bytes of rewritten slots in WAL stores that leases protect."""
+        return self._janitor.leased_bytes
+
+    @property
     def _deletable_offset(self) -> MetadataOffset:
         """Offset below which unneeded data may be deleted: the metadata is in the backup and
         visible to readers of the store.

@@ -124,6 +124,9 @@ class Janitor:
         its fence.
         """
 
+        self.leased_bytes = 0
+        """Bytes of destroyed slots in WAL stores that leases protected in the last round."""
+
     async def run(self) -> None:
         """Delete until cancelled or until the runtime ends. Store errors are retried in the
         next round.
@@ -156,8 +159,22 @@ class Janitor:
                 await check_identity(self._store, wal_store)
             while await self.delete_destroyed(in_wal_stores=True):
                 pass
+            self.leased_bytes = await self._runtime.with_committed_image(self._bytes_due)
         except (ObjectStoreError, WalStoreWrong) as error:
             _log.warning("wal_store_not_cleaned", error=str(error))
+
+    def _bytes_due(self, image: MetadataImage) -> int:
+        """Return the bytes of destroyed slots in WAL stores whose grace period has ended."""
+        now, grace_ms = self._now(), self._config.read_grace_ms
+        due = deletable(
+            image,
+            lambda offset: self._timeline.age_s(offset, now),
+            grace_ms,
+            grace_ms,
+            len(image.objects),
+            in_wal_stores=True,
+        )
+        return sum(state.size_bytes for state in due)
 
     async def delete_destroyed(self, *, in_wal_stores: bool = False) -> int:
         """Delete one batch of objects whose grace period has ended, in the cluster's own store or

@@ -6,7 +6,7 @@ Reports are not metadata: the active controller keeps them in memory.
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch
+from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from penstock.controller.api.messages import Message
 
 PARTITIONS_PER_REPORT_MAX = 1_000
@@ -123,10 +123,12 @@ class ReportLoad(Message, frozen=True, kw_only=True):
 
 class LoadReported(Message, frozen=True, kw_only=True):
     """The reply to a report. excluded: the broker gets no partitions until it is faster; without
-    appends, it must measure the store itself.
+    appends, it must measure the store itself. rewrite: closed streams whose ranges in WAL stores it
+    rewrites until the next reply.
     """
 
     excluded: bool
+    rewrite: tuple[StreamId, ...] = ()
 
 
 class ProposeMoves(Message, frozen=True, kw_only=True):

@@ -192,6 +192,11 @@ class ControllerStreamMetadata:
         """See StreamMetadata.first_in_wal_store."""
         return self._follower.image.first_in_wal_store(stream_id)
 
+    def is_closed(self, stream_id: StreamId) -> bool:
+        """See StreamMetadata.is_closed."""
+        state = self._follower.image.streams.get(stream_id)
+        return state is not None and not state.opened
+
     def wal_store_bytes(self) -> int:
         """See StreamMetadata.wal_store_bytes."""
         return self._follower.image.objects.wal_store_bytes

@@ -30,6 +30,7 @@ from penstock.controller.metadata.records import (
     WalPlaced,
     WalRecord,
 )
+from penstock.controller.metadata.streams import StreamState
 from penstock.controller.metadata.topics import PartitionKey, in_order, is_moving
 from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
@@ -98,7 +99,7 @@ class _Commit:
         for stream_id, sources in self._sources.items():
             stream = self._image.streams.get(stream_id)
             if stream is not None:
-                check_owner(stream, self._me)
+                self._check_replacer(stream)
                 self._changes.records += replace_ranges(
                     stream,
                     sources,
@@ -111,6 +112,13 @@ class _Commit:
         if self._request.wal_committed is not None:
             self._advance_wal(self._request.wal_committed)
         return self._changes.records
+
+    def _check_replacer(self, stream: StreamState) -> None:
+        """Any live broker may move ranges of a closed stream, as `replace_ranges` compares them,
+        but only the owner may remove records from them.
+        """
+        if stream.opened or self._request.cleaned_end:
+            check_owner(stream, self._me)
 
     def _is_repeat(self) -> bool:
         """Return whether all prepared objects of the request are already committed, because its

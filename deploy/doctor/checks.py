@@ -368,7 +368,7 @@ def _plain(error: str) -> str:
     return error.rstrip(".")
 
 
-WAL_STORE_AHEAD_MS: Final = 3_600_000
+WAL_STORE_AHEAD_MS: Final = 600_000
 """Ranges that are in a WAL store for longer are reported: leaders rewrite them within minutes."""
 
 
@@ -420,7 +420,11 @@ def wals(
             f.WAL_UNKNOWN.found(count=len(listed_wals.unknown), example=listed_wals.unknown[0].key)
         )
     uncommitted = sum(backlog.size_bytes for backlog in backlogs.values())
-    return result(f.WALS, f"{len(cluster.wals)} running, {size(uncommitted)} not committed", found)
+    summary = f"{len(cluster.wals)} running, {size(uncommitted)} not committed"
+    if cluster.wal_store_rewritten_bytes:
+        kept = size(cluster.wal_store_rewritten_bytes)
+        summary += f"; {kept} in the WAL store are rewritten, but kept for reads or leases"
+    return result(f.WALS, summary, found)
 
 
 def _unrecovered(wal: WalFacts, backlog: Backlog | None) -> Finding:

@@ -12,6 +12,7 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import NodeState
 from penstock.controller.metadata.topics import is_moving, leader_of
 from penstock.deploy.doctor.facts import BrokerFacts, ClusterFacts, MoveFacts, WalFacts
+from penstock.stream.format.keys import WAL_STORE_ROOT
 from penstock.stream.format.manifest.model import ManifestRoot
 from penstock.stream.ports import IN_STORE
 
@@ -62,6 +63,11 @@ def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
         deleted_count=len(deleted),
         wal_store_bytes=image.objects.wal_store_bytes,
         wal_store_oldest_ms=image.objects.wal_store_oldest_ms(),
+        wal_store_rewritten_bytes=sum(
+            state.size_bytes
+            for state in image.objects.destroyed()
+            if state.key.startswith(WAL_STORE_ROOT)
+        ),
         deleted_bytes=sum(_size_bytes(image, topic) for topic in deleted),
         kept_bytes=sum(
             entry.size_bytes for stream in image.streams.keeping() for entry in stream.kept_entries

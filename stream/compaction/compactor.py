@@ -3,7 +3,8 @@ transaction.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -50,6 +51,9 @@ from penstock.stream.read.object_reader import ObjectReader
 _log = structlog.get_logger(__name__)
 
 _Unreadable: TypeAlias = ObjectNotFound | ObjectCorrupt | FormatUnknown | NotContiguous
+
+_Ours: TypeAlias = Callable[[], Collection[StreamId]]
+"""Returns the streams that this process may rewrite now."""
 
 _STREAMS_PER_TURN = 20
 """Streams planned between two yields to the event loop."""
@@ -101,9 +105,11 @@ class Compactor:
     of a PUT). Ranges in WAL stores come first, in rounds of their own, so that a WAL store that is
     down does not stop the compaction of other ranges.
 
-    owned: returns the streams that are open here. writer: this broker, for object headers. cached:
-    returns recently written entries, which saves one GET per WAL object (50 per second, 2 ms of CPU
-    each). turn: held during a round, because log compaction replaces the same ranges.
+    owned: returns the streams that are open here. assigned: returns closed streams whose ranges in
+    WAL stores are rewritten here, because they have no leader. writer: this broker, for object
+    headers. cached: returns recently written entries, which saves one GET per WAL object (50 per
+    second, 2 ms of CPU each). turn: held during a round, because log compaction replaces the same
+    ranges.
     """
 
     def __init__(
@@ -116,6 +122,7 @@ class Compactor:
         owned: Callable[[], Iterable[OwnedStream]],
         now_ms: WallClock,
         cached: Cached = nothing_cached,
+        assigned: Callable[[], Iterable[StreamId]] = tuple,
         config: CompactionConfig | None = None,
         turn: asyncio.Lock | None = None,
     ) -> None:
@@ -126,6 +133,7 @@ class Compactor:
         self._owned = owned
         self._now_ms = now_ms
         self._cached = cached
+        self._assigned = assigned
         self.config = config or CompactionConfig()
         """May be replaced at any time; takes effect with the next step."""
         self._turn = turn or asyncio.Lock()
@@ -138,18 +146,20 @@ class Compactor:
         when this node is fenced.
         """
         now = asyncio.get_running_loop().time
-        due = now()
+        idle_at = wal_store_idle_at = -math.inf
         while True:
+            due = idle_at + self.config.interval_ms / 1000
+            wal_store_due = wal_store_idle_at + self.config.wal_store_interval_ms / 1000
+            await asyncio.sleep(max(0.0, min(due, wal_store_due) - now()))
             try:
-                compacted = await self._attempt(self.run_wal_store_round)
-                if not compacted and now() >= due:
-                    compacted = await self._attempt(self.run_round)
-                    due = now() + (0 if compacted else self.config.interval_ms / 1000)
+                if wal_store_due <= max(due, now()):
+                    if not await self._attempt(self.run_wal_store_round):
+                        wal_store_idle_at = now()
+                elif not await self._attempt(self.run_round):
+                    idle_at = now()
             except WalFenced as error:
                 _log.warning("compaction_stopped", reason=str(error))
                 return
-            pause_s = min(self.config.wal_store_interval_ms / 1000, max(0.0, due - now()))
-            await asyncio.sleep(0 if compacted else pause_s)
 
     async def _attempt(self, run: Callable[[], Awaitable[RoundReport | None]]) -> bool:
         """Return whether a round changed something. Raises WalFenced."""
@@ -172,16 +182,26 @@ class Compactor:
         if not outputs:
             self.counts.settled_at = asyncio.get_running_loop().time()
             return None
-        return await self._rewrite(outputs)
+        return await self._rewrite(outputs, self._open_here)
 
     async def run_wal_store_round(self) -> RoundReport | None:
         """Rewrite ranges that are in WAL stores. Return None if there are none. Raises and skips
         like `run_round`.
         """
-        outputs = plan_round(await self._find_in_wal_stores(), self.config)
-        return await self._rewrite(outputs) if outputs else None
+        if not self._metadata.wal_store_bytes():
+            return None
+        for ours in (self._open_here, self._assigned_here):
+            if outputs := plan_round(await self._find_in_wal_stores(ours()), self.config):
+                return await self._rewrite(outputs, ours)
+        return None
 
-    async def _rewrite(self, outputs: Sequence[Output]) -> RoundReport:
+    def _open_here(self) -> set[StreamId]:
+        return {stream.stream_id for stream in self._owned()}
+
+    def _assigned_here(self) -> set[StreamId]:
+        return {stream_id for stream_id in self._assigned() if self._metadata.is_closed(stream_id)}
+
+    async def _rewrite(self, outputs: Sequence[Output], ours: _Ours) -> RoundReport:
         try:
             entries = await read_entries(
                 self._reader,
@@ -189,11 +209,11 @@ class Compactor:
                 self._cached,
                 throttled=True,
             )
-            objects = await self._write(outputs, entries)
+            objects = await self._write(outputs, entries, ours)
         except (ObjectNotFound, ObjectCorrupt, FormatUnknown, NotContiguous) as error:
             self._suspend_blamed(outputs, error)
             raise
-        self._check_still_owned(outputs)
+        _check_still_ours(outputs, ours())
         await self._metadata.commit(
             CommitObjects(objects=tuple(objects), replaced=replaced_by(outputs))
         )
@@ -248,14 +268,12 @@ class Compactor:
         self._settled = settled
         return compactions
 
-    async def _find_in_wal_stores(self) -> list[Compaction]:
-        if not self._metadata.wal_store_bytes():
-            return []
+    async def _find_in_wal_stores(self, stream_ids: Iterable[StreamId]) -> list[Compaction]:
+        metadata = self._metadata
         compactions: list[Compaction] = []
-        for ordinal, stream in enumerate(list(self._owned())):
+        for ordinal, stream_id in enumerate(sorted(stream_ids)):
             if ordinal % _STREAMS_PER_TURN == _STREAMS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            stream_id, metadata = stream.stream_id, self._metadata
             start = metadata.first_in_wal_store(stream_id)
             if start is None or stream_id in self._suspended:
                 continue
@@ -290,12 +308,14 @@ class Compactor:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    async def _write(self, outputs: Sequence[Output], entries: SourceEntries) -> list[NewObject]:
+    async def _write(
+        self, outputs: Sequence[Output], entries: SourceEntries, ours: _Ours
+    ) -> list[NewObject]:
         built = [
             await build_output(output, self._writer, self._now_ms(), entries) for output in outputs
         ]
         check_outputs(outputs, [item.ranges for item in built])
-        self._check_still_owned(outputs)
+        _check_still_ours(outputs, ours())
         prepared = await self._metadata.prepare_objects(len(outputs))
         objects: list[NewObject] = []
         for output, item, target in zip(outputs, built, prepared, strict=True):
@@ -304,16 +324,6 @@ class Compactor:
                 NewObject(target.object_id, target.key, output.role, item.size_bytes, item.ranges)
             )
         return objects
-
-    def _check_still_owned(self, outputs: Sequence[Output]) -> None:
-        owned = {stream.stream_id for stream in self._owned()}
-        for output in outputs:
-            for compaction in output.compactions:
-                if compaction.stream_id not in owned:
-                    raise StreamFenced(
-                        compaction.stream_id,
-                        "the stream was closed during compaction",
-                    )
 
     def _suspend_blamed(self, outputs: Sequence[Output], error: _Unreadable) -> None:
         for output in outputs:
@@ -326,6 +336,15 @@ class Compactor:
                         error=str(error),
                         retry_in_s=round(pause_s),
                     )
+
+
+def _check_still_ours(outputs: Sequence[Output], ours: Collection[StreamId]) -> None:
+    for output in outputs:
+        for compaction in output.compactions:
+            if compaction.stream_id not in ours:
+                raise StreamFenced(
+                    compaction.stream_id, "the stream was opened or closed during compaction"
+                )
 
 
 def _is_blamed(source: ObjectRange, error: _Unreadable) -> bool:

@@ -350,20 +350,18 @@ class SimBroker:
             now_ms=self.now_ms,
             cached=self.storage.cached_entries,
             config=limits.compaction,
+            assigned=lambda: reporter.rewrite,
             turn=turn,
         )
         if limits.compacting:
             self._tasks.append(world.loop.create_task(compactor.run()))
-        if world.limits.controller.auto_balance:
 
-            async def probe() -> None:
-                await self.store.put(f"probe/{self.node_id}", b"x")
+        async def probe() -> None:
+            await self.store.put(f"probe/{self.node_id}", b"x")
 
-            self._tasks.append(
-                world.loop.create_task(
-                    LoadReporter(me, self.client, self.partitions, probe, interval_s=0.3).run()
-                )
-            )
+        reporter = LoadReporter(me, self.client, self.partitions, probe, interval_s=0.3)
+        if limits.controller.auto_balance or (limits.wal_store and limits.compacting):
+            self._tasks.append(world.loop.create_task(reporter.run()))
         if world.log_starts is not None:
             retention = RetentionDuty(
                 lambda: self.follower.image,

@@ -350,6 +350,9 @@ class MemoryStreamMetadata:
             None,
         )
 
+    def is_closed(self, stream_id: StreamId) -> bool:
+        return not self.controller.streams[stream_id].opened
+
     def wal_store_bytes(self) -> int:
         ranges = (item for stream in self.controller.streams.values() for item in stream.ranges)
         sizes = {item.key: item.object_size_bytes for item in ranges}

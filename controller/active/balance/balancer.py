@@ -17,6 +17,7 @@ from penstock.controller.active.balance.plan import Limits, Plan, Planning
 from penstock.controller.active.balance.slow import SlowBrokers
 from penstock.controller.active.balance.view import NO_REPORT, BalanceView, Conditions, view
 from penstock.controller.active.sessions import Sessions
+from penstock.controller.active.wal_rewrites import WalRewrites
 from penstock.controller.active.writer import Runtime
 from penstock.controller.api import load_messages as lm
 from penstock.controller.api import messages as m
@@ -61,6 +62,7 @@ class Balancer:
         self._slow = SlowBrokers()
         self._excluded: dict[NodeId, str] = {}
         self._limits = Limits(bytes_min=config.balance_bytes_min)
+        self._wal_rewrites = WalRewrites(lambda: runtime.image, now)
 
     def live(self) -> frozenset[NodeId]:
         """Return the brokers that may get partitions.
@@ -89,9 +91,12 @@ class Balancer:
             self._book.add(request, now_ms)
             self._slow.heard(node_id, request.node_epoch, self._book.latencies(now_ms))
             self._log_exclusions()
+        excluded = node_id in self._slow.excluded(self._sessions.alive())
+        reporter = BrokerIncarnation(node_id, request.node_epoch)
+        rewrite = () if excluded else self._wal_rewrites.assigned_to(reporter)
         return m.Reply(
             controller_epoch=self._runtime.epoch,
-            value=lm.LoadReported(excluded=node_id in self._slow.excluded(self._sessions.alive())),
+            value=lm.LoadReported(excluded=excluded, rewrite=rewrite),
         )
 
     async def propose(

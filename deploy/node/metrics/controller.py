@@ -97,6 +97,7 @@ def _active_controller(quorum: RaftQuorum, active: ActiveController | None) -> I
     )
     yield table.SESSIONS, (), 0 if active is None else len(active.sessions.alive())
     yield table.EXCLUDED, (), 0 if active is None else active.excluded
+    yield table.WAL_STORE_LEASED, (), 0 if active is None else active.leased_bytes
 
 
 def read_brokers(image: MetadataImage) -> Iterator[Reading]:

@@ -772,7 +772,13 @@ WAL_STORE_BYTES: Final = _of_controller(
     "gauge",
     "penstock_cluster_wal_store_bytes",
     "Bytes of committed WAL slots that only a WAL store contains: a recovery or a planned move"
-    " committed them, and no leader has rewritten them yet.",
+    " committed them, and they are not rewritten yet.",
+)
+WAL_STORE_LEASED: Final = _of_controller(
+    "gauge",
+    "penstock_cluster_wal_store_leased_bytes",
+    "Bytes of rewritten slots in WAL stores that stay because leases of readers protect them, in"
+    " the last round of deletions. Leader only.",
 )
 WAL_STORE_AGE: Final = _of_controller(
     "gauge",

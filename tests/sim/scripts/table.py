@@ -590,6 +590,12 @@ _WAL_STORES: _Found = {
     "ranges_stay_in_wal_stores": [
         (wal_rewrites.restart_all_brokers, "bytes are in the WAL store only")
     ],
+    "ranges_without_a_leader_stay": [
+        (wal_rewrites.delete_and_restore_a_topic, "bytes are in the WAL store only")
+    ],
+    "jobs_stay_with_dead_brokers": [
+        (wal_rewrites.kill_the_broker_that_rewrites, "bytes are in the WAL store only")
+    ],
     "recovery_reads_the_wrong_store": [
         (wal_stores.fail_over_in_a_wal_store, "wal/1/1/00000000000000000000 was written twice")
     ],

@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Final
+from uuid import UUID
 
 from tests.sim.checkers import Part
 from tests.sim.directed import JANITOR_S, Script, in_cluster
@@ -9,6 +10,10 @@ from tests.sim.directed import JANITOR_S, Script, in_cluster
 PART: Part = ("t", 0)
 _REWRITTEN_S: Final = 10.0
 """Less than the interval of other compaction."""
+
+
+_TERM_S: Final = 30.0
+"""How long a broker has the job."""
 
 
 def _wal_store_bytes(script: Script) -> int:
@@ -52,3 +57,41 @@ async def restart_all_brokers(script: Script) -> None:
         await script.until(lambda broker=broker: broker.serving)
     await _check_empty(script)
     await _check_values(script, PART, values)
+
+
+async def _delete_with_ranges(script: Script) -> UUID:
+    """Delete a topic whose records are in the WAL store only. Return its id."""
+    await script.create("t", penstock_delete_grace_ms="3600000")
+    await script.write(PART, (b"k", b"0"))
+    topic_id = script.topic("t").topic_id
+    await script.delete("t")
+    await script.until(lambda: _wal_store_bytes(script))
+    return topic_id
+
+
+@in_cluster(wal_stores=1, compacting=1)
+async def delete_and_restore_a_topic(script: Script) -> None:
+    """Its ranges leave the WAL store while it has no leader."""
+    topic_id = await _delete_with_ranges(script)
+    await _check_empty(script)
+    await script.undelete("t", topic_id)
+    await script.until(lambda: script.leader(PART))
+    await _check_values(script, PART, [b"0"])
+
+
+@in_cluster(wal_stores=1, compacting=1)
+async def kill_the_broker_that_rewrites(script: Script) -> None:
+    """Kill it before its PUT. Another broker gets the job."""
+    held = {node_id: script.hold(node_id, "put", first=1) for node_id in (1, 2)}
+    topic_id = await _delete_with_ranges(script)
+    await script.until(lambda: any(found.count for found in held.values()))
+    (worker,) = [node_id for node_id, found in held.items() if found.count]
+    script.kill(worker)
+    held[3 - worker].release()
+    broker = script.world.start_broker(worker)
+    await asyncio.sleep(_TERM_S)
+    await _check_empty(script)
+    await script.until(lambda: broker.serving)
+    await script.undelete("t", topic_id)
+    await script.until(lambda: script.leader(PART))
+    await _check_values(script, PART, [b"0"])

@@ -1,0 +1,174 @@
+"""Ranges in a WAL store that have no leader: who rewrites them, and what the controller accepts."""
+
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from penstock.base.ids import Millis, NodeId, WalSequence, WalStoreId
+from penstock.controller.active.janitor import Janitor
+from penstock.controller.active.wal_rewrites import WalRewrites
+from penstock.controller.api.messages import CommitObject, RegisterBroker, Status
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers import nodes, objects
+from penstock.controller.managers.wal_stores import add_wal_store
+from penstock.controller.metadata.features import newest_levels, supported_features
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import BrokerIncarnation, ObjectRole, WalStoreIdentity
+from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, create_identity
+from tests.support.managers_cluster import (
+    CommittedAtOnce,
+    ManagersCluster,
+    part,
+    replaced,
+    snapshot_of,
+    uploaded,
+)
+
+FIRST = WalStoreId(1)
+UUID_A = UUID(int=10)
+GRACE_MS = 3_600_000
+
+
+class WalStoreCluster(ManagersCluster):
+    """Three brokers with WALs in a WAL store. A deleted topic has its records there: stream `data`,
+    offsets 0 to 5 in slot 0 of broker 1.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.apply(newest_levels(has_wal_store=True))
+        self.identity = WalStoreIdentity(self.image.cluster_id, FIRST, UUID_A)
+        self.apply(add_wal_store(self.image, self.identity, "s3://wal").records)
+        self.one, self.two, self.three = (self.register(number) for number in (1, 2, 3))
+        (record,) = self.topic("t")
+        self.data = record.data_stream_id
+        self.open_led(self.one)
+        slot = CommitObject(
+            object_id=None,
+            key=wal_key(self.one, WalSequence(0), FIRST),
+            role=ObjectRole.WAL,
+            size_bytes=100,
+            ranges=[part(self.data, 0, 5)],
+        )
+        self.commit(self.one, slot, wal=1)
+        self.slot = self.spans(self.data)[0][2]
+
+    def register(self, number: int) -> BrokerIncarnation:
+        request = RegisterBroker(
+            node_id=NodeId(number),
+            incarnation_id=UUID(int=number),
+            host="h",
+            port=1,
+            machine_host="m",
+            features=supported_features(has_wal_store=True),
+            wal_store_id=FIRST,
+            wal_store_uuid=UUID_A,
+        )
+        value = self.run(nodes.register_broker(self.image, request))
+        assert value is not None
+        self.live.add(value.node_id)
+        return BrokerIncarnation(value.node_id, value.node_epoch)
+
+    def delete_topic(self) -> None:
+        self.delete("t", grace_ms=GRACE_MS)
+        self.give_up(self.one)
+
+    def replace(
+        self, node: BrokerIncarnation, status: Status = Status.OK, *, cleaned_end: int = 0
+    ) -> None:
+        """Replace the range of the slot."""
+        (item,) = self.prepare(node) if self.image.nodes.is_alive(node) else self.prepare(self.two)
+        self.commit(
+            node,
+            uploaded(item, part(self.data, 0, 5)),
+            replaced=[replaced(self.data, self.slot, 0, 5)],
+            cleaned_end=cleaned_end,
+            status=status,
+        )
+
+
+@pytest.fixture
+def cluster() -> WalStoreCluster:
+    return WalStoreCluster()
+
+
+def test_a_live_broker_moves_ranges_of_a_closed_stream(cluster: WalStoreCluster) -> None:
+    cluster.replace(cluster.two, Status.STREAM_FENCED)
+    cluster.delete_topic()
+    assert snapshot_of(cluster.image) == cluster.image
+    cluster.image.check_invariants()
+    cluster.replace(cluster.two, Status.STREAM_NOT_OPENED, cleaned_end=3)
+    cluster.die(cluster.three)
+    cluster.replace(cluster.three, Status.NODE_FENCED)
+    assert cluster.image.objects.wal_store_bytes == 100
+    cluster.replace(cluster.two)
+    assert cluster.image.objects.wal_store_bytes == 0
+    cluster.replace(cluster.one, Status.COMPACTED_OBJECTS_NOT_FOUND)
+    cluster.image.check_invariants()
+
+
+def test_one_broker_at_a_time_has_the_job(cluster: WalStoreCluster) -> None:
+    now = 0.0
+    jobs = WalRewrites(lambda: cluster.image, lambda: now)
+    assert jobs.assigned_to(cluster.one) == (), "a leader rewrites the range"
+    cluster.delete_topic()
+    assert jobs.assigned_to(cluster.two) == (), "searched at most once per second"
+    now = 1.0
+    assert jobs.assigned_to(cluster.two) == (cluster.data,)
+    assert jobs.assigned_to(cluster.three) == ()
+    now = 30.0
+    assert jobs.assigned_to(cluster.two) == (cluster.data,)
+    now = 32.0
+    assert jobs.assigned_to(cluster.two) == (), "the others come first"
+    assert jobs.assigned_to(cluster.three) == (cluster.data,)
+    cluster.die(cluster.three)
+    now = 63.0
+    assert jobs.assigned_to(cluster.three) == ()
+    assert jobs.assigned_to(cluster.one) == (cluster.data,)
+    now = 99.0
+    assert jobs.assigned_to(cluster.one) == (cluster.data,), "no other broker reports"
+    cluster.replace(cluster.one)
+    now = 100.0
+    assert jobs.assigned_to(cluster.one) == ()
+
+
+async def test_slots_that_leases_protect_are_counted(
+    cluster: WalStoreCluster, tmp_path: Path
+) -> None:
+    wals = MemoryStore()
+    stores = WalStores(MemoryStore(), ConfiguredWalStore(wals, "memory:"))
+    stores.follow([FIRST])
+    await create_identity(wals, cluster.identity)
+    cluster.replace(cluster.one)
+    cluster.apply(objects.destroy_unreferenced(cluster.image, Millis(0), 10))
+    state = cluster.image.objects.in_place(wal_key(cluster.one, WalSequence(0), FIRST))
+    assert state is not None
+    protected_from: int | None = state.since
+    now = 0.0
+
+    async def leases() -> int | None:
+        return protected_from
+
+    writer = CommittedAtOnce(cluster)
+    janitor = Janitor(
+        ControllerConfig(data_dir=tmp_path),
+        cast("Any", writer),
+        cast("Any", writer),
+        stores,
+        timeline=cluster.timeline,
+        now=lambda: now,
+        now_ms=lambda: Millis(0),
+        holds=[leases],
+    )
+    await janitor._delete_in_wal_stores()
+    assert janitor.leased_bytes == 0, "still in its grace period"
+    now = 1e6
+    await janitor._delete_in_wal_stores()
+    assert (janitor.leased_bytes, cluster.image.objects.wal_store_bytes) == (100, 0)
+    protected_from = None
+    await janitor._delete_in_wal_stores()
+    assert janitor.leased_bytes == 0
+    assert cluster.image.objects.in_place(state.key) is None
