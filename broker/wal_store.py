@@ -84,6 +84,7 @@ class BrokerStores:
         """
         if self._configured is None:
             return await self._register_without(client, request, timeout_s)
+        request = msgspec.structs.replace(request, wal_store_url=self._configured.url)
         try:
             async with asyncio.timeout(IDENTITY_TIMEOUT_S if self._falls_back else None):
                 named = await self._with_identity(request, self._configured)

@@ -164,6 +164,8 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     wal_store_id: WalStoreId = IN_STORE
     """The WAL store in whose identity object the broker found this id and this UUID."""
     wal_store_uuid: UUID | None = None
+    wal_store_url: str = ""
+    """The URL of the configured WAL store, without credentials."""
     is_wal_store_down: bool = False
     """The broker cannot reach its WAL store, and begins with a WAL in the cluster's own store."""
     is_without_wal_store: bool = False

@@ -23,6 +23,7 @@ from penstock.controller.managers.checks import check_node
 from penstock.controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
 from penstock.controller.managers.features import check_supported
 from penstock.controller.managers.result import Refused, Result
+from penstock.controller.managers.wal_stores import features_of
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import NodeState
 from penstock.controller.metadata.records import (
@@ -85,7 +86,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
         other_listeners=request.other_listeners,
         version=request.version,
         wal_delete_grace_ms=request.wal_delete_grace_ms,
-        features=request.features,
+        features=features_of(image, request),
     )
     records: list[Record] = [node, WalRecord(node_id, epoch, WalSequence(0))]
     if wal_store != IN_STORE:

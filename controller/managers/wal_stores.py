@@ -3,14 +3,28 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+import msgspec
+
 from penstock.base.ids import WalStoreId
-from penstock.controller.api.messages import AbandonWalStore, DrainWalStore, Progress, Status
+from penstock.controller.api.messages import (
+    AbandonWalStore,
+    DrainWalStore,
+    Progress,
+    RegisterBroker,
+    Status,
+)
 from penstock.controller.managers.result import Refused, Result
 from penstock.controller.metadata.features import WAL_STORE_VERSION
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import DrainState, WalState
 from penstock.controller.metadata.objects import ObjectState
-from penstock.controller.metadata.records import WalStoreDrain, WalStoreLost, WalStoreRecord
+from penstock.controller.metadata.records import (
+    FeatureRange,
+    Record,
+    WalStoreDrain,
+    WalStoreLost,
+    WalStoreRecord,
+)
 from penstock.stream.format.keys import parse_wal_key
 from penstock.stream.ports import IN_STORE, WalStoreIdentity
 
@@ -56,7 +70,8 @@ def check_new(image: MetadataImage, url: str) -> None:
     """Check that a WAL store at this URL may be added after others have ended. Raises Refused.
 
     A lost store may look like an empty one at its URL, for example an unmounted directory, and a
-    drained one contains fences. Every live broker must reach the new one.
+    drained one contains fences. Every live broker must reach the new one: with the URL of an ended
+    store, it would read the ranges of the new store there.
     """
     ended = list(image.nodes.ended_wal_stores())
     if url in {store.url for store in ended}:
@@ -73,9 +88,40 @@ def check_new(image: MetadataImage, url: str) -> None:
     if ended and without:
         raise Refused(
             Status.INVALID_REQUEST,
-            f"brokers {_joined(without)} are not configured with wal.store: set it to {url} and"
-            " restart them first",
+            f"brokers {_joined(without)} are not configured with wal.store, or started with a store"
+            f" that has ended or did not respond: set it to {url} and restart them first",
         )
+
+
+def features_of(image: MetadataImage, request: RegisterBroker) -> tuple[FeatureRange, ...]:
+    """Return the features of a broker that registers, without `wal.store.version` if it may be
+    configured with a WAL store that has ended.
+    """
+    ended = list(image.nodes.ended_wal_stores())
+    may_be_ended = (
+        request.is_wal_store_down
+        or request.wal_store_url in {store.url for store in ended}
+        or request.wal_store_uuid in {store.uuid for store in ended}
+    )
+    if ended and image.nodes.needed_wal_store is None and may_be_ended:
+        return _without_wal_store(request.features)
+    return request.features
+
+
+def _without_wal_store(features: Sequence[FeatureRange]) -> tuple[FeatureRange, ...]:
+    return tuple(item for item in features if item.name != WAL_STORE_VERSION)
+
+
+def _ended(image: MetadataImage, end: WalStoreDrain | WalStoreLost) -> list[Record]:
+    """Return the records that end a WAL store. The live brokers are configured with it."""
+    return [
+        end,
+        *(
+            msgspec.structs.replace(node, features=_without_wal_store(node.features))
+            for node in image.nodes
+            if not node.fenced and any(item.name == WAL_STORE_VERSION for item in node.features)
+        ),
+    ]
 
 
 def next_store_id(image: MetadataImage) -> WalStoreId:
@@ -114,7 +160,7 @@ def abandon_wal_store(
                 f" {leases_end_in_s:.0f} s: try again then"
             ),
         )
-    return Result([WalStoreLost(request.store_id)])
+    return Result(_ended(image, WalStoreLost(request.store_id)))
 
 
 def drain_wal_store(image: MetadataImage, request: DrainWalStore) -> Result[Progress | None]:
@@ -138,8 +184,11 @@ def drain_wal_store(image: MetadataImage, request: DrainWalStore) -> Result[Prog
     left = len(wals_in(image, store_id)) + len(placed_in(image, store_id))
     if state == DrainState.USED:
         return _drained(store_id, DrainState.DRAINING, max(left, 1))
-    is_due = state == DrainState.DRAINING and not left
-    return _drained(store_id, DrainState.ENDED if is_due else None, left)
+    if state == DrainState.DRAINING and not left:
+        return Result(
+            _ended(image, WalStoreDrain(store_id, DrainState.ENDED)), value=Progress(remaining=0)
+        )
+    return _drained(store_id, None, left)
 
 
 def _drained(

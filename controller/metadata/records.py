@@ -275,7 +275,9 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     wal_delete_grace_ms: int = 60_000
     """How long the broker keeps WAL slots after their commit."""
     features: tuple[FeatureRange, ...] = ()
-    """The features supported by the broker; none: it is older than features."""
+    """The features supported by the broker, without `wal.store.version` if its WAL store may have
+    ended; none: it is older than features.
+    """
 
 
 class NodeRemoved(_Record, tag="node-removed", frozen=True, gc=False):

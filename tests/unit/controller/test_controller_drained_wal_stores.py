@@ -221,6 +221,11 @@ def test_brokers_need_the_store_until_it_is_drained(cluster: DrainedStore) -> No
         assert cluster.store_of(cluster.register(request)) == IN_STORE
     cluster.die(cluster.register(without))
     assert "use another bucket" in add_wal_store(cluster.image, found, URL).detail
+    new = {"wal_store_id": IN_STORE, "wal_store_uuid": None, "wal_store_url": OTHER_URL}
+    for number, left in ((1, "1, 2, 4"), (2, "2, 4"), (4, "4")):
+        refused = add_wal_store(cluster.image, found, OTHER_URL)
+        assert f"brokers {left} are not configured" in refused.detail
+        cluster.register(registration(number, incarnation_id=UUID(int=100 + number), **new))
     assert "has ended" in add_wal_store(cluster.image, same, OTHER_URL).detail
     cluster.run(add_wal_store(cluster.image, found, OTHER_URL))
     assert cluster.image.current_wal_store == found

@@ -74,6 +74,7 @@ WITHOUT = {
     "wal_store_id": IN_STORE,
     "wal_store_uuid": None,
 }
+NEW = {"wal_store_id": IN_STORE, "wal_store_uuid": None, "wal_store_url": OTHER_URL}
 DOWN = {"wal_store_id": IN_STORE, "wal_store_uuid": None, "is_wal_store_down": True}
 
 
@@ -194,11 +195,15 @@ def test_brokers_need_no_wal_store_after_it_was_abandoned(cluster: LostStore) ->
 
     found = cluster.identity(SECOND, UUID_B)
     for url, identity, reason in (
-        (OTHER_URL, found, "brokers 3 are not configured"),
+        (OTHER_URL, found, "brokers 2, 3 are not configured"),
         (URL, found, "use another bucket"),
     ):
         assert reason in add_wal_store(cluster.image, identity, url).detail
     cluster.die(three)
+    for number, changes in enumerate(({}, DOWN, {**NEW, "wal_store_url": URL}), 100):
+        cluster.register(registration(2, incarnation_id=UUID(int=number), **changes))
+        assert "brokers 2 are" in add_wal_store(cluster.image, found, OTHER_URL).detail
+    cluster.register(registration(2, incarnation_id=UUID(int=99), **NEW))
     again = add_wal_store(cluster.image, cluster.identity(FIRST, UUID_A), OTHER_URL)
     assert "has ended: use an empty prefix" in again.detail
     cluster.run(add_wal_store(cluster.image, found, OTHER_URL))
@@ -496,6 +501,7 @@ async def test_only_a_new_store_replaces_an_abandoned_one(
 ) -> None:
     cluster.die(cluster.one)
     cluster.abandon()
+    cluster.register(registration(2, incarnation_id=UUID(int=99), **NEW))
     store = MemoryStore()
     if has_identity:
         await create_identity(store, cluster.identity(FIRST, UUID_A))
