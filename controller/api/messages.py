@@ -208,12 +208,14 @@ class DrainWalStore(Message, frozen=True, kw_only=True):
     """Move the WALs from a WAL store to the cluster's own one, and end the WAL store once nothing
     refers to it. -> Progress: WALs and objects left in it; repeat until nothing remains.
 
-    uuid: of the store. is_undone: use it again instead.
+    uuid: of the store. is_undone: use it again instead. is_repeated: change nothing if the store is
+    used again meanwhile.
     """
 
     store_id: WalStoreId
     uuid: UUID
     is_undone: bool = False
+    is_repeated: bool = False
 
 
 class Progress(Message, frozen=True, kw_only=True):

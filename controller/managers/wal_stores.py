@@ -183,7 +183,8 @@ def drain_wal_store(image: MetadataImage, request: DrainWalStore) -> Result[Prog
         return _drained(store_id, DrainState.USED if state else None, 0)
     left = len(wals_in(image, store_id)) + len(placed_in(image, store_id))
     if state == DrainState.USED:
-        return _drained(store_id, DrainState.DRAINING, max(left, 1))
+        next_state = None if request.is_repeated else DrainState.DRAINING
+        return _drained(store_id, next_state, max(left, 1))
     if state == DrainState.DRAINING and not left:
         return Result(
             _ended(image, WalStoreDrain(store_id, DrainState.ENDED)), value=Progress(remaining=0)

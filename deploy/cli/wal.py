@@ -308,7 +308,8 @@ def move(
     Brokers move one after the other, and leaders rewrite the records that only the WAL store
     contains. Then the WAL store ends: nodes and readers no longer need it, and it is never used
     again. Until then, `--to` with the URL of the WAL store undoes the move. The nodes continue if
-    this command is interrupted; run it again until it reports that the WAL store is drained.
+    this command is interrupted; run it again until it reports that the WAL store is drained, with
+    exit status 0. Before that, the exit status is 1.
 
     For example: penstock wal move --to store
     """
@@ -316,7 +317,7 @@ def move(
 
     from penstock.controller.api.errors import ControllerError
     from penstock.deploy.clients.metadata import find_controller
-    from penstock.deploy.doctor.wal_move import STORE, move_wals
+    from penstock.deploy.doctor.wal_move import STORE, is_done, move_wals
     from penstock.deploy.node.logs import to_stderr
     from penstock.deploy.output import print_document
     from penstock.objectstore.errors import InvalidStoreUrl
@@ -334,16 +335,24 @@ def move(
     if output is not Format.TABLE:
         print_document(output, found)
     else:
-        _print_move(found)
+        _print_move(found, target)
+    if to and not is_done(found, target):
+        raise typer.Exit(1)
 
 
-def _print_move(found: "WalMove") -> None:
+def _print_move(found: "WalMove", target: str) -> None:
     from penstock.deploy.output import print_table
 
     say(f"WAL store {found.store_id} at {found.url}, UUID {found.uuid}: {found.state}")
     if found.state == "drained":
-        say("nothing refers to it any more: remove wal.store from the configuration of all nodes")
+        if target:  # otherwise the backup of the metadata may not contain the end yet
+            say(
+                "nothing refers to it any more: remove wal.store from the configuration of all"
+                " nodes"
+            )
         return
+    if target == "store" and found.state != "draining":
+        say("it is no longer being drained: another command has ended this move")
     for what, node_ids in (
         ("WALs of running brokers in it", found.brokers),
         ("WALs of running brokers in `store`", found.brokers_outside),

@@ -136,8 +136,9 @@ def is_done(found: WalMove, target: str) -> bool:
 
 async def move_wals(address: str, target: str, *, wait_s: float) -> WalMove:
     """Move the WALs of all brokers to the target, `store` or the URL of the WAL store without
-    credentials, and return what is left after `wait_s`. "" only looks. Raises ExpectedError,
-    ControllerError and TimeoutError.
+    credentials, and return what is left after `wait_s`, or once another command has undone the
+    move. "" only looks. If the store is drained, the backup of the metadata contains that. Raises
+    ExpectedError, ControllerError and TimeoutError.
     """
     metadata, client = LiveMetadata(address), connect(address)
     try:
@@ -151,19 +152,26 @@ async def move_wals(address: str, target: str, *, wait_s: float) -> WalMove:
             uuid=store.uuid,
             is_undone=is_undone(store, target),
         )
+        again = msgspec.structs.replace(request, is_repeated=True)
         deadline = asyncio.get_running_loop().time() + wait_s
         await client.drain_wal_store(request)
         while True:
             await metadata.refresh()
             found = assess(metadata.image, store)
-            if is_done(found, target):
+            if target != STORE:
+                if is_done(found, target):
+                    return found
+            elif found.state == _STATES[DrainState.ENDED]:
+                await client.drain_wal_store(again)  # responds once the backup contains the end
                 return found
-            if found.is_empty and target == STORE:
-                await client.drain_wal_store(request)
-            elif asyncio.get_running_loop().time() > deadline:
+            elif found.state != _STATES[DrainState.DRAINING]:
                 return found
-            else:
-                await asyncio.sleep(_POLL_S)
+            elif found.is_empty:
+                await client.drain_wal_store(again)
+                continue
+            if asyncio.get_running_loop().time() > deadline:
+                return found
+            await asyncio.sleep(_POLL_S)
     finally:
         await client.close()
         await metadata.close()

@@ -1,12 +1,15 @@
 """A WAL store that an operator drains: what keeps it, and who needs it afterwards."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+import penstock.deploy.doctor.wal_move as wal_move
 from penstock.base.errors import ExpectedError
 from penstock.base.ids import Millis, NodeId, ObjectId, WalSequence, WalStoreId
 from penstock.controller.active.janitor import Janitor
@@ -29,6 +32,7 @@ from penstock.controller.managers.wal_stores import (
 from penstock.controller.metadata.features import newest_levels, supported_features
 from penstock.controller.metadata.nodes import DrainState
 from penstock.controller.metadata.records import WalEnded, WalStoreDrain
+from penstock.deploy.cli.wal import app as wal_commands
 from penstock.deploy.doctor.wal_move import STORE, TopicLeft, assess, is_done, is_undone
 from penstock.objectstore.memory import MemoryStore
 from penstock.stream.format.keys import wal_key
@@ -295,6 +299,76 @@ async def test_the_janitor_does_not_need_a_drained_store(
         await janitor.clean_ended_wals()
         now += 1e6
     assert await janitor.remove_old_wals() == 2
+
+
+def commands(
+    cluster: DrainedStore, monkeypatch: pytest.MonkeyPatch, *, before: Callable[[int], None]
+) -> Callable[..., tuple[int, str]]:
+    """Return `penstock wal move` with a client of this cluster. `before` gets the number of
+    requests before each one.
+    """
+    counts = iter(range(1_000))
+
+    class Client:
+        async def start(self) -> None: ...
+        async def refresh(self) -> None: ...
+        async def close(self) -> None: ...
+
+        @property
+        def image(self) -> Any:
+            return cluster.image
+
+        async def drain_wal_store(self, request: DrainWalStore) -> Any:
+            before(next(counts))
+            return cluster.run(drain_wal_store(cluster.image, request))
+
+    def client(_: str) -> Client:
+        return Client()
+
+    monkeypatch.setattr(wal_move, "LiveMetadata", client)
+    monkeypatch.setattr(wal_move, "connect", client)
+
+    def move(*arguments: str) -> tuple[int, str]:
+        command = ["move", "--controller", "c:1", *arguments]
+        done = CliRunner().invoke(wal_commands, command)
+        assert done.exception is None or isinstance(done.exception, SystemExit)
+        return done.exit_code, done.output
+
+    return move
+
+
+def test_a_move_fails_until_the_store_is_drained(
+    cluster: DrainedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = list[int]()
+    move = commands(cluster, monkeypatch, before=sent.append)
+    code, output = move("--to", STORE, "--wait", "0")
+    assert (code, "in it: 1, 2" in output) == (1, True)
+    assert move("--to", STORE, "--wait", "0", "-o", "json")[0] == 1
+    cluster.finish()
+    code, output = move("--status")
+    assert (code, "UUID" in output, "remove wal.store" in output) == (0, True, False)
+    count = len(sent)
+    code, output = move("--to", STORE)
+    assert (code, "remove wal.store" in output) == (0, True)
+    assert len(sent) > count + 1, "the end is reported before the backup contains it"
+
+
+def test_a_move_does_not_override_a_later_undo(
+    cluster: DrainedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def undo_later(count: int) -> None:
+        """Undo the move while the command repeats its request, and move both WALs afterwards."""
+        if count == 1:
+            cluster.drain(is_undone=True)
+
+    cluster.drain()
+    for writer in (cluster.one, cluster.two):
+        cluster.place(writer, IN_STORE, None)
+    cluster.drain(is_undone=True)
+    code, output = commands(cluster, monkeypatch, before=undo_later)("--to", STORE)
+    assert (code, "no longer being drained" in output) == (1, True)
+    assert cluster.state == DrainState.USED
 
 
 def test_targets_are_the_store_and_the_wal_store(cluster: DrainedStore) -> None:
