@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import penstock.controller.active.dispatch as dispatch
 import penstock.controller.managers.nodes as nodes
 import penstock.controller.managers.wal_stores as wal_stores
 from penstock.base.ids import WalStoreId
 from penstock.broker.background.wal_place import WalPlaceDuty
 from penstock.controller.active.manifest.changes import ManifestChanges
-from penstock.controller.api.messages import RegisterBroker
+from penstock.controller.api.messages import DrainWalStore, RegisterBroker
 from penstock.controller.api.stream_metadata import ControllerStreamMetadata
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import DrainState
@@ -83,6 +84,19 @@ def _end_of_a_drain_not_published() -> list[Patch]:
     return [(ManifestChanges, "note", note)]
 
 
+def _returns_to_a_drained_store_repeated() -> list[Patch]:
+    """A broker gives up its return to a lost WAL store only, not to a drained one."""
+
+    def is_ended(self: ControllerStreamMetadata, store_id: WalStoreId) -> bool:
+        return self._follower.image.nodes.is_wal_store_lost(store_id)
+
+    return [(ControllerStreamMetadata, "is_wal_store_ended", is_ended)]
+
+
+def _end_of_a_drain_not_backed_up() -> list[Patch]:
+    return [(dispatch, "_BACKED_UP", dispatch._BACKED_UP - {DrainWalStore})]
+
+
 DRAINED_WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "ended_beside_dead_wals": _ended_beside_dead_wals,
     "ended_beside_ranges": _ended_beside_ranges,
@@ -90,4 +104,6 @@ DRAINED_WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "wal_store_not_checked_during_a_drain": _wal_store_not_checked_during_a_drain,
     "brokers_leave_at_once": _brokers_leave_at_once,
     "end_of_a_drain_not_published": _end_of_a_drain_not_published,
+    "returns_to_a_drained_store_repeated": _returns_to_a_drained_store_repeated,
+    "end_of_a_drain_not_backed_up": _end_of_a_drain_not_backed_up,
 }

@@ -258,3 +258,51 @@ async def lose_a_wal_store_during_a_drain(script: Script) -> None:
     await _check_values(script, PART, b"0", b"1")
     script.world.wal_weather.down = False
     await _until_drained(script)
+
+
+@in_cluster(wal_stores=1, compacting=1)
+async def end_while_returning(script: Script) -> None:
+    """Drain and end a WAL store before two brokers have committed their return to it: they continue
+    in the cluster's own store.
+    """
+    await script.create("t")
+    await script.write(PART, (b"k", b"0"))
+    script.world.wal_weather.down = True
+    await _until_in(script, IN_STORE, 1, 2)
+    held = [script.hold_in_wal_store(node_id) for node_id in (1, 2)]
+    script.world.wal_weather.down = False
+    for _ in range(_TRIES_MAX):
+        if all(put.count for put in held):
+            break
+        await asyncio.sleep(1.0)
+    assert all(put.count for put in held), "the WALs do not return"
+    await _until_drained(script)
+    for put in held:
+        put.release()
+    await script.write(PART, (b"k", b"1"))
+    await asyncio.sleep(5.0)
+    assert _is_in(script, 1, IN_STORE)
+    await script.write(PART, (b"k", b"2"))
+    script.kill(1)
+    await script.until_led(PART, 2)
+    await _check_values(script, PART, b"0", b"1", b"2")
+
+
+@in_cluster(wal_stores=1, compacting=1)
+async def end_without_backup(script: Script) -> None:
+    """End a WAL store while the backup of the metadata makes no progress: a recovery from it would
+    need the store.
+    """
+    await script.create("t")
+    await script.write(PART, (b"k", b"0"))
+    assert await _drain(script)
+    await _until_in(script, IN_STORE, 1, 2)
+    await script.until(lambda: not placed_in(_image(script), _STORE))
+    (controller,) = script.world.controllers.values()
+    held = Held(None)
+    controller.store.gates["put_if_absent"] = held
+    left = await _drain(script)
+    assert _state(script) == DrainState.ENDED
+    assert left is None, "the end is reported before the backup contains it"
+    held.release()
+    await _until_drained(script)

@@ -771,6 +771,12 @@ _DRAINED_WAL_STORES: _Found = {
     "end_of_a_drain_not_published": [
         (drained_wal_stores.drain_a_wal_store_with_a_dead_wal, "WalStoreRequired")
     ],
+    "returns_to_a_drained_store_repeated": [
+        (drained_wal_stores.end_while_returning, "Produce: None after 30.0 s")
+    ],
+    "end_of_a_drain_not_backed_up": [
+        (drained_wal_stores.end_without_backup, "reported before the backup contains it")
+    ],
 }
 _LOST_TRANSACTIONS: _Found = {
     "markers_in_lost_wals_awaited": [
