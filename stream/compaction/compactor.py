@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol, TypeAlias
 
 import structlog
@@ -190,16 +191,22 @@ class Compactor:
         """
         if not self._metadata.wal_store_bytes():
             return None
-        for ours in (self._open_here, self._assigned_here):
-            if outputs := plan_round(await self._find_in_wal_stores(ours()), self.config):
-                return await self._rewrite(outputs, ours)
+        found = await self._find_in_wal_stores(self._open_here())
+        if outputs := plan_round(found, self.config):
+            return await self._rewrite(outputs, self._open_here)
+        assigned = frozenset(self._assigned())
+
+        def closed() -> set[StreamId]:
+            # The assignment may end during the round: the commit compares the ranges.
+            return {stream_id for stream_id in assigned if self._metadata.is_closed(stream_id)}
+
+        found = await self._find_in_wal_stores(closed(), with_neighbors=False)
+        if outputs := plan_round(found, self.config):
+            return await self._rewrite(outputs, closed)
         return None
 
     def _open_here(self) -> set[StreamId]:
         return {stream.stream_id for stream in self._owned()}
-
-    def _assigned_here(self) -> set[StreamId]:
-        return {stream_id for stream_id in self._assigned() if self._metadata.is_closed(stream_id)}
 
     async def _rewrite(self, outputs: Sequence[Output], ours: _Ours) -> RoundReport:
         try:
@@ -234,7 +241,7 @@ class Compactor:
             source.range.size_bytes
             for compaction in compactions
             for source in compaction.sources
-            if source.key.startswith(WAL_STORE_ROOT)
+            if _is_in_wal_store(source)
         )
         _log.info(
             "ranges_compacted",
@@ -268,7 +275,12 @@ class Compactor:
         self._settled = settled
         return compactions
 
-    async def _find_in_wal_stores(self, stream_ids: Iterable[StreamId]) -> list[Compaction]:
+    async def _find_in_wal_stores(
+        self, stream_ids: Iterable[StreamId], *, with_neighbors: bool = True
+    ) -> list[Compaction]:
+        """with_neighbors: whether to merge ranges with small ones in `store`. In snapshots, these
+        are shared with the live topic, and would be copied.
+        """
         metadata = self._metadata
         compactions: list[Compaction] = []
         for ordinal, stream_id in enumerate(sorted(stream_ids)):
@@ -279,6 +291,8 @@ class Compactor:
                 continue
             end = metadata.committed_end(stream_id)
             ranges = metadata.objects(stream_id, start, end, self.config.page_ranges)
+            if not with_neighbors:
+                ranges = list(takewhile(_is_in_wal_store, ranges))
             compaction = plan_stream(ranges, self.config).compaction if ranges else None
             if compaction is not None:
                 compactions.append(compaction)
@@ -336,6 +350,10 @@ class Compactor:
                         error=str(error),
                         retry_in_s=round(pause_s),
                     )
+
+
+def _is_in_wal_store(source: ObjectRange) -> bool:
+    return source.key.startswith(WAL_STORE_ROOT)
 
 
 def _check_still_ours(outputs: Sequence[Output], ours: Collection[StreamId]) -> None:

@@ -217,6 +217,7 @@ class Metadata:
     def __init__(self) -> None:
         self.logs: dict[StreamId, list[ObjectRange]] = {}
         self.commits: list[CommitObjects] = []
+        self.closed: set[StreamId] = set()
         self.next_id = 1_000
 
     def objects(
@@ -237,6 +238,9 @@ class Metadata:
             item.range.start_offset for item in self.logs[stream_id] if item.key.startswith("wals/")
         ]
         return starts[0] if starts else None
+
+    def is_closed(self, stream_id: StreamId) -> bool:
+        return stream_id in self.closed
 
     def wal_store_bytes(self) -> int:
         log = [item for items in self.logs.values() for item in items]
@@ -286,6 +290,7 @@ class CompactionHarness:
         self.metadata = Metadata()
         self.reader = ObjectReader(self.store, BlockCache(1 << 20))
         self.owned = [Owned(StreamId(i)) for i in (1, 2, 3)]
+        self.assigned = list[StreamId]()
         self.in_memory: dict[tuple[StreamId, Offset, Offset], list[RunEntry]] = {}
         self.compactor = Compactor(
             self.store,
@@ -295,6 +300,7 @@ class CompactionHarness:
             owned=lambda: self.owned,
             now_ms=lambda: Millis(5),
             cached=lambda *requested: self.in_memory.get(requested),
+            assigned=lambda: self.assigned,
             config=SMALL,
         )
 
@@ -569,3 +575,49 @@ async def test_ranges_in_a_wal_store_are_found_between_two_compactions() -> None
         await until(lambda: "wals/" not in keys(harness, 1))
     finally:
         running.cancel()
+
+
+async def test_an_assignment_may_end_during_the_round() -> None:
+    """Reads are throttled, so a round may take longer than an assignment, and would never end."""
+    harness = CompactionHarness()
+    for sequence in range(3):
+        await harness.wal_object(sequence, 1, root="wals/1/")
+    harness.owned, harness.assigned = [], [StreamId(4)]
+    harness.metadata.closed = {StreamId(4)}
+    prepare = harness.metadata.prepare_objects
+
+    async def end_the_assignment(count: int) -> list[PreparedObject]:
+        harness.assigned = []
+        return await prepare(count)
+
+    harness.metadata.prepare_objects = end_the_assignment
+    assert await harness.compactor.run_wal_store_round() is not None
+    assert keys(harness, 4) == ["data/"]
+
+
+async def test_a_stream_that_opens_during_the_round_is_not_replaced() -> None:
+    harness = CompactionHarness()
+    await harness.wal_object(0, 1, root="wals/1/")
+    harness.owned, harness.assigned = [], [StreamId(4)]
+    harness.metadata.closed = {StreamId(4)}
+    prepare = harness.metadata.prepare_objects
+
+    async def open_the_stream(count: int) -> list[PreparedObject]:
+        harness.metadata.closed.clear()
+        return await prepare(count)
+
+    harness.metadata.prepare_objects = open_the_stream
+    with pytest.raises(StreamFenced):
+        await harness.compactor.run_wal_store_round()
+    assert keys(harness, 4) == ["wals/"]
+
+
+async def test_ranges_beside_those_in_a_wal_store_are_not_copied_into_snapshots() -> None:
+    harness = CompactionHarness()
+    await harness.wal_object(0, 1, root="wals/1/")
+    for sequence in range(1, 7):
+        await harness.wal_object(sequence, 1, SET)
+    harness.owned, harness.assigned = [], [StreamId(4)]
+    harness.metadata.closed = {StreamId(4)}
+    assert await harness.compactor.run_wal_store_round() is not None
+    assert keys(harness, 4) == ["data/"] + ["wal/1"] * 6
