@@ -51,30 +51,36 @@ def decoded_column(
         )
     value_format = with_newest(ValueFormat.registered(settings, subject, message, name=name))
     schema = _with_error(decoder_of(value_format).schema, is_permissive=is_permissive)
-    decode = _decoding(value_format, schema, prefers_own=not schema_registry)
+    has_headers = headers is not None
+    decode = _decoding(
+        value_format, schema, prefers_own=not schema_registry, has_headers=has_headers
+    )
     kind = _types.from_arrow_schema(schema)
     given = (data,) if headers is None else (data, headers)
     # Spark takes the kind of function from its annotations, which are untyped here.
     arrays = Iterator[pa.Array]
     pairs = Iterator[tuple[pa.Array, pa.Array]]
-    decode.__annotations__ = {"batches": arrays if headers is None else pairs, "return": arrays}
+    decode.__annotations__ = {"batches": pairs if has_headers else arrays, "return": arrays}
     column: Column = _functions.arrow_udf(decode, kind)(*given)
     return column
 
 
 def _decoding(
-    value_format: ValueFormat, schema: Schema, *, prefers_own: bool
+    value_format: ValueFormat, schema: Schema, *, prefers_own: bool, has_headers: bool
 ) -> Callable[[Iterator[Any]], Iterator[Array]]:
-    """Return the function of executors, for batches of values or of values and headers.
-    `prefers_own`: use the registry of their environment, if they have one.
+    """Return the function of executors, for batches of values or, with `has_headers`, of values and
+    headers. `prefers_own`: use the registry of their environment, if they have one.
     """
 
     def decode(batches: Iterator[Any]) -> Iterator[Array]:
         own: RegistrySettings | None = settings_of_environment() if prefers_own else None
         decoder = decoder_of(value_format._replace(registry=own or value_format.registry))
         for batch in batches:
-            values, headers = batch if isinstance(batch, tuple) else (batch, None)
-            yield _structs(decoder, schema, values, headers)
+            if has_headers:
+                values, headers = batch
+                yield _structs(decoder, schema, values, headers)
+            else:
+                yield _structs(decoder, schema, batch, None)
 
     return decode
 
