@@ -26,7 +26,7 @@ async def test_after_calls_that_hang_others_wait_up_to_a_limit() -> None:
     waiting = asyncio.ensure_future(pool.run(lambda: ran.append("waited")))
     try:
         await asyncio.sleep(0)
-        with pytest.raises(PoolFull, match="3 calls of test"):
+        with pytest.raises(PoolFull, match="3 calls to test"):
             await pool.run(lambda: ran.append("too many"))
         given_up.cancel()
     finally:
