@@ -172,7 +172,7 @@ class Inflater:
         if compression == Compression.SNAPPY:
             return self._snappy(memoryview(data), used)
         if compression == Compression.LZ4:
-            end = self._lz4_blocks(memoryview(data), used, plain_bytes or _GROWTH * len(data))
+            end = self._lz4_blocks(memoryview(data), used, plain_bytes)
             if end is not None:
                 return end
         decompress_into = _DECOMPRESS_INTO.get(compression)
@@ -207,7 +207,7 @@ class Inflater:
             self.output = grown
         return min(self._bytes_max, len(self.output) - used)
 
-    def _lz4_blocks(self, data: memoryview, used: int, wanted: int) -> int | None:
+    def _lz4_blocks(self, data: memoryview, used: int, plain_bytes_max: int) -> int | None:
         """Return the end of the decompressed bytes; None for frames that cramjam must read as a
         whole: with other headers, damaged or too large. Takes 0.6 to 0.8 times the CPU, because
         cramjam copies whole frames to new memory first.
@@ -215,7 +215,7 @@ class Inflater:
         block_bytes_max = _LZ4_BLOCK_BYTES_MAX.get(bytes(data[:_LZ4_HEADER_BYTES]))
         if block_bytes_max is None:
             return None
-        self._room(used, min(self._bytes_max, wanted))
+        self._room(used, min(self._bytes_max, plain_bytes_max or _GROWTH * len(data)))
         position, end, limit = _LZ4_HEADER_BYTES, used, used + self._bytes_max
         is_full = True
         while position + 4 <= len(data):
@@ -227,7 +227,7 @@ class Inflater:
             # Many small blocks take this loop longer than cramjam.
             if not is_full or not 0 < size_bytes <= block_bytes_max:
                 return None
-            if len(self.output) - end < block_bytes_max:
+            if not plain_bytes_max and len(self.output) - end < block_bytes_max:
                 self._room(end, min(limit - end, max(block_bytes_max, end // 2)))
             block = data[position : position + size_bytes]
             output = memoryview(self.output)[end : min(limit, end + block_bytes_max)]
