@@ -172,7 +172,7 @@ for _api in (
     *(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, apis.CREATE_ACLS, apis.DELETE_ACLS),
 ):
     _response(_api, _api.max)
-hostile_records(STORE, RecordSelection(topic=TOPIC), lambda _part, data: shown_bytes(data))
+hostile_records(STORE, RecordSelection(topic=TOPIC), lambda _part, data, _header: shown_bytes(data))
 """The first request loads Arrow and prepares the broker's responses: the second that it takes is
 not a finding.
 """

@@ -29,16 +29,16 @@ def _without_references(is_concerned: Callable[[MetadataImage, StreamForked], bo
 
     def forked(self: MetadataImage, record: StreamForked) -> None:
         for entry in self.streams.fork(record):
-            self.objects.refer(entry.object_id)
+            self.objects.refer(entry.object_id, record.stream_id, entry.start_offset)
             if is_concerned(self, record):
-                self.objects.release(entry.object_id)
+                self.objects.release(entry.object_id, record.stream_id, entry.start_offset)
 
     real = ObjectsImage.release
 
-    def release(self: ObjectsImage, object_id: Any) -> None:
+    def release(self: ObjectsImage, object_id: Any, stream_id: Any, start: Any) -> None:
         state = self._objects.get(object_id)
         if state is not None and state.refs > 0:
-            real(self, object_id)
+            real(self, object_id, stream_id, start)
 
     return [
         (MetadataImage, "_stream_forked", forked),

@@ -100,17 +100,17 @@ def _kept_records_do_not_hold_their_objects() -> list[Patch]:
         before = set(_kept(self, record))
         real_trim(self, record)
         for object_id in set(_kept(self, record)) - before:
-            self.objects.release(object_id)
+            self.objects.release(object_id, record.stream_id, record.start_offset)
 
-    def release(self: ObjectsImage, object_id: Any) -> None:
+    def release(self: ObjectsImage, object_id: Any, stream_id: Any, start: Any) -> None:
         state = self._objects.get(object_id)
         if state is not None and state.refs > 0:
-            real_release(self, object_id)
+            real_release(self, object_id, stream_id, start)
 
-    def refer(self: ObjectsImage, object_id: Any) -> None:
+    def refer(self: ObjectsImage, object_id: Any, stream_id: Any, start: Any) -> None:
         state = self._objects.get(object_id)
         if state is not None and state.phase == ObjectPhase.COMMITTED:
-            real_refer(self, object_id)
+            real_refer(self, object_id, stream_id, start)
 
     real_refer = ObjectsImage.refer
     return [

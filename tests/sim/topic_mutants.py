@@ -82,7 +82,7 @@ def _deleted_topic_gives_up_its_objects() -> list[Patch]:
         real(self, record)
         for partition in self.frozen_topics.by_id(record.topic_id).partitions:
             for entry in self.streams.known(partition.data_stream_id).entries:
-                self.objects.release(entry.object_id)
+                self.objects.release(entry.object_id, partition.data_stream_id, entry.start_offset)
 
     return [(MetadataImage, "_topic_deleted", topic_deleted)]
 
