@@ -45,7 +45,7 @@ class S3ExpressStore(S3Store):
 
     def _translated(self, error: Exception, operation: str, key: str) -> ObjectStoreError:
         """A session can end early, for example while the machine is suspended. Its requests are not
-        carried out, and a new client has a new one.
+        carried out, and a new client creates a new one.
         """
         text = str(error)
         has_ended = _SESSION_ENDED.search(text) or (

@@ -168,7 +168,8 @@ async def move_wals(address: str, target: str, *, wait_s: float) -> WalMove:
                 return found
             elif found.is_empty:
                 await client.drain_wal_store(again)
-                continue
+                await metadata.refresh()
+                found = assess(metadata.image, store)
             if asyncio.get_running_loop().time() > deadline:
                 return found
             await asyncio.sleep(_POLL_S)

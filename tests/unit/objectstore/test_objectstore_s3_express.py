@@ -92,7 +92,7 @@ async def test_a_part_of_a_list_is_an_error(
 async def test_an_expired_session_is_replaced(
     s3_express: Server, config: S3Config, store: S3ExpressStore
 ) -> None:
-    """A write with an expired session was not carried out, and the repetition succeeds."""
+    """A write with an expired session is not carried out, and its retry succeeds."""
     s3_express.sessions.clear()
     retrying = RetryingStore(store, RetryPolicy(backoff_ms=1))
     await retrying.put_if_absent("wals/1/0", b"0")
