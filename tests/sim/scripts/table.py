@@ -686,9 +686,6 @@ _WAL_STORES: _Found = {
     ],
 }
 _LOST_WAL_STORES: _Found = {
-    "ranges_stay_in_wal_stores": [
-        (wal_rewrites.restart_all_brokers, "bytes are in the WAL store only")
-    ],
     "dead_wals_end_without_a_decision": [
         (lost_wal_stores.abandon_a_wal_store, "records are given up without a decision")
     ],
