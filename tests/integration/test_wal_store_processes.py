@@ -118,6 +118,11 @@ async def test_brokers_that_restart_leave_no_records_in_the_wal_store(
         DirectoryStore(str(processes.store)), wal_store=DirectoryStore(str(processes.wal_store))
     )
 
+    async def is_published() -> bool:
+        """Return whether the manifest, which is published after the metadata, has the topic."""
+        await view.refresh()
+        return bool(view.topics(TOPIC))
+
     async def in_place() -> set[str]:
         """Return the slots of the WAL store that logs refer to."""
         await view.refresh()
@@ -131,6 +136,7 @@ async def test_brokers_that_restart_leave_no_records_in_the_wal_store(
 
     async with ConfluentLoad(processes.bootstrap, TOPIC, PARTITIONS) as load:
         await load.until_acknowledged(50)
+        await until(is_published)
         for name, number in (("broker0", signal.SIGTERM), ("broker1", signal.SIGKILL)):
             await processes.stop(name, number)
             await until(in_place)
