@@ -249,7 +249,9 @@ def _stream(rng: Random) -> StreamConfig:
         log_cache_bytes_max=max(2 * block_bytes, pick((2_000, 20_000, 256 * _MIB))),
         block_bytes_max=block_bytes,
         block_age_max_ms=pick((300, 2_000, 8_000)),
-        block_streams_max=pick((1, 3, 8_000)),
+        # Controllers that commit one request at a time need minutes for a backlog of blocks of one
+        # or two streams each, and clients wait for it.
+        block_streams_max=pick((3, 8, 8_000)),
         stream_object_bytes_min=pick((200, 2_000, 8 * _MIB)),
         upload_object_bytes_max=pick((300, 3_000, 16 * _MIB)),
         upload_blocks_in_flight_max=pick((1, 2, 3)),
