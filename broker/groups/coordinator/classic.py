@@ -86,7 +86,7 @@ class ClassicGroups:
         """Wait until the rebalance completes."""
         token, future = self._new_waiter(self._joins)
         self._apply(group, group.classic.join(request, token, self._now_ms()))
-        self._forget_unused(group)
+        self._home.forget_unused(group)
         try:
             return await future
         finally:
@@ -200,11 +200,4 @@ class ClassicGroups:
     def _tick(self, group: Group) -> None:
         group.timer = None
         self._apply(group, group.classic.tick(self._now_ms()))
-        self._forget_unused(group)
-
-    def _forget_unused(self, group: Group) -> None:
-        """Remove a group that was created by a rejected join, or by a client that did not
-        return.
-        """
-        if group.is_unused:
-            self._home.forget(group)
+        self._home.forget_unused(group)

@@ -131,7 +131,7 @@ class ConsumerCoordinator:
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
                 return _not_found(group, group_id, is_leaving=request.member_epoch < JOIN_EPOCH)
-            self._home.admit(_HEARTBEAT, group_id, sender, connection_id)
+            self._home.admit(_HEARTBEAT, group, sender, connection_id)
             result, outcome = self._step(group, request, topics)
         except HeartbeatRefused as refused:
             return refused.result
@@ -195,8 +195,7 @@ class ConsumerCoordinator:
             changes = self._upgraded(group, consumer, request)
             result, changes = consumer.heartbeat(request, topics, self._now_ms(), changes)
         except HeartbeatRefused:
-            if group.is_unused:
-                self._home.forget(group)
+            self._home.forget_unused(group)
             raise
         group.consumer = consumer
         outcome = self._write(group, changes, is_new=True)
@@ -356,6 +355,7 @@ class ConsumerCoordinator:
         outcome = self._journal.write(group, changes, is_new=is_new)
         if is_new and is_refused(outcome):
             group.consumer = None
+            self._home.forget_unused(group)
         return outcome
 
     def restore(self, group: Group) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 import structlog
 
 from penstock.broker.coordination.compaction import CompactionLimits
-from penstock.broker.coordination.connection_order import MEMBERS_MAX, ConnectionOrder
+from penstock.broker.coordination.connection_order import MEMBERS_MAX, ConnectionOrder, LateRequest
 from penstock.broker.coordination.log import (
     CoordinatorLog,
     Done,
@@ -287,11 +287,16 @@ class GroupCoordinator:
 
     # --- membership -------------------------------------------------------------------------------
 
-    def admit(self, api_key: int, group_id: str, member_id: str, connection_id: int | None) -> None:
+    def admit(self, api_key: int, group: Group, member_id: str, connection_id: int | None) -> None:
         """See `ConnectionOrder.admit_member`. Protocols call this in the step that executes the
-        request, once the group has been found.
+        request, once the group has been found, or created for it.
         """
-        self._requests.admit_member(api_key, group_id, member_id, connection_id)
+        group_id = group.classic.group_id
+        try:
+            self._requests.admit_member(api_key, group_id, member_id, connection_id)
+        except LateRequest:
+            self.forget_unused(group)
+            raise
 
     async def join(
         self, group_id: str, request: JoinRequest, connection_id: int | None = None
@@ -309,7 +314,7 @@ class GroupCoordinator:
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
             return JoinResult(error=error, member_id=request.member_id)
         sender = request.member_id or request.instance_id or ""
-        self.admit(apis.JOIN_GROUP.key, group_id, sender, connection_id)
+        self.admit(apis.JOIN_GROUP.key, group, sender, connection_id)
         if group.share is not None or (group.streams is not None and group.streams.members):
             return JoinResult(
                 error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id
@@ -330,7 +335,7 @@ class GroupCoordinator:
                 if group is ErrorCode.GROUP_ID_NOT_FOUND
                 else group
             )
-        self.admit(apis.SYNC_GROUP.key, group_id, request.member_id, connection_id)
+        self.admit(apis.SYNC_GROUP.key, group, request.member_id, connection_id)
         if group.consumer is not None:
             return await self.consumers.sync(group, request)
         return await self._classics.sync(group, request)
@@ -387,14 +392,14 @@ class GroupCoordinator:
         if isinstance(group, ErrorCode):
             return dict.fromkeys(offsets, group)
         if generation >= 0:
-            self.admit(apis.OFFSET_COMMIT.key, group_id, member_id, connection_id)
+            self.admit(apis.OFFSET_COMMIT.key, group, member_id, connection_id)
         results, accepted = _check_metadata(offsets)
         if accepted:
             outcome = await self.append(
                 group, offset_records(group_id, accepted), lambda: group.offsets.put(accepted)
             )
             results.update(dict.fromkeys(accepted, outcome))
-        self._forget_unused(group)
+        self.forget_unused(group)
         return results
 
     async def commit_transactional_offsets(
@@ -421,7 +426,7 @@ class GroupCoordinator:
         if accepted:
             outcome = await self._append_pending(group, producer, accepted)
             results.update(dict.fromkeys(accepted, outcome))
-        self._forget_unused(group)
+        self.forget_unused(group)
         return results
 
     def _admit(
@@ -462,13 +467,8 @@ class GroupCoordinator:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is ErrorCode.NONE:
             return group
-        self._forget_unused(group)
+        self.forget_unused(group)
         return error
-
-    def _forget_unused(self, group: Group) -> None:
-        """Remove a group that was created by a rejected commit."""
-        if group.is_unused:
-            self.forget(group)
 
     async def _append_pending(
         self,
@@ -660,6 +660,13 @@ class GroupCoordinator:
         state = self._shards.get(group.partition)
         if state is not None and state.groups.get(group.classic.group_id) is group:
             self.partition_opened(group.partition)
+
+    def forget_unused(self, group: Group) -> None:
+        """Drop a group that was created by a rejected request, or by a client that did not
+        return.
+        """
+        if group.is_unused:
+            self.forget(group)
 
     def forget(self, group: Group) -> None:
         """Drop an empty group."""

@@ -118,7 +118,7 @@ class ShareGroups:
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
                 return _not_found(group, group_id, is_leaving=request.member_epoch == LEAVE_EPOCH)
-            self._home.admit(_HEARTBEAT, group_id, request.member_id, connection_id)
+            self._home.admit(_HEARTBEAT, group, request.member_id, connection_id)
             result, outcome = self._step(group, request)
         except HeartbeatRefused as refused:
             return refused.result
@@ -153,12 +153,13 @@ class ShareGroups:
         try:
             result, changes = share.heartbeat(request, self._topics, self._now_ms())
         except HeartbeatRefused:
-            self._home.forget(group)
+            self._home.forget_unused(group)
             raise
         group.share = share
         outcome = self._write(group, share, changes, initializes=True)
         if is_refused(outcome):
             group.share = None
+            self._home.forget_unused(group)
         return result, outcome
 
     def _write(
@@ -388,14 +389,14 @@ class ShareGroups:
         """
         group, share = self._empty(group_id, create=True)
         if not chosen:
-            if group.is_unused:
-                self._home.forget(group)
+            self._home.forget_unused(group)
             return {}
         is_new, group.share = group.share is None, share
         changes = share.begin_alteration(chosen)
         epoch, outcome = share.epoch, self._journal.write(group, changes)
         if is_refused(outcome) and is_new:
             group.share = None
+            self._home.forget_unused(group)
         by_topic = {
             topic_id: {index: offsets[topic_id, index] for index in indexes}
             for topic_id, (_, indexes) in chosen.items()

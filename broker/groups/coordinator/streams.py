@@ -79,7 +79,7 @@ class StreamsGroups:
             group = self._home.find(group_id, create=request.is_joining)
             if isinstance(group, ErrorCode):
                 return _not_found(group, group_id, is_leaving=request.member_epoch < JOIN_EPOCH)
-            self._home.admit(_HEARTBEAT, group_id, request.member_id, connection_id)
+            self._home.admit(_HEARTBEAT, group, request.member_id, connection_id)
             result, outcome = self._step(group, request)
         except HeartbeatRefused as refused:
             return _failed(refused.result.error, refused.result.message)
@@ -118,14 +118,14 @@ class StreamsGroups:
         try:
             result, changes = streams.heartbeat(request, self._topics, self._now_ms())
         except HeartbeatRefused:
-            if group.is_unused:
-                self._home.forget(group)
+            self._home.forget_unused(group)
             raise
         group.streams = streams
         group.cancel_modern_timer()
         outcome = self._write(group, changes, is_new=True)
         if is_refused(outcome):
             group.streams = None
+            self._home.forget_unused(group)
         return result, outcome
 
     def _write(self, group: Group, changes: GroupChanges, *, is_new: bool = False) -> Outcome:

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from penstock.broker.coordination.connection_order import LateRequest
+from penstock.broker.coordination.log import Done, LogBatch
 from penstock.broker.groups.classic.embedded import encode_assignment
-from penstock.broker.groups.classic.model import JoinRequest, Protocol, SyncRequest
-from penstock.broker.groups.common.model import NOTHING
+from penstock.broker.groups.classic.model import (
+    JoinRequest,
+    Protocol,
+    SyncRequest,
+)
+from penstock.broker.groups.common.model import NOTHING, HeartbeatRefused
 from penstock.broker.groups.consumer.model import HeartbeatRequest
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.offsets.records import CommittedOffset
@@ -28,6 +33,8 @@ from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.embedded import subscription
+from tests.support.share_states import MemoryShareStates
+from tests.unit.broker import test_share_groups
 from tests.unit.broker.test_consumer_coordinator import (
     KEY,
     TOPIC_ID,
@@ -93,6 +100,63 @@ async def test_a_late_first_heartbeat_is_refused(joins: Send) -> None:
     # Another member may have an older connection, and this one a new one.
     assert (await joins(coordinator, "other", 1)).error is ErrorCode.NONE
     assert (await joins(coordinator, "m", 10)).error is ErrorCode.NONE
+    coordinator.close()
+
+
+async def static_join(coordinator: GroupCoordinator, member_id: str, connection: int) -> Any:
+    request = replace(JOINING, instance_id=member_id)
+    return await coordinator.join("g", request, connection)
+
+
+async def leave(coordinator: GroupCoordinator, joins: Send) -> None:
+    if joins is consumer_joins:
+        await coordinator.consumers.heartbeat("g", HeartbeatRequest("m", -1), 1)
+    elif joins is streams_joins:
+        leaving = StreamsHeartbeatRequest(member_id="m", member_epoch=-1)
+        await coordinator.streams.heartbeat("g", leaving)
+    elif joins is share_joins:
+        await coordinator.shares.heartbeat("g", ShareHeartbeatRequest("m", -1))
+    else:
+        coordinator.leave("g", [("", "m")])
+
+
+@pytest.mark.parametrize("joins", [consumer_joins, streams_joins, share_joins, static_join])
+async def test_a_late_join_creates_no_group(joins: Send) -> None:
+    coordinator = test_share_groups.coordinator_on(MemoryLog(), MemoryShareStates())
+    await coordinator.ready("g")
+    assert (await joins(coordinator, "m", 7)).error is ErrorCode.NONE
+    await leave(coordinator, joins)
+    assert await coordinator.delete_group("g") is ErrorCode.NONE
+    with pytest.raises(LateRequest):
+        await joins(coordinator, "m", 6)
+    assert coordinator.list_groups() == []
+    coordinator.close()
+
+
+class FullLog(MemoryLog):
+    """Reject appends at once, as a leader whose WAL takes no more records."""
+
+    def _append(self, partition: int, batch: LogBatch, done: Done) -> None:
+        done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+async def alters_share_offsets(
+    coordinator: GroupCoordinator, member_id: str, connection: int
+) -> Any:
+    chosen = {TOPIC_ID: ("t", frozenset({0}))}
+    with pytest.raises(HeartbeatRefused) as refused:
+        await coordinator.shares.alter_offsets("g", chosen, {(TOPIC_ID, 0): 5})
+    return refused.value.result
+
+
+@pytest.mark.parametrize(
+    "joins", [consumer_joins, streams_joins, share_joins, alters_share_offsets]
+)
+async def test_a_join_that_cannot_be_stored_creates_no_group(joins: Send) -> None:
+    coordinator = coordinator_on(FullLog())
+    await coordinator.ready("g")
+    assert (await joins(coordinator, "m", 7)).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert coordinator.list_groups() == []
     coordinator.close()
 
 
