@@ -77,6 +77,18 @@ def test_charts_of_the_overview_follow_the_traffic(
     assert chrome.execute_script("return window.loadedOnce"), "the page was loaded again"
 
 
+def test_labels_of_axes_are_exact(chrome: Chrome, console: ConsoleProcess) -> None:
+    """uPlot's distances between them are 1, 2, 2.5 and 5 times a power of ten."""
+    chrome.get(console.url)
+    for call, shown in (
+        ("labels([0, 0.25, 0.5], 0.25)", ["0", "0.25", "0.5"]),
+        ("labels([0, 0.0005, 0.001], 0.0005)", ["0", "0.0005", "0.001"]),
+        ("labels([0, 20, 40], 20)", ["0", "20", "40"]),
+        ("byteLabels([0, 2500, 5000], 2500)", ["0 kB", "2.5 kB", "5 kB"]),
+    ):
+        assert chrome.execute_script(f"return {call}") == shown
+
+
 def test_the_overview_states_what_requests_cost_now_and_in_a_month(
     chrome: Chrome, console: ConsoleProcess, cluster: LocalCluster
 ) -> None:

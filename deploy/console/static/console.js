@@ -22,9 +22,11 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// Axis labels with as many digits as the distance between two of them needs.
+// Axis labels with as many digits as the distance between two of them has.
 function labels(ticks, step) {
-  const digits = Math.min(6, Math.max(0, -Math.floor(Math.log10(step || 1) + 1e-9)));
+  const isWhole = (value) => Math.abs(value - Math.round(value)) <= value * 1e-6;
+  let digits = 0;
+  while (digits < 6 && !isWhole((step || 1) * 10 ** digits)) digits += 1;
   return ticks.map((tick) => tick.toLocaleString("en", { minimumFractionDigits: 0, maximumFractionDigits: digits }));
 }
 
