@@ -1,5 +1,7 @@
 """Run `penstock snippets`: print an example program for each client."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -65,9 +67,24 @@ def snippets(
     if client is None:
         say(*lines(bootstrap=address, topic=topic, store=store, security=security))
         return
-    program = SNIPPETS[client].program
+    snippet = SNIPPETS[client]
+    _check_file(client, snippet.package)
     say(
         *filled(
-            program, bootstrap=address, topic=topic, store=store, security=security
+            snippet.program, bootstrap=address, topic=topic, store=store, security=security
         ).splitlines()
     )
+
+
+def _check_file(client: str, package: str) -> None:
+    """Raise UsageError if the output becomes a module that hides the package from its program."""
+    file = Path(f"{package}.py")
+    try:
+        hides = os.path.samestat(os.fstat(sys.stdout.fileno()), file.stat())
+    except OSError:  # there is no such file, or the output has no descriptor
+        return
+    if hides:
+        raise UsageError(
+            f"{file} would hide the package {package!r} from its program: remove it, and use"
+            f" another name: penstock snippets {client} > example.py"
+        )

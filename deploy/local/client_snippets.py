@@ -22,10 +22,13 @@ _PLACEHOLDER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Templates for one client, with words in capitals as placeholders: see `filled`."""
+    """Templates for one client, with words in capitals as placeholders: see `filled`. package: the
+    Python package that the program imports.
+    """
 
     line: str
     program: str
+    package: str = ""
 
 
 SNIPPETS: Final[dict[str, Snippet]] = {
@@ -46,6 +49,7 @@ message = consumer.poll(10)
 print(message.key(), message.value())
 consumer.close()
 """,
+        "confluent_kafka",
     ),
     "kafka-python": Snippet(
         "KafkaProducer(**KAFKA_PYTHON)",
@@ -64,6 +68,7 @@ message = next(consumer)
 print(message.key, message.value)
 consumer.close()
 """,
+        "kafka",
     ),
     "aiokafka": Snippet(
         "AIOKafkaProducer(**AIOKAFKA)",
@@ -88,6 +93,7 @@ async def main() -> None:
 
 asyncio.run(main())
 """,
+        "aiokafka",
     ),
     "kcat": Snippet(
         "kcat -b BOOTSTRAP KCAT -t TOPIC -C -o beginning -e",
@@ -124,6 +130,7 @@ spark = SparkSession.builder.getOrCreate()
 records = spark.read.format("penstock").option("store", "STORE").option("subscribe", "TOPIC").load()
 records.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)", "partition", "offset").show()
 """,
+        "pyspark",
     ),
 }
 

@@ -1,13 +1,16 @@
 """The settings of one client in the words of each library mean the same."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from penstock.base.listeners import SecurityProtocol
+from penstock.deploy.cli.snippets import snippets
 from penstock.deploy.clients.assertions import Assertion
 from penstock.deploy.clients.bearer_tokens import TokenSource
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity, parse
+from penstock.deploy.errors import UsageError
 from penstock.deploy.local import client_dialects as dialects
 from penstock.deploy.local.client_snippets import SNIPPETS, filled
 
@@ -101,3 +104,22 @@ def test_programs_name_no_security_where_there_is_none() -> None:
         assert not {"BOOTSTRAP", "TOPIC", "STORE", "KCAT", "JAVA"} & set(text.split())
         assert "security" not in text, name
         assert "ssl" not in text, name
+
+
+@pytest.mark.parametrize("client", ["aiokafka", "kafka-python"])
+def test_a_program_is_not_saved_under_the_name_of_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    """As by `penstock snippets aiokafka > aiokafka.py`, which Python would import instead."""
+    monkeypatch.chdir(tmp_path)
+    program = f"{SNIPPETS[client].package}.py"
+    for name in (program, "example.py"):
+        with Path(name).open("w") as output, monkeypatch.context() as patched:
+            patched.setattr("sys.stdout", output)
+            if name == program:
+                with pytest.raises(UsageError, match=f"snippets {client} > example.py"):
+                    snippets(client, bootstrap="b:1")
+            else:
+                snippets(client, bootstrap="b:1")
+    assert not Path(program).read_text()
+    assert "b:1" in Path("example.py").read_text()
