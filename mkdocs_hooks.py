@@ -1,5 +1,6 @@
 """Adapt pages for the site: lists without a blank line before them, copy buttons that copy only the
-commands of a console block, the changelog as a page, and design notes ranked last in the search.
+commands of a console block or a Python session, the changelog as a page, and design notes ranked
+last in the search.
 """
 
 import html
@@ -63,12 +64,17 @@ def _with_commands(block: re.Match[str]) -> str:
 
 
 def commands(text: str) -> str:
-    """Return the commands of a console block, with continued lines and here-documents."""
+    """Return the commands of a console block, with continued lines and here-documents, or the
+    statements of a Python session.
+    """
     found: list[str] = []
     end = ""
     is_continued = False
+    is_session = text.startswith(">>> ")
     for line in text.splitlines():
-        if line.startswith("$ ") or is_continued or end:
+        if is_session:
+            found += [line[4:]] if line.startswith((">>> ", "... ")) else []
+        elif line.startswith("$ ") or is_continued or end:
             command = line if is_continued or end else line[2:]
             found.append(command)
             end = "" if end and command.strip() == end else end

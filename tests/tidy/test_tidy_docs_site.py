@@ -63,10 +63,24 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
 
 
 def test_copy_buttons_copy_only_commands(site: Path) -> None:
-    page = (site / "tutorials" / "first-cluster" / "index.html").read_text()
-    copied = {html.unescape(text) for text in re.findall(r'data-copy="([^"]*)"', page)}
+    copied = copied_texts(site / "tutorials" / "first-cluster")
     assert "penstock dev" in copied
     assert not any("$ " in text or "ready:" in text for text in copied)
+    statements = copied_texts(site / "reference" / "python-api")
+    assert any(text.startswith("from penstock import topics\n") for text in statements)
+    assert not any(">>> " in text for text in statements)
+
+
+def test_the_home_page_has_the_install_command_and_a_picture(site: Path) -> None:
+    assert any(text.startswith("pip install") for text in copied_texts(site))
+    (picture,) = re.findall(r'<img [^>]*src="([^"]*\.png)"', (site / "index.html").read_text())
+    assert (site / picture).exists()
+
+
+def copied_texts(directory: Path) -> set[str]:
+    """Return what the copy buttons of console blocks copy."""
+    page = (directory / "index.html").read_text()
+    return {html.unescape(text) for text in re.findall(r'data-copy="([^"]*)"', page)}
 
 
 def test_design_notes_and_the_changelog_rank_last_in_the_search(site: Path) -> None:
