@@ -75,12 +75,12 @@ Settings marked *listener* can be set per listener with the prefix `listener.nam
 This value takes precedence over the general one, regardless of whether it is set in the file, with `--set`, or as a variable (`PENSTOCK_LISTENER_NAME_EXTERNAL_SSL_CLIENT_AUTH`).
 Settings of processes take effect at the next start, configs of topics, groups and brokers immediately.
 
-Settings marked *live* can also be changed at run time, as configs of one broker or of all brokers (`kafka-configs --entity-type brokers`): see [Change settings at run time](../how-to/change-settings.md).
+Settings marked *live* can also be changed at run time, as configs of one broker or of all brokers (`penstock configs alter --all-brokers`): see [Change settings at run time](../how-to/change-settings.md).
 With both marks, they can also change for one listener.
 """
 
 _TOPICS: Final = """\
-Set with Kafka's tools (`kafka-configs`, `alter_configs`), or when the topic is created; they take
+Set with `penstock configs alter --topic`, Kafka's tools, or when the topic is created; they take
 effect immediately.
 """
 
@@ -92,7 +92,7 @@ settings are rejected.
 |---|---|
 """
 _GROUPS: Final = """\
-Set with Kafka's tools (`kafka-configs --entity-type groups --entity-name GROUP`); the group need
+Set with `penstock configs alter --group GROUP` or Kafka's tools; the group need
 not exist. A change takes effect with the next heartbeat of a member. A group without a value uses
 the coordinator's setting `group.` plus the name of the config; the settings `group.consumer.min.*`,
 `group.consumer.max.*`, `group.share.min.*` and `group.share.max.*` limit the values.
