@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
 
 from penstock.deploy.console.sessions import FAILURES_MAX, UNKNOWN_S
 from penstock.deploy.local.handle import LocalCluster
 from tests.console.conftest import PASSWORD, admin_of, login
 from tests.console.test_console_pages import problems_in_both_schemes
+from tests.support.browser import DESK, resize
 from tests.support.console import Visitor
 from tests.support.waiting import wait_until
 
@@ -29,7 +31,10 @@ def test_without_a_login_there_is_only_the_login(secure_cluster: LocalCluster) -
 def test_everyone_can_use_the_login(
     chrome: Chrome, secure_cluster: LocalCluster, axe: Path
 ) -> None:
+    resize(chrome, DESK)
     chrome.get(f"{secure_cluster.state().console}/login")
+    form = chrome.find_element(By.TAG_NAME, "form").rect
+    assert abs(form["x"] + form["width"] / 2 - DESK[0] / 2) < 2, "it is not in the middle"
     assert problems_in_both_schemes(chrome, axe) == []
 
 
