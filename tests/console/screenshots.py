@@ -27,9 +27,10 @@ from penstock.deploy.clients.users import create_user
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
 from tests.console.conftest import PASSWORD, admin_of
-from tests.console.test_console_pages import wait_for_text
+from tests.console.test_console_pages import text_of, wait_for_text
 from tests.support.browser import DESK, PHONE, browser, fill, resize
-from tests.support.console import ConsoleProcess, without_packages
+from tests.support.console import ConsoleProcess, produce, without_packages
+from tests.support.waiting import wait_until
 
 DIRECTORY: Final = Path(__file__).parents[2] / "docs" / "assets" / "console"
 BYTES_MAX: Final = 200_000
@@ -46,6 +47,7 @@ PICTURES: Final = (
     ("group", "/groups/one?id=billing", False),
 )
 FAULT: Final = (1280, 460)
+DELETED: Final = 1_154
 PHONE_PAGE: Final = "/topics"
 SIZES: Final = {
     "messages-dark": (1280, 640),
@@ -107,13 +109,21 @@ def _faults(chrome: Chrome, cluster: LocalCluster, console: ConsoleProcess) -> l
     chrome.get(f"{console.url}/nodes")
     sizes.append(_photograph(chrome, "fault-fenced"))
     cluster.kill(hung, signal.SIGCONT)
+    sizes.append(_deleted(chrome, cluster, console))
+    return sizes
+
+
+def _deleted(chrome: Chrome, cluster: LocalCluster, console: ConsoleProcess) -> int:
+    """Write records, and delete all of them once the console shows their number."""
+    produce(cluster.bootstrap, "payments", list(range(DELETED)))
+    chrome.get(f"{console.url}/topics")
+    wait_for_text(chrome, f"{DELETED:,}")
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for future in admin.delete_records([TopicPartition("payments", 0, -1)]).values():
         future.result(30)
-    chrome.get(f"{console.url}/topics")
-    time.sleep(PAUSE_S)
-    sizes.append(_photograph(chrome, "fault-deleted"))
-    return sizes
+    wait_until(lambda: f"{DELETED:,}" not in text_of(chrome))
+    wait_for_text(chrome, "live")
+    return _photograph(chrome, "fault-deleted")
 
 
 def _missing(chrome: Chrome, cluster: LocalCluster) -> list[int]:
