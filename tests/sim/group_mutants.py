@@ -83,6 +83,11 @@ def _copies_override_newer_records() -> list[Patch]:
     return [(CoordinatorLogCompactor, "_is_settled", lambda _self, _key, _found: True)]
 
 
+def _deleted_groups_keep_their_epoch() -> list[Patch]:
+    """A member that joins while the tombstones are in flight continues in the epoch before."""
+    return [(janitor, "emptied", lambda _group: None)]
+
+
 GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "plain_commits_never_written": _plain_commits_never_written,
     "generations_unchecked": _generations_unchecked,
@@ -91,5 +96,6 @@ GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "groups_with_commits_in_flight_forgotten": _groups_with_commits_in_flight_forgotten,
     "copies_override_newer_records": _copies_override_newer_records,
     "offsets_of_subscribed_topics_deleted": _offsets_of_subscribed_topics_deleted,
+    "deleted_groups_keep_their_epoch": _deleted_groups_keep_their_epoch,
     "deleted_offsets_come_back": _deleted_offsets_come_back,
 }

@@ -213,12 +213,7 @@ def _late_heartbeats_extend_sessions() -> list[Patch]:
 
 def _groups_with_members_deleted() -> list[Patch]:
     async def delete_group(self: janitor.GroupJanitor, group: Any) -> Any:
-        keys = [*group.offsets.known(), *self._commits_in_flight(group)]
-        return await self._home.append(
-            group,
-            janitor._tombstones(group, keys, with_group=True),
-            lambda: self._drop_durably(group, keys, with_group=True),
-        )
+        return await self._begin_deletion(group, group.offsets.known())
 
     return [(janitor.GroupJanitor, "delete_group", delete_group)]
 

@@ -49,6 +49,7 @@ from penstock.broker.groups.coordinator.journal import (
     RETRY_S,
     GroupHome,
     GroupJournal,
+    append_step,
     durable_records,
     encoded,
     failed_heartbeat,
@@ -311,25 +312,16 @@ class ConsumerCoordinator:
         members = downgraded(consumer, self._topics)
         record = _classic_record(group.classic, generation, members, self._now_ms())
         records = [*encoded(changes), *_all_tombstones(group, consumer), record]
-        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        is_accepted = False
 
-        def done(code: ErrorCode) -> None:
-            outcome.set_result(code)
-            if code is ErrorCode.NONE:
-                group.consumer_records.clear()
-                group.record = record[1]
-            elif is_accepted:
-                self._home.reload(group)
+        def durable() -> None:
+            group.consumer_records.clear()
+            group.record = record[1]
 
-        self._home.begin_append(group, records, done)
-        if outcome.done() and outcome.result() is not ErrorCode.NONE:
-            changes.undo()
-            return outcome
-        is_accepted = True
-        group.consumer = group.consumer_append = None
-        self._home.take_over(group, generation, members)
-        return asyncio.shield(outcome)
+        outcome = append_step(self._home, group, changes, records, durable)
+        if not is_refused(outcome):
+            group.consumer = group.consumer_append = None
+            self._home.take_over(group, generation, members)
+        return outcome
 
     def make_classic(self, group: Group) -> None:
         """Convert an empty consumer or streams group to classic."""
@@ -391,7 +383,7 @@ class ConsumerCoordinator:
         if isinstance(group, ErrorCode):
             return group
         consumer = group.consumer
-        if consumer is None:
+        if consumer is None or consumer.epoch == 0:  # epoch 0: its deletion is in flight
             return ErrorCode.GROUP_ID_NOT_FOUND
         described = ConsumerGroupDescription(
             group_id,

@@ -1,15 +1,22 @@
 """Delete groups and offsets, on request and after their retention."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from penstock.broker.coordination.log import Done, KeyValue
+from penstock.broker.coordination.log import KeyValue
 from penstock.broker.coordination.shards import CoordinatorShards
 from penstock.broker.groups.classic.embedded import CONSUMER_PROTOCOL, subscribed_topics
+from penstock.broker.groups.coordinator.journal import (
+    GroupHome,
+    append_step,
+    failed_heartbeat,
+)
 from penstock.broker.groups.coordinator.shard import (
     Group,
     OffsetsPartition,
     consumer_tombstones,
+    emptied,
     tombstones,
 )
 from penstock.broker.groups.coordinator.share import ShareGroups
@@ -18,16 +25,12 @@ from penstock.broker.groups.offsets.records import OffsetKey, decode_key, encode
 from penstock.protocol.error_codes import ErrorCode
 
 
-class JanitorHome(Protocol):
+class JanitorHome(GroupHome, Protocol):
     """The coordinator that owns the groups."""
 
     async def append(
         self, group: Group, records: Sequence[KeyValue], durable: Callable[[], None]
     ) -> ErrorCode: ...
-
-    def begin_append(self, group: Group, records: Sequence[KeyValue], done: Done) -> None: ...
-
-    def forget(self, group: Group) -> None: ...
 
 
 class GroupJanitor:
@@ -55,11 +58,8 @@ class GroupJanitor:
             if code is not ErrorCode.NONE or group.has_members:
                 return ErrorCode.NON_EMPTY_GROUP if group.has_members else code
         keys = [*group.offsets.known(), *self._commits_in_flight(group)]
-        return await self._home.append(
-            group,
-            _tombstones(group, keys, with_group=True),
-            lambda: self._drop_durably(group, keys, with_group=True),
-        )
+        code = await self._begin_deletion(group, keys)
+        return code if code is ErrorCode.NONE else failed_heartbeat(code).error
 
     async def delete_offsets(
         self, group: Group, partitions: Iterable[TopicPartition]
@@ -90,7 +90,7 @@ class GroupJanitor:
         outcome = await self._home.append(
             group,
             tombstones(group.classic.group_id, deleted, with_group=False),
-            lambda: self._drop_durably(group, deleted, with_group=False),
+            lambda: group.offsets.drop(deleted),
         )
         return results if outcome is ErrorCode.NONE else outcome
 
@@ -109,19 +109,25 @@ class GroupJanitor:
         ]
         return [key for key in found if key not in known]
 
-    def _drop_durably(
-        self, group: Group, keys: Iterable[TopicPartition], *, with_group: bool
-    ) -> None:
-        """Apply durable tombstones. The group stays if a member has joined or a commit has been
-        appended since.
+    def _begin_deletion(
+        self, group: Group, keys: Iterable[TopicPartition]
+    ) -> "asyncio.Future[ErrorCode]":
+        """Append the tombstones of a group without members and of these offsets. As in Kafka, the
+        group begins again immediately: a member that joins before they are durable writes all
+        records of the group.
         """
-        group.offsets.drop(keys)
-        if with_group:
+        records = _tombstones(group, keys)
+
+        def durable() -> None:
+            group.offsets.drop(keys)
             group.record = None
             group.consumer_records.clear()
+            if group.modern is not None and group.modern.epoch == 0:  # nobody has joined since
+                group.consumer = group.share = group.streams = None
             if group.is_forgettable:
-                group.share = group.streams = None
                 self._home.forget(group)
+
+        return append_step(self._home, group, emptied(group), records, durable)
 
     def expire(self, oldest_ms: int) -> None:
         """Append tombstones for offsets committed before this time, and for groups without members
@@ -152,22 +158,21 @@ class GroupJanitor:
         ]
         is_held = group.has_members or group.appends_count
         is_over = len(old) == len(committed) and not is_held
-        if not old and not is_over:
-            return
+        if is_over:
+            self._begin_deletion(group, old)
+        elif old:
 
-        def done(error: ErrorCode) -> None:
-            if error is ErrorCode.NONE:
-                self._drop_durably(group, old, with_group=is_over)
+            def done(error: ErrorCode) -> None:
+                if error is ErrorCode.NONE:
+                    group.offsets.drop(old)
 
-        self._home.begin_append(group, _tombstones(group, old, with_group=is_over), done)
+            self._home.begin_append(group, tombstones(group_id, old, with_group=False), done)
 
 
-def _tombstones(
-    group: Group, keys: Iterable[TopicPartition], *, with_group: bool
-) -> list[KeyValue]:
+def _tombstones(group: Group, keys: Iterable[TopicPartition]) -> list[KeyValue]:
     if group.share is not None:
         return consumer_tombstones(group)
-    records = tombstones(group.classic.group_id, keys, with_group=with_group)
-    if with_group and (group.modern is not None or group.consumer_records):
+    records = tombstones(group.classic.group_id, keys, with_group=True)
+    if group.modern is not None or group.consumer_records:
         records += consumer_tombstones(group)
     return records

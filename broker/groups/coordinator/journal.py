@@ -55,38 +55,24 @@ class GroupJournal:
     def write(
         self, group: Group, changes: GroupChanges, *, is_new: bool = False
     ) -> "asyncio.Future[ErrorCode]":
-        """Append the records of a step. Returns the outcome of this step and all earlier ones. A
-        step that is rejected immediately is undone; if its append fails later, the partition is
-        reloaded from its log.
+        """Append the records of a step. Returns the outcome of this step and all earlier ones.
 
         is_new: the group replaces a classic one.
         """
-        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         if not changes.records:
-            return _following(group.consumer_append, outcome)
+            return _following(group.consumer_append)
         records = encoded(changes)
         replaces_classic = is_new and (group.record is not None or group.appends_count > 0)
         classic: list[KeyValue] = []
         if replaces_classic:
             classic.append((encode_group_key(GroupKey(group.classic.group_id)), None))
-        is_accepted = False
 
-        def done(code: ErrorCode) -> None:
-            outcome.set_result(code)
-            if code is ErrorCode.NONE:
-                _keep(group, records)
-                if replaces_classic:
-                    group.record = None
-            elif is_accepted:
-                self._home.reload(group)
+        def durable() -> None:
+            _keep(group, records)
+            if replaces_classic:
+                group.record = None
 
-        before, group.consumer_append = group.consumer_append, outcome
-        self._home.begin_append(group, [*classic, *records], done)
-        if is_refused(outcome):
-            changes.undo()
-            group.consumer_append = before
-        is_accepted = True
-        return asyncio.shield(outcome)
+        return append_step(self._home, group, changes, [*classic, *records], durable)
 
     def set_timer(
         self,
@@ -108,6 +94,39 @@ class GroupJournal:
                 return
             group.consumer_timer.cancel()
         group.consumer_timer = loop.call_at(due, tick, group)
+
+
+def append_step(
+    home: GroupHome,
+    group: Group,
+    changes: GroupChanges | None,
+    records: Sequence[KeyValue],
+    durable: Callable[[], None],
+) -> "asyncio.Future[ErrorCode]":
+    """Append the records of a step. Returns the outcome. A step that is rejected immediately is
+    undone; if its append fails later, the partition is reloaded from its log.
+
+    changes: the step; None if it changes nothing before it is durable. durable: runs in the
+    append's own callback.
+    """
+    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    is_accepted = False
+
+    def done(code: ErrorCode) -> None:
+        outcome.set_result(code)
+        if code is ErrorCode.NONE:
+            durable()
+        elif is_accepted:
+            home.reload(group)
+
+    before, group.consumer_append = group.consumer_append, outcome
+    home.begin_append(group, records, done)
+    if is_refused(outcome):
+        if changes is not None:
+            changes.undo()
+        group.consumer_append = before
+    is_accepted = True
+    return asyncio.shield(outcome)
 
 
 def encoded(changes: GroupChanges) -> list[KeyValue]:
@@ -147,11 +166,10 @@ def failed_heartbeat(code: ErrorCode) -> HeartbeatResult:
     return HeartbeatResult(known, known.message)
 
 
-def _following(
-    before: "asyncio.Future[ErrorCode] | None", outcome: "asyncio.Future[ErrorCode]"
-) -> "asyncio.Future[ErrorCode]":
+def _following(before: "asyncio.Future[ErrorCode] | None") -> "asyncio.Future[ErrorCode]":
     if before is not None:
         return asyncio.shield(before)
+    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     outcome.set_result(ErrorCode.NONE)
     return outcome
 

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from penstock.broker.coordination.compaction import Live
 from penstock.broker.coordination.log import KeyValue, LogBatch
 from penstock.broker.groups.classic.group import ClassicGroup
+from penstock.broker.groups.common.changes import GroupChanges
 from penstock.broker.groups.common.model import GroupType
 from penstock.broker.groups.common.records import (
     ConsumerRecordKey,
@@ -213,6 +214,16 @@ def consumer_tombstones(group: Group) -> list[KeyValue]:
     always = _KINDS_WITHOUT_MEMBERS[_type_now(group)]
     own = [encode_consumer_key(ConsumerRecordKey(kind, group_id)) for kind in always]
     return [(key, None) for key in (*(k for k in group.consumer_records if k not in own), *own)]
+
+
+def emptied(group: Group) -> GroupChanges | None:
+    """Apply the tombstones of a group without members to its state. None: a classic group."""
+    if group.modern is None:
+        return None
+    changes = GroupChanges(group.modern)
+    for kind in _KINDS_WITHOUT_MEMBERS[_type_now(group)]:
+        changes.put(kind, None)
+    return changes
 
 
 def _type_now(group: Group) -> GroupType:

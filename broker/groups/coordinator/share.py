@@ -514,7 +514,7 @@ class ShareGroups:
         if isinstance(group, ErrorCode):
             return group
         share = group.share
-        if share is None:
+        if share is None or share.epoch == 0:  # epoch 0: its deletion is in flight
             return ErrorCode.GROUP_ID_NOT_FOUND
         described = ShareGroupDescription(
             group_id,

@@ -126,7 +126,7 @@ class StreamsGroup:
         is_changed = member_id not in self.members or metadata != before.metadata
         if is_changed:
             changes.put(ConsumerRecordKind.STREAMS_MEMBER, metadata, member_id)
-        topology = self._update_topology(request.topology, changes, is_first=was_empty)
+        topology = self._update_topology(request.topology, changes)
         configured = self._update_epoch(
             topology, topics, changes, is_bumped=is_changed, owned=request.owned
         )
@@ -242,13 +242,8 @@ class StreamsGroup:
 
     # --- the topology and the group epoch ---------------------------------------------------------
 
-    def _update_topology(
-        self, sent: Topology | None, changes: GroupChanges, *, is_first: bool
-    ) -> Topology:
-        """Return the topology of the group, which is set by the first member.
-
-        is_first: the group had no members, so an expiry may have begun to delete its records.
-        """
+    def _update_topology(self, sent: Topology | None, changes: GroupChanges) -> Topology:
+        """Return the topology of the group, which is set by the first member."""
         known = self.topology
         if known is None:
             if sent is None:  # only a damaged log has members without a topology
@@ -261,8 +256,6 @@ class StreamsGroup:
             raise HeartbeatRefused(
                 ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet."
             )
-        if is_first:
-            changes.put(ConsumerRecordKind.STREAMS_TOPOLOGY, known)
         return known
 
     def _update_epoch(

@@ -11,6 +11,7 @@ from tests.sim.scripts import (
     disks,
     drained_wal_stores,
     graces,
+    group_deletions,
     group_log,
     groups,
     late,
@@ -299,6 +300,16 @@ _GROUPS: _Found = {
     ],
     "share_members_not_restored": [
         (groups.replace_the_coordinator_of_share_members, "FENCED_MEMBER_EPOCH")
+    ],
+    "deleted_groups_keep_their_epoch": [
+        (
+            group_deletions.consumer_joins_while_its_group_is_deleted,
+            "the member subscribes and gets []",
+        ),
+        (
+            group_deletions.streams_thread_joins_while_its_group_is_deleted,
+            "the member gets UNKNOWN_SERVER_ERROR",
+        ),
     ],
     "silent_members_stay": [(groups.consumer_falls_silent, "the members have [[]]")],
     "silent_streams_members_stay": [(groups.streams_thread_falls_silent, "the members have [[]]")],
