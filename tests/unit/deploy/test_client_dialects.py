@@ -110,7 +110,7 @@ def test_programs_name_no_security_where_there_is_none() -> None:
 def test_a_program_is_not_saved_under_the_name_of_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str
 ) -> None:
-    """As by `penstock snippets aiokafka > aiokafka.py`, which Python would import instead."""
+    """Python would import a program with the name of the package instead of the package."""
     monkeypatch.chdir(tmp_path)
     program = f"{SNIPPETS[client].package}.py"
     for name in (program, "example.py"):
