@@ -19,7 +19,7 @@ from penstock.deploy.clients.silent_brokers import INTERVAL_MS, SilentBrokers
 from penstock.deploy.clients.target import find_brokers
 from penstock.deploy.clients.wire import check_reachable
 from penstock.deploy.errors import near_hint
-from penstock.protocol.client.errors import KafkaFailed, NoResponse
+from penstock.protocol.client.errors import AuthenticationRefused, KafkaFailed, NoResponse
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ _UNREACHABLE: Final = frozenset(
         KafkaError._RESOLVE,
     }
 )
+_REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 _T = TypeVar("_T")
 
 
@@ -67,8 +68,8 @@ class Kafka:
 
     def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
         """security: how to connect; None for the settings of `--command-config`. Raises KafkaFailed
-        immediately if no broker responds, or none with these settings: librdkafka would retry until
-        its timeout without reporting the reason.
+        immediately if no broker responds, or none accepts these settings: librdkafka would retry
+        until its timeout without reporting the reason.
         """
         self._target = find_brokers(bootstrap)
         self._security = security or current_security()
@@ -112,7 +113,22 @@ class Kafka:
         return Consumer(self._steady(socket_timeout_ms=int(TIMEOUT_S * 1_000), **more))
 
     def _steady(self, **more: str | float | bool) -> dict[str, Any]:
-        return {**self.config(**_HUNG, **more), "stats_cb": self.silent.read}
+        callbacks = {"stats_cb": self.silent.read, "error_cb": self._check_access}
+        return {**self.config(**_HUNG, **more), **callbacks}
+
+    def _check_access(self, error: KafkaError) -> None:
+        """Raise AuthenticationRefused, from `poll` or `flush`, if the brokers no longer accept the
+        client: librdkafka would retry without an end. It reports the same errors for a broker that
+        ends during a handshake, so another connection decides.
+        """
+        if error.code() not in _REFUSED:
+            return
+        try:
+            check_reachable(self._target, self._security)
+        except AuthenticationRefused:
+            raise
+        except KafkaFailed:
+            pass
 
     def brokers(self) -> dict[int, str]:
         """Return host:port of the brokers by id."""

@@ -4,10 +4,8 @@ support.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import TypeVar
 
-from penstock.base.listeners import SecurityProtocol
 from penstock.deploy.clients.restarts import has_restarted
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.target import Target, find_brokers, no_broker
@@ -39,9 +37,7 @@ def reached(target: Target, connect: Callable[[], _T]) -> _T:
 
 
 def check_reachable(target: Target, security: ClientSecurity) -> None:
-    """Raise KafkaFailed if no broker responds with TLS, or without it, as the client connects."""
-    without_login = replace(
-        security,
-        protocol=SecurityProtocol.SSL if security.protocol.has_tls else SecurityProtocol.PLAINTEXT,
-    )
-    reached(target, lambda: Connection(target.bootstrap, without_login).close())
+    """Connect and log in as the client will. Raises KafkaFailed if no broker responds, or none
+    accepts the client's TLS or login.
+    """
+    reached(target, lambda: Connection(target.bootstrap, security).close())
