@@ -124,8 +124,7 @@ class GroupJanitor:
             group.consumer_records.clear()
             if group.modern is not None and group.modern.epoch == 0:  # nobody has joined since
                 group.consumer = group.share = group.streams = None
-            if group.is_forgettable:
-                self._home.forget(group)
+            self._home.forget_unused(group)
 
         return append_step(self._home, group, emptied(group), records, durable)
 
