@@ -6,7 +6,7 @@ without I/O.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -67,6 +67,11 @@ class NewObject:
     role: ObjectRole
     size_bytes: int
     ranges: tuple[StreamRange, ...]
+
+    def part_of(self, stream_ids: Collection[StreamId]) -> "NewObject | None":
+        """Return the object without the ranges of other streams; None if none is left."""
+        ranges = tuple(found for found in self.ranges if found.stream_id in stream_ids)
+        return replace(self, ranges=ranges) if ranges else None
 
 
 @dataclass(frozen=True, slots=True)

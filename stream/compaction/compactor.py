@@ -5,7 +5,7 @@ transaction.
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol, TypeAlias
 
@@ -37,6 +37,7 @@ from penstock.stream.errors import (
     NotContiguous,
     ObjectCorrupt,
     StreamFenced,
+    StreamNotOpened,
     WalFenced,
 )
 from penstock.stream.format.keys import WAL_STORE_ROOT
@@ -99,12 +100,12 @@ class CompactionCounts:
 class Compactor:
     """Compact the streams of this broker in the background.
 
-    Only streams that are open in this process are compacted. This is checked again right before the
-    PUTs and before the commit, and the controller has the final say. The commit is atomic; a failed
-    round leaves only prepared objects, which expire. Streams with damaged objects are skipped until
-    the next start. Rounds run one at a time and hold `round_bytes_max` twice (blocks and the body
-    of a PUT). Ranges in WAL stores come first, in rounds of their own, so that a WAL store that is
-    down does not stop the compaction of other ranges.
+    Only streams that are open in this process are compacted. Streams that close during a round drop
+    out of it; the controller has the final say. The commit is atomic; a failed round leaves only
+    prepared objects, which expire. Streams with damaged objects are skipped for a while. Rounds run
+    one at a time and hold `round_bytes_max` twice (blocks and the body of a PUT). Ranges in WAL
+    stores come first, in rounds of their own, so that a WAL store that is down does not stop the
+    compaction of other ranges.
 
     owned: returns the streams that are open here. assigned: returns closed streams whose ranges in
     WAL stores are rewritten here, because they have no leader. writer: this broker, for object
@@ -208,7 +209,8 @@ class Compactor:
     def _open_here(self) -> set[StreamId]:
         return {stream.stream_id for stream in self._owned()}
 
-    async def _rewrite(self, outputs: Sequence[Output], ours: _Ours) -> RoundReport:
+    async def _rewrite(self, outputs: Sequence[Output], ours: _Ours) -> RoundReport | None:
+        """Return None if no stream is ours any more."""
         try:
             entries = await read_entries(
                 self._reader,
@@ -216,22 +218,22 @@ class Compactor:
                 self._cached,
                 throttled=True,
             )
-            objects = await self._write(outputs, entries, ours)
+            outputs = _parts_of(outputs, ours())
+            objects = await self._write(outputs, entries)
         except (ObjectNotFound, ObjectCorrupt, FormatUnknown, NotContiguous) as error:
             self._suspend_blamed(outputs, error)
             raise
-        _check_still_ours(outputs, ours())
-        await self._metadata.commit(
-            CommitObjects(objects=tuple(objects), replaced=replaced_by(outputs))
-        )
+        outputs, committed = await self._commit(outputs, objects, ours)
+        if not outputs:
+            return None
         compactions = [compaction for output in outputs for compaction in output.compactions]
         for compaction in compactions:
             self._suspended.discard(compaction.stream_id)
         report = RoundReport(
             len(compactions),
             sum(len(compaction.sources) for compaction in compactions),
-            len(objects),
-            sum(new.size_bytes for new in objects),
+            len(committed),
+            sum(new.size_bytes for new in committed),
         )
         self.counts.rounds += 1
         self.counts.sources += report.source_count
@@ -322,14 +324,11 @@ class Compactor:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    async def _write(
-        self, outputs: Sequence[Output], entries: SourceEntries, ours: _Ours
-    ) -> list[NewObject]:
+    async def _write(self, outputs: Sequence[Output], entries: SourceEntries) -> list[NewObject]:
         built = [
             await build_output(output, self._writer, self._now_ms(), entries) for output in outputs
         ]
         check_outputs(outputs, [item.ranges for item in built])
-        _check_still_ours(outputs, ours())
         prepared = await self._metadata.prepare_objects(len(outputs))
         objects: list[NewObject] = []
         for output, item, target in zip(outputs, built, prepared, strict=True):
@@ -338,6 +337,28 @@ class Compactor:
                 NewObject(target.object_id, target.key, output.role, item.size_bytes, item.ranges)
             )
         return objects
+
+    async def _commit(
+        self, outputs: Sequence[Output], objects: Sequence[NewObject], ours: _Ours
+    ) -> tuple[Sequence[Output], Sequence[NewObject]]:
+        """Commit the parts of streams that are still ours, and return them. Other streams keep
+        their ranges, although the objects contain them.
+        """
+        while True:
+            found = ours()
+            outputs = _parts_of(outputs, found)
+            objects = [part for item in objects if (part := item.part_of(found)) is not None]
+            if not outputs:
+                return (), ()
+            commit = CommitObjects(objects=tuple(objects), replaced=replaced_by(outputs))
+            try:
+                await self._metadata.commit(commit)
+            except (StreamFenced, StreamNotOpened):
+                # Nothing was committed, and the metadata now include what it was rejected for.
+                if _parts_of(outputs, ours()) == outputs:
+                    raise
+            else:
+                return outputs, objects
 
     def _suspend_blamed(self, outputs: Sequence[Output], error: _Unreadable) -> None:
         for output in outputs:
@@ -356,13 +377,17 @@ def _is_in_wal_store(source: ObjectRange) -> bool:
     return source.key.startswith(WAL_STORE_ROOT)
 
 
-def _check_still_ours(outputs: Sequence[Output], ours: Collection[StreamId]) -> None:
-    for output in outputs:
-        for compaction in output.compactions:
-            if compaction.stream_id not in ours:
-                raise StreamFenced(
-                    compaction.stream_id, "the stream was opened or closed during compaction"
-                )
+def _parts_of(outputs: Sequence[Output], stream_ids: Collection[StreamId]) -> tuple[Output, ...]:
+    """Return the outputs without other streams."""
+    parts = (
+        tuple(found for found in output.compactions if found.stream_id in stream_ids)
+        for output in outputs
+    )
+    return tuple(
+        replace(output, compactions=part)
+        for output, part in zip(outputs, parts, strict=True)
+        if part
+    )
 
 
 def _is_blamed(source: ObjectRange, error: _Unreadable) -> bool:

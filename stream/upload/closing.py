@@ -106,9 +106,7 @@ class Closer:
         def build() -> CommitObjects:
             ours = {handle.stream_id for handle in wanted if not handle.fenced}
             return CommitObjects(
-                objects=tuple(
-                    found for item in objects if (found := _only(item, ours)) is not None
-                ),
+                objects=tuple(part for item in objects if (part := item.part_of(ours)) is not None),
                 closes=tuple(
                     CloseStream(item.stream_id, item.epoch, item.confirmed_offset)
                     for item in closing
@@ -118,13 +116,6 @@ class Closer:
 
         if objects or any(not handle.fenced for handle in closing):
             await self._commits.send(build)
-
-
-def _only(item: NewObject, stream_ids: set[StreamId]) -> NewObject | None:
-    ranges = tuple(found for found in item.ranges if found.stream_id in stream_ids)
-    return (
-        NewObject(item.object_id, item.key, item.role, item.size_bytes, ranges) if ranges else None
-    )
 
 
 def _chunks_of(objects: Sequence[NewObject], config: StreamConfig) -> list[list[NewObject]]:

@@ -1,11 +1,14 @@
 """Planted bugs of the rewrite of ranges in WAL stores, for `tests.sim.mutants`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import penstock.controller.active.wal_rewrites as wal_rewrites
+import penstock.stream.compaction.compactor as compactor
+from penstock.base.ids import StreamId
 from penstock.controller.active.wal_rewrites import WalRewrites
 from penstock.stream.compaction.compactor import Compactor
+from penstock.stream.compaction.plan import Output
 
 Patch = tuple[Any, str, Any]
 
@@ -26,8 +29,21 @@ def _jobs_stay_with_dead_brokers() -> list[Patch]:
     return [(wal_rewrites, "_TERM_S", 1e9)]
 
 
+def _rounds_given_up_for_one_stream() -> list[Patch]:
+    original = compactor._parts_of
+
+    def whole_or_nothing(
+        outputs: Sequence[Output], stream_ids: Collection[StreamId]
+    ) -> tuple[Output, ...]:
+        parts = original(outputs, stream_ids)
+        return parts if parts == tuple(outputs) else ()
+
+    return [(compactor, "_parts_of", whole_or_nothing)]
+
+
 WAL_REWRITE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "ranges_stay_in_wal_stores": _ranges_stay_in_wal_stores,
     "ranges_without_a_leader_stay": _ranges_without_a_leader_stay,
     "jobs_stay_with_dead_brokers": _jobs_stay_with_dead_brokers,
+    "rounds_given_up_for_one_stream": _rounds_given_up_for_one_stream,
 }

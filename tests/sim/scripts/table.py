@@ -607,6 +607,9 @@ _WAL_STORES: _Found = {
     "jobs_stay_with_dead_brokers": [
         (wal_rewrites.kill_the_broker_that_rewrites, "bytes are in the WAL store only")
     ],
+    "rounds_given_up_for_one_stream": [
+        (wal_rewrites.restore_a_topic_during_a_rewrite, "the round was given up")
+    ],
     "recovery_reads_the_wrong_store": [
         (wal_stores.fail_over_in_a_wal_store, "wal/1/1/00000000000000000000 was written twice")
     ],

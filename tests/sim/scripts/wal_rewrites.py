@@ -4,6 +4,7 @@ import asyncio
 from typing import Final
 from uuid import UUID
 
+from penstock.base.ids import StreamId
 from tests.sim.checkers import Part
 from tests.sim.directed import JANITOR_S, Script, in_cluster
 
@@ -18,6 +19,17 @@ _TERM_S: Final = 30.0
 
 def _wal_store_bytes(script: Script) -> int:
     return script.world.metadata.image.objects.wal_store_bytes
+
+
+def _frozen(script: Script, topic_id: UUID) -> StreamId:
+    """Return the data stream of a deleted topic."""
+    topic = script.world.metadata.image.frozen_topics.deleted_by_id(topic_id)
+    assert topic is not None
+    return topic.partitions[0].data_stream_id
+
+
+def _is_in_wal_store(script: Script, stream_id: StreamId) -> bool:
+    return script.world.metadata.image.first_in_wal_store(stream_id) is not None
 
 
 async def _check_empty(script: Script) -> None:
@@ -59,20 +71,22 @@ async def restart_all_brokers(script: Script) -> None:
     await _check_values(script, PART, values)
 
 
-async def _delete_with_ranges(script: Script) -> UUID:
-    """Delete a topic whose records are in the WAL store only. Return its id."""
-    await script.create("t", penstock_delete_grace_ms="3600000")
-    await script.write(PART, (b"k", b"0"))
-    topic_id = script.topic("t").topic_id
-    await script.delete("t")
+async def _delete_with_ranges(script: Script, *names: str) -> list[UUID]:
+    """Delete topics whose records are in the WAL store only. Return their ids."""
+    for name in names:
+        await script.create(name, penstock_delete_grace_ms="3600000")
+        await script.write((name, 0), (b"k", b"0"))
+    ids = [script.topic(name).topic_id for name in names]
+    for name in names:
+        await script.delete(name)
     await script.until(lambda: _wal_store_bytes(script))
-    return topic_id
+    return ids
 
 
 @in_cluster(wal_stores=1, compacting=1)
 async def delete_and_restore_a_topic(script: Script) -> None:
     """Its ranges leave the WAL store while it has no leader."""
-    topic_id = await _delete_with_ranges(script)
+    (topic_id,) = await _delete_with_ranges(script, "t")
     await _check_empty(script)
     await script.undelete("t", topic_id)
     await script.until(lambda: script.leader(PART))
@@ -83,7 +97,7 @@ async def delete_and_restore_a_topic(script: Script) -> None:
 async def kill_the_broker_that_rewrites(script: Script) -> None:
     """Kill it before its PUT. Another broker gets the job."""
     held = {node_id: script.hold(node_id, "put", first=1) for node_id in (1, 2)}
-    topic_id = await _delete_with_ranges(script)
+    (topic_id,) = await _delete_with_ranges(script, "t")
     await script.until(lambda: any(found.count for found in held.values()))
     (worker,) = [node_id for node_id, found in held.items() if found.count]
     script.kill(worker)
@@ -94,4 +108,21 @@ async def kill_the_broker_that_rewrites(script: Script) -> None:
     await script.until(lambda: broker.serving)
     await script.undelete("t", topic_id)
     await script.until(lambda: script.leader(PART))
+    await _check_values(script, PART, [b"0"])
+
+
+@in_cluster(wal_stores=1, compacting=1)
+async def restore_a_topic_during_a_rewrite(script: Script) -> None:
+    """Ranges of another topic in the same round leave the WAL store."""
+    held = [script.hold(node_id, "put data", first=1) for node_id in (1, 2)]
+    first, second = await _delete_with_ranges(script, "t", "u")
+    other = _frozen(script, second)
+    await script.until(lambda: any(found.count for found in held))
+    await script.undelete("t", first)
+    await script.until(lambda: script.leader(PART))
+    for found in held:
+        found.release()
+    await asyncio.sleep(1.0)
+    assert not _is_in_wal_store(script, other), "the round was given up"
+    await _check_empty(script)
     await _check_values(script, PART, [b"0"])

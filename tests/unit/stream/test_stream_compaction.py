@@ -4,6 +4,7 @@ are never touched, and any doubt stops it.
 
 import asyncio
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -454,9 +455,10 @@ async def test_long_logs_are_looked_at_page_by_page() -> None:
     assert await harness.log(3) == before
 
 
-async def test_a_stream_that_closes_meanwhile_stops_the_round() -> None:
+async def test_a_stream_that_closes_meanwhile_drops_out_of_the_round() -> None:
     harness = CompactionHarness()
     await harness.wal_object(0, 3)
+    before = [await harness.log(stream_id) for stream_id in (1, 2, 3)]
     prepare = harness.metadata.prepare_objects
 
     async def prepare_and_lose(count: int) -> list[PreparedObject]:
@@ -464,11 +466,11 @@ async def test_a_stream_that_closes_meanwhile_stops_the_round() -> None:
         return await prepare(count)
 
     harness.metadata.prepare_objects = prepare_and_lose
-    with pytest.raises(StreamFenced):
-        await harness.compactor.run_round()
-    assert harness.metadata.commits == []
-    assert await harness.compactor.run_round() is not None
+    report = await harness.compactor.run_round()
+    assert report is not None
+    assert (report.stream_count, harness.compactor.counts.sources) == (2, 2)
     assert {entry.stream_id for entry in harness.metadata.commits[0].replaced} == {1, 3}
+    assert [await harness.log(stream_id) for stream_id in (1, 2, 3)] == before
 
 
 def test_damage_suspends_streams_and_the_rest_continues() -> None:
@@ -595,21 +597,57 @@ async def test_an_assignment_may_end_during_the_round() -> None:
     assert keys(harness, 4) == ["data/"]
 
 
-async def test_a_stream_that_opens_during_the_round_is_not_replaced() -> None:
+async def closed_in_a_wal_store() -> CompactionHarness:
+    """Return a harness with closed streams 3 and 4, which are assigned to it."""
     harness = CompactionHarness()
     await harness.wal_object(0, 1, root="wals/1/")
-    harness.owned, harness.assigned = [], [StreamId(4)]
-    harness.metadata.closed = {StreamId(4)}
+    harness.owned, harness.assigned = [], [StreamId(3), StreamId(4)]
+    harness.metadata.closed = {StreamId(3), StreamId(4)}
+    return harness
+
+
+@pytest.mark.parametrize("step", ["get_range", "put", "commit"])
+async def test_a_stream_that_opens_during_the_round_drops_out_of_it(step: str) -> None:
+    harness = await closed_in_a_wal_store()
+    place = harness.metadata if step == "commit" else harness.store
+    original = getattr(place, step)
+
+    async def open_a_stream(*arguments: Any) -> Any:
+        if StreamId(4) in harness.metadata.closed:
+            harness.metadata.closed.remove(StreamId(4))
+            if step == "commit":  # the controller rejects it, and the local metadata follow
+                raise StreamFenced(StreamId(3), "the metadata name another closed stream")
+        return await original(*arguments)
+
+    setattr(place, step, open_a_stream)
+    assert await harness.compactor.run_wal_store_round() is not None
+    assert (keys(harness, 3), keys(harness, 4)) == (["data/"], ["wals/"])
+    assert await harness.compactor.run_wal_store_round() is None
+
+
+async def test_a_round_ends_when_all_its_streams_open() -> None:
+    harness = await closed_in_a_wal_store()
     prepare = harness.metadata.prepare_objects
 
-    async def open_the_stream(count: int) -> list[PreparedObject]:
+    async def open_the_streams(count: int) -> list[PreparedObject]:
         harness.metadata.closed.clear()
         return await prepare(count)
 
-    harness.metadata.prepare_objects = open_the_stream
+    harness.metadata.prepare_objects = open_the_streams
+    assert await harness.compactor.run_wal_store_round() is None
+    assert harness.metadata.commits == []
+    assert (keys(harness, 3), keys(harness, 4)) == (["wals/"], ["wals/"])
+
+
+async def test_a_commit_that_is_rejected_for_an_unknown_reason_is_not_repeated() -> None:
+    harness = await closed_in_a_wal_store()
+
+    async def reject(commit: CommitObjects) -> None:
+        raise StreamFenced(commit.replaced[0].stream_id, "no change of the metadata shows why")
+
+    harness.metadata.commit = reject
     with pytest.raises(StreamFenced):
         await harness.compactor.run_wal_store_round()
-    assert keys(harness, 4) == ["wals/"]
 
 
 async def test_ranges_beside_those_in_a_wal_store_are_not_copied_into_snapshots() -> None:
