@@ -114,6 +114,8 @@ def test_a_store_that_is_stopped_is_named(
     store = faulty.state().of_role("store")
     faulty.kill(store, signal.SIGSTOP)
     try:
+        first = Visitor(watching.url).first("/topics/orders/messages?value=early")
+        assert (first.status, "data-pending" in first.text) == (200, True)
         stale_and_cause(chrome, "The object store does not respond")
         assert_only_true_numbers(chrome)
         chrome.get(messages)
