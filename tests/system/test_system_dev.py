@@ -307,7 +307,8 @@ def test_commands_wait_for_brokers_that_restart(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("store", ["moto", "memory"])
-def test_ctrl_c_leaves_nothing(store: str) -> None:
+def test_ctrl_c_leaves_nothing(store: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Lines at the start and at the end say where the data are."""
     with LocalCluster(["--store", store, "--log-level", "error"]) as cluster:
         pids, pid, state_path = pids_of(cluster), cluster.pid, cluster.state_path
         penstock(cluster, "topics", "create", "t")
@@ -316,6 +317,10 @@ def test_ctrl_c_leaves_nothing(store: str) -> None:
         wait_until_gone(pids)
         assert temporary_directories(pid) == []
         assert not state_path.exists()
+    shown = capfd.readouterr().err
+    assert "starting 1 controller" in shown.splitlines()[0]
+    assert "data are in memory and end with it" in shown.splitlines()[0]
+    assert shown.endswith("its data was in memory and is lost\n")
 
 
 @pytest.mark.parametrize("is_repeated", [False, True])
