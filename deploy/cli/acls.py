@@ -9,7 +9,7 @@ from penstock.deploy.cli.completing import complete_groups, complete_topics
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, counted, say
 
 if TYPE_CHECKING:
     from penstock.base.acls import ResourceType
@@ -176,7 +176,7 @@ def remove(
     with WireClient(bootstrap) as client:
         removed = [acl for item in wanted for acl in listed_acls(client, item)]
         if not dry_run:
-            confirm(f"remove {len(removed):,} ACLs?", output, yes=yes)
+            confirm(f"remove {counted(len(removed), 'ACL')}?", yes=yes)
             removed = [acl for item in wanted for acl in remove_acls(client, item)]
     if output is not Format.TABLE:
         print_document(output, removed)

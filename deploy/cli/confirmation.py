@@ -5,13 +5,19 @@ import sys
 import typer
 
 from penstock.base.printable import printable
-from penstock.deploy.output import Format
+from penstock.deploy.errors import UsageError
 
 
-def confirm(question: str, output: Format = Format.TABLE, *, yes: bool) -> None:
-    """Ask on a terminal, and exit if the user declines.
+def confirm(question: str, *, yes: bool) -> None:
+    """Exit if the user declines. yes: do not ask. Raises UsageError if nobody can respond."""
+    if not yes and not confirmed(question):
+        raise typer.Abort
 
-    Does not prompt without a terminal, with --yes, or with a machine-readable format.
+
+def confirmed(question: str) -> bool:
+    """Ask on the terminal, and return the response. Raises UsageError if standard input is none:
+    scripts must state with --yes that they mean it.
     """
-    if not yes and output is Format.TABLE and sys.stdin.isatty():
-        typer.confirm(printable(question), abort=True, err=True)
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Confirm with --yes: there is no terminal to ask on")
+    return typer.confirm(printable(question), err=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base.errors import ExpectedError
+from penstock.deploy.cli.confirmation import confirmed
 from penstock.deploy.cli.options import Controller, Output, StateFile, WalStore, Yes
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
@@ -240,19 +241,12 @@ def _examine(options: "DoctorOptions", *, send_request: bool) -> "Report":
 
 
 def _confirm_deletion(orphans: "Sequence[Suspect]") -> bool:
-    from penstock.base.printable import printable
-    from penstock.deploy.output import size
+    from penstock.deploy.output import counted, size
 
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "--delete-orphans needs a terminal for its confirmation; pass --yes without one"
-        )
     total = sum(orphan.size_bytes for orphan in orphans)
-    return typer.confirm(
-        f"Delete {len(orphans):,} objects ({size(total)}), beginning with"
-        f" {printable(orphans[0].key)}?",
-        default=False,
-        err=True,
+    return confirmed(
+        f"delete {counted(len(orphans), 'object')} ({size(total)}), beginning with"
+        f" {orphans[0].key}?"
     )
 
 

@@ -11,7 +11,7 @@ from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, GroupName, Output, Yes
 from penstock.deploy.cli.reset_options import ResetGoal, goal_of
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, counted, say
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.groups.views import GroupView, ListedGroup, MemberView, NewOffset
@@ -159,7 +159,7 @@ def reset_offsets(
             wanted = _partitions(brokers, found, topics, all_topics=all_topics)
         planned = reset.plan(brokers, found, wanted, wanted_goal)
         if execute:
-            confirm(f"set {len(planned):,} offsets of group {group}?", output, yes=yes)
+            confirm(f"set {counted(len(planned), 'offset')} of group {group}?", yes=yes)
             reset.execute(brokers, found, planned)
     _print_planned(planned, output, done=execute)
 
@@ -190,7 +190,7 @@ def delete(
     with Brokers(bootstrap) as brokers:
         found = found_groups(brokers, names).groups
         if not dry_run:
-            confirm(f"delete {len(found)} groups with their offsets?", output, yes=yes)
+            confirm(f"delete {counted(len(found), 'group')} with their offsets?", yes=yes)
         for item in found:
             try:
                 if not dry_run:
@@ -245,7 +245,7 @@ def delete_offsets(
         (found,) = found_groups(brokers, [group]).groups
         wanted = reset.parse_topics(brokers, topics)
         if not dry_run:
-            confirm(f"delete {len(wanted):,} offsets of group {group}?", output, yes=yes)
+            confirm(f"delete {counted(len(wanted), 'offset')} of group {group}?", yes=yes)
             reset.delete_offsets(brokers, found, wanted)
     if output is not Format.TABLE:
         print_document(
@@ -289,7 +289,7 @@ def _partitions(
 
 
 def _print_group(view: "GroupView") -> None:
-    from penstock.deploy.output import counted, print_table
+    from penstock.deploy.output import print_table
 
     title = f"{view.group}: {view.type}, {view.state}, coordinator {view.coordinator}"
     if view.topology_epoch is not None:

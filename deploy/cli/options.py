@@ -61,7 +61,7 @@ WalStore = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; required without a terminal.")]
 TopicName = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topics)
 ]

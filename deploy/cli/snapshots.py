@@ -9,7 +9,7 @@ import typer
 from penstock.deploy.cli.completing import complete_snapshots, complete_topics
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
-from penstock.deploy.output import Format, iso_time, say
+from penstock.deploy.output import Format, counted, iso_time, say
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.snapshots import RestoredView
@@ -182,7 +182,7 @@ def delete(
         else:
             say(f"would delete {name}: {view.topics:,} topics, {view.records:,} records")
         return
-    confirm(f"delete {name} with {view.records:,} records?", output, yes=yes)
+    confirm(f"delete {name} with {counted(view.records, 'record')}?", yes=yes)
     with waiting(f"deleting snapshot {name}"):
         delete_snapshot(bootstrap, found)
     if output is not Format.TABLE:
@@ -232,7 +232,7 @@ def restore(
         _print_restored(views, output)
         return
     if replace:
-        confirm(f"delete topics that exist and restore {len(found):,} topics?", output, yes=yes)
+        confirm(f"delete topics that exist and restore {counted(len(found), 'topic')}?", yes=yes)
     with waiting(f"restoring {len(found):,} topics of {name}"):
         views = restore_topics(
             bootstrap, found, new_name=new_name, replaces=replace, groups=with_groups

@@ -20,7 +20,7 @@ from penstock.deploy.cli.topics_apply import alter, apply
 from penstock.deploy.cli.topics_fork import fork
 from penstock.deploy.cli.topics_offsets import offsets
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, iso_time, remark, say
+from penstock.deploy.output import Format, counted, iso_time, remark, say
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.topic_sizes import SizeView
@@ -281,7 +281,7 @@ def delete_records(
     if dry_run:
         _print_records_to_delete(name, offsets, starts, output)
         return
-    confirm(f"delete up to {count:,} records of {name}?", output, yes=yes)
+    confirm(f"delete up to {counted(count, 'record')} of {name}?", yes=yes)
     results = kafka.delete_records(name, starts)
     if output is not Format.TABLE:
         print_document(
@@ -367,7 +367,7 @@ def delete(
         else:
             say(f"would delete {what}; nothing was changed")
         return
-    confirm(f"delete {what}?", output, yes=yes)
+    confirm(f"delete {what}?", yes=yes)
     found = delete_topic(bootstrap, name)
     if output is not Format.TABLE:
         print_document(

@@ -327,9 +327,11 @@ async def test_penstock_acls(cluster: Cluster, tmp_path: Path) -> None:
     listed = json.loads(await cli.run("acls", "list", *who, "--json"))
     assert len(listed) == 4
     assert {item["host"] for item in listed} == {"*", "10.0.0.1"}
-    removed = json.loads(await cli.run("acls", "remove", "--topic", "orders", *who, "--json"))
+    removed = json.loads(
+        await cli.run("acls", "remove", "--yes", "--topic", "orders", *who, "--json")
+    )
     assert [(item["name"], item["permission"]) for item in removed] == [("orders", "deny")]
-    removed = json.loads(await cli.run("acls", "remove", *who, "--json"))
+    removed = json.loads(await cli.run("acls", "remove", "--yes", *who, "--json"))
     assert len(removed) == 3
 
 

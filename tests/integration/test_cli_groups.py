@@ -48,7 +48,7 @@ async def offsets(cli: Cli, group: str) -> dict[int, tuple[int, int, int]]:
 
 async def reset(cli: Cli, *options: str, topic: str = TOPIC) -> dict[int, int]:
     """Return the new offsets by partition."""
-    command = ("groups", "reset-offsets", "billing", "--topic", topic)
+    command = ("groups", "reset-offsets", "billing", "--yes", "--topic", topic)
     found = json.loads(await cli.run(*command, *options, "--json"))
     return {item["partition"]: item["new_offset"] for item in found}
 
@@ -86,7 +86,7 @@ async def test_members_lag_resets_and_deletion(cluster: Cluster, cli: Cli, proto
     assert "reader" in await cli.run("groups", "describe", "billing")
     with pytest.raises(KafkaFailed, match="is Stable: offsets can be set only while no member"):
         await reset(cli, "--to-earliest", "--execute")
-    refused = await cli.run("groups", "delete", "billing", "--json", code=1)
+    refused = await cli.run("groups", "delete", "billing", "--yes", "--json", code=1)
     assert "NON_EMPTY_GROUP" in json.loads(refused)[0]["error"]
     await asyncio.to_thread(consumer.close)
 
@@ -97,10 +97,10 @@ async def test_members_lag_resets_and_deletion(cluster: Cluster, cli: Cli, proto
     deleted = ("groups", "delete-offsets", "billing", "--topic", f"{TOPIC}:0")
     await cli.run(*deleted, "--dry-run")
     assert 0 in await offsets(cli, "billing")
-    await cli.run(*deleted)
+    await cli.run(*deleted, "--yes")
     assert list(await offsets(cli, "billing")) == [1]
     assert "would delete billing" in await cli.run("groups", "delete", "billing", "--dry-run")
-    assert "deleted billing" in await cli.run("groups", "delete", "billing")
+    assert "deleted billing" in await cli.run("groups", "delete", "billing", "--yes")
     with pytest.raises(KafkaFailed, match="group 'billing' does not exist; `penstock groups list`"):
         await cli.run("groups", "describe", "billing")
 
@@ -122,7 +122,7 @@ async def test_every_form_of_reset(cluster: Cluster, cli: Cli, tmp_path: Path) -
     exported = await cli.run(*command, "--all-topics", "--to-current", "--output", "csv")
     path = cli.file("offsets.csv", exported)
     await reset(cli, "--to-latest", "--execute")
-    await cli.run(*command, "--from-file", path, "--execute")
+    await cli.run(*command, "--from-file", path, "--execute", "--yes")
     assert {at: found[0] for at, found in (await offsets(cli, "billing")).items()} == {0: 2, 1: 2}
     assert [item["lag"] for item in json.loads(await cli.run("groups", "list", "--json"))] == [6]
     with pytest.raises(UsageError, match="specify one of --to-earliest"):
@@ -153,14 +153,14 @@ async def test_a_share_group(cluster: Cluster, cli: Cli) -> None:
     command = ("groups", "reset-offsets", "queue", "--topic", TOPIC)
     with pytest.raises(UsageError, match="share groups support only --to-earliest"):
         await cli.run(*command, "--to-offset", "1")
-    await cli.run(*command, "--to-earliest", "--execute")
+    await cli.run(*command, "--to-earliest", "--execute", "--yes")
     (listed,) = json.loads(await cli.run("groups", "list", "--type", "share", "--json"))
     (view,) = json.loads(await cli.run("groups", "describe", "queue", "--json"))
     assert listed["lag"] == view["lag"]
     assert {at: found[0] for at, found in (await offsets(cli, "queue")).items()} == {0: 0, 1: 0}
-    await cli.run("groups", "delete-offsets", "queue", "--topic", TOPIC)
+    await cli.run("groups", "delete-offsets", "queue", "--yes", "--topic", TOPIC)
     assert await offsets(cli, "queue") == {}
-    await cli.run("groups", "delete", "queue")
+    await cli.run("groups", "delete", "queue", "--yes")
     assert json.loads(await cli.run("groups", "list", "--type", "share", "--json")) == []
 
 
@@ -199,12 +199,12 @@ async def test_a_streams_group(cluster: Cluster, cli: Cli) -> None:
     assert "process-b" in shown
     command = ("groups", "reset-offsets", group, "--topic", TOPIC, "--to-earliest", "--execute")
     with pytest.raises(KafkaFailed, match="is Stable: offsets can be set only while no member"):
-        await cli.run(*command)
+        await cli.run(*command, "--yes")
     for name in ("a", "b"):
         await asyncio.to_thread(talk.beat, group, name, -1)
     talk.close()
-    await cli.run(*command)
+    await cli.run(*command, "--yes")
     assert {at: found[0] for at, found in (await offsets(cli, group)).items()} == {0: 0, 1: 0}
-    await cli.run("groups", "delete-offsets", group, "--topic", f"{TOPIC}:0")
+    await cli.run("groups", "delete-offsets", group, "--yes", "--topic", f"{TOPIC}:0")
     assert list(await offsets(cli, group)) == [1]
-    assert f"deleted {group}" in await cli.run("groups", "delete", group)
+    assert f"deleted {group}" in await cli.run("groups", "delete", group, "--yes")

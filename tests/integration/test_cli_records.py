@@ -4,11 +4,6 @@ import asyncio
 import gc
 import json
 import os
-import pty
-import select
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -19,10 +14,10 @@ import pytest
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.errors import UsageError
-from tests.support.child_process import killed_at_end
 from tests.support.cli import Cli
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
+from tests.support.terminal import on_a_terminal
 
 SCHEMA = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
 ALL = ("--from-beginning", "--until-end")
@@ -184,47 +179,9 @@ async def test_a_partition_that_does_not_exist(cli: Cli) -> None:
         await cli.run("topics", "alter", "orders", "--config", "a=1")
 
 
-def _on_a_terminal(
-    bootstrap: str, *command: str, steps: tuple[tuple[str, bytes], ...], stdout: Path | None = None
-) -> str:
-    """Run `penstock` on a terminal, and type each text after the output that it follows. Return the
-    output. stdout: a file for it instead of the terminal.
-    """
-    main, child = pty.openpty()
-    arguments = [sys.executable, "-m", "penstock", *command, "--bootstrap", bootstrap]
-    with open(stdout or os.devnull, "wb") as file:
-        started = subprocess.Popen(
-            arguments,
-            stdin=child,
-            stdout=file if stdout else child,
-            stderr=child,
-            start_new_session=True,
-        )
-    with killed_at_end(started) as process:
-        os.close(child)
-        shown = ""
-        try:
-            for expected, typed in (*steps, ("", b"")):
-                at = len(shown) if not expected else 0
-                while expected not in shown[at:] or not expected:
-                    ready, _, _ = select.select([main], [], [], 60)
-                    assert ready, f"nothing follows {shown!r}"
-                    try:
-                        shown += os.read(main, 4_096).decode()
-                    except OSError:  # the process has ended
-                        return shown
-                if typed == b"\x03":
-                    process.send_signal(signal.SIGINT)
-                else:
-                    os.write(main, typed)
-        finally:
-            os.close(main)
-    return shown
-
-
 async def test_a_terminal_shows_what_happens(cli: Cli, bootstrap: str) -> None:
     shown = await asyncio.to_thread(
-        _on_a_terminal,
+        on_a_terminal,
         bootstrap,
         *("produce", "orderz", "-v"),
         steps=(("Ctrl-D ends the input", b"one\n"), ("orderz partition 0 offset 0", b"\x04")),
@@ -232,14 +189,14 @@ async def test_a_terminal_shows_what_happens(cli: Cli, bootstrap: str) -> None:
     assert "1 record acknowledged" in shown
     assert "topic 'orderz' did not exist and was created; did you mean orders?" in shown
     shown = await asyncio.to_thread(
-        _on_a_terminal,
+        on_a_terminal,
         bootstrap,
         *("consume", "orders"),
         steps=(("waiting for records of orders; --from-beginning prints older ones", b"\x03"),),
     )
     assert "0 records" in shown
     shown = await asyncio.to_thread(
-        _on_a_terminal,
+        on_a_terminal,
         bootstrap,
         *("produce", "orders", "-v"),
         steps=(("Ctrl-D ends the input", b"one\n"), ("offset", b"\x03")),
@@ -252,7 +209,7 @@ async def test_the_progress_bar_leaves_stdout_alone(
 ) -> None:
     command = ("produce", "orders", "--value", "x", "--count", "8", "--rate", "4", "-o", "json")
     shown = await asyncio.to_thread(
-        _on_a_terminal, bootstrap, *command, steps=(), stdout=tmp_path / "positions.jsonl"
+        on_a_terminal, bootstrap, *command, steps=(), stdout=tmp_path / "positions.jsonl"
     )
     assert "8 records acknowledged" in shown
     assert len((tmp_path / "positions.jsonl").read_text().splitlines()) == 8

@@ -92,6 +92,8 @@ async def test_a_token_lets_its_holder_in_at_every_broker_until_it_is_expired(
     bob = _config(tmp_path, "bob", "bob secret")
     for reader in (config, bob):
         assert token["token_id"] in await run(cluster, reader, "list")
+    refused = await run(cluster, config, "expire", token["token_id"], fails=True)
+    assert "Confirm with --yes" in refused
     renewed = await run(cluster, bob, "renew", token["token_id"], "--period", "2h", "-o", "json")
     assert json.loads(renewed)["expires"] < token["expires"]
     assert "would expire" in await run(cluster, config, "expire", token["token_id"], "--dry-run")

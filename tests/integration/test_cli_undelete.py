@@ -29,7 +29,7 @@ async def test_delete_list_undelete_and_remove_for_good(cluster: Cluster, tmp_pa
     await asyncio.to_thread(create_topic, bootstrap, "orders", 2)
     await asyncio.to_thread(produce, bootstrap, "orders", [b"kept"])
     assert json.loads(await cli.run("topics", "list", "--deleted", "--json")) == []
-    first = await cli.run("topics", "delete", "orders")
+    first = await cli.run("topics", "delete", "--yes", "orders")
     assert first.startswith("deleted orders; until 20")
     assert first.endswith("Z `penstock topics undelete orders` brings it back\n")
     (found,) = json.loads(await cli.run("topics", "list", "--deleted", "--json"))
@@ -54,13 +54,15 @@ async def test_delete_list_undelete_and_remove_for_good(cluster: Cluster, tmp_pa
     await cluster.until_served("again")
     assert await asyncio.to_thread(read, bootstrap, 1, "again") == [b"kept"]
 
-    again = json.loads(await cli.run("topics", "delete", "again", "--json"))
+    again = json.loads(await cli.run("topics", "delete", "--yes", "again", "--json"))
     assert (again["name"], again["topic_id"]) == ("again", found["topic_id"])
     full_name = f"again@{found['topic_id']}"
     out = await cli.run("topics", "undelete", full_name)
     assert out.startswith("undeleted again with 2 partitions in ")
-    await cli.run("topics", "delete", "again")
-    assert await cli.run("topics", "delete", full_name) == f"removed {full_name} for good\n"
+    await cli.run("topics", "delete", "--yes", "again")
+    assert (
+        await cli.run("topics", "delete", "--yes", full_name) == f"removed {full_name} for good\n"
+    )
     with pytest.raises(KafkaFailed, match="no deleted topic has the name or id 'again'"):
         await cli.run("topics", "undelete", "again")
 
@@ -70,10 +72,10 @@ async def test_a_topic_without_a_grace_period_is_deleted_at_once(
 ) -> None:
     cli, bootstrap = Cli(cluster, tmp_path), cluster.bootstrap
     await asyncio.to_thread(create_topic, bootstrap, "t", 1, penstock_delete_grace_ms="0")
-    assert await cli.run("topics", "delete", "t") == "deleted t\n"
+    assert await cli.run("topics", "delete", "--yes", "t") == "deleted t\n"
     assert "(nothing)" in await cli.run("topics", "list", "--deleted")
     with pytest.raises(KafkaFailed, match="topic 't' does not exist"):
-        await cli.run("topics", "delete", "t")
+        await cli.run("topics", "delete", "--yes", "t")
 
 
 async def test_of_two_of_one_name_the_last_one_returns(cluster: Cluster, tmp_path: Path) -> None:
@@ -81,7 +83,7 @@ async def test_of_two_of_one_name_the_last_one_returns(cluster: Cluster, tmp_pat
     for value in (b"first", b"second"):
         await asyncio.to_thread(create_topic, bootstrap, "t", 1)
         await asyncio.to_thread(produce, bootstrap, "t", [value])
-        await cli.run("topics", "delete", "t")
+        await cli.run("topics", "delete", "--yes", "t")
     first, second = json.loads(await cli.run("topics", "list", "--deleted", "--json"))
     await cli.run("topics", "undelete", "t")
     with pytest.raises(KafkaFailed, match="topic 't' exists: undelete"):

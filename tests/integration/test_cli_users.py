@@ -85,11 +85,11 @@ async def test_users_are_created_used_and_deleted(
     alice = str(config_file(files, "alice", "from the file"))
     await run(cluster, "topics", "create", "orders", f"--command-config={alice}")
     assert "orders" in await run(cluster, "topics", "list", PENSTOCK_COMMAND_CONFIG=alice)
-    await run(cluster, "users", "delete", "alice", *admin)
+    await run(cluster, "users", "delete", "alice", "--yes", *admin)
     with pytest.raises(KafkaFailed, match="invalid credentials"):
         await run(cluster, "users", "list", "--command-config", alice)
     with pytest.raises(UsageError, match="user 'alice' does not exist"):
-        await run(cluster, "users", "delete", "alice", *admin)
+        await run(cluster, "users", "delete", "alice", "--yes", *admin)
 
 
 async def test_without_the_file_nothing_gets_a_response(cluster: Cluster) -> None:

@@ -165,7 +165,7 @@ def test_without_a_response_to_its_question_nothing_is_deleted(cluster: Threaded
         "0s",
     ]
     done = CliRunner().invoke(app, command)
-    assert "pass --yes" in str(done.exception)
+    assert "Confirm with --yes" in str(done.exception)
     examined(
         "--store", cluster.store_url, "--delete-orphans", "--yes", "--older-than", "0s", code=1
     )

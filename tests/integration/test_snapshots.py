@@ -348,7 +348,7 @@ def test_the_offsets_of_a_streams_group_are_restored(threaded: ThreadedCluster) 
         assert "stop its members" in refused["problems"][0]
         talk.beat(group, "a", -1)
         assert [found["group_type"] for found in talk.listed(group)] == ["streams"]
-    restore = ("snapshots", "restore", SNAPSHOT, "--replace", "--with-groups", "--json")
+    restore = ("snapshots", "restore", SNAPSHOT, "--replace", "--yes", "--with-groups", "--json")
     (restored,) = json.loads(cli(threaded, *restore))
     assert (restored["groups"], restored["problems"]) == (1, [])
     assert committed_by(bootstrap, group, TOPIC) == 5
@@ -412,7 +412,16 @@ def test_the_command_line_makes_and_restores_snapshots(threaded: ThreadedCluster
     consumer.commit(offsets=[TopicPartition(TOPIC, 0, 3)], asynchronous=False)
     consumer.close()
     restored = json.loads(
-        cli(threaded, "snapshots", "restore", SNAPSHOT, "--replace", "--with-groups", "--json")
+        cli(
+            threaded,
+            "snapshots",
+            "restore",
+            SNAPSHOT,
+            "--replace",
+            "--yes",
+            "--with-groups",
+            "--json",
+        )
     )
     assert [(view["topic"], view["groups"], view["problems"]) for view in restored] == [
         ("clicks", 0, []),

@@ -131,7 +131,7 @@ async def test_a_recovered_broker_is_removed_and_its_records_are_kept(cluster: C
 async def test_the_command_line_unregisters(cluster: Cluster, tmp_path: Path) -> None:
     await fill(cluster)
     cli = Cli(cluster, tmp_path)
-    command = ("nodes", "unregister", str(GONE))
+    command = ("nodes", "unregister", "--yes", str(GONE))
     with pytest.raises(ExpectedError, match="broker 1 is alive"):
         await cli.run(*command)
     await cluster.kill_broker(GONE)

@@ -31,7 +31,17 @@ def group(peer: str) -> str:
     create_topic(peer, TOPIC, 3)
     produce(peer, TOPIC, [b"v"] * 8, (0, 1))
     produce(peer, TOPIC, [b"v"] * 2, (0,))
-    ours(peer, "reset-offsets", GROUP, "--topic", f"{TOPIC}:0,1", "--to-offset", "3", "--execute")
+    ours(
+        peer,
+        "reset-offsets",
+        GROUP,
+        "--topic",
+        f"{TOPIC}:0,1",
+        "--to-offset",
+        "3",
+        "--execute",
+        "--yes",
+    )
     return peer
 
 

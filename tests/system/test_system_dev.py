@@ -122,7 +122,7 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
     assert [part["latest"] for part in parts][1] == 0
     wrong = penstock(cluster, "topics", "fork", "words", "w", "--at-offsets", "-", given="{}")
     assert (wrong.returncode, '"partition": 0' in wrong.stderr) == (2, True)
-    delete = ("topics", "delete-records", "words")
+    delete = ("topics", "delete-records", "--yes", "words")
     assert requested(cluster, *delete, "--before-offset", "1", "--partition", "2") == [
         {"partition": 2, "earliest": 1, "error": None}
     ]
@@ -130,14 +130,14 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
         {"partition": part["partition"], "earliest": int(part["partition"] == 2), "error": None}
         for part in described["partitions"]
     ]
-    refused = penstock(cluster, *delete, "--before-offset", "1000", "--yes")
+    refused = penstock(cluster, *delete, "--before-offset", "1000")
     assert (refused.returncode, "OFFSET_OUT_OF_RANGE" in refused.stdout) == (1, True)
     unclear = penstock(cluster, *delete, "--all", "--before-offset", "1")
     assert (unclear.returncode, "specify one of" in unclear.stderr) == (2, True)
-    assert penstock(cluster, *delete, "--all", given="y\n").returncode == 0
+    assert penstock(cluster, *delete, "--all").returncode == 0
     emptied = requested(cluster, "topics", "describe", "words")["partitions"]
     assert [part["earliest"] for part in emptied] == [part["latest"] for part in emptied]
-    assert penstock(cluster, "topics", "delete", "words").returncode == 0
+    assert penstock(cluster, "topics", "delete", "--yes", "words").returncode == 0
     assert "words" not in [topic["name"] for topic in requested(cluster, "topics", "list")]
 
 

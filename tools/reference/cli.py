@@ -33,7 +33,7 @@ In machine formats, field names are stable, times are ISO 8601 in UTC, and numbe
 CSV has one row per object in the first list of objects of the JSON document, or a single row if there is none; empty results have no header.
 Names of nested fields are joined with a dot, list values with a semicolon.
 
-Destructive commands have `--dry-run`. They ask for confirmation on a terminal unless `--yes` or a machine format is given.
+Destructive commands have `--dry-run`. They ask for confirmation on a terminal, and require `--yes` without one.
 
 `penstock completion bash`, `zsh` or `fish` prints a completion script for commands, options, and the names of topics, groups, brokers, snapshots and configs.
 Completion queries the cluster with a timeout of 1 s and caches names for 10 s.
