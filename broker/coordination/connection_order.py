@@ -13,6 +13,10 @@ from penstock.broker.network.dispatcher import CannotRespond
 PRODUCERS_MAX: Final = 50_000
 MEMBERS_MAX: Final = 100_000
 """Entries of about 300 bytes. A member has one for each API that it uses."""
+STATIC_JOIN: Final = -1
+"""In place of an API: JoinGroup and ConsumerGroupHeartbeat requests with which a static member
+starts, tracked by its instance id.
+"""
 Key: TypeAlias = tuple[str | int, ...]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from penstock.broker.coordination.connection_order import ConnectionOrder
+from penstock.broker.coordination.connection_order import STATIC_JOIN, ConnectionOrder
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
 from penstock.broker.groups.classic.embedded import decode_assignment
 from penstock.broker.groups.classic.group import ClassicGroup
@@ -31,7 +31,7 @@ from penstock.protocol import apis
 Patch = tuple[Any, str, Any]
 
 
-def _carried_out(api: Any) -> Callable[[], list[Patch]]:
+def _carried_out(key: int) -> Callable[[], list[Patch]]:
     """Carry out late requests of one API."""
 
     def patches() -> list[Patch]:
@@ -44,7 +44,7 @@ def _carried_out(api: Any) -> Callable[[], list[Patch]]:
             member_id: str,
             connection_id: int | None,
         ) -> None:
-            if api_key != api.key:
+            if api_key != key:
                 real(self, api_key, group_id, member_id, connection_id)
 
         return [(ConnectionOrder, "admit_member", admit_member)]
@@ -248,6 +248,18 @@ def _late_static_joins() -> list[Patch]:
     return [(GroupCoordinator, "join", join)]
 
 
+def _repeated_static_starts_refused() -> list[Patch]:
+    """As in Kafka: only a member that has left may begin again."""
+    real = ConsumerGroup._admit_static
+
+    def admit_static(self: ConsumerGroup, request: Any, instance_id: str, changes: Any) -> Any:
+        if request.member_epoch == 0 and instance_id in self.static_members:
+            request = replace(request, member_id="another")
+        return real(self, request, instance_id, changes)
+
+    return [(ConsumerGroup, "_admit_static", admit_static)]
+
+
 def _late_static_leaves() -> list[Patch]:
     """A heartbeat is matched by the instance id alone, whatever its member id."""
 
@@ -280,14 +292,14 @@ def _every_rack_is_near() -> list[Patch]:
 
 
 LATE_REQUEST_MUTANTS: Mapping[str, Callable[[], list[Patch]]] = {
-    "late_consumer_heartbeats_are_carried_out": _carried_out(apis.CONSUMER_GROUP_HEARTBEAT),
-    "late_streams_heartbeats_are_carried_out": _carried_out(apis.STREAMS_GROUP_HEARTBEAT),
-    "late_share_heartbeats_are_carried_out": _carried_out(apis.SHARE_GROUP_HEARTBEAT),
-    "late_joins_are_carried_out": _carried_out(apis.JOIN_GROUP),
-    "late_syncs_are_carried_out": _carried_out(apis.SYNC_GROUP),
-    "late_commits_are_carried_out": _carried_out(apis.OFFSET_COMMIT),
-    "late_share_fetches_are_carried_out": _carried_out(apis.SHARE_FETCH),
-    "late_share_acknowledgements_are_carried_out": _carried_out(apis.SHARE_ACKNOWLEDGE),
+    "late_consumer_heartbeats_are_carried_out": _carried_out(apis.CONSUMER_GROUP_HEARTBEAT.key),
+    "late_streams_heartbeats_are_carried_out": _carried_out(apis.STREAMS_GROUP_HEARTBEAT.key),
+    "late_share_heartbeats_are_carried_out": _carried_out(apis.SHARE_GROUP_HEARTBEAT.key),
+    "late_joins_are_carried_out": _carried_out(apis.JOIN_GROUP.key),
+    "late_syncs_are_carried_out": _carried_out(apis.SYNC_GROUP.key),
+    "late_commits_are_carried_out": _carried_out(apis.OFFSET_COMMIT.key),
+    "late_share_fetches_are_carried_out": _carried_out(apis.SHARE_FETCH.key),
+    "late_share_acknowledgements_are_carried_out": _carried_out(apis.SHARE_ACKNOWLEDGE.key),
     "acknowledgements_end_later_sessions": _acknowledgements_end_later_sessions,
     "deletions_of_share_states_without_epoch": _deletions_without_epoch,
     "deletions_of_share_states_not_remembered": _deletions_not_remembered,
@@ -306,6 +318,8 @@ LATE_REQUEST_MUTANTS: Mapping[str, Callable[[], list[Patch]]] = {
     "share_offsets_changed_under_members": _share_offsets_changed_under_members,
     "late_leaves_remove_the_next_start": _late_leaves_remove_the_next_start,
     "late_static_joins_are_carried_out": _late_static_joins,
+    "late_starts_of_static_members": _carried_out(STATIC_JOIN),
+    "repeated_starts_of_static_members_refused": _repeated_static_starts_refused,
     "late_static_leaves_are_carried_out": _late_static_leaves,
     "partitions_of_stopped_members_lost": _partitions_of_stopped_members_lost,
     "racks_of_brokers_ignored": _racks_of_brokers_ignored,

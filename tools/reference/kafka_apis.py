@@ -185,7 +185,10 @@ DIFFERENCES: Final[Mapping[str, str]] = {
         "Only the leader of a partition has producer states; other replicas request them from it."
     ),
     "UpdateFeatures": "`metadata.version` has one level, 29, and there are no other features of Kafka's metadata.",
-    "ConsumerGroupHeartbeat": "Racks do not influence assignments.",
+    "ConsumerGroupHeartbeat": (
+        "Racks do not influence assignments. A static member may repeat its first heartbeat; Kafka"
+        " returns UNRELEASED_INSTANCE_ID."
+    ),
     "ShareFetch": (
         "A partition of an unknown topic gets UNKNOWN_TOPIC_ID; Kafka fails the whole request."
     ),

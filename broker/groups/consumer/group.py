@@ -205,6 +205,8 @@ class ConsumerGroup:
             return self.members.get(request.member_id) or ConsumerMember(request.member_id)
         is_away = self.members[known].current.epoch == STATIC_LEAVE_EPOCH
         if not is_away and self.members[known].metadata.classic is None:
+            if known == request.member_id:  # its first response was lost; Kafka refuses it
+                return self.members[known]
             raise HeartbeatRefused(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {request.member_id} with instance id {instance_id} cannot join the"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.base.regular_expressions import RegexInvalid
+from penstock.broker.coordination.connection_order import STATIC_JOIN
 from penstock.broker.coordination.log import KeyValue
 from penstock.broker.groups.classic.embedded import CONSUMER_PROTOCOL, MalformedEmbedded
 from penstock.broker.groups.classic.group import ClassicGroup
@@ -132,6 +133,8 @@ class ConsumerCoordinator:
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
                 return _not_found(group, group_id, is_leaving=request.member_epoch < JOIN_EPOCH)
+            if request.member_epoch == JOIN_EPOCH:
+                self._home.admit(STATIC_JOIN, group, request.instance_id or "", connection_id)
             self._home.admit(_HEARTBEAT, group, sender, connection_id)
             result, outcome = self._step(group, request, topics)
         except HeartbeatRefused as refused:

@@ -11,7 +11,12 @@ from uuid import UUID
 import structlog
 
 from penstock.broker.coordination.compaction import CompactionLimits
-from penstock.broker.coordination.connection_order import MEMBERS_MAX, ConnectionOrder, LateRequest
+from penstock.broker.coordination.connection_order import (
+    MEMBERS_MAX,
+    STATIC_JOIN,
+    ConnectionOrder,
+    LateRequest,
+)
 from penstock.broker.coordination.log import (
     CoordinatorLog,
     Done,
@@ -313,8 +318,10 @@ class GroupCoordinator:
         if isinstance(group, ErrorCode):
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
             return JoinResult(error=error, member_id=request.member_id)
-        sender = request.member_id or request.instance_id or ""
-        self.admit(apis.JOIN_GROUP.key, group, sender, connection_id)
+        if request.member_id:
+            self.admit(apis.JOIN_GROUP.key, group, request.member_id, connection_id)
+        else:
+            self.admit(STATIC_JOIN, group, request.instance_id or "", connection_id)
         if group.share is not None or (group.streams is not None and group.streams.members):
             return JoinResult(
                 error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id

@@ -294,8 +294,49 @@ async def restart_a_static_consumer(script: Script) -> None:
     assert given(second) == owned, f"the next start gets {sorted(given(second))}"
     for request in (leaving, _static_beat("m1", first.member_epoch, topic_id)):
         await deliver_late(old, request)
-    reported = await new.send_request(
-        *_static_beat("m2", second.member_epoch, topic_id), _TIMEOUT_S
-    )
-    code = ErrorCode(reported.error_code)
-    assert code is ErrorCode.NONE, f"the next start gets {code.name}"
+    await _check_started(new, _static_beat("m2", second.member_epoch, topic_id))
+
+
+async def join_late_in_the_classic_protocol(script: Script) -> None:
+    """Deliver the JoinGroup of a static member after its next start has joined by a heartbeat."""
+    await script.create("t")
+    topic_id = topic_id_of(script)
+    old, new = await connections(script, 2)
+    joined = await send_request(new, _static_beat("m2", 0, topic_id))
+    await deliver_late(old, _static_join())
+    await _check_started(new, _static_beat("m2", joined.member_epoch, topic_id))
+
+
+async def join_late_in_the_consumer_protocol(script: Script) -> None:
+    """The same the other way round, as after a downgrade of the client."""
+    await script.create("t")
+    old, new = await connections(script, 2)
+    joined = await _join_alone(new, _static_join())
+    await deliver_late(old, _static_beat("m1", 0, topic_id_of(script)))
+    await _check_alive(new, joined)
+
+
+async def join_late_between_two_starts(script: Script) -> None:
+    """Deliver the first heartbeat of a static member after its next start has stopped, too."""
+    await script.create("t")
+    topic_id = topic_id_of(script)
+    old, new, newest = await connections(script, 3)
+    for epoch in (0, _STATIC_LEAVE_EPOCH):
+        await send_request(new, _static_beat("m2", epoch, topic_id))
+    await deliver_late(old, _static_beat("m1", 0, topic_id))
+    await _check_started(newest, _static_beat("m3", 0, topic_id))
+
+
+async def _check_started(member: Any, request: Request) -> None:
+    code = ErrorCode((await send_request(member, request)).error_code)
+    assert code is ErrorCode.NONE, f"a start gets {code.name}"
+
+
+async def lose_the_first_response_of_a_static_consumer(script: Script) -> None:
+    """Repeat the first heartbeat of a static member, which got no response."""
+    await script.create("t")
+    first = _static_beat("m1", 0, topic_id_of(script))
+    old, new = await connections(script, 2)
+    with script.deaf_clients(old.broker):
+        await deliver_late(old, first)
+    await _check_started(new, first)

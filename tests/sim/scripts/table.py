@@ -539,8 +539,20 @@ _LATE_OTHERS: _Found = {
     "late_static_joins_are_carried_out": [
         (late_others.join_late_as_a_static_member, "a static member gets FENCED_INSTANCE_ID")
     ],
+    "late_starts_of_static_members": [
+        (late_others.join_late_as_a_static_member, "a static member gets FENCED_INSTANCE_ID"),
+        (late_others.join_late_in_the_classic_protocol, "a start gets GROUP_ID_NOT_FOUND"),
+        (late_others.join_late_in_the_consumer_protocol, "a static member gets FENCED_INSTANCE_ID"),
+        (late_others.join_late_between_two_starts, "a start gets UNRELEASED_INSTANCE_ID"),
+    ],
+    "repeated_starts_of_static_members_refused": [
+        (
+            late_others.lose_the_first_response_of_a_static_consumer,
+            "a start gets UNRELEASED_INSTANCE_ID",
+        )
+    ],
     "late_static_leaves_are_carried_out": [
-        (late_others.restart_a_static_consumer, "the next start gets FENCED_MEMBER_EPOCH")
+        (late_others.restart_a_static_consumer, "a start gets FENCED_MEMBER_EPOCH")
     ],
     "partitions_of_stopped_members_lost": [
         (late_others.restart_a_static_consumer, "the next start gets []")

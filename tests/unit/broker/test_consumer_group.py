@@ -243,6 +243,7 @@ def test_a_static_member_returns_to_its_partitions() -> None:
     world.settle()
     before, epoch = world.partitions("a1"), world.group.epoch
     refused(ErrorCode.UNRELEASED_INSTANCE_ID, world.join, "a2", "t", instance_id="a")
+    assert world.join("a1", "t", instance_id="a").member_epoch == epoch, "the response was lost"
     world.leave("a1", -2, instance_id="a")
     assert world.group.members["a1"].current.epoch == -2
     world.join("a2", "t", instance_id="a")
