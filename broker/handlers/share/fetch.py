@@ -328,9 +328,9 @@ class _ShareFetchCall:
         )
         if records:
             self._take(target, partition, records, limit_bytes)
-        target.is_cold = records is None or (
-            target.batches is not None and target.batches.aborted is None
-        )
+        batches = target.batches
+        is_undetermined = batches is not None and batches.aborted is None
+        target.is_cold = records is None or (self._reads_committed and is_undetermined)
         if target.is_cold:
             self._size_bytes += max(limit_bytes, 1)
 
