@@ -21,12 +21,15 @@ from penstock.broker.groups.share.partitions.window import ShareWindow
 from penstock.broker.groups.share.state import combining
 from penstock.broker.groups.share.state.machine import ShareStates
 from penstock.broker.handlers.fetch import fetch_call
+from penstock.broker.handlers.share import fetch
+from penstock.broker.handlers.share.requests import release
 from penstock.broker.handlers.topics import handlers as topics
 from penstock.broker.requests.fetch_sessions import FetchSessions
 from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.machine import Transaction
 from penstock.broker.transactions.model import Persist, TransactionState
 from penstock.protocol import apis
+from tests.sim import nodes
 
 Patch = tuple[Any, str, Any]
 
@@ -57,6 +60,44 @@ def _acknowledgements_end_later_sessions() -> list[Patch]:
         self._requests.admit_member(api_key, *key, connection_id)
 
     return [(ShareSessions, "admit", admit)]
+
+
+def _connections_of_sessions_forgotten() -> list[Patch]:
+    """They are known until the session that replaced theirs ends."""
+    real = ShareSessions.close_connection
+
+    def close_connection(self: ShareSessions, connection_id: int) -> Any:
+        closed = real(self, connection_id)
+        ended = {session.key for session in closed}
+        for left in [left for left in self._left if left[1] in ended]:
+            del self._left[left]
+        return closed
+
+    return [(ShareSessions, "close_connection", close_connection)]
+
+
+def _sessions_end_by_key() -> list[Patch]:
+    real = ShareSessions.close
+
+    def close(self: ShareSessions, session: Any) -> bool:
+        return real(self, self.get(session.key) or session)
+
+    return [(ShareSessions, "close", close)]
+
+
+def _locks_released_one_step_late() -> list[Patch]:
+    async def late(node: Any, session: Any) -> None:
+        await release(node, session)
+
+    return [(nodes, "release", late)]
+
+
+def _fetches_outlive_their_sessions() -> list[Patch]:
+    return [(fetch._ShareFetchCall, "_drop_targets_of_ended", lambda _self: None)]
+
+
+def _sessions_stay_on_their_first_connection() -> list[Patch]:
+    return [(ShareSessions, "_move", lambda *_: None)]
 
 
 def _deletions_without_epoch() -> list[Patch]:
@@ -301,6 +342,11 @@ LATE_REQUEST_MUTANTS: Mapping[str, Callable[[], list[Patch]]] = {
     "late_share_fetches_are_carried_out": _carried_out(apis.SHARE_FETCH.key),
     "late_share_acknowledgements_are_carried_out": _carried_out(apis.SHARE_ACKNOWLEDGE.key),
     "acknowledgements_end_later_sessions": _acknowledgements_end_later_sessions,
+    "connections_of_share_sessions_forgotten": _connections_of_sessions_forgotten,
+    "share_sessions_end_by_key": _sessions_end_by_key,
+    "locks_released_one_step_late": _locks_released_one_step_late,
+    "fetches_outlive_their_sessions": _fetches_outlive_their_sessions,
+    "share_sessions_stay_on_their_first_connection": _sessions_stay_on_their_first_connection,
     "deletions_of_share_states_without_epoch": _deletions_without_epoch,
     "deletions_of_share_states_not_remembered": _deletions_not_remembered,
     "highest_delivery_count_wins": _highest_count_wins,

@@ -51,7 +51,7 @@ async def handle_share_acknowledge(node: Node, ctx: RequestContext) -> Response:
         if epoch == FIRST_EPOCH:
             raise ShareSessionRefused(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         node.share_sessions.admit(ctx.api_key, key, ctx.connection.id)
-        node.share_sessions.resume(key, epoch)
+        session = node.share_sessions.resume(key, epoch)
     except ShareSessionRefused as refused:
         return encode_response(ctx, _refusal(refused.code))
     may_renew = ctx.api_version >= RENEW_FROM and request.is_renew_ack
@@ -59,7 +59,7 @@ async def handle_share_acknowledge(node: Node, ctx: RequestContext) -> Response:
     denied = await find_unreadable_topics(node, ctx, (item for item, _ in wanted))
     codes = await acknowledge(node, key, wanted, may_renew=may_renew, denied=denied)
     if epoch == FINAL_EPOCH:
-        await end_session(node, key)
+        await end_session(node, session)
     return encode_response(ctx, _response(node, ctx, key, codes))
 
 

@@ -191,7 +191,7 @@ class _ShareFetchCall:
             for topic in request.forgotten_topics_data
             for index in topic.partitions
         ]
-        return sessions.resume(self._key, epoch, named, forgotten)
+        return sessions.resume(self._key, epoch, named, forgotten, self._ctx.connection.id)
 
     # --- one attempt ------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class _ShareFetchCall:
             self._node, self._key, self.wanted, may_renew=may_renew, denied=self._denied
         )
         if self._is_final:
-            await end_session(self._node, self._key)
+            await end_session(self._node, self._session)
         if not self._targets:
             return await self._respond_later()
         await self._evaluate_later()
@@ -242,8 +242,16 @@ class _ShareFetchCall:
         for target in readable:
             self._read_cached(target, self._share_bytes(len(readable)))
 
+    def _drop_targets_of_ended(self) -> None:
+        """Read nothing for a session that has ended meanwhile. Its records were released; those
+        acquired now would stay locked until the timeout.
+        """
+        if not self._node.share_sessions.is_open(self._session):
+            self._set_targets([])
+
     async def _evaluate_later(self) -> None:
         """Do the same in slices if there are many partitions."""
+        self._drop_targets_of_ended()
         if not self._is_long:
             self._evaluate()
             return
@@ -389,6 +397,7 @@ class _ShareFetchCall:
 
     def _acquire(self) -> bool:
         """Lock the records that were read for the member. Return whether there is a response."""
+        self._drop_targets_of_ended()
         left = self._options.records_max
         has_error = all(
             target.result.error_code and not target.is_opening for target in self._targets

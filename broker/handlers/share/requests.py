@@ -1,9 +1,9 @@
 """Common parts of ShareFetch and ShareAcknowledge: acknowledgments, and the end of a session."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
 
 from penstock.base.acls import Operation
@@ -150,15 +150,17 @@ def find_partition(node: Node, item: TopicIdPartition) -> Partition | ErrorCode:
     return found
 
 
-async def end_session(node: Node, key: ShareSessionKey) -> None:
-    """Close the session of a member that leaves, and release its records."""
-    session = node.share_sessions.close(key)
-    if session is not None:
+async def end_session(node: Node, session: ShareSession) -> None:
+    """Close the session of a member that leaves, unless it was replaced, and release its
+    records.
+    """
+    if node.share_sessions.close(session):
         await release(node, session)
 
 
-async def release(node: Node, session: ShareSession) -> None:
-    """Release the records of a member with a closed session, and remove a group that no longer
+def release(node: Node, session: ShareSession) -> Coroutine[Any, Any, None]:
+    """Release the records of a member with a closed session, before the member can open another
+    one. Return a coroutine that waits until this is stored, and removes a group that no longer
     exists.
     """
     group_id, member_id = session.key
@@ -167,6 +169,10 @@ async def release(node: Node, session: ShareSession) -> None:
         share = node.shares.get(group_id, item.topic_id, item.partition)
         if share is not None:
             outcomes.append(share.release(member_id))
+    return _await_release(node, group_id, outcomes)
+
+
+async def _await_release(node: Node, group_id: str, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         if not isinstance(outcome, ErrorCode):
             await asyncio.shield(outcome)

@@ -10,7 +10,9 @@ from penstock.broker.coordination.internal_topics import SHARE_STATES_TOPIC
 from penstock.broker.groups.classic.embedded import CONSUMER_PROTOCOL, encode_assignment
 from penstock.broker.groups.share.state.model import ACKNOWLEDGED, AVAILABLE
 from penstock.protocol import apis
+from penstock.protocol.codecs import CODECS
 from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.framing import SIZE_BYTES, encode_request_frame
 from penstock.protocol.gen import consumer_group_heartbeat as consumer
 from penstock.protocol.gen import delete_share_group_state as deleting
 from penstock.protocol.gen import initialize_share_group_state as initializing
@@ -25,6 +27,7 @@ from tests.sim.checkers import Part
 from tests.sim.connections import Connection, NoResponse
 from tests.sim.directed import Script
 from tests.sim.directed_clients import Group
+from tests.sim.frames import decode_response
 from tests.sim.groups import RETRIED
 from tests.support.embedded import subscription
 
@@ -345,13 +348,15 @@ async def _share(script: Script) -> None:
     assert await state_code(script, initialize(script, 1)) is ErrorCode.NONE
 
 
-def share_fetch(script: Script, member_id: str, epoch: int = 0, *, group: str = "g") -> Request:
+def share_fetch(
+    script: Script, member_id: str, epoch: int = 0, *, group: str = "g", wait_ms: int = 100
+) -> Request:
     topic = fetching.FetchTopic(topic_id_of(script), [fetching.FetchPartition(PART[1], [])])
     request = fetching.ShareFetchRequest(
         group,
         member_id,
         epoch,
-        max_wait_ms=100,
+        max_wait_ms=wait_ms,
         min_bytes=1,
         max_bytes=1 << 20,
         max_records=10,
@@ -442,6 +447,103 @@ async def acknowledge_late_in_a_share_session(script: Script) -> None:
     response = await new.send_request(*share_acknowledge(script, 1, found[0][0]), _TIMEOUT_S)
     assert not response.error_code
     await deliver_late(old, share_acknowledge(script, _FINAL_EPOCH))
+    await _check_held(script)
+
+
+async def end_a_forgotten_share_session_late(script: Script) -> None:
+    """The same after two more sessions, of which the first one ended with its connection."""
+    await _share(script)
+    old, between, new = [script.world.connect(script.broker(1)) for _ in range(3)]
+    assert await acquire(script, old, "m1")
+    await between.send_request(*share_fetch(script, "m1"), _TIMEOUT_S)
+    between.close()
+    await asyncio.sleep(_PAUSE_S)
+    assert await acquire(script, new, "m1")
+    await deliver_late(old, share_acknowledge(script, _FINAL_EPOCH))
+    await _check_held(script)
+
+
+async def replace_a_share_session_that_is_ending(script: Script) -> None:
+    """Open the next session while the last request of the earlier one waits for the share
+    coordinator.
+    """
+    await _share(script)
+    old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
+    found = await acquire(script, old, "m1")
+    held = script.hold(2)
+    ending = asyncio.ensure_future(
+        old.send_request(*share_acknowledge(script, _FINAL_EPOCH, found[0][0]), _TIMEOUT_S)
+    )
+    await script.until(lambda: held.count)
+    await new.send_request(*share_fetch(script, "m1"), _TIMEOUT_S)
+    held.release()
+    assert not (await ending).error_code
+    await _check_held(script)
+
+
+async def open_a_share_session_as_the_earlier_one_ends(script: Script) -> None:
+    """Let a connection end and the next session begin in one event loop iteration. The session
+    keeps the records that it acquires.
+    """
+    await _share(script)
+    broker = script.broker(1)
+    old, new = [script.world.connect(broker) for _ in range(2)]
+    assert await acquire(script, old, "m1")
+    offset = await script.write(PART, (b"k", b"2"))
+    api, version, request = share_fetch(script, "m1")
+    frame = encode_request_frame(api, version, 1, CODECS[api.key].encode_request, request)
+    frame, reply = bytes(frame[SIZE_BYTES:]), asyncio.get_running_loop().create_future()
+    broker.deliver(broker.on_connection_closed, old.id)
+    broker.deliver(new._start, frame, reply)
+    response = decode_response(api, version, await reply)
+    assert acquired(response) == [(offset, 1)]
+    other = script.world.connect(broker)
+    await asyncio.sleep(_PAUSE_S)
+    found = await acquire(script, other, "m2", wait_s=0.5)
+    assert [offset for offset, _ in found] == [0, 1], f"m2 is given {found}, which m1 has"
+
+
+async def fetch_while_a_share_session_ends(script: Script) -> None:
+    """End a session whose ShareFetch waits for records. Another member gets the released ones."""
+    await _share(script)
+    old, new, other = [script.world.connect(script.broker(1)) for _ in range(3)]
+    waiting = await _wait_in_a_share_session(script, old)
+    await new.send_request(*share_acknowledge(script, _FINAL_EPOCH), _TIMEOUT_S)
+    found = await acquire(script, other, "m2", wait_s=0.5)
+    assert found == [(0, 2), (1, 2)], f"m2 is given {found}"
+    assert not acquired(await waiting)
+
+
+async def fetch_while_a_share_session_is_replaced(script: Script) -> None:
+    """The same with the next session of the member."""
+    await _share(script)
+    old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
+    waiting = await _wait_in_a_share_session(script, old)
+    assert not await acquire(script, new, "m1", wait_s=0.05)
+    offset = await script.write(PART, (b"k", b"2"))
+    found = await acquire(script, new, "m1", wait_s=0.5)
+    assert found == [(offset, 1)], f"m1 is given {found}"
+    assert not acquired(await waiting)
+
+
+async def _wait_in_a_share_session(script: Script, old: Connection) -> "asyncio.Future[Any]":
+    """Acquire everything, and let the next ShareFetch wait for records."""
+    assert len(await acquire(script, old, "m1")) == 2
+    request = share_fetch(script, "m1", 1, wait_ms=20_000)
+    waiting = asyncio.ensure_future(old.send_request(*request, _TIMEOUT_S))
+    await asyncio.sleep(_PAUSE_S)
+    return waiting
+
+
+async def continue_a_share_session_on_a_new_connection(script: Script) -> None:
+    """Let a client notice that its connection is dead before the broker does."""
+    await _share(script)
+    old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
+    assert await acquire(script, old, "m1")
+    response = await new.send_request(*share_fetch(script, "m1", 1), _TIMEOUT_S)
+    assert not response.error_code
+    old.close()
+    await asyncio.sleep(_PAUSE_S)
     await _check_held(script)
 
 

@@ -485,6 +485,22 @@ _LATE_REQUESTS: _Found = {
     "acknowledgements_end_later_sessions": [
         (late_requests.end_a_share_session_late, "which m1 has")
     ],
+    "connections_of_share_sessions_forgotten": [
+        (late_requests.end_a_forgotten_share_session_late, "which m1 has")
+    ],
+    "share_sessions_end_by_key": [
+        (late_requests.replace_a_share_session_that_is_ending, "which m1 has")
+    ],
+    "locks_released_one_step_late": [
+        (late_requests.open_a_share_session_as_the_earlier_one_ends, "which m1 has")
+    ],
+    "fetches_outlive_their_sessions": [
+        (late_requests.fetch_while_a_share_session_ends, "m2 is given []"),
+        (late_requests.fetch_while_a_share_session_is_replaced, "m1 is given []"),
+    ],
+    "share_sessions_stay_on_their_first_connection": [
+        (late_requests.continue_a_share_session_on_a_new_connection, "which m1 has")
+    ],
     "deletions_of_share_states_without_epoch": [
         (late_requests.delete_a_state_late, "the state of the next group is read with INVALID")
     ],

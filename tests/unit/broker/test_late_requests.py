@@ -246,25 +246,44 @@ def test_late_requests_of_a_share_session_are_refused(api: Any) -> None:
     sessions = ShareSessions(10)
     for connection in (4, 6):
         sessions.admit(api.key, OWNER, connection)
-    sessions.open(OWNER, 6, [PART])
+    session = sessions.open(OWNER, 6, [PART])
     with pytest.raises(LateRequest):
         sessions.admit(api.key, OWNER, 4)
     sessions.resume(OWNER, FINAL_EPOCH)
-    sessions.close(OWNER)
+    sessions.close(session)
     with pytest.raises(LateRequest):
         sessions.admit(api.key, OWNER, 5)
     sessions.admit(api.key, ShareSessionKey("g", ""), 6)
     sessions.admit(api.key, ShareSessionKey("g", ""), 4)
 
 
-def test_an_acknowledgement_of_a_replaced_session_is_late() -> None:
+def test_an_acknowledgement_of_an_earlier_session_is_late() -> None:
+    """However its session ended, and whatever sessions came in between."""
     sessions = ShareSessions(10)
     sessions.open(OWNER, 4, [PART])
     sessions.open(OWNER, 5, [PART])
     sessions.open(OWNER, 5, [PART])
-    sessions.open(OWNER, 6, [PART])
-    for connection in (4, 5):
-        with pytest.raises(LateRequest, match="was replaced by one on connection 6"):
+    sessions.resume(OWNER, 1, connection_id=6)
+    sessions.close(sessions.open(OWNER, 7, [PART]))
+    for connection in range(8, 40):
+        sessions.open(OWNER, connection, [PART])
+        sessions.close_connection(connection)
+    sessions.open(OWNER, 40, [PART])
+    for connection in (4, 5, 6, 7):
+        with pytest.raises(LateRequest, match="was replaced by one on connection 40"):
+            sessions.admit(apis.SHARE_ACKNOWLEDGE.key, OWNER, connection)
+    sessions.open(OWNER, 40, [PART])
+    sessions.admit(apis.SHARE_ACKNOWLEDGE.key, OWNER, 40)
+
+
+def test_the_connections_of_earlier_sessions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.groups.share.partitions.sessions.MEMBERS_MAX", 2)
+    sessions = ShareSessions(10)
+    for connection in (4, 5, 6, 7):
+        sessions.open(OWNER, connection, [PART])
+    sessions.admit(apis.SHARE_ACKNOWLEDGE.key, OWNER, 4)
+    for connection in (5, 6):
+        with pytest.raises(LateRequest):
             sessions.admit(apis.SHARE_ACKNOWLEDGE.key, OWNER, connection)
 
 

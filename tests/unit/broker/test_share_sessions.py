@@ -45,7 +45,7 @@ def test_partitions_come_and_go() -> None:
     session = sessions.resume(A, 1, P[1:4], P[:1])
     assert list(session.partitions) == P[1:4]
     assert sessions.partition_count == 3
-    sessions.close(A)
+    assert sessions.close(session)
     assert sessions.partition_count == 0
 
 
@@ -53,8 +53,11 @@ def test_a_new_session_takes_the_place_of_the_old_one() -> None:
     sessions = ShareSessions(1)
     sessions.open(A, 1, P[:2])
     sessions.resume(A, 1)
+    old = sessions.get(A)
+    assert old is not None
     session = sessions.open(A, 2, P[:1])
     assert (session.epoch, len(sessions), sessions.partition_count) == (1, 1, 1)
+    assert not sessions.close(old), "it was replaced"
     assert sessions.close_connection(1) == []
     assert sessions.close_connection(2) == [session]
 
@@ -103,4 +106,23 @@ def test_a_closed_connection_ends_its_sessions() -> None:
     sessions.open(B, 1, P[:1])
     assert [session.key for session in sessions.close_connection(1)] == [A, B]
     assert not sessions.has_group("g")
+    assert (len(sessions), sessions.partition_count) == (0, 0)
+
+
+def test_a_session_moves_to_the_newest_connection_of_its_fetches() -> None:
+    sessions = ShareSessions(10)
+    session = sessions.open(A, 5, P[:1])
+    for epoch, connection in ((1, 7), (2, 7), (3, 6)):
+        assert sessions.resume(A, epoch, connection_id=connection) is session
+    assert sessions.close_connection(5) == sessions.close_connection(6) == []
+    assert sessions.close_connection(7) == [session]
+
+
+def test_a_refused_session_leaves_the_earlier_one_open() -> None:
+    sessions = ShareSessions(10, partitions_max=4)
+    session = sessions.open(A, 1, P[:4])
+    with pytest.raises(ShareSessionRefused):
+        sessions.open(A, 2, P)
+    assert sessions.is_open(session)
+    assert sessions.close_connection(1) == [session]
     assert (len(sessions), sessions.partition_count) == (0, 0)

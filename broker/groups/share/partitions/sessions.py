@@ -5,6 +5,7 @@ A ShareFetch with epoch 0 opens a session, one with epoch -1 closes it. Requests
 contain added and removed partitions, and responses only partitions with records or errors.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -23,7 +24,6 @@ FINAL_EPOCH: Final = -1
 PARTITIONS_MAX: Final = 100_000
 """Over all sessions of a broker."""
 _EPOCH_MAX: Final = 2**31 - 1
-_FORMER_MAX: Final = 8
 
 
 class ShareSessionKey(NamedTuple):
@@ -44,18 +44,17 @@ class ShareSessionRefused(Exception):
         self.code = code
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ShareSession:
     key: ShareSessionKey
     connection_id: int
+    """The newest connection of its ShareFetch requests. The session ends with it."""
     partitions: dict[TopicIdPartition, bool]
     """Each partition, and whether the next response must contain it even without records."""
     owner: str = ""
     """The principal and the address of the client that opened it."""
     epoch: int = FIRST_EPOCH + 1
     """The epoch of the next request."""
-    former_connections: tuple[int, ...] = ()
-    """Connections of the sessions that this one has replaced, which the client has abandoned."""
 
 
 @dataclass(slots=True)
@@ -63,9 +62,9 @@ class ShareSessions:
     """The sessions of one broker.
 
     Each request has the next epoch; one with another epoch gets INVALID_SHARE_SESSION_EPOCH and
-    changes nothing. A session ends with its connection. At the limit of sessions or partitions, the
-    owner with the most sessions loses its oldest one to an owner with fewer, and the records of
-    that member are released. Otherwise a member gets SHARE_SESSION_LIMIT_REACHED.
+    changes nothing. At the limit of sessions or partitions, the owner with the most sessions loses
+    its oldest one to an owner with fewer, and the records of that member are released. Otherwise a
+    member gets SHARE_SESSION_LIMIT_REACHED.
     """
 
     sessions_max: int
@@ -85,6 +84,12 @@ class ShareSessions:
     """Oldest sessions first."""
     _group_counts: dict[str, int] = field(default_factory=dict[str, int])
     _requests: ConnectionOrder = field(default_factory=lambda: ConnectionOrder(MEMBERS_MAX))
+    _left: OrderedDict[tuple[int, ShareSessionKey], None] = field(
+        default_factory=OrderedDict[tuple[int, ShareSessionKey], None]
+    )
+    """Connections on which a member had a session that has left them otherwise than by their end.
+    At most `MEMBERS_MAX`, the last ones.
+    """
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -99,14 +104,15 @@ class ShareSessions:
         """Record a request that is about to be executed. Raises LateRequest.
 
         A client may have a connection per API. If it opens its sessions on the connection of its
-        acknowledgments, a new session shows that it has abandoned the connection of the last one.
+        acknowledgments, a session on a newer one shows that it has abandoned this connection.
         """
         self._requests.admit_member(api_key, *key, connection_id)
         session = self._sessions.get(key)
         if (
             session is not None
             and api_key == apis.SHARE_ACKNOWLEDGE.key
-            and connection_id in session.former_connections
+            and connection_id < session.connection_id
+            and (connection_id, key) in self._left
         ):
             raise LateRequest(
                 f"an acknowledgement for group {key.group_id} of member {key.member_id} is late:"
@@ -126,15 +132,14 @@ class ShareSessions:
         O(1), with an eviction O(owners).
         """
         session = ShareSession(key, connection_id, dict.fromkeys(partitions, True), owner)
-        replaced = self.close(key)
-        if replaced is not None:
-            former = (*replaced.former_connections, replaced.connection_id)
-            session.former_connections = tuple(
-                number for number in former if number < connection_id
-            )[-_FORMER_MAX:]
+        replaced = self._sessions.get(key)
         count = self.partition_count + len(session.partitions)
+        if replaced is not None:
+            count -= len(replaced.partitions)
         if count > self.partitions_max:
             raise ShareSessionRefused(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        if replaced is not None:
+            self.close(replaced)
         if len(self._sessions) >= self.sessions_max:
             self._evict_for(owner)
         self._sessions[key] = session
@@ -152,9 +157,9 @@ class ShareSessions:
         largest = max(self._by_owner.values(), key=len, default=dict[ShareSessionKey, None]())
         if len(largest) < len(self._by_owner.get(owner, ())) + 2:
             raise ShareSessionRefused(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
-        evicted = self.close(next(iter(largest)))
-        if evicted is not None:
-            self.on_evicted(evicted)
+        evicted = self._sessions[next(iter(largest))]
+        self.close(evicted)
+        self.on_evicted(evicted)
 
     def resume(
         self,
@@ -162,9 +167,11 @@ class ShareSessions:
         epoch: int,
         added: Iterable[TopicIdPartition] = (),
         forgotten: Iterable[TopicIdPartition] = (),
+        connection_id: int = 0,
     ) -> ShareSession:
         """Return the session of the next request, with added and removed partitions. A final
-        request changes nothing. Raises ShareSessionRefused.
+        request changes nothing. connection_id: that of a ShareFetch. The session moves to a newer
+        one, because the client no longer uses the other. Raises ShareSessionRefused.
         """
         session = self._sessions.get(key)
         if session is None:
@@ -182,18 +189,38 @@ class ShareSessions:
             session.partitions.pop(item, None)
         self.partition_count += len(session.partitions) - before_count
         session.epoch = session.epoch + 1 if session.epoch < _EPOCH_MAX else FIRST_EPOCH + 1
+        if connection_id > session.connection_id:
+            self._move(session, connection_id)
         return session
 
-    def close(self, key: ShareSessionKey) -> ShareSession | None:
-        """Remove a session."""
-        session = self._sessions.pop(key, None)
-        if session is None:
-            return None
-        self.partition_count -= len(session.partitions)
+    def _move(self, session: ShareSession, connection_id: int) -> None:
+        self._leave_connection(session)
+        session.connection_id = connection_id
+        self._by_connection.setdefault(connection_id, {})[session.key] = None
+
+    def _leave_connection(self, session: ShareSession) -> None:
         keys = self._by_connection[session.connection_id]
-        del keys[key]
+        del keys[session.key]
         if not keys:
             del self._by_connection[session.connection_id]
+        left = (session.connection_id, session.key)
+        self._left[left] = None
+        self._left.move_to_end(left)
+        if len(self._left) > MEMBERS_MAX:
+            self._left.popitem(last=False)
+
+    def is_open(self, session: ShareSession) -> bool:
+        """Return whether the session was neither closed nor replaced."""
+        return self._sessions.get(session.key) is session
+
+    def close(self, session: ShareSession) -> bool:
+        """Remove a session. Return False if it is no longer open."""
+        if not self.is_open(session):
+            return False
+        key = session.key
+        del self._sessions[key]
+        self.partition_count -= len(session.partitions)
+        self._leave_connection(session)
         owned = self._by_owner[session.owner]
         del owned[key]
         if not owned:
@@ -201,9 +228,12 @@ class ShareSessions:
         self._group_counts[key.group_id] -= 1
         if not self._group_counts[key.group_id]:
             del self._group_counts[key.group_id]
-        return session
+        return True
 
     def close_connection(self, connection_id: int) -> list[ShareSession]:
         """Remove the sessions of a closed connection."""
-        keys = list(self._by_connection.get(connection_id, ()))
-        return [session for key in keys if (session := self.close(key)) is not None]
+        closed = [self._sessions[key] for key in self._by_connection.get(connection_id, ())]
+        for session in closed:
+            self.close(session)
+            del self._left[connection_id, session.key]
+        return closed
