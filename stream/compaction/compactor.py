@@ -3,8 +3,8 @@ transaction.
 """
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol, TypeAlias
@@ -61,6 +61,8 @@ _STREAMS_PER_TURN = 20
 """Streams planned between two yields to the event loop."""
 
 _PAGES_PER_LOOK = 8
+_PAUSE_MAX_S = 60.0
+"""Between two attempts to reach a WAL store."""
 
 
 class OwnedStream(Protocol):
@@ -104,8 +106,8 @@ class Compactor:
     out of it; the controller has the final say. The commit is atomic; a failed round leaves only
     prepared objects, which expire. Streams with damaged objects are skipped for a while. Rounds run
     one at a time and hold `round_bytes_max` twice (blocks and the body of a PUT). Ranges in WAL
-    stores come first, in rounds of their own, so that a WAL store that is down does not stop the
-    compaction of other ranges.
+    stores are replaced in rounds of their own, which take turns with others, so that a WAL store
+    that is down does not stop the compaction of other ranges.
 
     owned: returns the streams that are open here. assigned: returns closed streams whose ranges in
     WAL stores are rewritten here, because they have no leader. writer: this broker, for object
@@ -140,6 +142,8 @@ class Compactor:
         """May be replaced at any time; takes effect with the next step."""
         self._turn = turn or asyncio.Lock()
         self._settled: dict[StreamId, Offset] = {}
+        self._tried_key = ""
+        """The first object of the last round of ranges in WAL stores."""
         self._suspended = Suspensions[StreamId](asyncio.get_running_loop().time)
         self.counts = CompactionCounts(asyncio.get_running_loop().time())
 
@@ -147,33 +151,63 @@ class Compactor:
         """Run rounds until nothing is left to do, then pause, forever. Cancel it to stop. Returns
         when this node is fenced.
         """
-        now = asyncio.get_running_loop().time
-        idle_at = wal_store_idle_at = -math.inf
-        while True:
-            due = idle_at + self.config.interval_ms / 1000
-            wal_store_due = wal_store_idle_at + self.config.wal_store_interval_ms / 1000
-            await asyncio.sleep(max(0.0, min(due, wal_store_due) - now()))
-            try:
-                if wal_store_due <= max(due, now()):
-                    if not await self._attempt(self.run_wal_store_round):
-                        wal_store_idle_at = now()
-                elif not await self._attempt(self.run_round):
-                    idle_at = now()
-            except WalFenced as error:
-                _log.warning("compaction_stopped", reason=str(error))
-                return
-
-    async def _attempt(self, run: Callable[[], Awaitable[RoundReport | None]]) -> bool:
-        """Return whether a round changed something. Raises WalFenced."""
         try:
-            async with self._turn:
-                return await run() is not None
-        except WalFenced:
-            raise
-        except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; nothing is lost, the next round plans again
-            self.counts.failures += 1
-            _log.warning("compaction_round_failed", error=repr(error))
-            return False
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._run_wal_store_rounds())
+                group.create_task(self._run_rounds())
+        except* WalFenced as fenced:
+            _log.warning("compaction_stopped", reason=str(fenced.exceptions[0]))
+
+    async def _run_rounds(self) -> None:
+        while True:
+            try:
+                is_done = await self._in_turn(self.run_round)
+            except WalFenced:
+                raise
+            except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; nothing is lost, the next round plans again
+                self._failed(error)
+                is_done = True
+            if is_done:
+                await asyncio.sleep(self.config.interval_ms / 1000)
+
+    async def _run_wal_store_rounds(self) -> None:
+        """Pauses double after each failure. The turn is not held while a WAL store that has failed
+        does not respond, because requests to it take up to 30 s.
+        """
+        pause_s = 0.0
+        while True:
+            interval_s = self.config.wal_store_interval_ms / 1000
+            try:
+                if pause_s:
+                    await self._reach(self._tried_key)
+                is_done = await self._in_turn(self.run_wal_store_round)
+                pause_s = 0.0
+            except WalFenced:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                self._failed(error)
+                if isinstance(error, _Unreadable):  # the store responds; streams are suspended
+                    pause_s = 0.0
+                else:
+                    pause_s = min(2 * max(pause_s, interval_s), max(interval_s, _PAUSE_MAX_S))
+                is_done = True
+            if is_done:
+                await asyncio.sleep(pause_s or interval_s)
+
+    async def _in_turn(self, run: Callable[[], Awaitable[RoundReport | None]]) -> bool:
+        """Run a round. Return whether nothing is left to do."""
+        async with self._turn:
+            return await run() is None
+
+    def _failed(self, error: Exception) -> None:
+        self.counts.failures += 1
+        _log.warning("compaction_round_failed", error=repr(error))
+
+    async def _reach(self, key: str) -> None:
+        """Read a byte of an object, if there is one. Raises errors of its store."""
+        if key:
+            with suppress(ObjectNotFound):
+                await self._store.get_range(key, 0, 1)
 
     async def run_round(self) -> RoundReport | None:
         """Run one round. Return None if no compaction is worthwhile.
@@ -192,19 +226,22 @@ class Compactor:
         """
         if not self._metadata.wal_store_bytes():
             return None
-        found = await self._find_in_wal_stores(self._open_here())
-        if outputs := plan_round(found, self.config):
-            return await self._rewrite(outputs, self._open_here)
-        assigned = frozenset(self._assigned())
+        ours: _Ours = self._open_here
+        outputs = plan_round(await self._find_in_wal_stores(ours()), self.config)
+        if not outputs:
+            assigned = frozenset(self._assigned())
 
-        def closed() -> set[StreamId]:
-            # The assignment may end during the round: the commit compares the ranges.
-            return {stream_id for stream_id in assigned if self._metadata.is_closed(stream_id)}
+            def closed() -> set[StreamId]:
+                # The assignment may end during the round: the commit compares the ranges.
+                return {stream_id for stream_id in assigned if self._metadata.is_closed(stream_id)}
 
-        found = await self._find_in_wal_stores(closed(), with_neighbors=False)
-        if outputs := plan_round(found, self.config):
-            return await self._rewrite(outputs, closed)
-        return None
+            ours = closed
+            found = await self._find_in_wal_stores(ours(), with_neighbors=False)
+            outputs = plan_round(found, self.config)
+        if not outputs:
+            return None
+        self._tried_key = outputs[0].compactions[0].sources[0].key
+        return await self._rewrite(outputs, ours)
 
     def _open_here(self) -> set[StreamId]:
         return {stream.stream_id for stream in self._owned()}

@@ -29,7 +29,8 @@ class CompactionConfig:
         Setting("compaction.wal.store.interval.ms", Kind.DURATION, 1, 3_600_000, is_dynamic=True),
     ] = 5_000
     """Pause between two searches for ranges that were committed in place in a WAL store. They are
-    rewritten into `store` before other ranges, `compaction.round.max.bytes` at a time.
+    rewritten into `store`, `compaction.round.max.bytes` at a time. While the WAL store fails, the
+    pause doubles up to a minute.
     """
 
     small_bytes_max: Annotated[

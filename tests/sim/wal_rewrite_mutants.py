@@ -41,9 +41,19 @@ def _rounds_given_up_for_one_stream() -> list[Patch]:
     return [(compactor, "_parts_of", whole_or_nothing)]
 
 
+def _turns_wait_for_the_wal_store() -> list[Patch]:
+    return [(Compactor, "_reach", _nothing)]
+
+
+def _wal_stores_read_without_backoff() -> list[Patch]:
+    return [(compactor, "_PAUSE_MAX_S", 0.0)]
+
+
 WAL_REWRITE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "ranges_stay_in_wal_stores": _ranges_stay_in_wal_stores,
     "ranges_without_a_leader_stay": _ranges_without_a_leader_stay,
     "jobs_stay_with_dead_brokers": _jobs_stay_with_dead_brokers,
     "rounds_given_up_for_one_stream": _rounds_given_up_for_one_stream,
+    "turns_wait_for_the_wal_store": _turns_wait_for_the_wal_store,
+    "wal_stores_read_without_backoff": _wal_stores_read_without_backoff,
 }

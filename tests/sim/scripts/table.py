@@ -638,6 +638,15 @@ _WAL_STORES: _Found = {
     "rounds_given_up_for_one_stream": [
         (wal_rewrites.restore_a_topic_during_a_rewrite, "the round was given up")
     ],
+    "turns_wait_for_the_wal_store": [
+        (
+            wal_rewrites.compact_while_the_wal_store_does_not_respond,
+            "small objects wait for the WAL store",
+        )
+    ],
+    "wal_stores_read_without_backoff": [
+        (wal_rewrites.rewrite_after_a_long_outage, "requests in 5 minutes")
+    ],
     "recovery_reads_the_wrong_store": [
         (wal_stores.fail_over_in_a_wal_store, "wal/1/1/00000000000000000000 was written twice")
     ],

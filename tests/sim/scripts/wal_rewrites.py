@@ -4,9 +4,10 @@ import asyncio
 from typing import Final
 from uuid import UUID
 
-from penstock.base.ids import StreamId
+from penstock.base.ids import StreamId, WalStoreId
+from penstock.stream.compaction.plan import CompactionConfig
 from tests.sim.checkers import Part
-from tests.sim.directed import JANITOR_S, Script, in_cluster
+from tests.sim.directed import JANITOR_S, Held, Script, in_cluster
 
 PART: Part = ("t", 0)
 _REWRITTEN_S: Final = 10.0
@@ -15,6 +16,8 @@ _REWRITTEN_S: Final = 10.0
 
 _TERM_S: Final = 30.0
 """How long a broker has the job."""
+_PAUSE_MAX_S: Final = 65.0
+"""Between two attempts to read from a WAL store that is down, with the time of an attempt."""
 
 
 def _wal_store_bytes(script: Script) -> int:
@@ -126,3 +129,68 @@ async def restore_a_topic_during_a_rewrite(script: Script) -> None:
     assert not _is_in_wal_store(script, other), "the round was given up"
     await _check_empty(script)
     await _check_values(script, PART, [b"0"])
+
+
+class _Unresponsive:
+    """Delays requests until clients of the product give up."""
+
+    async def pass_through(self) -> None:
+        await asyncio.sleep(30.0)
+
+
+async def _lead_ranges_of_a_lost_store(script: Script) -> None:
+    """Let broker 1 lead a partition whose records are in the WAL store only, which goes down."""
+    await script.create("t", leaders=(2,))
+    await script.write(PART, (b"k", b"0"))
+    await script.move(PART, 1)
+    script.world.wal_weather.down = True
+    assert _wal_store_bytes(script), "nothing was committed in place"
+
+
+@in_cluster(wal_stores=1, compacting=1)
+async def compact_while_the_wal_store_does_not_respond(script: Script) -> None:
+    """Requests to the WAL store take 30 s to fail. Small objects in `store` are merged in time."""
+    await script.create("u")
+    await _lead_ranges_of_a_lost_store(script)
+    client = script.broker(1).raw_wal_store
+    assert client is not None
+    client.gates["get_range"] = _Unresponsive()
+    await asyncio.sleep(60.0)  # the first round fails
+    stream = script.topic("u").partitions[0].data_stream_id
+    for _ in range(8):
+        for _ in range(8):
+            await script.write(("u", 0), (b"k", b"v"))
+            await script.upload(1)
+        await asyncio.sleep(CompactionConfig().interval_ms / 1_000 + 1)
+        count = len(script.world.metadata.image.streams.known(stream).entries)
+        assert count < 8, f"{count} small objects wait for the WAL store"
+    client.gates.clear()
+    script.world.wal_weather.down = False
+    await asyncio.sleep(_PAUSE_MAX_S)
+    await _check_empty(script)
+    await _check_values(script, PART, [b"0"])
+
+
+@in_cluster(wal_stores=1, compacting=1)
+async def rewrite_after_a_long_outage(script: Script) -> None:
+    """A WAL store that is down gets few requests. Once it is back, nothing waits for longer."""
+    await _lead_ranges_of_a_lost_store(script)
+    client = script.broker(1).raw_wal_store
+    assert client is not None
+    held = Held(0)
+    client.gates["get_range"] = held
+    await asyncio.sleep(300.0)
+    assert held.count < 12, f"the WAL store got {held.count} requests in 5 minutes"
+    script.world.wal_weather.down = False
+    await asyncio.sleep(_PAUSE_MAX_S)
+    await _check_empty(script)
+    # Later ranges do not wait for longer than usual.
+    await asyncio.sleep(2 * script.world.limits.wal_return_after_s)
+    wal = script.world.metadata.image.nodes.wal(script.broker(2).me)
+    assert wal is not None
+    assert wal.store_id == WalStoreId(1), "the WAL did not return"
+    await script.move(PART, 2)
+    await script.write(PART, (b"k", b"1"))
+    await script.move(PART, 1)
+    await _check_empty(script)
+    await _check_values(script, PART, [b"0", b"1"])
