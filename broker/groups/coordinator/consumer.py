@@ -57,7 +57,7 @@ from penstock.broker.groups.coordinator.journal import (
     is_refused,
     when_durable,
 )
-from penstock.broker.groups.coordinator.shard import Group, consumer_tombstones
+from penstock.broker.groups.coordinator.shard import Group, consumer_tombstones, emptied
 from penstock.broker.groups.offsets.records import (
     GroupKey,
     GroupSnapshot,
@@ -283,13 +283,14 @@ class ConsumerCoordinator:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return error
 
-    def leave(self, group: Group, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
-        """Handle LeaveGroup of members, given as (id, instance id)."""
+    async def leave(
+        self, group: Group, members: Sequence[tuple[str, str | None]]
+    ) -> ErrorCode | list[ErrorCode]:
+        """Handle LeaveGroup of members, given as (id, instance id). The response is durable."""
         consumer = self._current(group)
         errors, changes = leave_classic(consumer, members, self._topics)
-        if changes.records:
-            self._write_or_downgrade(group, consumer, changes)
-        return errors
+        code = await self._write_or_downgrade(group, consumer, changes)
+        return errors if code is ErrorCode.NONE else failed_heartbeat(code).error
 
     def _may_downgrade(self, consumer: ConsumerGroup) -> bool:
         return (
@@ -326,21 +327,19 @@ class ConsumerCoordinator:
             self._home.take_over(group, generation, members)
         return outcome
 
-    def make_classic(self, group: Group) -> None:
-        """Convert an empty consumer or streams group to classic."""
+    def make_classic(self, group: Group) -> ErrorCode:
+        """Convert an empty consumer or streams group to classic, unless the log rejects that."""
         if group.is_classic:
-            return
+            return ErrorCode.NONE
         records = consumer_tombstones(group)
+        outcome = append_step(
+            self._home, group, emptied(group), records, group.consumer_records.clear
+        )
+        if is_refused(outcome):
+            return outcome.result()
         group.consumer = group.streams = None
         group.cancel_modern_timer()
-
-        def done(code: ErrorCode) -> None:
-            if code is ErrorCode.NONE:
-                group.consumer_records.clear()
-            else:
-                self._home.reload(group)
-
-        self._home.begin_append(group, records, done)
+        return ErrorCode.NONE
 
     # --- records ----------------------------------------------------------------------------------
 

@@ -328,7 +328,9 @@ class GroupCoordinator:
             )
         if group.consumer is not None and group.consumer.members:
             return await self.consumers.join(group, request)
-        self.consumers.make_classic(group)
+        code = self.consumers.make_classic(group)
+        if code is not ErrorCode.NONE:
+            return JoinResult(error=code, member_id=request.member_id)
         return await self._classics.join(group, request)
 
     async def sync(
@@ -357,7 +359,7 @@ class GroupCoordinator:
             return self.consumers.heartbeat_classic(group, (member_id, instance_id, generation))
         return self._classics.heartbeat(group, member_id, instance_id, generation)
 
-    def leave(
+    async def leave(
         self, group_id: str, members: Sequence[tuple[str, str | None]]
     ) -> ErrorCode | list[ErrorCode]:
         """Remove members, given as (id, instance id). Returns one error for the whole request, or
@@ -371,7 +373,7 @@ class GroupCoordinator:
                 else group
             )
         if group.consumer is not None:
-            return self.consumers.leave(group, members)
+            return await self.consumers.leave(group, members)
         return self._classics.leave(group, members)
 
     # --- offsets ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import (
     consumer_group_heartbeat,
     join_group,
+    leave_group,
     offset_commit,
     share_group_heartbeat,
     streams_group_heartbeat,
@@ -286,6 +287,19 @@ async def _join_while_the_store_hangs(script: Script, kind: type[Member]) -> Non
     except NoResponse:
         return
     raise AssertionError("a heartbeat is acknowledged before the group is durable")
+
+
+async def remove_a_consumer_while_the_store_hangs(script: Script) -> None:
+    """Remove a member, as an administrator does."""
+    await _begin(script, Consumer)
+    connection = script.world.connect(await script.coordinator(_GROUP))
+    script.hold(1)
+    request = leave_group.LeaveGroupRequest(_GROUP, [leave_group.MemberIdentity("a")])
+    try:
+        await connection.send_request(apis.LEAVE_GROUP, 4, request, 1.0)
+    except NoResponse:
+        return
+    raise AssertionError("a LeaveGroup is acknowledged before the group is durable")
 
 
 async def share_partitions_while_their_states_are_stored(script: Script) -> None:

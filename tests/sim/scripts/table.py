@@ -322,7 +322,8 @@ _GROUPS: _Found = {
         (groups.streams_thread_falls_silent, "a member commits after others")
     ],
     "heartbeats_acknowledged_before_durable": [
-        (groups.consumer_joins_while_the_store_hangs, "before the group is durable")
+        (groups.consumer_joins_while_the_store_hangs, "before the group is durable"),
+        (groups.remove_a_consumer_while_the_store_hangs, "a LeaveGroup is acknowledged before"),
     ],
     "streams_acknowledged_before_durable": [
         (groups.streams_thread_joins_while_the_store_hangs, "before the group is durable")

@@ -512,12 +512,54 @@ async def test_an_empty_group_changes_its_protocol() -> None:
     joined = await coordinator.join("g", classic_join())
     assert joined.error is ErrorCode.NONE
     await until(lambda: live_kinds(log) == set())
-    coordinator.leave("g", [(joined.member_id, None)])
+    await coordinator.leave("g", [(joined.member_id, None)])
     assert (await join(coordinator, "b")).member_epoch == 1
     following = await other(log, coordinator)
     group = group_of(following)
     assert (set(group.consumer.members), group.record) == ({"b"}, None)
     assert group.offsets.committed == {KEY: OFFSET}
+    following.close()
+
+
+async def test_a_change_of_the_protocol_that_the_log_rejects_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a")
+    await send(coordinator, "a", -1)
+    rejected = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    monkeypatch.setattr(log, "append", lambda _1, _2, done, **_: done(rejected))
+    refused = await coordinator.join("g", classic_join())
+    monkeypatch.undo()
+    assert refused.error is rejected
+    assert not group_of(coordinator).classic.members
+    assert group_of(coordinator).consumer.epoch == 2
+    assert (await join(coordinator, "b")).member_epoch == 3
+    coordinator.close()
+
+
+async def test_members_that_leave_wait_until_that_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await coordinator.ready("g")
+    old = await classic_member(coordinator)
+    await join(coordinator, "new")
+    rejected = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    monkeypatch.setattr(log, "append", lambda _1, _2, done, **_: done(rejected))
+    assert await coordinator.leave("g", [(old, None)]) is rejected
+    monkeypatch.undo()
+    assert set(group_of(coordinator).consumer.members) == {old, "new"}
+    log.hold = True
+    leaving = asyncio.create_task(coordinator.leave("g", [(old, None)]))
+    await until(lambda: bool(log.held))
+    assert not leaving.done()
+    log.release()
+    assert await leaving == [ErrorCode.NONE]
+    following = await other(log, coordinator)
+    assert set(group_of(following).consumer.members) == {"new"}
     following.close()
 
 
@@ -528,7 +570,7 @@ async def test_a_classic_group_that_waits_for_members_writes_nothing_more() -> N
     await coordinator.ready("g")
     waiting = asyncio.create_task(coordinator.join("g", classic_join()))
     await until(lambda: isinstance(coordinator.find("g", create=False), Group))
-    coordinator.leave("g", [(next(iter(group_of(coordinator).classic.members)), None)])
+    await coordinator.leave("g", [(next(iter(group_of(coordinator).classic.members)), None)])
     assert (await waiting).error is ErrorCode.UNKNOWN_MEMBER_ID
     assert (await join(coordinator, "a")).member_epoch == 1
     assert group_of(coordinator).classic.next_deadline_ms() is None

@@ -205,7 +205,7 @@ async def test_a_classic_member_that_joins_meanwhile_stays(trigger: str) -> None
         return joined
 
     first = await join()
-    groups.coordinator.leave("g", [(first.member_id, None)])
+    await groups.coordinator.leave("g", [(first.member_id, None)])
     await until(lambda: not group_of(groups.coordinator).appends_count)
     deletion = await groups.begin(trigger)
     joining = asyncio.create_task(join())

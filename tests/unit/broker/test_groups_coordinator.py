@@ -213,7 +213,7 @@ async def test_delete_needs_an_empty_group_and_survives_a_reload() -> None:
     await loaded(coordinator)
     joined = await coordinator.join("g", joining())
     assert await coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
-    assert coordinator.leave("g", [(joined.member_id, None)]) == [ErrorCode.NONE]
+    assert await coordinator.leave("g", [(joined.member_id, None)]) == [ErrorCode.NONE]
     await coordinator.commit_offsets("g", "", None, -1, {("t", 0): CommittedOffset(1, -1, "", 1)})
     assert await coordinator.delete_group("g") is ErrorCode.NONE
     assert await coordinator.delete_group("g") is ErrorCode.GROUP_ID_NOT_FOUND
@@ -237,7 +237,7 @@ async def test_groups_without_members_and_offsets_past_retention_are_forgotten()
     await coordinator.commit_offsets("h", "", None, -1, {("t", 0): old})
     joined = await coordinator.join("g", joining())
     coordinator.expire()
-    coordinator.leave("g", [(joined.member_id, None)])
+    await coordinator.leave("g", [(joined.member_id, None)])
     await coordinator.commit_offsets("i", "", None, -1, {("t", 0): young})
     coordinator.expire()
     await coordinator.commit_offsets("i", "", None, -1, {("t", 0): young})
@@ -447,7 +447,7 @@ async def test_the_empty_group_id_is_for_offsets_of_consumers_without_a_group() 
     request = SyncRequest("m", None, 1, "consumer", "range", {})
     assert (await coordinator.sync("", request)).error is invalid
     assert coordinator.heartbeat("", "m", None, 1) is invalid
-    assert coordinator.leave("", [("m", None)]) is invalid
+    assert await coordinator.leave("", [("m", None)]) is invalid
     assert await coordinator.delete_offsets("", [key]) is invalid
     staged = await coordinator.commit_transactional_offsets("", ANYBODY, PRODUCER, {key: offset})
     assert staged == {key: invalid}

@@ -117,7 +117,7 @@ async def leave(coordinator: GroupCoordinator, joins: Send) -> None:
     elif joins is share_joins:
         await coordinator.shares.heartbeat("g", ShareHeartbeatRequest("m", -1))
     else:
-        coordinator.leave("g", [("", "m")])
+        await coordinator.leave("g", [("", "m")])
 
 
 @pytest.mark.parametrize("joins", [consumer_joins, streams_joins, share_joins, static_join])

@@ -90,7 +90,7 @@ async def test_a_subscribed_topic_keeps_its_offsets(coordinator: GroupCoordinato
         ("other", 0): ErrorCode.NONE,
     }
     assert left(coordinator) == {("read", 0), ("read", 1)}
-    coordinator.leave("g", [(member, None)])
+    await coordinator.leave("g", [(member, None)])
     assert await coordinator.delete_offsets("g", KEYS) == dict.fromkeys(KEYS, ErrorCode.NONE)
     assert left(coordinator) == set()
 

@@ -487,13 +487,13 @@ async def test_an_empty_streams_group_becomes_classic_and_a_classic_one_a_stream
     refused = await coordinator.join("g", classic_join())
     assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert coordinator.heartbeat("g", "a", None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert coordinator.leave("g", [("a", None)]) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert await coordinator.leave("g", [("a", None)]) == [ErrorCode.UNKNOWN_MEMBER_ID]
     await coordinator.commit_offsets("g", "a", None, 2, {("t", 0): OFFSET})
     await send(coordinator, "a", -1)
     joined = await coordinator.join("g", classic_join())
     assert joined.error is ErrorCode.NONE
     assert (await join(coordinator, "a")).message == "Group g is not a streams group."
-    coordinator.leave("g", [(joined.member_id, None)])
+    await coordinator.leave("g", [(joined.member_id, None)])
     assert (await join(coordinator, "b")).error is ErrorCode.NONE
     following = await other(log, coordinator)
     (listed,) = following.list_groups()
@@ -509,7 +509,7 @@ async def test_a_group_of_another_type_has_timers_of_its_own() -> None:
     await join(coordinator, "a")
     await send(coordinator, "a", -1)
     joined = await coordinator.join("g", classic_join())
-    coordinator.leave("g", [(joined.member_id, None)])
+    await coordinator.leave("g", [(joined.member_id, None)])
     coordinator.consumers._limits_of = lambda _: ConsumerLimits(session_timeout_ms=150)
     consumer = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, subscribed_names=("t",), owned={})
     assert (await coordinator.consumers.heartbeat("g", consumer, 1)).error is ErrorCode.NONE
