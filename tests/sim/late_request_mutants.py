@@ -260,11 +260,11 @@ def _groups_with_members_deleted() -> list[Patch]:
 
 
 def _share_offsets_changed_under_members() -> list[Patch]:
-    def empty(self: ShareGroups, group_id: str, *, create: bool) -> Any:
+    def find_empty(self: ShareGroups, group_id: str, *, create: bool) -> Any:
         group: Any = self._home.find(group_id, create=create)
         return group, group.share
 
-    return [(ShareGroups, "_empty", empty)]
+    return [(ShareGroups, "_find_empty", find_empty)]
 
 
 def _late_leaves_remove_the_next_start() -> list[Patch]:

@@ -139,10 +139,27 @@ def _initializations_end_with_their_request() -> list[Patch]:
     return [(ShareGroups, "heartbeat", heartbeat), (ShareGroup, "give_up", lambda *_: None)]
 
 
+def _changes_overlap() -> list[Patch]:
+    """Requests that alter or delete states do not wait for each other, and win against others."""
+    real = ShareGroups._begin_epoch_after
+
+    async def in_turn(self: ShareGroups, group_id: str, work: Any) -> Any:
+        return await work()
+
+    async def begin_epoch_after(self: ShareGroups, *args: Any, **_: Any) -> Any:
+        return await real(self, *args)
+
+    return [
+        (ShareGroups, "_in_turn", in_turn),
+        (ShareGroups, "_begin_epoch_after", begin_epoch_after),
+    ]
+
+
 SHARE_GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "partitions_given_without_states": _partitions_given_without_states,
     "share_members_not_restored": _share_members_not_restored,
     "silent_share_members_stay": _silent_share_members_stay,
+    "changes_of_share_states_overlap": _changes_overlap,
     "initializations_end_with_their_request": _initializations_end_with_their_request,
 }
 SHARE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {

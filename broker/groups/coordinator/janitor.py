@@ -54,9 +54,10 @@ class GroupJanitor:
         if group.has_members:
             return ErrorCode.NON_EMPTY_GROUP
         if group.share is not None:
-            code = await self._shares.delete_all_states(group)
-            if code is not ErrorCode.NONE or group.has_members:
-                return ErrorCode.NON_EMPTY_GROUP if group.has_members else code
+            return await self._shares.delete_group(group.classic.group_id, self._delete_group)
+        return await self._delete_group(group)
+
+    async def _delete_group(self, group: Group) -> ErrorCode:
         keys = [*group.offsets.known(), *self._commits_in_flight(group)]
         code = await self._begin_deletion(group, keys)
         return code if code is ErrorCode.NONE else failed_heartbeat(code).error

@@ -3,7 +3,7 @@ and have the share coordinator initialize and delete states of partitions.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
@@ -52,6 +52,8 @@ log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
 _HEARTBEAT: Final = apis.SHARE_GROUP_HEARTBEAT.key
+CHANGES_MAX: Final = 10
+"""Requests that alter or delete states of one group at the same time."""
 _EPOCH_MAX: Final = (1 << 31) - 2
 _NO_STATE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Outcomes of a deletion after which no state exists."""
@@ -75,6 +77,10 @@ class ShareGroups:
     when that is durable; it is recorded as deleting before its state is deleted. So the next
     coordinator completes unfinished work, and no state is forgotten.
 
+    Requests that alter or delete states of a group run one after the other, and a partition is
+    initialized only while none of them concerns it. A state that has a newer epoch than its request
+    is replaced or deleted only in a newer group epoch, which this coordinator must record first.
+
     limits_of: returns the limits of a group. store: None only in tests without states.
     """
 
@@ -92,17 +98,19 @@ class ShareGroups:
         self._limits_of = limits_of
         self._now_ms = now_ms
         self._store = store
-        self._initializations: dict[asyncio.Task[Any], ShareGroup] = {}
-        self._deletions: set[asyncio.Task[Any]] = set()
+        self._initializations: dict[asyncio.Task[Any], str] = {}
+        """For heartbeats, with their groups."""
+        self._changes: dict[asyncio.Task[Any], str] = {}
+        """Requests that alter or delete states, with their groups, in the order of arrival."""
 
     def close(self) -> None:
-        for task in [*self._initializations, *self._deletions]:
+        for task in [*self._initializations, *self._changes]:
             task.cancel()
 
     @property
     def is_busy(self) -> bool:
-        """Whether states of partitions are being initialized or deleted."""
-        return bool(self._initializations or self._deletions)
+        """Whether states of partitions are being initialized, altered or deleted."""
+        return bool(self._initializations or self._changes)
 
     # --- heartbeats -------------------------------------------------------------------------------
 
@@ -180,30 +188,42 @@ class ShareGroups:
         return outcome
 
     def _initializing(
-        self, share: ShareGroup, missing: NamedPartitions, work: Coroutine[Any, Any, _T]
-    ) -> "asyncio.Task[_T]":
-        """Initialize states in a task that continues if its caller is cancelled. If it fails, the
-        next heartbeat starts another one.
-        """
+        self, share: ShareGroup, missing: NamedPartitions, work: Coroutine[Any, Any, None]
+    ) -> None:
+        """Initialize states in a task. If it fails, the next heartbeat starts another one."""
 
-        def ended(task: "asyncio.Task[_T]") -> None:
+        def ended(task: "asyncio.Task[None]") -> None:
             del self._initializations[task]
             if task.cancelled() or task.exception() is not None:
                 share.give_up(missing)
 
         task = asyncio.get_running_loop().create_task(work)
-        self._initializations[task] = share
+        self._initializations[task] = share.group_id
         task.add_done_callback(ended)
         task.add_done_callback(_record_failure)
-        return task
 
-    def _deleting(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
-        """Delete states in a task that continues if its caller is cancelled."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
+    async def _in_turn(self, group_id: str, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Do the work after earlier changes of the group's states, in a task that continues if its
+        caller is cancelled. Raises HeartbeatRefused: COORDINATOR_NOT_AVAILABLE if too many wait.
+        """
+        earlier = [task for task, owner in self._changes.items() if owner == group_id]
+        if len(earlier) >= CHANGES_MAX:
+            raise HeartbeatRefused(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{CHANGES_MAX} requests that alter or delete offsets of the group are in progress,"
+                " the maximum; retry later",
+            )
+
+        async def run() -> _T:
+            if earlier:
+                await asyncio.wait(earlier)
+            return await work()
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._changes[task] = group_id
+        task.add_done_callback(self._changes.pop)
         task.add_done_callback(_record_failure)
-        return task
+        return await asyncio.shield(task)
 
     # --- states of partitions ---------------------------------------------------------------------
 
@@ -224,7 +244,7 @@ class ShareGroups:
             for topic_id, (_, indexes) in missing.items()
         }
         codes = await self._initialize_states(group.classic.group_id, epoch, offsets)
-        if ErrorCode.FENCED_STATE_EPOCH in codes.values() and self._is_current(group, share):
+        if ErrorCode.FENCED_STATE_EPOCH in codes.values():
             codes = await self._supersede(group, share, offsets)
         await self._end_initialization(group, share, missing, codes)
 
@@ -246,10 +266,23 @@ class ShareGroups:
         return await self._initialize_states(share.group_id, epoch, offsets)
 
     async def _begin_epoch_after(
-        self, group: Group, share: ShareGroup, keys: Sequence[SharePartitionKey]
+        self,
+        group: Group,
+        share: ShareGroup,
+        keys: Sequence[SharePartitionKey],
+        *,
+        is_deletion: bool = False,
     ) -> int | ErrorCode:
-        """Start a group epoch higher than those of these states, and return it."""
+        """Start a group epoch higher than those of these states, and return it.
+
+        is_deletion: only while there are no members. Their heartbeats would initialize states in
+        this epoch, which a late copy of the deletion would delete.
+        """
         left = await asyncio.gather(*map(self._epoch_of, keys))
+        if not self._is_current(group, share):
+            return ErrorCode.NOT_COORDINATOR
+        if is_deletion and share.members:
+            return ErrorCode.NON_EMPTY_GROUP
         highest = max(left, default=0)
         if highest >= _EPOCH_MAX:  # not the state of a group: too high
             return ErrorCode.FENCED_STATE_EPOCH
@@ -329,19 +362,14 @@ class ShareGroups:
         self, group: Group, share: ShareGroup, topic_ids: Iterable[UUID] | None = None
     ) -> dict[UUID, ErrorCode] | ErrorCode:
         """Delete the states of topics of an empty group; None: of all. Returns an error for each
-        topic, or one for all. Pending initializations are completed first, because their states
-        would remain otherwise.
+        topic, or one for all.
         """
         wanted = None if topic_ids is None else set(topic_ids)
-        if earlier := [task for task, owner in self._initializations.items() if owner is share]:
-            await asyncio.wait(earlier)
-            if not self._is_current(group, share):
-                return ErrorCode.NOT_COORDINATOR
-            if share.members:
-                return ErrorCode.NON_EMPTY_GROUP
         before = share.partitions
+        changes = share.begin_deletion(wanted)
         try:
-            code = await self._journal.write(group, share.begin_deletion(wanted))
+            # Members may join from here on. Their epochs may be lost, and begin again.
+            epoch, code = share.epoch, await self._journal.write(group, changes)
             if code is not ErrorCode.NONE:
                 return code
             topics = [key for key in share.partitions.deleting if wanted is None or key in wanted]
@@ -350,13 +378,13 @@ class ShareGroups:
                 for topic_id in topics
                 for index in self._indexes(topic_id, before.initialized, before.initializing)
             ]
-            codes = await self._delete_keys(keys, share.epoch)
-            if ErrorCode.FENCED_STATE_EPOCH in codes and self._is_current(group, share):
-                epoch = await self._begin_epoch_after(group, share, keys)
-                if isinstance(epoch, ErrorCode):
-                    codes = [epoch] * len(keys)
+            codes = await self._delete_keys(keys, epoch)
+            if ErrorCode.FENCED_STATE_EPOCH in codes:
+                later = await self._begin_epoch_after(group, share, keys, is_deletion=True)
+                if isinstance(later, ErrorCode):
+                    codes = [later] * len(keys)
                 else:
-                    codes = await self._delete_keys(keys, epoch)
+                    codes = await self._delete_keys(keys, later)
             results = dict.fromkeys(topics, ErrorCode.NONE)
             for key, found in zip(keys, codes, strict=True):
                 if found not in _NO_STATE:
@@ -387,39 +415,35 @@ class ShareGroups:
         """Set start offsets of an empty group, which is created if necessary. Returns an error for
         each partition. Raises HeartbeatRefused if the whole request is rejected.
         """
-        group, share = self._empty(group_id, create=True)
+        return await self._in_turn(group_id, lambda: self._alter(group_id, chosen, offsets))
+
+    async def _alter(
+        self, group_id: str, chosen: NamedPartitions, offsets: Mapping[tuple[UUID, int], int]
+    ) -> dict[tuple[UUID, int], ErrorCode]:
+        group, share = await self._empty(group_id, create=True)
         if not chosen:
             self._home.forget_unused(group)
             return {}
         is_new, group.share = group.share is None, share
         changes = share.begin_alteration(chosen)
-        epoch, outcome = share.epoch, self._journal.write(group, changes)
-        if is_refused(outcome) and is_new:
-            group.share = None
-            self._home.forget_unused(group)
-        by_topic = {
-            topic_id: {index: offsets[topic_id, index] for index in indexes}
-            for topic_id, (_, indexes) in chosen.items()
-        }
-        work = self._alter(group, share, chosen, (epoch, outcome), by_topic)
-        return await asyncio.shield(self._initializing(share, chosen, work))
-
-    async def _alter(
-        self,
-        group: Group,
-        share: ShareGroup,
-        chosen: NamedPartitions,
-        noted: tuple[int, Outcome],
-        offsets: Mapping[UUID, Mapping[int, int]],
-    ) -> dict[tuple[UUID, int], ErrorCode]:
-        """Initialize states in an epoch, once it is recorded. Raises HeartbeatRefused."""
-        epoch, outcome = noted
-        code = await outcome
-        if code is not ErrorCode.NONE:
-            raise HeartbeatRefused(code, code.message)
-        codes = await self._initialize_states(share.group_id, epoch, offsets)
-        if ErrorCode.FENCED_STATE_EPOCH in codes.values() and self._is_current(group, share):
-            codes = await self._supersede(group, share, offsets)
+        try:
+            epoch, outcome = share.epoch, self._journal.write(group, changes)
+            if is_refused(outcome) and is_new:
+                group.share = None
+                self._home.forget_unused(group)
+            code = await outcome
+            if code is not ErrorCode.NONE:
+                raise HeartbeatRefused(code, code.message)
+            by_topic = {
+                topic_id: {index: offsets[topic_id, index] for index in indexes}
+                for topic_id, (_, indexes) in chosen.items()
+            }
+            codes = await self._initialize_states(group_id, epoch, by_topic)
+            if ErrorCode.FENCED_STATE_EPOCH in codes.values():
+                codes = await self._supersede(group, share, by_topic)
+        except BaseException:
+            share.give_up(chosen)
+            raise
         await self._end_initialization(group, share, chosen, codes)
         return codes
 
@@ -429,16 +453,42 @@ class ShareGroups:
         """Delete the states of topics of an empty group. Returns an error for each topic that has
         states. Raises HeartbeatRefused if the whole request is rejected.
         """
-        group, share = self._empty(group_id, create=False)
+        chosen = frozenset(topic_ids)
+        return await self._in_turn(group_id, lambda: self._delete_offsets(group_id, chosen))
+
+    async def _delete_offsets(
+        self, group_id: str, topic_ids: frozenset[UUID]
+    ) -> dict[UUID, ErrorCode]:
+        group, share = await self._empty(group_id, create=False)
         known = {*share.partitions.initialized, *share.partitions.initializing}
-        wanted = set(topic_ids) & {*known, *share.partitions.deleting}
-        results: dict[UUID, ErrorCode] | ErrorCode = {}
-        if wanted:
-            work = self._delete_states(group, share, wanted)
-            results = await asyncio.shield(self._deleting(work))
+        wanted = topic_ids & {*known, *share.partitions.deleting}
+        results = await self._delete_states(group, share, wanted) if wanted else {}
         if isinstance(results, ErrorCode):
             raise HeartbeatRefused(results, results.message)
         return results
+
+    async def delete_group(
+        self, group_id: str, delete: Callable[[Group], Awaitable[ErrorCode]]
+    ) -> ErrorCode:
+        """Delete all states of an empty group, then the group. delete: deletes its records."""
+        try:
+            return await self._in_turn(group_id, lambda: self._delete_group(group_id, delete))
+        except HeartbeatRefused as refused:
+            return refused.result.error
+
+    async def _delete_group(
+        self, group_id: str, delete: Callable[[Group], Awaitable[ErrorCode]]
+    ) -> ErrorCode:
+        group, share = await self._empty(group_id, create=False)
+        results = await self._delete_states(group, share)
+        if isinstance(results, ErrorCode):
+            return results
+        for code in results.values():
+            if code is not ErrorCode.NONE:
+                return code
+        if not self._is_current(group, share):
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NON_EMPTY_GROUP if share.members else await delete(group)
 
     def initialized(self, group_id: str) -> Assignment | ErrorCode:
         """Return the partitions with a state; none if the group is not a share group. The empty id
@@ -451,33 +501,37 @@ class ShareGroups:
             return {} if group is ErrorCode.GROUP_ID_NOT_FOUND else group
         return {} if group.share is None else indexes_of(group.share.partitions.initialized)
 
-    def _empty(self, group_id: str, *, create: bool) -> tuple[Group, ShareGroup]:
-        """Return a group without members. Raises HeartbeatRefused."""
-        code = ErrorCode.INVALID_GROUP_ID
-        group = self._home.find(group_id, create=create) if group_id else code
+    async def _empty(self, group_id: str, *, create: bool) -> tuple[Group, ShareGroup]:
+        """Return a group without members, once no state of it is being initialized. Otherwise
+        states that are initialized late would remain. Raises HeartbeatRefused.
+        """
+        found = self._find_empty(group_id, create=create)
+        if earlier := self._initializations_of(group_id):
+            await asyncio.wait(earlier)
+            found = self._find_empty(group_id, create=create)
+            if self._initializations_of(group_id):  # of members that have joined and left again
+                raise _refusal(ErrorCode.NON_EMPTY_GROUP)
+        return found
+
+    def _initializations_of(self, group_id: str) -> list[asyncio.Task[Any]]:
+        return [task for task, owner in self._initializations.items() if owner == group_id]
+
+    def _find_empty(self, group_id: str, *, create: bool) -> tuple[Group, ShareGroup]:
+        if not group_id:
+            raise _refusal(ErrorCode.INVALID_GROUP_ID)
+        group = self._home.find(group_id, create=create)
+        if group is ErrorCode.GROUP_ID_NOT_FOUND:
+            raise HeartbeatRefused(group, f"Group {group_id} not found.")
         if isinstance(group, ErrorCode):
-            is_absent = group is ErrorCode.GROUP_ID_NOT_FOUND
-            message = f"Group {group_id} not found." if is_absent else group.message
-            raise HeartbeatRefused(group, message)
+            raise _refusal(group)
         if group.share is None and not group.is_unused:
             raise HeartbeatRefused(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group."
             )
         share = group.share or ShareGroup(group_id, self._limits_of(group_id))
         if share.members:
-            raise HeartbeatRefused(ErrorCode.NON_EMPTY_GROUP, ErrorCode.NON_EMPTY_GROUP.message)
+            raise _refusal(ErrorCode.NON_EMPTY_GROUP)
         return group, share
-
-    async def delete_all_states(self, group: Group) -> ErrorCode:
-        """Delete all states of an empty group, before the group is deleted."""
-        share = group.share
-        assert share is not None
-        results = await asyncio.shield(self._deleting(self._delete_states(group, share)))
-        if isinstance(results, ErrorCode):
-            return results
-        return next(
-            (code for code in results.values() if code is not ErrorCode.NONE), ErrorCode.NONE
-        )
 
     def _is_current(self, group: Group, share: ShareGroup) -> bool:
         """Return True unless the group was lost, reloaded or deleted meanwhile."""
@@ -531,6 +585,10 @@ def _record_failure(task: "asyncio.Task[Any]") -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, HeartbeatRefused):
         log.warning("share_states_failed", error=str(error), kind=type(error).__name__)
+
+
+def _refusal(code: ErrorCode) -> HeartbeatRefused:
+    return HeartbeatRefused(code, code.message)
 
 
 def _not_found(code: ErrorCode, group_id: str, *, is_leaving: bool) -> HeartbeatResult:

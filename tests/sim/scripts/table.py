@@ -29,6 +29,7 @@ from tests.sim.scripts import (
     racks,
     recovery,
     rewriting,
+    share_changes,
     share_fetch,
     share_states,
     topics,
@@ -352,6 +353,10 @@ _GROUP_LOG: _Found = {
     ],
 }
 _SHARES: _Found = {
+    "changes_of_share_states_overlap": [
+        (share_changes.delete_share_offsets_twice, "and gets INVALID_REQUEST"),
+        (share_changes.alter_share_offsets_during_a_deletion, "and gets INVALID_REQUEST"),
+    ],
     "partitions_given_without_states": [
         (groups.share_partitions_while_their_states_are_stored, "before the states are durable")
     ],

@@ -1,0 +1,234 @@
+"""Requests that alter or delete states of a share group at the same time as others, and as members
+join. The requests to the share coordinator are in flight for as long as the test decides.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from penstock.broker.groups.common.model import HeartbeatRefused
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
+from penstock.broker.groups.coordinator.share import CHANGES_MAX
+from penstock.broker.groups.share.state.model import ANY_EPOCH, SharePartitionKey
+from penstock.protocol.error_codes import ErrorCode
+from tests.support.coordinator_log import MemoryLog
+from tests.support.share_states import MemoryShareStates
+from tests.support.waiting import until
+from tests.unit.broker.test_consumer_coordinator import TOPIC_ID
+from tests.unit.broker.test_share_groups import coordinator_on, join, joined, send, share_of
+
+KEY = SharePartitionKey("g", TOPIC_ID, 0)
+CHOSEN = {TOPIC_ID: ("t", frozenset([0]))}
+PART = (TOPIC_ID, 0)
+
+
+@dataclass(eq=False)
+class Call:
+    name: str
+    epoch: int
+    may_go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class SlowShareStates(MemoryShareStates):
+    """Calls that initialize or delete wait one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_flight: list[Call] = []
+        self.is_slow = False
+
+    async def _travel(self, name: str, epoch: int) -> None:
+        call = Call(name, epoch)
+        self.in_flight.append(call)
+        if self.is_slow:
+            await call.may_go_on.wait()
+        self.in_flight.remove(call)
+
+    async def initialize(
+        self, key: SharePartitionKey, *, state_epoch: int, start_offset: int
+    ) -> None:
+        await self._travel("initialize", state_epoch)
+        await super().initialize(key, state_epoch=state_epoch, start_offset=start_offset)
+
+    async def delete(self, key: SharePartitionKey, *, state_epoch: int = ANY_EPOCH) -> None:
+        await self._travel("delete", state_epoch)
+        await super().delete(key, state_epoch=state_epoch)
+
+    async def next_call(self, name: str) -> Call:
+        await until(lambda: [call.name for call in self.in_flight] == [name])
+        return self.in_flight[0]
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog()
+
+
+@pytest.fixture
+def states() -> SlowShareStates:
+    return SlowShareStates()
+
+
+async def emptied(log: MemoryLog, states: SlowShareStates) -> GroupCoordinator:
+    """Return the coordinator of a group that a member has joined and left."""
+    coordinator = coordinator_on(log, states, partitions=1)
+    await joined(coordinator, "a")
+    await send(coordinator, "a", -1)
+    states.is_slow = True
+    return coordinator
+
+
+def deleting(coordinator: GroupCoordinator) -> "asyncio.Task[Any]":
+    return asyncio.create_task(coordinator.shares.delete_offsets("g", [TOPIC_ID]))
+
+
+def altering(coordinator: GroupCoordinator, offset: int) -> "asyncio.Task[Any]":
+    return asyncio.create_task(coordinator.shares.alter_offsets("g", CHOSEN, {PART: offset}))
+
+
+async def test_a_repeated_deletion_leaves_the_state_of_the_next_members(
+    log: MemoryLog, states: SlowShareStates
+) -> None:
+    coordinator = await emptied(log, states)
+    first = deleting(coordinator)
+    call = await states.next_call("delete")
+    second = deleting(coordinator)
+    await join(coordinator, "b")
+    states.is_slow = False
+    call.may_go_on.set()
+    assert await first == {TOPIC_ID: ErrorCode.NONE}
+    with pytest.raises(HeartbeatRefused) as refused:
+        await second
+    assert refused.value.result.error is ErrorCode.NON_EMPTY_GROUP
+    await joined(coordinator, "b")
+    assert states.states.get(KEY) is not None
+    coordinator.close()
+
+
+async def test_a_repeated_deletion_of_a_group_waits_for_the_records_of_the_first(
+    log: MemoryLog, states: SlowShareStates
+) -> None:
+    coordinator = await emptied(log, states)
+    first = asyncio.create_task(coordinator.delete_group("g"))
+    call = await states.next_call("delete")
+    second = asyncio.create_task(coordinator.delete_group("g"))
+    third = asyncio.create_task(coordinator.delete_group("g"))
+    log.hold = True
+    call.may_go_on.set()
+    await until(lambda: bool(log.held))
+    log.release()  # the states are deleted
+    await until(lambda: any(value is None for held in log.held for _, value in held[1].records))
+    assert states.in_flight == [], "another deletion is under way before the group is deleted"
+    joining = asyncio.create_task(join(coordinator, "b"))
+    await asyncio.sleep(0)
+    log.hold = states.is_slow = False
+    log.release()
+    assert await first is ErrorCode.NONE
+    assert (await joining).error is ErrorCode.NONE
+    for later in (second, third):
+        assert await later is ErrorCode.NON_EMPTY_GROUP
+    await joined(coordinator, "b")
+    assert states.states.get(KEY) is not None
+    coordinator.close()
+
+
+async def test_an_alteration_waits_for_a_deletion(log: MemoryLog, states: SlowShareStates) -> None:
+    coordinator = await emptied(log, states)
+    deletion = deleting(coordinator)
+    call = await states.next_call("delete")
+    alteration = altering(coordinator, 7)
+    states.is_slow = False
+    call.may_go_on.set()
+    assert await deletion == {TOPIC_ID: ErrorCode.NONE}
+    assert await alteration == {PART: ErrorCode.NONE}
+    assert states.states.summary(KEY).start_offset == 7
+    await joined(coordinator, "b")
+    assert states.states.summary(KEY).start_offset == 7
+    coordinator.close()
+
+
+async def test_an_alteration_is_not_undone_by_an_initialization_in_flight(
+    log: MemoryLog, states: SlowShareStates
+) -> None:
+    coordinator = coordinator_on(log, states, partitions=1)
+    states.is_slow = True
+    await join(coordinator, "a")
+    call = await states.next_call("initialize")
+    await send(coordinator, "a", -1)
+    alteration = altering(coordinator, 7)
+    states.is_slow = False
+    call.may_go_on.set()
+    assert await alteration == {PART: ErrorCode.NONE}
+    await until(lambda: not coordinator.shares.is_busy)
+    assert states.states.summary(KEY).start_offset == 7
+    coordinator.close()
+
+
+async def test_alterations_are_carried_out_in_the_order_of_arrival(
+    log: MemoryLog, states: SlowShareStates
+) -> None:
+    coordinator = await emptied(log, states)
+    first, second = altering(coordinator, 7), altering(coordinator, 8)
+    for alteration in (first, second):
+        (await states.next_call("initialize")).may_go_on.set()
+        assert await alteration == {PART: ErrorCode.NONE}
+    assert states.states.summary(KEY).start_offset == 8
+    coordinator.close()
+
+
+async def test_a_deletion_has_an_epoch_that_is_durable(
+    log: MemoryLog, states: SlowShareStates
+) -> None:
+    """Otherwise the next coordinator may begin the same epoch, and a late copy would delete the
+    state of that.
+    """
+    coordinator = await emptied(log, states)
+    log.hold = True
+    deletion = deleting(coordinator)
+    await until(lambda: bool(log.held))
+    durable = share_of(coordinator).epoch
+    joining = asyncio.create_task(join(coordinator, "b"))
+    await until(lambda: share_of(coordinator).epoch > durable)
+    log.release(count=1)
+    call = await states.next_call("delete")
+    assert call.epoch == durable
+    log.hold = states.is_slow = False
+    log.release()
+    call.may_go_on.set()
+    await asyncio.wait([deletion, joining])
+    coordinator.close()
+
+
+async def test_a_deletion_begins_no_epoch_in_which_members_initialize_states(
+    log: MemoryLog, states: SlowShareStates
+) -> None:
+    """A late copy of it would delete their states."""
+    coordinator = await emptied(log, states)
+    states.states.initialize(KEY, 40, 1_000, 0)
+    deletion = deleting(coordinator)
+    call = await states.next_call("delete")
+    await join(coordinator, "b")
+    epoch = share_of(coordinator).epoch
+    call.may_go_on.set()
+    assert await deletion == {TOPIC_ID: ErrorCode.NON_EMPTY_GROUP}
+    assert share_of(coordinator).epoch == epoch
+    states.is_slow = False
+    await joined(coordinator, "b")
+    assert states.states.summary(KEY).state_epoch > 40
+    coordinator.close()
+
+
+async def test_the_number_of_waiting_changes_is_limited(
+    log: MemoryLog, states: SlowShareStates
+) -> None:
+    coordinator = await emptied(log, states)
+    waiting = [deleting(coordinator) for _ in range(CHANGES_MAX)]
+    call = await states.next_call("delete")
+    with pytest.raises(HeartbeatRefused, match="the maximum; retry later") as refused:
+        await deleting(coordinator)
+    assert refused.value.result.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    call.may_go_on.set()
+    assert await asyncio.gather(*waiting) == [{TOPIC_ID: ErrorCode.NONE}] + [{}] * (CHANGES_MAX - 1)
+    coordinator.close()
