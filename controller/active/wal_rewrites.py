@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from penstock.base.clock import MonotonicClock
 from penstock.base.ids import StreamId
-from penstock.controller.managers.wal_rewrites import closed_in_wal_stores
+from penstock.controller.managers.wal_rewrites import FROM_START, closed_in_wal_stores
 from penstock.controller.metadata.image import MetadataImage
 from penstock.stream.ports import BrokerIncarnation
 
@@ -26,6 +26,9 @@ class WalRewrites:
     report. It is not in the metadata: if two brokers rewrite the same range, after a change of the
     controller, the second commit is refused.
 
+    Each job begins after the last stream of the previous one: some ranges cannot be rewritten, for
+    example because their slots are lost, and must not keep others waiting.
+
     image: returns the newest image.
     """
 
@@ -34,21 +37,29 @@ class WalRewrites:
         self._now = now
         self._job: _Job | None = None
         self._streams: tuple[StreamId, ...] = ()
+        self._after = FROM_START
         self._searched = -_SEARCH_S
 
     def assigned_to(self, reporter: BrokerIncarnation) -> tuple[StreamId, ...]:
         """Return the streams to rewrite, if this broker has the job or gets it now."""
         image, now = self._image(), self._now()
         if now - self._searched >= _SEARCH_S:
-            self._searched = now
-            self._streams = closed_in_wal_stores(image) if image.objects.wal_store_bytes else ()
+            self._search(image, now)
         if not self._streams or self._is_leaving(image, reporter):
             return ()
         job = self._job
         if job is not None and now < job.end + (_TURN_S if job.worker == reporter else 0):
             return self._streams if job.worker == reporter and now < job.end else ()
+        if job is not None:
+            self._after = self._streams[-1]
+            self._search(image, now)
         self._job = _Job(reporter, now + _TERM_S)
         return self._streams
+
+    def _search(self, image: MetadataImage, now: float) -> None:
+        self._searched = now
+        has_any = image.objects.wal_store_bytes
+        self._streams = closed_in_wal_stores(image, self._after) if has_any else ()
 
     @staticmethod
     def _is_leaving(image: MetadataImage, reporter: BrokerIncarnation) -> bool:

@@ -49,10 +49,16 @@ def _wal_stores_read_without_backoff() -> list[Patch]:
     return [(compactor, "_PAUSE_MAX_S", 0.0)]
 
 
+def _jobs_begin_at_the_first_stream() -> list[Patch]:
+    original = wal_rewrites.closed_in_wal_stores
+    return [(wal_rewrites, "closed_in_wal_stores", lambda image, _: original(image))]
+
+
 WAL_REWRITE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "ranges_stay_in_wal_stores": _ranges_stay_in_wal_stores,
     "ranges_without_a_leader_stay": _ranges_without_a_leader_stay,
     "jobs_stay_with_dead_brokers": _jobs_stay_with_dead_brokers,
+    "jobs_begin_at_the_first_stream": _jobs_begin_at_the_first_stream,
     "rounds_given_up_for_one_stream": _rounds_given_up_for_one_stream,
     "turns_wait_for_the_wal_store": _turns_wait_for_the_wal_store,
     "wal_stores_read_without_backoff": _wal_stores_read_without_backoff,

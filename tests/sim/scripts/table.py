@@ -641,6 +641,9 @@ _WAL_STORES: _Found = {
     "jobs_stay_with_dead_brokers": [
         (wal_rewrites.kill_the_broker_that_rewrites, "bytes are in the WAL store only")
     ],
+    "jobs_begin_at_the_first_stream": [
+        (wal_rewrites.rewrite_beside_a_lost_slot, "wait for a slot that is lost")
+    ],
     "rounds_given_up_for_one_stream": [
         (wal_rewrites.restore_a_topic_during_a_rewrite, "the round was given up")
     ],

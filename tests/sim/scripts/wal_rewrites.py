@@ -2,9 +2,12 @@
 
 import asyncio
 from typing import Final
+from unittest.mock import patch
 from uuid import UUID
 
-from penstock.base.ids import StreamId, WalStoreId
+import penstock.controller.managers.wal_rewrites as closed_streams
+from penstock.base.ids import Offset, StreamId, WalStoreId
+from penstock.controller.metadata.topics import TopicState
 from penstock.stream.compaction.plan import CompactionConfig
 from tests.sim.checkers import Part
 from tests.sim.directed import JANITOR_S, Held, Script, in_cluster
@@ -194,3 +197,38 @@ async def rewrite_after_a_long_outage(script: Script) -> None:
     await script.move(PART, 1)
     await _check_empty(script)
     await _check_values(script, PART, [b"0", b"1"])
+
+
+@in_cluster(wal_stores=1, compacting=1)
+async def rewrite_beside_a_lost_slot(script: Script) -> None:
+    """Streams that cannot be rewritten do not use up all jobs. A job has one stream here."""
+    for name, leader in (("t", 1), ("u", 2)):
+        await script.create(name, leaders=(leader,), penstock_delete_grace_ms="3600000")
+        await script.write((name, 0), (b"k", b"0"))
+    topics = [script.topic(name) for name in ("t", "u")]
+    with patch.object(closed_streams, "STREAMS_MAX", 1):
+        for topic in topics:
+            await script.delete(topic.name)
+        await script.until(lambda: _ranges_in_wal_store(script, topics[0]))
+        lost = [script.world.stored.find(key) for key in _ranges_in_wal_store(script, topics[0])]
+        for bucket, key in lost:
+            bucket.strike(key, None)
+        await script.until(lambda: _ranges_in_wal_store(script, topics[1]))
+        await asyncio.sleep(6 * _TERM_S)
+        left = _ranges_in_wal_store(script, topics[1])
+        assert not left, f"{left} wait for a slot that is lost"
+        for bucket, key in lost:
+            bucket.restore(key)
+        await asyncio.sleep(6 * _TERM_S)
+        await _check_empty(script)
+
+
+def _ranges_in_wal_store(script: Script, topic: TopicState) -> set[str]:
+    """Return the slots in the WAL store that contain the ranges of the topic."""
+    image = script.world.metadata.image
+    return {
+        found.key
+        for stream_id in topic.partitions[0].stream_ids
+        if (start := image.first_in_wal_store(stream_id)) is not None
+        for found in image.find_ranges(stream_id, start, Offset(start + 1), 1)
+    }

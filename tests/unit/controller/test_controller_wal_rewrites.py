@@ -6,10 +6,16 @@ from uuid import UUID
 
 import pytest
 
-from penstock.base.ids import Millis, NodeId, WalSequence, WalStoreId
+import penstock.controller.managers.wal_rewrites as closed_streams
+from penstock.base.ids import Millis, NodeId, StreamId, WalSequence, WalStoreId
 from penstock.controller.active.janitor import Janitor
 from penstock.controller.active.wal_rewrites import WalRewrites
-from penstock.controller.api.messages import CommitObject, RegisterBroker, Status
+from penstock.controller.api.messages import (
+    CommitObject,
+    NewTopic,
+    RegisterBroker,
+    Status,
+)
 from penstock.controller.config import ControllerConfig
 from penstock.controller.managers import nodes, objects
 from penstock.controller.managers.wal_stores import add_wal_store
@@ -46,15 +52,19 @@ class WalStoreCluster(ManagersCluster):
         (record,) = self.topic("t")
         self.data = record.data_stream_id
         self.open_led(self.one)
+        self.commit_slot(0, self.data)
+        self.slot = self.spans(self.data)[0][2]
+
+    def commit_slot(self, sequence: int, stream_id: StreamId) -> None:
+        """Commit a slot of broker 1 in place."""
         slot = CommitObject(
             object_id=None,
-            key=wal_key(self.one, WalSequence(0), FIRST),
+            key=wal_key(self.one, WalSequence(sequence), FIRST),
             role=ObjectRole.WAL,
             size_bytes=100,
-            ranges=[part(self.data, 0, 5)],
+            ranges=[part(stream_id, 0, 5)],
         )
-        self.commit(self.one, slot, wal=1)
-        self.slot = self.spans(self.data)[0][2]
+        self.commit(self.one, slot, wal=sequence + 1)
 
     def register(self, number: int) -> BrokerIncarnation:
         request = RegisterBroker(
@@ -133,6 +143,30 @@ def test_one_broker_at_a_time_has_the_job(cluster: WalStoreCluster) -> None:
     cluster.replace(cluster.one)
     now = 100.0
     assert jobs.assigned_to(cluster.one) == ()
+
+
+def test_each_job_begins_after_the_previous_one(
+    cluster: WalStoreCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams that cannot be rewritten would otherwise be all that brokers get."""
+    ids = [cluster.data]
+    for sequence, name in enumerate(("u", "v"), 1):
+        cluster.create(NewTopic(name=name, assignment=[[cluster.one.node_id]]))
+        cluster.open_led(cluster.one)
+        ids.append(cluster.partitions(name)[0].data_stream_id)
+        cluster.commit_slot(sequence, ids[-1])
+        cluster.delete(name, grace_ms=GRACE_MS)
+    cluster.delete_topic()
+    monkeypatch.setattr(closed_streams, "STREAMS_MAX", 2)
+    now = 0.0
+    jobs = WalRewrites(lambda: cluster.image, lambda: now)
+    found = list[tuple[StreamId, ...]]()
+    for worker in (cluster.two, cluster.three, cluster.two):
+        found.append(jobs.assigned_to(worker))
+        now += 29.0
+        assert jobs.assigned_to(worker) == found[-1], "the job changes within its term"
+        now += 1.0
+    assert found == [(ids[0], ids[1]), (ids[2], ids[0]), (ids[1], ids[2])]
 
 
 async def test_slots_that_leases_protect_are_counted(
