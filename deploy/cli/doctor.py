@@ -162,6 +162,10 @@ def _resolve_addresses(
     """Return the given store and controllers; without either, those of the running `penstock dev`.
     Raises UsageError.
     """
+    if controller:
+        from penstock.deploy.clients.metadata import find_controller
+
+        controller = find_controller(controller, None, os.environ)
     if store or controller:
         return store, controller or ""
     from penstock.deploy.clients import state_file as states

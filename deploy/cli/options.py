@@ -17,7 +17,7 @@ Bootstrap = Annotated[
         "-b",
         envvar="PENSTOCK_BOOTSTRAP",
         help="Addresses of brokers, as HOST:PORT,HOST:PORT.",
-        show_default="those of the profile, else of `penstock dev`, else 127.0.0.1:9092",
+        show_default="those of the profile, else of `penstock dev`",
     ),
 ]
 BOOTSTRAP = ""

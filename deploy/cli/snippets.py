@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -11,6 +11,9 @@ from penstock.deploy.cli.completing import complete_topics
 from penstock.deploy.cli.options import StateFile
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import say
+
+_EXAMPLE: Final = "127.0.0.1:9092"
+"""Address in programs for a cluster that does not run yet."""
 
 
 def snippets(
@@ -50,7 +53,7 @@ def snippets(
     """
     from penstock.deploy.clients.profiles import current_profile
     from penstock.deploy.clients.security import PLAINTEXT, current_security, read_file
-    from penstock.deploy.clients.target import DEFAULT_BOOTSTRAP, dev_cluster
+    from penstock.deploy.clients.target import dev_cluster
     from penstock.deploy.local.client_snippets import SNIPPETS, filled, lines
 
     client = None if client is None else client.lower()
@@ -59,7 +62,7 @@ def snippets(
     state = dev_cluster(state_file)
     used = current_profile().profile
     store = used.store or (state.store_url if state else "s3://BUCKET")
-    address = bootstrap or used.bootstrap or (state.bootstrap if state else DEFAULT_BOOTSTRAP)
+    address = bootstrap or used.bootstrap or (state.bootstrap if state else _EXAMPLE)
     security = current_security()
     is_dev = bootstrap is None and not used.bootstrap
     if security == PLAINTEXT and is_dev and state and state.command_config:

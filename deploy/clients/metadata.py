@@ -14,7 +14,7 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.clients import state_file
 from penstock.deploy.clients.controllers import connect, response_of, use_tls
 from penstock.deploy.clients.profiles import current_profile
-from penstock.deploy.clients.target import dev_cluster
+from penstock.deploy.clients.target import dev_cluster, dev_cluster_at
 from penstock.deploy.errors import NoController
 
 CONTROLLER_VARIABLE: Final = "PENSTOCK_CONTROLLER"
@@ -26,9 +26,11 @@ def find_controller(
     named: str | None, state_path: Path | None, environment: Mapping[str, str]
 ) -> str:
     """Return the address of the controller: the given one, or that of the profile or the state file
-    of a running cluster. Raises NoController.
+    of a running cluster, whose TLS settings later connections use. Raises NoController.
     """
     if named:
+        if (dev := dev_cluster_at(named, "controller")) is not None:
+            use_tls(dev.controller_tls)
         return named
     used = current_profile()
     if state_path is None and used.profile.controller:

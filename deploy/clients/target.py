@@ -4,13 +4,13 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from penstock.deploy.clients import profiles, security, state_file
 from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import NoResponse
 
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE: Final = "PENSTOCK_BOOTSTRAP"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,31 +21,36 @@ class Target:
     origin: str
 
 
-# The order is: option, environment variable, profile, running `penstock dev`, 127.0.0.1:9092. A
-# profile supplies each value that no option sets. Invariant: values missing in a profile are taken
-# from the running `penstock dev` only if it is the cluster of the profile, so that no command mixes
-# two clusters.
+# The order is: option, environment variable, profile, running `penstock dev`. There is no default
+# address: whose cluster it is would depend on the machine. A profile supplies each value that no
+# option sets. Invariant: values missing in a profile are taken from the running `penstock dev` only
+# if it is the cluster of the profile, so that no command mixes two clusters.
 def find_brokers(given: str) -> Target:
     """Return the bootstrap brokers. given: the value of --bootstrap; empty if there is none.
 
     Clients of a running `penstock dev` use the security settings in its state file, also if an
     option names its addresses, unless --command-config or a profile overrides them.
+
+    Raises UsageError if no cluster is selected, ExpectedError if the state file cannot be read.
     """
     if given:
-        dev = _known_dev_cluster()
-        if dev is not None and _addresses(given) <= _addresses(dev.bootstrap):
+        dev = dev_cluster_at(given, "bootstrap")
+        if dev is not None:
             _connect_as(dev)
-        is_variable = os.environ.get("PENSTOCK_BOOTSTRAP") == given
-        return Target(given, "$PENSTOCK_BOOTSTRAP" if is_variable else "")
+        is_variable = os.environ.get(BOOTSTRAP_VARIABLE) == given
+        return Target(given, f"${BOOTSTRAP_VARIABLE}" if is_variable else "")
     used = profiles.current_profile()
     if used.profile.bootstrap:
         return Target(used.profile.bootstrap, f"profile {used.name}")
-    state = _known_dev_cluster()
-    if state is not None and is_elsewhere(used.profile, state):
-        state = None
+    state = dev_cluster()
     if state is None:
-        missing = f"; profile {used.name} names no brokers" if used.name else ""
-        return Target(DEFAULT_BOOTSTRAP, f"the default address{missing}")
+        missing = f"no brokers given, and no running cluster in {_default_path()}"
+        if used.name:
+            missing = f"profile {used.name} names no brokers"
+        raise UsageError(
+            f"{missing}: pass --bootstrap HOST:PORT ({BOOTSTRAP_VARIABLE}), or start a cluster with"
+            " `penstock dev`"
+        )
     _connect_as(state)
     return Target(state.bootstrap, "the running `penstock dev`")
 
@@ -92,10 +97,23 @@ def dev_cluster(state_path: Path | None = None) -> state_file.ClusterState | Non
 
     Raises ExpectedError if the state file cannot be read.
     """
-    state = state_file.read(state_path or state_file.default_path(os.environ))
+    state = state_file.read(state_path or _default_path())
     if state is None or state_path is not None:
         return state
     return None if is_elsewhere(profiles.current_profile().profile, state) else state
+
+
+def dev_cluster_at(
+    addresses: str, role: Literal["bootstrap", "controller"]
+) -> state_file.ClusterState | None:
+    """Return the running `penstock dev` if all these addresses belong to its brokers or
+    controllers.
+    """
+    state = _known_dev_cluster()
+    if state is None:
+        return None
+    known = state.bootstrap if role == "bootstrap" else state.controller
+    return state if _addresses(addresses) <= _addresses(known) else None
 
 
 def is_elsewhere(profile: profiles.Profile, state: state_file.ClusterState) -> bool:
@@ -151,4 +169,8 @@ def _malformed(bootstrap: str) -> str:
 
 
 def _known_dev_cluster() -> state_file.ClusterState | None:
-    return state_file.known(state_file.default_path(os.environ))
+    return state_file.known(_default_path())
+
+
+def _default_path() -> Path:
+    return state_file.default_path(os.environ)

@@ -395,7 +395,7 @@ class _Dev:
         )
         if files is not None:
             _say(f"clients need TLS and SCRAM; Java's properties: {files.client_properties}")
-            _say(f"for penstock commands that name addresses: source {files.environment}")
+            _say(f"for penstock commands without the state file: source {files.environment}")
         if files is not None or sys.stderr.isatty():
             topic = next(iter(self._contents.topics), "orders")
             for line in snippets.lines(

@@ -78,8 +78,15 @@ def test_commands_work_with_the_files_and_not_without(cluster: LocalCluster) -> 
     examined = penstock(cluster, "doctor")
     assert "2 addresses checked, 2 of them reach the right broker" in examined.stdout
     assert examined.returncode == 0, examined.stdout
-    without = penstock(cluster, "quorum", "describe", "--controller", state.controller)
+    named = ("quorum", "describe", "--controller", state.controller)
+    assert penstock(cluster, *named).returncode == 0
+    without = penstock(None, *named)
     assert (without.returncode, "if it uses TLS, set controller.ssl" in without.stderr) == (1, True)
+    address = cluster.bootstrap.partition(",")[0]
+    listing = ("topics", "list", "--bootstrap", address)
+    assert penstock(cluster, *listing).returncode == 0
+    without = penstock(None, *listing)
+    assert (without.returncode, "set security.protocol=SSL" in without.stderr) == (1, True)
 
 
 def test_others_are_refused(cluster: LocalCluster) -> None:

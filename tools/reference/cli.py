@@ -25,7 +25,7 @@ Options with an environment variable use its value unless they are given.
 
 `--bootstrap`, `--bootstrap-server` and `-b` specify brokers, `--command-config` a file with client properties, and `--profile` a profile.
 `--command-config` and `--profile` can be anywhere in the command.
-The default is the value of the environment variable, then that of the profile, then the running `penstock dev` (unless the profile specifies another cluster), then 127.0.0.1:9092.
+The default is the value of the environment variable, then that of the profile, then the running `penstock dev` (unless the profile specifies another cluster); without any of these, commands fail.
 `penstock profile add NAME` defines a cluster and `penstock profile use NAME` selects it; profiles are stored in `penstock/profiles.toml` in `$XDG_CONFIG_HOME` or `~/.config`, with mode 0600.
 
 Commands with structured output accept `--output table`, `json`, `yaml` or `csv` (`-o`); `--json` and `--csv` are short for `--output json` and `--output csv`.

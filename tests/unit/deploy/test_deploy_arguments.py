@@ -40,5 +40,7 @@ def test_variables_that_are_not_utf_8_are_named() -> None:
 
 
 def test_paths_may_have_any_bytes(tmp_path: Path) -> None:
-    found = CliRunner().invoke(app, ["produce", "t", "--from-file", str(tmp_path / ODD)])
+    found = CliRunner().invoke(
+        app, ["produce", "t", "-b", "127.0.0.1:1", "--from-file", str(tmp_path / ODD)]
+    )
     assert not isinstance(found.exception, UsageError)  # no broker responds

@@ -5,16 +5,18 @@ import os
 import stat
 from contextvars import copy_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.app import app
-from penstock.deploy.clients import profiles, security, state_file
+from penstock.deploy.clients import controllers, profiles, security, state_file
 from penstock.deploy.clients.metadata import find_controller
 from penstock.deploy.clients.target import find_brokers, find_store, no_broker
 from penstock.deploy.errors import NoController, UsageError
+from tests.support.certs import Authority
 
 
 @pytest.fixture(autouse=True)
@@ -65,13 +67,57 @@ def test_profiles_are_added_shown_used_and_removed(tmp_path: Path) -> None:
         run("profile", "list")
 
 
-def dev_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["topics list", "topics delete t --yes", "consume t"])
+def test_without_a_cluster_no_address_is_assumed(tmp_path: Path, command: str) -> None:
+    """A broker at a default address would be a stranger's."""
+    reason = r"no brokers given, and no running cluster in .*dev.json: pass --bootstrap HOST:PORT"
+    with pytest.raises(UsageError, match=reason):
+        run(*command.split())
+    (tmp_path / "dev.json").write_text("{")
+    with pytest.raises(ExpectedError, match=r"state file .*dev.json cannot be read"):
+        run(*command.split())
+
+
+@pytest.mark.parametrize(
+    ("addresses", "is_dev"),
+    [("dev:1", True), ("dev:1,dev:3", True), ("dev:1,other:1", False), ("dev:2", False)],
+)
+def test_credentials_of_dev_are_used_only_for_its_own_addresses(
+    tmp_path: Path, addresses: str, is_dev: bool
+) -> None:
+    (tmp_path / "client.properties").write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=a\nsasl.password=s\n"
+    )
+    dev_cluster(
+        tmp_path, bootstrap="dev:1,dev:3", command_config=str(tmp_path / "client.properties")
+    )
+
+    def find() -> None:
+        assert find_brokers(addresses).bootstrap == addresses
+        assert security.current_security().username == ("a" if is_dev else "")
+
+    copy_context().run(find)
+
+
+@pytest.mark.parametrize(("address", "is_dev"), [("dev:2", True), ("dev:1", False)])
+def test_tls_of_dev_is_used_for_controllers_at_its_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, is_dev: bool
+) -> None:
+    monkeypatch.setattr(controllers, "_of_cluster", {})
+    files = Authority(tmp_path).make("penstock-admin")
+    dev_cluster(tmp_path, controller_tls=files.settings)
+    assert find_controller(address, None, {}) == address
+    assert (controllers.connect(address, {}).tls is not None) is is_dev
+
+
+def dev_cluster(tmp_path: Path, bootstrap: str = "dev:1", **more: Any) -> None:
     state = state_file.ClusterState(
         pid=os.getpid(),
-        bootstrap="dev:1",
+        bootstrap=bootstrap,
         controller="dev:2",
         store_url="file:/dev-store",
         processes=[],
+        **more,
     )
     state_file.write(tmp_path / "dev.json", state)
 
@@ -79,7 +125,6 @@ def dev_cluster(tmp_path: Path) -> None:
 def test_options_win_over_variables_profiles_and_dev(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert find_brokers("").bootstrap == "127.0.0.1:9092"
     with pytest.raises(UsageError, match="no store given, and no `penstock dev` runs"):
         find_store()
     dev_cluster(tmp_path)
@@ -139,7 +184,8 @@ def test_unset_values_of_a_profile_never_come_from_another_cluster(
             with pytest.raises(NoController, match="profile prod has no controller"):
                 find_controller(None, None, os.environ)
         if not profile.bootstrap:
-            assert "profile prod names no brokers" in find_brokers("").origin
+            with pytest.raises(UsageError, match="profile prod names no brokers: pass --boot"):
+                find_brokers("")
         named = tmp_path / "dev.json"
         assert find_store(named) == "file:/dev-store"
         assert find_controller(None, named, os.environ) == "dev:2"
