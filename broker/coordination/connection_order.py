@@ -72,6 +72,12 @@ class ConnectionOrder:
                 f" ({newest}); reconnect and retry"
             )
 
+    def end_member(self, api_key: int, group_id: str, member_id: str, connection_id: int) -> None:
+        """Record that a member has left with a request of another API, so that its earlier ones of
+        this API are late.
+        """
+        self._advance((api_key, group_id, member_id), connection_id)
+
     def _advance(self, key: Key, connection_id: int) -> int:
         """Return the newest connection of a sender, including this one."""
         newest = max(connection_id, self._newest.get(key, connection_id))

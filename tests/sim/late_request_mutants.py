@@ -267,6 +267,11 @@ def _share_offsets_changed_under_members() -> list[Patch]:
     return [(ShareGroups, "_find_empty", find_empty)]
 
 
+def _late_joins_undo_leaves() -> list[Patch]:
+    """As in Kafka: each API has an order of its own."""
+    return [(ConnectionOrder, "end_member", lambda *_: None)]
+
+
 def _late_leaves_remove_the_next_start() -> list[Patch]:
     """LeaveGroup goes by the instance id, whatever member id it has."""
     real = ClassicGroup.leave
@@ -362,6 +367,7 @@ LATE_REQUEST_MUTANTS: Mapping[str, Callable[[], list[Patch]]] = {
     "late_heartbeats_extend_sessions": _late_heartbeats_extend_sessions,
     "groups_with_members_deleted": _groups_with_members_deleted,
     "share_offsets_changed_under_members": _share_offsets_changed_under_members,
+    "late_joins_undo_leaves": _late_joins_undo_leaves,
     "late_leaves_remove_the_next_start": _late_leaves_remove_the_next_start,
     "late_static_joins_are_carried_out": _late_static_joins,
     "late_starts_of_static_members": _carried_out(STATIC_JOIN),

@@ -360,10 +360,15 @@ class GroupCoordinator:
         return self._classics.heartbeat(group, member_id, instance_id, generation)
 
     async def leave(
-        self, group_id: str, members: Sequence[tuple[str, str | None]]
+        self,
+        group_id: str,
+        members: Sequence[tuple[str, str | None]],
+        connection_id: int | None = None,
     ) -> ErrorCode | list[ErrorCode]:
         """Remove members, given as (id, instance id). Returns one error for the whole request, or
         one per member.
+
+        connection_id: see `join`.
         """
         group = self._find_for_classic(group_id)
         if isinstance(group, ErrorCode):
@@ -372,6 +377,11 @@ class GroupCoordinator:
                 if group is ErrorCode.GROUP_ID_NOT_FOUND
                 else group
             )
+        present = (group.consumer or group.classic).members
+        for member_id, _ in members:
+            # A consumer group adds unknown members: it does not remember the ids that it gave out.
+            if connection_id is not None and member_id in present:
+                self._requests.end_member(apis.JOIN_GROUP.key, group_id, member_id, connection_id)
         if group.consumer is not None:
             return await self.consumers.leave(group, members)
         return self._classics.leave(group, members)

@@ -166,7 +166,7 @@ async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
         else [(member.member_id, member.group_instance_id) for member in request.members]
     )
     await node.groups.ready(request.group_id)
-    outcome = await node.groups.leave(request.group_id, identities)
+    outcome = await node.groups.leave(request.group_id, identities, ctx.connection.id)
     if isinstance(outcome, ErrorCode):
         response = leave_group.LeaveGroupResponse(error_code=outcome)
     elif single:

@@ -340,3 +340,34 @@ async def lose_the_first_response_of_a_static_consumer(script: Script) -> None:
     with script.deaf_clients(old.broker):
         await deliver_late(old, first)
     await _check_started(new, first)
+
+
+async def join_late_after_leaving(script: Script) -> None:
+    """Deliver the JoinGroup of a classic member of a consumer group after it has left."""
+    await _join_after_leaving(script, is_upgraded=True)
+
+
+async def join_late_after_leaving_and_an_upgrade(script: Script) -> None:
+    """The same if the group was still classic when the member left."""
+    await _join_after_leaving(script, is_upgraded=False)
+
+
+async def _join_after_leaving(script: Script, *, is_upgraded: bool) -> None:
+    await script.create("t", (1, 1))
+    topic_id = topic_id_of(script)
+    old, new, other = await connections(script, 3)
+    joined = await _join_alone(old, join(""))
+    identity = leave_group.MemberIdentity(joined.member_id)
+    leaving = apis.LEAVE_GROUP, 4, leave_group.LeaveGroupRequest("g", [identity])
+    if not is_upgraded:
+        await new.send_request(*leaving, _TIMEOUT_S)
+    reported = await send_request(other, consumer_heartbeat("m2", 0, topic_id))
+    if is_upgraded:
+        await new.send_request(*leaving, _TIMEOUT_S)
+    owned = given(reported)
+    await deliver_late(old, join(joined.member_id))
+    for _ in range(3):
+        epoch = reported.member_epoch
+        reported = await send_request(other, consumer_heartbeat("m2", epoch, topic_id, owned))
+        owned = owned if reported.assignment is None else given(reported)
+    assert owned == {0, 1}, f"the last member gets {sorted(owned)}"

@@ -555,6 +555,10 @@ _LATE_OTHERS: _Found = {
     "share_offsets_changed_under_members": [
         (late_others.change_share_offsets_late, "AlterShareGroupOffsets with members gets NONE")
     ],
+    "late_joins_undo_leaves": [
+        (late_others.join_late_after_leaving, "the last member gets ["),
+        (late_others.join_late_after_leaving_and_an_upgrade, "the last member gets ["),
+    ],
     "late_leaves_remove_the_next_start": [
         (late_others.leave_late, "a static member gets UNKNOWN_MEMBER_ID")
     ],
