@@ -189,6 +189,14 @@ class ShareGroupMachine(RuleBasedStateMachine):
             self.group.give_up_deletion(None)
             self.write(self.group.end_deletion(topics if is_done else ()))
 
+    @rule(name=st.sampled_from(NAMES))
+    def alter(self, name: str) -> None:
+        topic_id = self.topics.id_of(name)
+        if topic_id is not None and not self.group.members and not self.initializing:
+            indexes = frozenset(range(self.topics.partition_count(topic_id)))
+            self.initializing.append({topic_id: (name, indexes)})
+            self.write(self.group.begin_alteration(self.initializing[0]))
+
     @rule(target=members)
     def change_coordinator(self) -> Any:
         """Sessions begin again; pending initializations are forgotten."""

@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.broker.groups.common.records import ConsumerRecordKind
+from penstock.broker.groups.coordinator import share
 from penstock.broker.groups.coordinator.share import ShareGroups
 from penstock.broker.groups.share.group import ShareGroup
+from penstock.broker.groups.share.model import indexes_of
 from penstock.broker.groups.share.state.coordinator import ShareCoordinator, _LiveShareStates
 from penstock.broker.groups.share.state.machine import ShareStates
 from penstock.broker.groups.share.state.model import NO_START_OFFSET
@@ -155,11 +157,29 @@ def _changes_overlap() -> list[Patch]:
     ]
 
 
+def _failed_alterations_not_fenced() -> list[Patch]:
+    async def settle(*_: Any) -> None:
+        pass
+
+    return [(share, "_settle", settle)]
+
+
+def _unfinished_alterations_forgotten() -> list[Patch]:
+    """As in Kafka, members use existing states while these are altered."""
+
+    def settled(self: ShareGroup) -> Any:
+        return indexes_of(self.partitions.initialized)
+
+    return [(ShareGroup, "_settled", settled)]
+
+
 SHARE_GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "partitions_given_without_states": _partitions_given_without_states,
     "share_members_not_restored": _share_members_not_restored,
     "silent_share_members_stay": _silent_share_members_stay,
     "changes_of_share_states_overlap": _changes_overlap,
+    "failed_alterations_not_fenced": _failed_alterations_not_fenced,
+    "unfinished_alterations_forgotten": _unfinished_alterations_forgotten,
     "initializations_end_with_their_request": _initializations_end_with_their_request,
 }
 SHARE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {

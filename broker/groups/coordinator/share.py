@@ -38,6 +38,7 @@ from penstock.broker.groups.share.model import (
     indexes_of,
 )
 from penstock.broker.groups.share.state.model import (
+    ANY_EPOCH,
     NO_START_OFFSET,
     SharePartitionKey,
     ShareStateError,
@@ -50,6 +51,10 @@ from penstock.protocol.error_codes import ErrorCode
 log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
+StartOffsets: TypeAlias = Mapping[UUID, Mapping[int, int | None]]
+"""By topic and partition. None: an alteration may or may not have changed the existing state, which
+stays as it is.
+"""
 Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
 _HEARTBEAT: Final = apis.SHARE_GROUP_HEARTBEAT.key
 CHANGES_MAX: Final = 10
@@ -75,7 +80,9 @@ class ShareGroups:
 
     A partition is recorded as initializing before its state is initialized, and as initialized only
     when that is durable; it is recorded as deleting before its state is deleted. So the next
-    coordinator completes unfinished work, and no state is forgotten.
+    coordinator completes unfinished work, and no state is forgotten. A state with an alteration
+    whose outcome is unknown is not used before it has a newer epoch, so that no copy of the
+    alteration resets it later.
 
     Requests that alter or delete states of a group run one after the other, and a partition is
     initialized only while none of them concerns it. A state that has a newer epoch than its request
@@ -239,8 +246,12 @@ class ShareGroups:
         if await noted is not ErrorCode.NONE:
             share.give_up(missing)
             return  # the partition loads again, and the next heartbeat starts again
+        existing = indexes_of(share.partitions.initialized)
         offsets = {
-            topic_id: dict.fromkeys(indexes, NO_START_OFFSET)
+            topic_id: {
+                index: None if index in existing.get(topic_id, ()) else NO_START_OFFSET
+                for index in indexes
+            }
             for topic_id, (_, indexes) in missing.items()
         }
         codes = await self._initialize_states(group.classic.group_id, epoch, offsets)
@@ -249,7 +260,7 @@ class ShareGroups:
         await self._end_initialization(group, share, missing, codes)
 
     async def _supersede(
-        self, group: Group, share: ShareGroup, offsets: Mapping[UUID, Mapping[int, int]]
+        self, group: Group, share: ShareGroup, offsets: StartOffsets
     ) -> dict[tuple[UUID, int], ErrorCode]:
         """Initialize states that an earlier group with this id has left or deleted, in a
         newer epoch than theirs. A coordinator that has lost the partition cannot: it must write
@@ -321,7 +332,7 @@ class ShareGroups:
         await self._journal.write(group, share.end_initialization(done, failed))
 
     async def _initialize_states(
-        self, group_id: str, epoch: int, offsets: Mapping[UUID, Mapping[int, int]]
+        self, group_id: str, epoch: int, offsets: StartOffsets
     ) -> dict[tuple[UUID, int], ErrorCode]:
         """Initialize the states of partitions with these start offsets."""
         keys = [
@@ -337,12 +348,15 @@ class ShareGroups:
         }
 
     async def _initialize_state(
-        self, key: SharePartitionKey, epoch: int, start_offset: int
+        self, key: SharePartitionKey, epoch: int, start_offset: int | None
     ) -> ErrorCode:
         if self._store is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            await self._store.initialize(key, state_epoch=epoch, start_offset=start_offset)
+            if start_offset is None:
+                await _settle(self._store, key, epoch)
+            else:
+                await self._store.initialize(key, state_epoch=epoch, start_offset=start_offset)
         except ShareStateError as error:
             log.info("share_state_initialization_failed", code=error.code.name, error=str(error))
             return error.code
@@ -578,6 +592,24 @@ class ShareGroups:
             tuple(share.members.values()),
         )
         return await when_durable(group, described)
+
+
+async def _settle(store: ShareStateStore, key: SharePartitionKey, epoch: int) -> None:
+    """Let a state begin an epoch unchanged, so that late requests of earlier epochs do not change
+    it. Initializes a missing state. Raises ShareStateError.
+    """
+    summary = await store.summary(key)
+    if not summary.state_epoch:
+        await store.initialize(key, state_epoch=epoch, start_offset=NO_START_OFFSET)
+        return
+    await store.write(
+        key,
+        state_epoch=epoch,
+        leader_epoch=ANY_EPOCH,
+        start_offset=NO_START_OFFSET,
+        delivery_complete_count=summary.delivery_complete_count,
+        batches=(),
+    )
 
 
 def _record_failure(task: "asyncio.Task[Any]") -> None:

@@ -60,8 +60,9 @@ _RESTORED_IN_ORDER = (
 class ShareGroup:
     """A share group. Attributes are read-only for callers.
 
-    Targets only contain partitions in `initialized`. The target epoch never exceeds the group
-    epoch, nor a member epoch the target epoch. A rejected or undone step leaves no trace.
+    Targets only contain partitions in `initialized` that are not in `initializing`. The target
+    epoch never exceeds the group epoch, nor a member epoch the target epoch. A rejected or undone
+    step leaves no trace.
 
     `heartbeat` and `leave` return a response that is valid once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.
@@ -157,7 +158,7 @@ class ShareGroup:
                 read[topic_id] = read.get(topic_id, frozenset()) | indexes
         return any(
             topics.name_of(topic_id) in subscribed and read.get(topic_id) != indexes
-            for topic_id, indexes in indexes_of(self.partitions.initialized).items()
+            for topic_id, indexes in self._settled().items()
         )
 
     def _update_epoch(self, topics: TopicsView, changes: GroupChanges, *, is_bumped: bool) -> None:
@@ -203,9 +204,14 @@ class ShareGroup:
     def _assignable(self, topics: TopicsView) -> Assignment:
         return {
             topic_id: indexes
-            for topic_id, indexes in indexes_of(self.partitions.initialized).items()
+            for topic_id, indexes in self._settled().items()
             if topics.name_of(topic_id) is not None
         }
+
+    def _settled(self) -> Assignment:
+        """Return the partitions whose state may be used: those that no alteration may change."""
+        known = self.partitions
+        return indexes_of(without_partitions(known.initialized, indexes_of(known.initializing)))
 
     def _reconcile(
         self,
@@ -250,17 +256,18 @@ class ShareGroup:
     # --- states of partitions ---------------------------------------------------------------------
 
     def begin_initialization(self, topics: TopicsView, changes: GroupChanges) -> NamedPartitions:
-        """Return the subscribed partitions whose states the caller must initialize, which are now
-        recorded as initializing, including those started by an earlier coordinator.
+        """Return the subscribed partitions whose states the caller must initialize, or settle if
+        they are initialized. They are now recorded as initializing, including those started by an
+        earlier coordinator.
         """
-        busy, initialized = indexes_of(self._busy), indexes_of(self.partitions.initialized)
+        busy, settled = indexes_of(self._busy), self._settled()
         missing: dict[UUID, tuple[str, frozenset[int]]] = {}
         for name in sorted(self.subscribed_names()):
             topic_id = topics.id_of(name)
             if topic_id is None or topic_id in self._busy_deleting:
                 continue
             indexes = frozenset(range(topics.partition_count(topic_id)))
-            for known in (busy, initialized):
+            for known in (busy, settled):
                 indexes -= known.get(topic_id, frozenset())
             if indexes:
                 missing[topic_id] = (name, indexes)
@@ -284,24 +291,27 @@ class ShareGroup:
 
     def begin_alteration(self, chosen: NamedPartitions) -> GroupChanges:
         """Start a new epoch, in which the caller initializes these states with start offsets.
-        Existing states stay until then.
+        Existing states stay until then, but no member gets them: if the outcome of the alteration
+        is unknown, a newer epoch must begin first.
         """
         changes = GroupChanges(self)
         changes.put(ConsumerRecordKind.SHARE_GROUP, ShareEpoch(self.epoch + 1, self.metadata_hash))
         known = self.partitions
-        new = without_partitions(chosen, indexes_of(known.initialized))
-        value = replace(known, initializing=with_partitions(known.initializing, new))
+        value = replace(known, initializing=with_partitions(known.initializing, chosen))
         if value != known:
             changes.put(ConsumerRecordKind.SHARE_PARTITIONS, value)
         self._busy = with_partitions(self._busy, chosen)
         return changes
 
     def end_initialization(self, done: NamedPartitions, failed: NamedPartitions) -> GroupChanges:
-        """Record which states exist now. The next heartbeat retries failed ones."""
+        """Record which states exist now. The next heartbeat retries failed ones; existing states
+        among them remain recorded as initializing.
+        """
         changes = GroupChanges(self)
-        ended = indexes_of(with_partitions(done, failed))
-        self._busy = without_partitions(self._busy, ended)
+        self._busy = without_partitions(self._busy, indexes_of(with_partitions(done, failed)))
         known = self.partitions
+        absent = without_partitions(failed, indexes_of(known.initialized))
+        ended = indexes_of(with_partitions(done, absent))
         noted = {  # without topics that were deleted meanwhile
             topic_id: value for topic_id, value in done.items() if topic_id in known.initializing
         }
@@ -442,7 +452,7 @@ class ShareGroup:
 
     def check_invariants(self) -> None:
         """Check the invariants. Tests call this after every event."""
-        initialized = indexes_of(self.partitions.initialized)
+        settled = self._settled()
         for member_id, member in self.members.items():
             assert member.current.epoch <= self.target_epoch, (member_id, member.current)
             assert all(member.current.assigned.values()), "a topic without partitions"
@@ -452,7 +462,7 @@ class ShareGroup:
         if self.target_epoch == self.epoch:
             for target in self.targets.values():
                 for topic_id, indexes in target.items():
-                    assert indexes <= initialized.get(topic_id, frozenset()), (topic_id, indexes)
+                    assert indexes <= settled.get(topic_id, frozenset()), (topic_id, indexes)
 
 
 def check_share_heartbeat(group_id: str, request: ShareHeartbeatRequest) -> None:

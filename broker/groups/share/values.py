@@ -46,6 +46,8 @@ class SharePartitions:
 
     initializing: NamedPartitions = field(default_factory=dict[UUID, tuple[str, frozenset[int]]])
     initialized: NamedPartitions = field(default_factory=dict[UUID, tuple[str, frozenset[int]]])
-    """Only these are assigned to members."""
+    """Only these are assigned to members, unless they are being initialized again: with an altered
+    start offset, in a newer epoch.
+    """
     deleting: Mapping[UUID, str] = field(default_factory=dict[UUID, str])
     """Names of topics whose states are being deleted."""

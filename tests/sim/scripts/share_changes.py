@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, Final
 
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, SHARE_STATES_TOPIC
+from penstock.broker.groups.share.state.model import ACKNOWLEDGED
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import alter_share_group_offsets as altering
@@ -17,6 +18,8 @@ from tests.sim.scripts.late_requests import (
     read_state,
     send_request,
     share_heartbeat,
+    state_code,
+    write,
 )
 
 _PAUSE_S: Final = 0.5
@@ -41,6 +44,19 @@ class Shared:
         await self.join()
         (member,) = await connections(script, 1)
         await send_request(member, share_heartbeat(_LEAVE_EPOCH))
+
+    async def consume(self) -> None:
+        """Acknowledge an offset, as the leader that members use."""
+        state_epoch = (await read_state(self._script)).state_epoch
+        written = await state_code(
+            self._script, write(self._script, ACKNOWLEDGED, 1, epoch=state_epoch)
+        )
+        assert written is ErrorCode.NONE, written
+
+    async def check_consumed(self) -> None:
+        found = await read_state(self._script)
+        offsets = [batch.first_offset for batch in found.state_batches]
+        assert offsets == [1], f"after an alteration that failed, {offsets} are acknowledged"
 
     async def join(self) -> None:
         """Let a member join, and wait until it gets the partition."""
@@ -107,3 +123,36 @@ async def alter_share_offsets_during_a_deletion(script: Script) -> None:
     await shared.check_readable()
     offset = (await read_state(script)).start_offset
     assert offset == 7, f"the group begins at {offset}"
+
+
+async def alter_share_offsets_late(script: Script) -> None:
+    """Deliver the initialization of an alteration that has failed, after a member has joined and
+    acknowledged a record.
+    """
+    shared = Shared(script)
+    await shared.begin()
+    sent = script.record(apis.INITIALIZE_SHARE_GROUP_STATE)
+    with script.cut(1, 2):
+        altered = (await shared.send(alter())).responses[0].partitions[0]
+    assert altered.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE, altered
+    late = sent[0]
+    await shared.join()
+    await shared.consume()
+    await state_code(script, late)
+    await shared.check_consumed()
+
+
+async def alter_share_offsets_and_move(script: Script) -> None:
+    """Let another broker coordinate the group while the former one repeats the initialization of
+    an alteration, until after a member has joined and acknowledged a record.
+    """
+    shared = Shared(script)
+    await shared.begin()
+    with script.cut(1, 2):
+        altered = shared.send(alter())
+        await asyncio.sleep(_PAUSE_S)
+        await script.move((OFFSETS_TOPIC, 0), 2)
+        await shared.join()
+        await shared.consume()
+    await altered
+    await shared.check_consumed()

@@ -357,6 +357,12 @@ _SHARES: _Found = {
         (share_changes.delete_share_offsets_twice, "and gets INVALID_REQUEST"),
         (share_changes.alter_share_offsets_during_a_deletion, "and gets INVALID_REQUEST"),
     ],
+    "failed_alterations_not_fenced": [
+        (share_changes.alter_share_offsets_late, "that failed, [] are acknowledged")
+    ],
+    "unfinished_alterations_forgotten": [
+        (share_changes.alter_share_offsets_and_move, "that failed, [] are acknowledged")
+    ],
     "partitions_given_without_states": [
         (groups.share_partitions_while_their_states_are_stored, "before the states are durable")
     ],

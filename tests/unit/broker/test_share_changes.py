@@ -11,7 +11,12 @@ import pytest
 from penstock.broker.groups.common.model import HeartbeatRefused
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.coordinator.share import CHANGES_MAX
-from penstock.broker.groups.share.state.model import ANY_EPOCH, SharePartitionKey
+from penstock.broker.groups.share.state.model import (
+    ANY_EPOCH,
+    NO_START_OFFSET,
+    SharePartitionKey,
+    ShareStateError,
+)
 from penstock.protocol.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.share_states import MemoryShareStates
@@ -231,4 +236,86 @@ async def test_the_number_of_waiting_changes_is_limited(
     assert refused.value.result.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     call.may_go_on.set()
     assert await asyncio.gather(*waiting) == [{TOPIC_ID: ErrorCode.NONE}] + [{}] * (CHANGES_MAX - 1)
+    coordinator.close()
+
+
+async def failed_alteration(
+    log: MemoryLog, states: SlowShareStates
+) -> tuple[GroupCoordinator, int]:
+    """Return a coordinator, and the epoch of the alteration: a copy of it may still arrive."""
+    coordinator = await emptied(log, states)
+    states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    alteration = altering(coordinator, 7)
+    call = await states.next_call("initialize")
+    call.may_go_on.set()
+    assert await alteration == {PART: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    return coordinator, call.epoch
+
+
+def consume(states: SlowShareStates) -> None:
+    """Write as the leader that members use."""
+    found, _ = states.states.read(KEY, 1, 0)
+    states.states.write(
+        KEY,
+        state_epoch=found.state_epoch,
+        leader_epoch=1,
+        start_offset=100,
+        delivery_complete_count=0,
+        batches=[],
+        now_ms=0,
+    )
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+async def test_a_late_copy_of_a_failed_alteration_does_not_reset_a_state_in_use(
+    log: MemoryLog, states: SlowShareStates, fails_over: bool
+) -> None:
+    coordinator, epoch = await failed_alteration(log, states)
+    if fails_over:
+        coordinator.close()
+        coordinator = coordinator_on(log, states, partitions=1)
+    await join(coordinator, "b")
+    share = share_of(coordinator)
+    await until(lambda: not coordinator.shares.is_busy)
+    await send(coordinator, "b", share.members["b"].current.epoch)
+    assert share.members["b"].current.assigned == {}, "a copy may still reset the state"
+    await until(lambda: not coordinator.shares.is_busy)
+    states.error, states.is_slow = ErrorCode.NONE, False
+    await joined(coordinator, "b")
+    assert share.members["b"].current.assigned == {TOPIC_ID: frozenset([0])}
+    consume(states)
+    with pytest.raises(ShareStateError) as refused:
+        states.states.initialize(KEY, epoch, 7, 0)
+    assert refused.value.code is ErrorCode.FENCED_STATE_EPOCH
+    assert states.states.summary(KEY).start_offset == 100
+    coordinator.close()
+
+
+async def test_members_wait_for_an_alteration_in_flight(
+    log: MemoryLog, states: SlowShareStates
+) -> None:
+    coordinator = await emptied(log, states)
+    alteration = altering(coordinator, 7)
+    call = await states.next_call("initialize")
+    await join(coordinator, "b")
+    share = share_of(coordinator)
+    await send(coordinator, "b", share.members["b"].current.epoch)
+    assert share.members["b"].current.assigned == {}
+    call.may_go_on.set()
+    assert await alteration == {PART: ErrorCode.NONE}
+    await send(coordinator, "b", share.members["b"].current.epoch)
+    assert share.members["b"].current.assigned == {TOPIC_ID: frozenset([0])}
+    assert states.states.summary(KEY).start_offset == 7
+    coordinator.close()
+
+
+async def test_a_missing_state_is_initialized_after_a_failed_alteration(
+    log: MemoryLog, states: SlowShareStates
+) -> None:
+    coordinator, _ = await failed_alteration(log, states)
+    states.states.delete(KEY)
+    states.error, states.is_slow = ErrorCode.NONE, False
+    await joined(coordinator, "b")
+    assert states.states.summary(KEY).start_offset == NO_START_OFFSET
+    assert states.states.get(KEY) is not None
     coordinator.close()
