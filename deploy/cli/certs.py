@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from penstock.deploy.cli.options import Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import say
+from penstock.deploy.output import Format, report
 
 app = typer.Typer(help="Generate certificates for development.", no_args_is_help=True)
 
@@ -27,6 +28,7 @@ def dev(
         list[str] | None,
         typer.Option("--client", help="Name of a client. Repeatable."),
     ] = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Create a CA, a keystore for brokers and one for each client, all as PEM files.
 
@@ -41,13 +43,23 @@ def dev(
     if any(directory.glob("*.pem")):
         raise UsageError(f"{directory} already contains PEM files; choose another directory")
     authority = Authority.make("penstock development CA")
-    (directory / "ca.pem").write_bytes(authority.pem)
-    names = hosts or ["localhost", "127.0.0.1", "::1"]
-    write_private(directory / "broker.pem", authority.issue("broker", hosts=names).keystore)
-    for client in clients or ["client"]:
+    truststore, keystore = directory / "ca.pem", directory / "broker.pem"
+    truststore.write_bytes(authority.pem)
+    hosts = hosts or ["localhost", "127.0.0.1", "::1"]
+    write_private(keystore, authority.issue("broker", hosts=hosts).keystore)
+    clients = clients or ["client"]
+    for client in clients:
         if not client.replace("-", "").replace("_", "").isalnum() or client in {"ca", "broker"}:
             raise UsageError(f"--client {client!r} is not allowed: letters, digits, - and _")
         write_private(directory / f"{client}.pem", authority.issue(client).keystore)
-    say(f"brokers:  ssl.keystore.location={directory / 'broker.pem'}")
-    say(f"          ssl.truststore.location={directory / 'ca.pem'}")
-    say(f"clients:  ssl.ca.location={directory / 'ca.pem'}")
+    report(
+        output,
+        {
+            "truststore": str(truststore),
+            "broker_keystore": str(keystore),
+            "client_keystores": [str(directory / f"{client}.pem") for client in clients],
+        },
+        f"brokers:  ssl.keystore.location={keystore}",
+        f"          ssl.truststore.location={truststore}",
+        f"clients:  ssl.ca.location={truststore}",
+    )

@@ -3,7 +3,7 @@ metrics, groups and topics.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,7 +19,7 @@ from penstock.deploy.cli.config_values import parse_pair
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, report
 
 if TYPE_CHECKING:
     from penstock.deploy.clients.configs import ConfigView
@@ -31,6 +31,9 @@ app = typer.Typer(
     ),
     no_args_is_help=True,
 )
+
+
+_DEFAULT: Final = "its default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +169,7 @@ def alter(
     ] = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Set and delete configs. Either all changes are made or none.
 
@@ -185,22 +189,32 @@ def alter(
     if not changes:
         raise UsageError("nothing to change: add --set KEY=VALUE or --delete KEY")
     named = resource.only()
-    found = configs.describe(bootstrap, named) if dry_run or deleted else []
+    is_shown = dry_run or output is not Format.TABLE
+    found = configs.describe(bootstrap, named) if is_shown or deleted else []
     # Brokers accept the deletion of any name, so a typo would look like a change.
     if unset := sorted(set(deleted or ()) - configs.set_names(found, named)):
         raise UsageError(
             f"--delete {unset[0]}: it is not set; `penstock configs describe` lists the "
             "configs that are set"
         )
-    if dry_run:
-        before = {view.name: view.value for view in found}
-        configs.alter(bootstrap, named, changes, validate_only=True)
-        for name, after in changes.items():
-            was = before.get(name, "its default")
-            say(f"would change {name} from {was} to {'its default' if after is None else after}")
-        return
-    configs.alter(bootstrap, named, changes)
-    say(f"Changed {', '.join(changes)}")
+    before = {view.name: view.value for view in found}
+    configs.alter(bootstrap, named, changes, validate_only=dry_run)
+    views = [
+        {
+            "resource": named[1],
+            "name": name,
+            "old_value": before.get(name),
+            "new_value": after,
+            "dry_run": dry_run,
+        }
+        for name, after in changes.items()
+    ]
+    would = [
+        f"would change {name} from {before.get(name, _DEFAULT)} to"
+        f" {_DEFAULT if after is None else after}"
+        for name, after in changes.items()
+    ]
+    report(output, views, *(would if dry_run else [f"Changed {', '.join(changes)}"]))
 
 
 def _row(view: "ConfigView") -> tuple[str, str, str, str]:

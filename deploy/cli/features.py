@@ -6,7 +6,7 @@ import typer
 
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, report
 
 app = typer.Typer(help="List, upgrade and downgrade the levels of features.", no_args_is_help=True)
 
@@ -43,32 +43,47 @@ def list_features(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.T
 
 
 @app.command("upgrade")
-def upgrade(levels: Levels, *, dry_run: DryRun = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
+def upgrade(
+    levels: Levels,
+    *,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
     """Raise levels that every broker and controller supports.
 
     For example: penstock features upgrade transaction.version=2 --dry-run
     """
-    _set(levels, bootstrap, is_downgrade=False, dry_run=dry_run)
+    _set(levels, bootstrap, output, is_downgrade=False, dry_run=dry_run)
 
 
 @app.command("downgrade")
-def downgrade(levels: Levels, *, dry_run: DryRun = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
+def downgrade(
+    levels: Levels,
+    *,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
     """Lower levels; 0 disables a feature.
 
     For example: penstock features downgrade share.version=0 --dry-run
     """
-    _set(levels, bootstrap, is_downgrade=True, dry_run=dry_run)
+    _set(levels, bootstrap, output, is_downgrade=True, dry_run=dry_run)
 
 
-def _set(levels: list[str], bootstrap: str, *, is_downgrade: bool, dry_run: bool) -> None:
+def _set(
+    levels: list[str], bootstrap: str, output: Format, *, is_downgrade: bool, dry_run: bool
+) -> None:
     from penstock.deploy.clients.features import set_levels
     from penstock.deploy.clients.wire import WireClient
 
     wanted = _parsed(levels)
     with WireClient(bootstrap) as client:
         set_levels(client, wanted, is_downgrade=is_downgrade, validate_only=dry_run)
-    for name, level in wanted.items():
-        say(f"{name} {'can be' if dry_run else 'is'} {level}")
+    views = [{"name": name, "level": level, "dry_run": dry_run} for name, level in wanted.items()]
+    verb = "can be" if dry_run else "is"
+    report(output, views, *(f"{name} {verb} {level}" for name, level in wanted.items()))
 
 
 def _parsed(levels: list[str]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from penstock.deploy.cli.completing import complete_brokers
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, Yes
 from penstock.deploy.errors import NoController
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, report
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.views import NodeView
@@ -42,6 +42,8 @@ def nodes(
 ) -> None:
     """Show the brokers: epoch, last heartbeat, address, leaders, load, why the balancer excludes
     them, and WALs that wait for recovery.
+
+    For example: penstock nodes --output json
     """
     if context.invoked_subcommand is not None:
         return
@@ -90,6 +92,7 @@ def unregister(
     yes: Yes = False,
     controller: Controller = None,
     state_file: StateFile = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Remove the registration of a dead broker that will not start again.
 
@@ -104,12 +107,13 @@ def unregister(
     from penstock.deploy.clients.quorum import change
 
     address = find_controller(controller, state_file, os.environ)
+    view = {"node_id": node_id, "dry_run": dry_run}
     if dry_run:
-        say(_to_unregister(address, node_id))
+        report(output, view, _to_unregister(address, node_id))
         return
     confirm(f"remove the registration of broker {node_id}?", yes=yes)
     change(address, lambda client: client.remove_broker(RemoveBroker(node_id=NodeId(node_id))))
-    say(f"Broker {node_id} is no longer registered")
+    report(output, view, f"Broker {node_id} is no longer registered")
 
 
 def _to_unregister(controller: str, node_id: int) -> str:

@@ -8,7 +8,7 @@ import typer
 from penstock.deploy.cli.completing import complete_profiles
 from penstock.deploy.cli.options import Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, report
 
 if TYPE_CHECKING:
     from penstock.deploy.clients.profiles import Profile
@@ -43,6 +43,7 @@ def add(
     replace: Annotated[
         bool, typer.Option("--replace", help="Overwrite an existing profile.")
     ] = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Add a profile. The first one becomes the active one.
 
@@ -72,7 +73,8 @@ def add(
     )
     active = found.active if found.profiles else name
     profiles.write(path, profiles.Profiles(active=active, profiles={**found.profiles, name: added}))
-    say(f"added {name}" + (", which is active now" if active == name else ""))
+    view = {"name": name, "active": active == name, **_shown(added)}
+    report(output, view, f"added {name}" + (", which is active now" if active == name else ""))
 
 
 @app.command("list")
@@ -130,7 +132,7 @@ def show(
 
 
 @app.command("use")
-def use(name: Name) -> None:
+def use(name: Name, *, output: Output = Format.TABLE) -> None:
     """Activate a profile: commands without --profile use it.
 
     For example: penstock profile use prod
@@ -141,11 +143,12 @@ def use(name: Name) -> None:
     found = profiles.read(path)
     used = profiles.named(found, name, path)
     profiles.write(path, profiles.Profiles(active=name, profiles=found.profiles))
-    say(f"{name} is active" + (f": {used.bootstrap}" if used.bootstrap else ""))
+    view = {"name": name, "active": True, **_shown(used)}
+    report(output, view, f"{name} is active" + (f": {used.bootstrap}" if used.bootstrap else ""))
 
 
 @app.command("remove")
-def remove(name: Name) -> None:
+def remove(name: Name, *, output: Output = Format.TABLE) -> None:
     """Remove a profile. The cluster itself is not affected.
 
     For example: penstock profile remove staging
@@ -158,7 +161,7 @@ def remove(name: Name) -> None:
     rest = {key: profile for key, profile in found.profiles.items() if key != name}
     active = "" if found.active == name else found.active
     profiles.write(path, profiles.Profiles(active=active, profiles=rest))
-    say(f"removed {name}")
+    report(output, {"name": name}, f"removed {name}")
 
 
 def _shown(profile: "Profile") -> dict[str, str]:

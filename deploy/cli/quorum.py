@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, report, say
 
 if TYPE_CHECKING:
     from penstock.controller.api.messages import QuorumStatus
@@ -82,6 +82,7 @@ def add(
     controller: Controller = None,
     state_file: StateFile = None,
     timeout_s: Timeout = 60.0,
+    output: Output = Format.TABLE,
 ) -> None:
     """Make an observer a voter as soon as it has caught up.
 
@@ -95,7 +96,7 @@ def add(
     change(
         address, lambda client: client.add_voter(AddVoter(controller=which), timeout_s=timeout_s)
     )
-    say(f"Added controller {which} to the quorum")
+    report(output, {"controller": which}, f"Added controller {which} to the quorum")
 
 
 @app.command()
@@ -106,6 +107,7 @@ def remove(
     state_file: StateFile = None,
     timeout_s: Timeout = 30.0,
     dry_run: DryRun = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Remove a controller from the quorum; a leader transfers leadership first. Its process may be
     stopped afterwards.
@@ -117,8 +119,9 @@ def remove(
     from penstock.deploy.clients.quorum import change, describe, removal
 
     address = find_controller(controller, state_file, os.environ)
+    view = {"node_id": node_id, "dry_run": dry_run}
     if dry_run:
-        say(removal(describe(address), node_id))
+        report(output, view, removal(describe(address), node_id))
         return
     change(
         address,
@@ -126,7 +129,7 @@ def remove(
             RemoveController(node_id=node_id), timeout_s=timeout_s
         ),
     )
-    say(f"Removed controller {node_id} from the quorum")
+    report(output, view, f"Removed controller {node_id} from the quorum")
 
 
 @app.command()
@@ -143,6 +146,7 @@ def transfer(
     controller: Controller = None,
     state_file: StateFile = None,
     timeout_s: Timeout = 30.0,
+    output: Output = Format.TABLE,
 ) -> None:
     """Transfer leadership to another voter.
 
@@ -159,4 +163,6 @@ def transfer(
             TransferLeadership(node_id=node_id), timeout_s=timeout_s
         ),
     )
-    say("Leadership was transferred" + (f" to controller {node_id}" if node_id >= 0 else ""))
+    to = f" to controller {node_id}" if node_id >= 0 else ""
+    view = {"node_id": node_id if to else None}
+    report(output, view, f"Leadership was transferred{to}")

@@ -19,13 +19,15 @@ from penstock.deploy.cli.options import (
     StateFile,
 )
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, report, say
 from penstock.protocol.client.errors import KafkaFailed
+from penstock.protocol.error_codes import ErrorCode
 
 app = typer.Typer(
     help="Move partitions to other brokers: generate, execute, verify, cancel, trace.",
     no_args_is_help=True,
 )
+_NOT_ACTIVE = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 TopicsFile = Annotated[
     Path,
@@ -93,6 +95,7 @@ def execute(
     ] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Start the reassignments in a file. The first broker of each list is the preferred leader; a
     leader moves only if it is not in the list.
@@ -100,7 +103,7 @@ def execute(
     For example: penstock reassign execute --reassignment-json-file moves.json --dry-run
     """
     from penstock.deploy.admin.reassign.admin import current_assignment, ongoing, reassign
-    from penstock.deploy.admin.reassign.plan import ids, parse_reassignment, to_json
+    from penstock.deploy.admin.reassign.plan import document, ids, parse_reassignment, to_json
     from penstock.deploy.clients.wire import WireClient
 
     wanted = parse_reassignment(_read(reassignment_file))
@@ -114,22 +117,33 @@ def execute(
         current, _ = current_assignment(client, {key.topic for key in wanted})
         if missing := [str(key) for key in sorted(wanted) if key not in current]:
             raise KafkaFailed(f"these partitions do not exist: {', '.join(missing)}")
-        if dry_run:
-            for key, replicas in sorted(wanted.items()):
-                say(f"would reassign {key} from {ids(current[key])} to {ids(replicas)}")
-            return
-        before = to_json({key: current[key] for key in wanted})
-        say("Current partition replica assignment", "", before, "")
-        say("Save this to use as the --reassignment-json-file option during rollback")
-        problems = reassign(client, wanted)
+        before = {key: current[key] for key in wanted}
+        if output is Format.TABLE and not dry_run:
+            say("Current partition replica assignment", "", to_json(before), "")
+            say("Save this to use as the --reassignment-json-file option during rollback")
+        problems = {} if dry_run else reassign(client, wanted)
+    failed = {key: text for key, (_, text) in problems.items()}
+    views = [
+        {**key._asdict(), "replicas": replicas, "error": failed.get(key)}
+        for key, replicas in sorted(wanted.items())
+    ]
     begun = [str(key) for key in sorted(wanted) if key not in problems]
-    if begun:
+    if dry_run:
+        sentences = [
+            f"would reassign {key} from {ids(before[key])} to {ids(replicas)}"
+            for key, replicas in sorted(wanted.items())
+        ]
+    elif begun:
         plural = "s" if len(begun) > 1 else ""
-        say(f"Successfully started partition reassignment{plural} for {','.join(begun)}")
-    if problems:
+        sentences = [f"Successfully started partition reassignment{plural} for {','.join(begun)}"]
+    else:
+        sentences = []
+    view = {"dry_run": dry_run, "rollback": document(before), "partitions": views}
+    report(output, view, *sentences)
+    if failed:
         raise KafkaFailed(
             "Error reassigning partition(s):\n"
-            + "\n".join(f"{key}: {text}" for key, (_, text) in sorted(problems.items()))
+            + "\n".join(f"{key}: {text}" for key, text in sorted(failed.items()))
         )
 
 
@@ -177,6 +191,7 @@ def cancel(
     reassignment_file: ReassignmentFile,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Cancel the ongoing reassignments in a file; the previous leaders are restored.
 
@@ -185,27 +200,35 @@ def cancel(
     from penstock.deploy.admin.reassign.admin import ongoing, reassign
     from penstock.deploy.admin.reassign.plan import parse_reassignment
     from penstock.deploy.clients.wire import WireClient
-    from penstock.protocol.error_codes import ErrorCode
 
     wanted = parse_reassignment(_read(reassignment_file))
     with WireClient(bootstrap) as client:
-        if dry_run:
-            active = [str(key) for key in sorted(wanted) if key in ongoing(client)]
-            say(f"would cancel the reassignment of {', '.join(active) or 'no partition'}")
-            return
-        problems = reassign(client, dict.fromkeys(wanted))
-    cancelled = [str(key) for key in sorted(wanted) if key not in problems]
-    failed = {
-        key: text
-        for key, (code, text) in problems.items()
-        if code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    }
-    if cancelled:
-        plural = "s" if len(cancelled) > 1 else ""
-        names = ",".join(cancelled)
-        say(f"Successfully cancelled partition reassignment{plural} for: {names}")
-    elif not failed:
-        say("None of the specified partition reassignments are active.")
+        problems = {} if dry_run else reassign(client, dict.fromkeys(wanted))
+        inactive = (
+            wanted.keys() - ongoing(client)
+            if dry_run
+            else {key for key, (code, _) in problems.items() if code is _NOT_ACTIVE}
+        )
+    failed = {key: text for key, (_, text) in problems.items() if key not in inactive}
+    done = "active" if dry_run else "cancelled"
+    results = dict.fromkeys(sorted(wanted), done)
+    results |= dict.fromkeys(inactive, "not active") | dict.fromkeys(failed, "failed")
+    active = [str(key) for key, result in results.items() if result == done]
+    if dry_run:
+        sentences = [f"would cancel the reassignment of {', '.join(active) or 'no partition'}"]
+    elif active:
+        plural = "s" if len(active) > 1 else ""
+        names = ",".join(active)
+        sentences = [f"Successfully cancelled partition reassignment{plural} for: {names}"]
+    elif failed:
+        sentences = []
+    else:
+        sentences = ["None of the specified partition reassignments are active."]
+    views = [
+        {**key._asdict(), "result": result, "error": failed.get(key)}
+        for key, result in results.items()
+    ]
+    report(output, views, *sentences)
     if failed:
         raise KafkaFailed(
             "Error cancelling partition reassignment(s):\n"

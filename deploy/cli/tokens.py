@@ -7,7 +7,7 @@ import typer
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, report, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,6 +148,7 @@ def expire(
     dry_run: DryRun = False,
     yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Expire a token: new logins with it fail immediately. Open connections remain until the token
     would have expired.
@@ -159,12 +160,14 @@ def expire(
 
     with WireClient(bootstrap) as client:
         token = _found(client, token_id)
+        view = {"token_id": token_id, "owner": token.owner, "dry_run": dry_run}
+        shown = f"token {token_id} of {token.owner}"
         if dry_run:
-            say(f"would expire token {token_id} of {token.owner}")
+            report(output, view, f"would expire {shown}")
             return
-        confirm(f"expire token {token_id} of {token.owner}?", yes=yes)
+        confirm(f"expire {shown}?", yes=yes)
         expire_token(client, token)
-    say(f"expired token {token_id} of {token.owner}")
+    report(output, view, f"expired {shown}")
 
 
 def _found(client: "WireClient", token_id: str) -> "TokenView":

@@ -8,7 +8,7 @@ import typer
 
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, counted, report, say
 
 
 def apply(
@@ -110,6 +110,7 @@ def alter(
         typer.Option("--config", "--set", hidden=True, is_eager=True, callback=_refuse_configs),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Add partitions to a topic.
 
@@ -121,4 +122,5 @@ def alter(
     from penstock.deploy.clients.kafka import Kafka
 
     Kafka(bootstrap).add_partitions(name, partitions)
-    say(f"{name} has {partitions} partitions")
+    view = {"name": name, "partitions": partitions}
+    report(output, view, f"{name} has {counted(partitions, 'partition')}")

@@ -8,7 +8,7 @@ import typer
 from penstock.deploy.cli.completing import complete_topics
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say, with_iso_times
+from penstock.deploy.output import Format, report, with_iso_times
 from penstock.protocol.client.errors import KafkaFailed
 
 app = typer.Typer(
@@ -169,6 +169,7 @@ def abort(
     ] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Abort a hanging transaction in one partition.
 
@@ -197,14 +198,19 @@ def abort(
                 " its coordinator ends it when the producer does, or at its timeout. --force"
                 " aborts it in this partition alone"
             )
+        view = {
+            "topic": topic,
+            "partition": partition,
+            "start_offset": start_offset,
+            "producer_id": found[0].producer_id,
+            "dry_run": dry_run,
+        }
+        what = f"the transaction of producer {found[0].producer_id} in {topic}-{partition}"
         if dry_run:
-            say(
-                f"would abort the transaction of producer {found[0].producer_id} in"
-                f" {topic}-{partition}"
-            )
+            report(output, view, f"would abort {what}")
             return
         # A hanging transaction stays open; others may have been ended by their coordinator in the
         # meantime.
         if still_open(found, admin.open_transactions(topic, partition)):
             admin.abort(found[0])
-    say(f"aborted the transaction of producer {found[0].producer_id} in {topic}-{partition}")
+    report(output, view, f"aborted {what}")

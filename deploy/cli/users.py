@@ -10,7 +10,7 @@ from penstock.base.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_BY_NAME
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, remark, say
+from penstock.deploy.output import Format, remark, report, say
 
 app = typer.Typer(help="Manage users who authenticate with SCRAM or PLAIN.", no_args_is_help=True)
 _DEFAULT = "SCRAM-SHA-512"
@@ -21,6 +21,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
 @app.command("create")
 def create(
     name: _Name,
+    *,
     mechanism: Annotated[
         str, typer.Option(help="SCRAM-SHA-256 or SCRAM-SHA-512. PLAIN works with both.")
     ] = _DEFAULT,
@@ -32,6 +33,7 @@ def create(
         typer.Option(help="File whose first line is the password.", show_default=False),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Create a user, or change its password.
 
@@ -48,7 +50,8 @@ def create(
     secret = _password(password_file)
     with WireClient(bootstrap) as client:
         create_user(client, name, secret, SCRAM_BY_NAME[mechanism], iterations)
-    say(f"user {name!r} can authenticate by {mechanism}")
+    view = {"name": name, "mechanism": mechanism, "iterations": iterations}
+    report(output, view, f"user {name!r} can authenticate by {mechanism}")
 
 
 @app.command("list")
@@ -78,12 +81,14 @@ def list_(bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> No
 @app.command("delete")
 def delete(
     name: _Name,
+    *,
     mechanism: Annotated[
         str | None, typer.Option(help="Only this mechanism.", show_default=False)
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Delete a user. Open connections remain until they must authenticate again
     (connections.max.reauth.ms).
@@ -100,14 +105,15 @@ def delete(
         ]
         if not mechanisms:
             raise UsageError(f"user {name!r} does not exist; see `penstock users list`")
+        view = {"name": name, "mechanisms": mechanisms, "dry_run": dry_run}
         shown = f"{name!r} ({', '.join(mechanisms)})"
         if dry_run:
-            say(f"would delete {shown}")
+            report(output, view, f"would delete {shown}")
             return
         confirm(f"delete {shown}?", yes=yes)
         for each in mechanisms:
             delete_credential(client, name, SCRAM_BY_NAME[each])
-    say(f"deleted {shown}")
+    report(output, view, f"deleted {shown}")
 
 
 def _password(file: Path | None) -> str:
@@ -119,7 +125,7 @@ def _password(file: Path | None) -> str:
             raise UsageError(f"--password-file {file}: {error}") from None
         given = lines[0] if lines else ""
     if given is None:
-        given = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+        given = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     if not given:
         raise UsageError("the password is empty")
     return given

@@ -60,6 +60,15 @@ def _encoded(output: Format, value: object) -> str:
     return json_text(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n"
 
 
+def report(output: Format, document: object, *sentences: str) -> None:
+    """Print the result of a command: sentences for people, or a document for programs."""
+    if output is Format.TABLE:
+        for sentence in sentences:
+            say(sentence)
+    else:
+        print_document(output, document)
+
+
 def print_json_line(value: object) -> None:
     """Print one JSON document on one line, and flush."""
     print(json_text(msgspec.json.encode(value).decode()), flush=True)

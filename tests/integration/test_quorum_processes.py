@@ -243,13 +243,13 @@ def test_a_controller_that_died_with_its_disk_is_replaced_by_two_commands(tmp_pa
         cluster.kill([dead], signal.SIGKILL)
         shutil.rmtree(tmp_path / "controller" / str(dead.node_id))
         with newcomer(tmp_path / "new", tmp_path, dead.node_id, addresses):
-            removed = cli.run("remove", str(dead.node_id))
-            assert removed.stdout == f"Removed controller {dead.node_id} from the quorum\n", (
-                removed.stderr
-            )
+            removed = cli.run("remove", str(dead.node_id), "--json")
+            assert removed.returncode == 0, removed.stderr
+            assert json.loads(removed.stdout) == {"node_id": dead.node_id, "dry_run": False}
             cli.until(lambda status: learners(status) == [dead.node_id])
-            added = cli.run("add", str(dead.node_id))
-            assert added.stdout == f"Added controller {dead.node_id} to the quorum\n", added.stderr
+            added = cli.run("add", str(dead.node_id), "--json")
+            assert added.returncode == 0, added.stderr
+            assert json.loads(added.stdout) == {"controller": str(dead.node_id)}
             members = {member["node_id"]: member for member in cli.status()["members"]}
             assert sorted(number for number, member in members.items() if member["is_voter"]) == [
                 0,

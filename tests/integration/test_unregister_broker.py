@@ -138,7 +138,8 @@ async def test_the_command_line_unregisters(cluster: Cluster, tmp_path: Path) ->
 
     async def is_gone() -> bool:
         try:
-            return await cli.run(*command) == "Broker 1 is no longer registered\n"
+            done = json.loads(await cli.run(*command, "--json"))
+            return done == {"node_id": GONE, "dry_run": False}
         except ExpectedError as error:
             if "broker 1 is alive" in str(error) or "the WAL of broker 1" in str(error):
                 return False

@@ -12,6 +12,7 @@ import typer
 
 from penstock.broker.handlers.table import INLINE, make_handlers
 from penstock.deploy.cli.app import app
+from penstock.deploy.output import Format
 from penstock.protocol.apis import APIS
 from penstock.protocol.error_codes import ErrorCode
 from tests.interop import commands
@@ -51,13 +52,13 @@ def test_every_field_of_a_metadata_record_has_a_meaning() -> None:
 
 
 def commands_of(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every command with its name, without command groups."""
+    """Yield every command with its name, and groups that are commands themselves."""
     for name in group.list_commands(None):
         command = group.get_command(None, name)
         full = f"{path} {name}".strip()
         if hasattr(command, "list_commands"):
             yield from commands_of(command, full)
-        else:
+        if getattr(command, "invoke_without_command", True):
             yield full, command
 
 
@@ -72,6 +73,33 @@ def test_every_command_has_a_heading_and_an_example() -> None:
     assert found.keys() - headings == set()
     without = {name for name, command in found.items() if "For example" not in command.help}
     assert without == {"broker"}  # its help is that of the node
+
+
+_PRINTS_A_DOCUMENT = "prints a program, a script or a document"
+_PRINTS_RECORDS = "prints records or their positions, as text or one JSON object per line"
+_RUNS = "runs a process until it is stopped"
+WITHOUT_FORMATS = {
+    "broker": _RUNS,
+    "completion": _PRINTS_A_DOCUMENT,
+    "config docs": _PRINTS_A_DOCUMENT,
+    "config schema": _PRINTS_A_DOCUMENT,
+    "console": _RUNS,
+    "consume": _PRINTS_RECORDS,
+    "demo": "shows a story; its exit status is the result",
+    "dev": _RUNS,
+    "produce": _PRINTS_RECORDS,
+    "snippets": _PRINTS_A_DOCUMENT,
+}
+"""Commands without `--output table|json|yaml|csv`, and the reason."""
+
+
+def test_every_command_has_output_formats_or_a_reason() -> None:
+    def has_formats(option: Any) -> bool:
+        return "--output" in option.opts and set(Format) <= {*getattr(option.type, "choices", ())}
+
+    found = dict(commands_of(typer.main.get_command(app)))
+    without = {name for name, command in found.items() if not any(map(has_formats, command.params))}
+    assert without == WITHOUT_FORMATS.keys()
 
 
 def test_every_error_code_that_brokers_send_has_advice() -> None:
