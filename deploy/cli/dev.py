@@ -157,8 +157,8 @@ def dev(
     """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each in its own
     process. Ctrl-C stops it.
 
-    With --secure, prints the connection settings for each client as the super user `admin`; the
-    ready line and the state file contain the file for --command-config.
+    With --secure, prints the connection settings for each client as the super user `admin`, without
+    secrets; the ready line and the state file contain the file for --command-config.
 
     Prints one line `ready: bootstrap=... store=...` when clients can connect; `console=` in it is
     the address of the web console, whose process starts with the first request. With --store

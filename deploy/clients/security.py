@@ -71,6 +71,14 @@ class ClientSecurity:
             return f"user {self.username!r}"
         return f"the client with a token from {self.tokens.url}"
 
+    def redacted(self) -> "ClientSecurity":
+        """Return the settings without the passwords, to be displayed."""
+        return replace(
+            self,
+            password="***" if self.password else "",
+            key_password="***" if self.key_password else "",
+        )
+
     def properties(self) -> dict[str, str]:
         """Return the properties of librdkafka. With a token in a file, the only one is `oauth_cb`,
         which is not a string.

@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.local import client_dialects
+from penstock.objectstore.url_parameters import redact_url
 
 _LINE_CHARACTERS_MAX: Final = 88
 _PLACEHOLDER: Final = re.compile(
@@ -103,7 +104,7 @@ kcat -b BOOTSTRAP KCAT -t TOPIC -C -o beginning -e -K :
 """,
     ),
     "java": Snippet(
-        "bootstrap.servers=BOOTSTRAP",
+        "bootstrap.servers=BOOTSTRAP\nJAVA",
         """\
 # client.properties for any Java client, as in
 # kafka-console-producer.sh --command-config client.properties
@@ -145,18 +146,19 @@ def filled(
     is_line: bool = False,
 ) -> str:
     """Return the text with its placeholders replaced. security: how clients connect. is_line: keep
-    mappings on one line.
+    mappings and properties on one line.
     """
     if not security.protocol.has_tls:
         text = text.replace("from aiokafka.helpers import create_ssl_context\n", "")
     settings = _settings(bootstrap, security)
     options = [f"-X {shlex.quote(f'{name}={value}')}" for name, value in settings.kcat.items()]
+    separator = ", " if is_line else "\n"
     values = {
         "BOOTSTRAP": bootstrap,
         "TOPIC": topic,
         "STORE": store,
         " KCAT": "".join(f" {option}" for option in options),
-        "\nJAVA": "".join(f"\n{name}={value}" for name, value in settings.java.items()),
+        "\nJAVA": "".join(f"{separator}{name}={value}" for name, value in settings.java.items()),
         "LIBRDKAFKA": _mapping(settings.librdkafka, is_line=is_line),
         "KAFKA_PYTHON": _mapping(settings.kafka_python, is_line=is_line),
         "AIOKAFKA": _mapping(settings.aiokafka, is_line=is_line, indent="    "),
@@ -213,9 +215,18 @@ def _mapping(code: Mapping[str, str], *, is_line: bool, indent: str = "") -> str
 
 
 def lines(
-    *, bootstrap: str, topic: str, store: str, security: ClientSecurity = PLAINTEXT
+    *,
+    bootstrap: str,
+    topic: str,
+    store: str,
+    security: ClientSecurity = PLAINTEXT,
+    hides_secrets: bool = False,
 ) -> list[str]:
-    """Return one line for each client, without Spark if other processes cannot read the store."""
+    """Return one line for each client, without Spark if other processes cannot read the store.
+    hides_secrets: show `***` instead of passwords and keys.
+    """
+    if hides_secrets:
+        security, store = security.redacted(), redact_url(store)
     shown = {
         name: snippet
         for name, snippet in SNIPPETS.items()

@@ -403,11 +403,12 @@ class _Dev:
                 topic=topic,
                 store=self._plan.store_url,
                 security=current_security(),
+                hides_secrets=True,
             ):
                 print(f"  {line}", file=sys.stderr)
             _say(
-                "example programs: penstock snippets CLIENT; live view: penstock top;"
-                " Ctrl-C stops the cluster"
+                "example programs, with the secrets: penstock snippets CLIENT; live view: penstock"
+                " top; Ctrl-C stops the cluster"
             )
 
 

@@ -200,7 +200,9 @@ def test_only_the_owner_reads_keys_and_passwords(cluster: LocalCluster) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
-def test_passwords_outlive_the_cluster_with_its_files(tmp_path: Path) -> None:
+def test_passwords_outlive_the_cluster_with_its_files(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--secure", "--store", f"file:{tmp_path / 'd'}", "--brokers", "1"]
     passwords: list[str] = []
     for _ in range(2):
@@ -209,6 +211,9 @@ def test_passwords_outlive_the_cluster_with_its_files(tmp_path: Path) -> None:
             passwords.append(admin_of(cluster).password)
             assert sourced(cluster, "topics", "list").returncode == 0
     assert passwords[0] == passwords[1]
+    shown = capfd.readouterr().err
+    assert "sasl.password=***" in shown
+    assert passwords[0] not in shown
 
 
 def test_the_cluster_in_one_process_is_secure_too() -> None:

@@ -1,5 +1,6 @@
 """The settings of one client in the words of each library mean the same."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from penstock.deploy.clients.bearer_tokens import TokenSource
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity, parse
 from penstock.deploy.errors import UsageError
 from penstock.deploy.local import client_dialects as dialects
-from penstock.deploy.local.client_snippets import SNIPPETS, filled
+from penstock.deploy.local.client_snippets import SNIPPETS, filled, lines
 
 MUTUAL_TLS = ClientSecurity(
     SecurityProtocol.SSL,
@@ -104,6 +105,20 @@ def test_programs_name_no_security_where_there_is_none() -> None:
         assert not {"BOOTSTRAP", "TOPIC", "STORE", "KCAT", "JAVA"} & set(text.split())
         assert "security" not in text, name
         assert "ssl" not in text, name
+
+
+@pytest.mark.parametrize("security", [SCRAM, MUTUAL_TLS])
+def test_lines_contain_every_setting_but_hide_secrets(security: ClientSecurity) -> None:
+    url = "s3://b?access_key=id&secret_key=s3cret"
+    shown = lines(bootstrap="b:1", topic="t", store=url, security=security, hides_secrets=True)
+    text = "\n".join(shown)
+    for secret in ("s3cret", "quoted", "of the key"):
+        assert secret not in text
+    (of_java,) = [line for line in shown if line.startswith("java ")]
+    assert all(f", {name}=" in of_java for name in dialects.java(security))
+    complete = "\n".join(lines(bootstrap="b:1", topic="t", store=url, security=security))
+    assert "secret_key=s3cret" in complete
+    assert json.dumps(security.password or security.key_password) in complete
 
 
 @pytest.mark.parametrize("client", ["aiokafka", "kafka-python"])
