@@ -242,11 +242,12 @@ class QuorumChanges:
             return self._reply(m.Status.NO_MAJORITY, "there is no other voter that could lead")
         if not self._quorum.transfer(target):
             return self._pending()
-        over = self._quorum.end_of(ControllerEpoch(core.term))
-        try:
-            await asyncio.wait((over,), timeout=self._config.election_timeout_ms / 1_000)
-        finally:
-            over.cancel()
+        # This controller stops serving at once, but leads until the target is elected.
+        deadline = self._loop.time() + self._config.election_timeout_ms / 1_000
+        while core.is_leader and core.transferring_to == target:
+            if self._loop.time() >= deadline:
+                break
+            await asyncio.sleep(self._config.raft_heartbeat_ms / 4_000)
         if core.is_leader:
             return self._reply(m.Status.CONTROLLER_BUSY, f"controller {target} has not taken over")
         raise NotLeader(self._quorum.leadership.address)

@@ -259,6 +259,10 @@ def test_a_controller_that_died_with_its_disk_is_replaced_by_two_commands(tmp_pa
             again = cli.run("remove", "9")
             assert (again.returncode, again.stdout) == (1, "")
             assert "controller 9 is not in the quorum" in again.stderr
+            moved = cli.run("transfer", "--json")
+            assert (moved.returncode, moved.stdout) == (0, '{\n  "node_id": null\n}\n'), (
+                moved.stderr
+            )
             # The new one counts: with it and one old one the quorum has a majority.
             other = next(
                 process

@@ -287,6 +287,16 @@ async def test_leadership_is_transferred_on_request(quorum: Quorum) -> None:
     await client.close()
 
 
+async def test_leadership_is_transferred_once_to_any_voter(quorum: Quorum) -> None:
+    client = quorum.client()
+    old = await quorum.leader()
+    epoch = (await client.describe_quorum()).leader_epoch
+    await client.transfer_leadership(m.TransferLeadership(), timeout_s=WAIT_S)
+    status = await client.describe_quorum()
+    assert (status.leader_id != old, status.leader_epoch) == (True, epoch + 1)
+    await client.close()
+
+
 async def test_a_newcomer_begins_with_the_snapshot_when_the_log_no_longer_reaches_back(
     quorum: Quorum,
 ) -> None:
