@@ -260,7 +260,7 @@ class StreamMetadata(Protocol):
         ...
 
     def wal_store_bytes(self) -> int:
-        """Return the size of all committed slots in WAL stores that logs refer to."""
+        """Return the size of the committed slots in WAL stores that rewrites can replace."""
         ...
 
     def has_object(self, wal_key: str) -> bool:

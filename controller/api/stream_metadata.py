@@ -31,6 +31,7 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import MetadataOffset, RangeEntry
 from penstock.controller.metadata.streams import StreamState
 from penstock.controller.metadata.wal_losses import accepted_losses, data_streams_of
+from penstock.controller.metadata.wal_store_usage import rewritable_bytes
 from penstock.stream.errors import (
     NotContiguous,
     ObjectNotPrepared,
@@ -199,7 +200,7 @@ class ControllerStreamMetadata:
 
     def wal_store_bytes(self) -> int:
         """See StreamMetadata.wal_store_bytes."""
-        return self._follower.image.objects.wal_store_bytes
+        return rewritable_bytes(self._follower.image)
 
     def has_object(self, wal_key: str) -> bool:
         """See StreamMetadata.has_object."""

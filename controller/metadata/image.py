@@ -233,8 +233,7 @@ class MetadataImage:
         """
         ranges = self.objects.wal_store_ranges(stream_id)
         for start in sorted(ranges):
-            found = self.streams.find(stream_id, start, Offset(start + 1), 1)
-            if found and found[0].object_id == ranges[start]:  # not only a retained deleted record
+            if self.streams.has_entry(stream_id, start, ranges[start]):
                 return start
         return None
 

@@ -1,7 +1,7 @@
 """Objects in the store with an id in the cluster: prepared, committed, destroyed."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -82,7 +82,9 @@ class ObjectsImage:
     )
     """The log entries of each stream whose bytes are in a WAL store, by their first offsets."""
     wal_store_bytes: int = 0
-    """Total size of the referenced objects in WAL stores."""
+    """Total size of the referenced objects in WAL stores, also those that only retained deleted
+    records refer to: see `wal_store_usage`.
+    """
     committed_bytes: int = 0
     """Total size of committed objects."""
 
@@ -104,12 +106,16 @@ class ObjectsImage:
         """Yield the WAL objects that were committed in place, in any phase."""
         return (self._objects[object_id] for object_id in self._in_place.values())
 
-    def wal_store_oldest_ms(self) -> Millis | None:
-        """Return when the first referenced object in WAL stores was committed. O(objects committed
-        in place).
+    def wal_store_oldest_ms(self, without: Collection[ObjectId] = ()) -> Millis | None:
+        """Return when the first referenced object in WAL stores was committed, apart from some.
+        O(objects committed in place).
         """
         return min(
-            (state.since_ms for state in self.placed() if state.refs and _is_in_wal_store(state)),
+            (
+                state.since_ms
+                for state in self.placed()
+                if state.refs and _is_in_wal_store(state) and state.object_id not in without
+            ),
             default=None,
         )
 

@@ -164,6 +164,13 @@ class StreamsImage:
         state = self._streams.get(stream_id)
         return [] if state is None else state.find(start, end, limit)
 
+    def has_entry(self, stream_id: StreamId, start: Offset, object_id: ObjectId) -> bool:
+        """Return whether the log contains the offset in this object. Retained deleted records do
+        not count.
+        """
+        found = self.find(stream_id, start, Offset(start + 1), 1)
+        return bool(found) and found[0].object_id == object_id
+
     def has_opened(self, node: BrokerIncarnation) -> bool:
         """Return whether this broker start owns open streams. O(1)."""
         return node in self._opened_by

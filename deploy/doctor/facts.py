@@ -154,8 +154,8 @@ class ClusterFacts:
     of partitions that other brokers lead, by their preferred leader, if it could lead.
     deleted_count, deleted_bytes: deleted topics that can be restored, and the bytes of their
     ranges. kept_bytes: bytes of deleted records that can be restored. wal_store_bytes,
-    wal_store_oldest_ms: committed slots that only a WAL store contains. wal_store_rewritten_bytes:
-    slots in WAL stores that no log refers to any more.
+    wal_store_oldest_ms: committed slots that only a WAL store contains, without deleted records.
+    wal_store_rewritten_bytes: slots in WAL stores that no log refers to any more.
     """
 
     cluster_id: str

@@ -348,8 +348,8 @@ WAL_STORE_AHEAD: Final = Kind(
     Level.WARN,
     "{size} of committed records have been only in the WAL store for up to {age_s:,.0f} s.",
     "They would be lost with the WAL store. Brokers rewrite such ranges into the store within"
-    " seconds (`compaction.wal.store.interval.ms`): look for compaction_round_failed in their logs."
-    " Deleted records that can be restored stay until `delete.grace.ms` is over.",
+    " seconds (`compaction.wal.store.interval.ms`): look for compaction_round_failed in their"
+    " logs.",
 )
 WAL_UNKNOWN: Final = Kind(
     "wal-of-unknown-broker",

@@ -11,6 +11,7 @@ from penstock.controller.metadata.frozen_topics import FrozenTopic
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import NodeState
 from penstock.controller.metadata.topics import is_moving, leader_of
+from penstock.controller.metadata.wal_store_usage import wal_store_usage
 from penstock.deploy.doctor.facts import BrokerFacts, ClusterFacts, MoveFacts, WalFacts
 from penstock.stream.format.keys import WAL_STORE_ROOT
 from penstock.stream.format.manifest.model import ManifestRoot
@@ -39,6 +40,7 @@ def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
             elif partition.replicas[0] in ready - {partition.leader}:
                 moved_away[partition.replicas[0]] += 1
     deleted = list(image.frozen_topics.deleted())
+    in_wal_stores = wal_store_usage(image)
     return ClusterFacts(
         cluster_id=image.cluster_id,
         end_offset=image.end_offset,
@@ -61,8 +63,8 @@ def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
         },
         moved_away=moved_away,
         deleted_count=len(deleted),
-        wal_store_bytes=image.objects.wal_store_bytes,
-        wal_store_oldest_ms=image.objects.wal_store_oldest_ms(),
+        wal_store_bytes=in_wal_stores.rewritable_bytes,
+        wal_store_oldest_ms=in_wal_stores.oldest_ms,
         wal_store_rewritten_bytes=sum(
             state.size_bytes
             for state in image.objects.destroyed()

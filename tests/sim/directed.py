@@ -26,7 +26,7 @@ from penstock.controller.metadata.topics import TopicState
 from penstock.protocol import apis
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.protocol.error_codes import ErrorCode
-from penstock.protocol.gen import create_topics, delete_topics, find_coordinator
+from penstock.protocol.gen import create_topics, delete_records, delete_topics, find_coordinator
 from penstock.protocol.gen import fetch as wire_fetch
 from penstock.protocol.gen import produce as wire_produce
 from penstock.stream.cleaning.cleaner import CleanerConfig
@@ -46,6 +46,7 @@ GROUP, TRANSACTIONAL_ID = 0, 1
 """Kinds of keys that have a coordinator."""
 _CREATE_VERSION: Final = 7
 _DELETE_VERSION: Final = 6
+_DELETE_RECORDS_VERSION: Final = 2
 _FIND_VERSION: Final = 4
 CONTROLLER: Final = "c0"
 """The link of the only controller."""
@@ -305,6 +306,17 @@ class Script:
             (apis.CREATE_TOPICS, _CREATE_VERSION, request),
             lambda response: response.topics[0],
             done=(ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS),
+        )
+
+    async def delete_records(self, part: Part, offset: int) -> None:
+        """Delete the records below an offset."""
+        wanted = delete_records.DeleteRecordsPartition(part[1], offset)
+        topic = delete_records.DeleteRecordsTopic(part[0], [wanted])
+        request = delete_records.DeleteRecordsRequest([topic], timeout_ms=5_000)
+        await self.repeat(
+            lambda: self.leader(part),
+            (apis.DELETE_RECORDS, _DELETE_RECORDS_VERSION, request),
+            lambda response: response.topics[0].partitions[0],
         )
 
     def topic(self, name: str) -> TopicState:

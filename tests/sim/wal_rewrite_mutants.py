@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import penstock.controller.active.wal_rewrites as wal_rewrites
+import penstock.controller.api.stream_metadata as stream_metadata
 import penstock.stream.compaction.compactor as compactor
 from penstock.base.ids import StreamId
 from penstock.controller.active.wal_rewrites import WalRewrites
@@ -54,11 +55,18 @@ def _jobs_begin_at_the_first_stream() -> list[Patch]:
     return [(wal_rewrites, "closed_in_wal_stores", lambda image, _: original(image))]
 
 
+def _retained_records_fill_the_wal_store() -> list[Patch]:
+    return [
+        (stream_metadata, "rewritable_bytes", lambda image: image.objects.wal_store_bytes),
+    ]
+
+
 WAL_REWRITE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "ranges_stay_in_wal_stores": _ranges_stay_in_wal_stores,
     "ranges_without_a_leader_stay": _ranges_without_a_leader_stay,
     "jobs_stay_with_dead_brokers": _jobs_stay_with_dead_brokers,
     "jobs_begin_at_the_first_stream": _jobs_begin_at_the_first_stream,
+    "retained_records_fill_the_wal_store": _retained_records_fill_the_wal_store,
     "rounds_given_up_for_one_stream": _rounds_given_up_for_one_stream,
     "turns_wait_for_the_wal_store": _turns_wait_for_the_wal_store,
     "wal_stores_read_without_backoff": _wal_stores_read_without_backoff,

@@ -13,6 +13,7 @@ from penstock.controller.main import ControllerHealth, ControllerServer
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.objects import ObjectPhase
 from penstock.controller.metadata.topics import NO_LEADER, is_moving
+from penstock.controller.metadata.wal_store_usage import wal_store_usage
 from penstock.controller.raft.replicated_log import RaftQuorum
 from penstock.deploy.node.metrics import table
 from penstock.deploy.node.metrics.exposition import Reading
@@ -147,7 +148,8 @@ def _objects(image: MetadataImage, now_ms: int) -> Iterator[Reading]:
     for role, kind in _KINDS.items():
         yield table.OBJECTS_COMMITTED, (kind,), image.objects.committed_count(role)
     yield table.OBJECT_BYTES, (), image.objects.committed_bytes
-    oldest_ms = image.objects.wal_store_oldest_ms()
-    yield table.WAL_STORE_BYTES, (), image.objects.wal_store_bytes
-    age_ms = 0 if oldest_ms is None else max(0, now_ms - oldest_ms)
+    usage = wal_store_usage(image)
+    yield table.WAL_STORE_BYTES, ("rewritable",), usage.rewritable_bytes
+    yield table.WAL_STORE_BYTES, ("retained",), usage.retained_bytes
+    age_ms = 0 if usage.oldest_ms is None else max(0, now_ms - usage.oldest_ms)
     yield table.WAL_STORE_AGE, (), age_ms / 1_000

@@ -771,8 +771,10 @@ OBJECT_BYTES: Final = _of_controller(
 WAL_STORE_BYTES: Final = _of_controller(
     "gauge",
     "penstock_cluster_wal_store_bytes",
-    "Bytes of committed WAL slots that only a WAL store contains: a recovery or a planned move"
-    " committed them, and they are not rewritten yet.",
+    "Bytes of committed WAL slots that only a WAL store contains, by kind: rewritable ones, which a"
+    " recovery or a planned move committed and which are not rewritten yet, and those retained for"
+    " deleted records that can be restored.",
+    "kind",
 )
 WAL_STORE_LEASED: Final = _of_controller(
     "gauge",
@@ -783,7 +785,7 @@ WAL_STORE_LEASED: Final = _of_controller(
 WAL_STORE_AGE: Final = _of_controller(
     "gauge",
     "penstock_cluster_wal_store_oldest_seconds",
-    "Time since the oldest of these slots was committed; 0 if there is none.",
+    "Time since the oldest rewritable slot in a WAL store was committed; 0 if there is none.",
 )
 
 # --- table runners --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from penstock.controller.disaster_recovery.plan import gaps_of_lost_stores
 from penstock.controller.metadata.image import MetadataImage
 from penstock.lake.manifest.view import ClusterView
 from penstock.protocol import apis
-from penstock.protocol.gen import delete_records, offset_for_leader_epoch
+from penstock.protocol.gen import offset_for_leader_epoch
 from penstock.stream.ports import IN_STORE
 from tests.sim.checkers import Part
 from tests.sim.control import SimController
@@ -367,14 +367,7 @@ async def lose_retained_records(script: Script) -> None:
     happens in the cluster afterwards.
     """
     await _recover_in_place(script, penstock_delete_grace_ms="3600000")
-    wanted = delete_records.DeleteRecordsPartition(PART[1], 2)
-    topic = delete_records.DeleteRecordsTopic(PART[0], [wanted])
-    request = delete_records.DeleteRecordsRequest([topic], timeout_ms=5_000)
-    await script.repeat(
-        lambda: script.leader(PART),
-        (apis.DELETE_RECORDS, 2, request),
-        lambda response: response.topics[0].partitions[0],
-    )
+    await script.delete_records(PART, 2)
     stream = _image(script).streams.known(script.topic("t").partitions[0].data_stream_id)
     assert stream.kept_entries, "nothing is retained"
     assert not stream.entries

@@ -654,6 +654,9 @@ _WAL_STORES: _Found = {
     "jobs_begin_at_the_first_stream": [
         (wal_rewrites.rewrite_beside_a_lost_slot, "wait for a slot that is lost")
     ],
+    "retained_records_fill_the_wal_store": [
+        (wal_rewrites.move_beside_retained_records, "the move uploaded first")
+    ],
     "rounds_given_up_for_one_stream": [
         (wal_rewrites.restore_a_topic_during_a_rewrite, "the round was given up")
     ],

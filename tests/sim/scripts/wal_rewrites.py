@@ -1,6 +1,7 @@
 """Scripts about ranges that were committed in place in a WAL store and must leave it soon."""
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 from unittest.mock import patch
 from uuid import UUID
@@ -232,3 +233,30 @@ def _ranges_in_wal_store(script: Script, topic: TopicState) -> set[str]:
         if (start := image.first_in_wal_store(stream_id)) is not None
         for found in image.find_ranges(stream_id, start, Offset(start + 1), 1)
     }
+
+
+@in_cluster(wal_stores=1, compacting=1)
+async def move_beside_retained_records(script: Script) -> None:
+    """Deleted records in the WAL store, which no rewrite removes, do not count against the limit
+    above which moves upload first. It is 0 here.
+    """
+    world = script.world
+    world.limits = replace(
+        world.limits, stream=replace(world.limits.stream, close_in_place_bytes_max=0)
+    )
+    for node_id in (1, 2):
+        await script.restart(node_id)
+    await script.create("t", penstock_delete_grace_ms="3600000")
+    await script.write(PART, (b"k", b"0"))
+    await script.move(PART, 2)
+    topic = script.topic("t")
+    assert _ranges_in_wal_store(script, topic), "nothing was committed in place"
+    await script.delete_records(PART, 1)
+    await asyncio.sleep(_REWRITTEN_S)
+    assert not _ranges_in_wal_store(script, topic)
+    assert _wal_store_bytes(script), "nothing is retained"
+    await script.write(PART, (b"k", b"1"))
+    await script.move(PART, 1)
+    assert _ranges_in_wal_store(script, topic), "the move uploaded first"
+    (found,) = await script.read(PART, start_offset=1)
+    assert found.value == b"1"

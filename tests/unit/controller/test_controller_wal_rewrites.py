@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 import penstock.controller.managers.wal_rewrites as closed_streams
-from penstock.base.ids import Millis, NodeId, StreamId, WalSequence, WalStoreId
+from penstock.base.ids import Millis, NodeId, Offset, StreamId, WalSequence, WalStoreId
 from penstock.controller.active.janitor import Janitor
 from penstock.controller.active.wal_rewrites import WalRewrites
 from penstock.controller.api.messages import (
@@ -15,11 +15,13 @@ from penstock.controller.api.messages import (
     NewTopic,
     RegisterBroker,
     Status,
+    TrimStream,
 )
 from penstock.controller.config import ControllerConfig
-from penstock.controller.managers import nodes, objects
+from penstock.controller.managers import nodes, objects, streams
 from penstock.controller.managers.wal_stores import add_wal_store
 from penstock.controller.metadata.features import newest_levels, supported_features
+from penstock.controller.metadata.wal_store_usage import rewritable_bytes, wal_store_usage
 from penstock.objectstore.memory import MemoryStore
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import BrokerIncarnation, ObjectRole, WalStoreIdentity
@@ -167,6 +169,26 @@ def test_each_job_begins_after_the_previous_one(
         assert jobs.assigned_to(worker) == found[-1], "the job changes within its term"
         now += 1.0
     assert found == [(ids[0], ids[1]), (ids[2], ids[0]), (ids[1], ids[2])]
+
+
+def test_slots_of_retained_deleted_records_are_counted_apart(cluster: WalStoreCluster) -> None:
+    """No rewrite removes them."""
+    cluster.commit_slot(1, cluster.partitions("t")[0].meta_stream_id)
+    assert wal_store_usage(cluster.image) == (200, 0, cluster.now_ms)
+    for start, expected in ((4, (200, 0)), (5, (100, 100))):
+        request = TrimStream(
+            node_id=cluster.one.node_id,
+            node_epoch=cluster.one.node_epoch,
+            stream_id=cluster.data,
+            epoch=cluster.partitions("t")[0].leader_epoch,
+            start_offset=Offset(start),
+            keep=True,
+        )
+        cluster.run(streams.trim_stream(cluster.image, request, cluster.now_ms, grace_ms=GRACE_MS))
+        assert wal_store_usage(cluster.image)[:2] == expected
+        assert rewritable_bytes(cluster.image) == expected[0]
+        assert wal_store_usage(snapshot_of(cluster.image))[:2] == expected
+    assert closed_streams.closed_in_wal_stores(cluster.image) == ()
 
 
 async def test_slots_that_leases_protect_are_counted(
