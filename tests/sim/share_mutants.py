@@ -173,11 +173,21 @@ def _unfinished_alterations_forgotten() -> list[Patch]:
     return [(ShareGroup, "_settled", settled)]
 
 
+def _epochs_of_deletions_not_stored() -> list[Patch]:
+    real = ShareStates.delete
+
+    def delete(self: ShareStates, *args: Any) -> Any:
+        return real(self, *args)[-1:]
+
+    return [(ShareStates, "delete", delete)]
+
+
 SHARE_GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "partitions_given_without_states": _partitions_given_without_states,
     "share_members_not_restored": _share_members_not_restored,
     "silent_share_members_stay": _silent_share_members_stay,
     "changes_of_share_states_overlap": _changes_overlap,
+    "epochs_of_deletions_not_stored": _epochs_of_deletions_not_stored,
     "failed_alterations_not_fenced": _failed_alterations_not_fenced,
     "unfinished_alterations_forgotten": _unfinished_alterations_forgotten,
     "initializations_end_with_their_request": _initializations_end_with_their_request,

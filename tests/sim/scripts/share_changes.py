@@ -10,6 +10,7 @@ from penstock.broker.groups.share.state.model import ACKNOWLEDGED
 from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import alter_share_group_offsets as altering
+from penstock.protocol.gen import delete_groups
 from penstock.protocol.gen import delete_share_group_offsets as deleting
 from tests.sim.directed import Script
 from tests.sim.scripts.late_requests import (
@@ -132,7 +133,7 @@ async def alter_share_offsets_late(script: Script) -> None:
     shared = Shared(script)
     await shared.begin()
     sent = script.record(apis.INITIALIZE_SHARE_GROUP_STATE)
-    with script.cut(1, 2):
+    with script.cut(1, 2):  # each attempt has a connection of its own
         altered = (await shared.send(alter())).responses[0].partitions[0]
     assert altered.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE, altered
     late = sent[0]
@@ -156,3 +157,20 @@ async def alter_share_offsets_and_move(script: Script) -> None:
         await shared.consume()
     await altered
     await shared.check_consumed()
+
+
+async def delete_the_former_group_late(script: Script) -> None:
+    """Deliver the deletion of a group's state again after another group with its id has begun. The
+    share coordinator has loaded meanwhile.
+    """
+    shared = Shared(script)
+    sent = script.record(apis.DELETE_SHARE_GROUP_STATE)
+    await shared.begin()
+    request = delete_groups.DeleteGroupsRequest(["g"])
+    deleted = (await shared.send((apis.DELETE_GROUPS, 2, request))).results[0]
+    assert deleted.error_code == ErrorCode.NONE, deleted
+    await script.restart(2)
+    await script.until_led((SHARE_STATES_TOPIC, 0), 2)
+    await shared.join()
+    await state_code(script, sent[0])
+    await shared.check_readable()

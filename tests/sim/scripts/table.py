@@ -357,6 +357,9 @@ _SHARES: _Found = {
         (share_changes.delete_share_offsets_twice, "and gets INVALID_REQUEST"),
         (share_changes.alter_share_offsets_during_a_deletion, "and gets INVALID_REQUEST"),
     ],
+    "epochs_of_deletions_not_stored": [
+        (share_changes.delete_the_former_group_late, "and gets INVALID_REQUEST")
+    ],
     "failed_alterations_not_fenced": [
         (share_changes.alter_share_offsets_late, "that failed, [] are acknowledged")
     ],

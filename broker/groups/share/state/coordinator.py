@@ -36,8 +36,8 @@ log = structlog.get_logger(__name__)
 STATES_MAX: Final = 500_000
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _T = TypeVar("_T")
-_Step: TypeAlias = Callable[[ShareStates], tuple[_T, EncodedRecord | None]]
-"""Returns the response, and the record to write first."""
+_Step: TypeAlias = Callable[[ShareStates], tuple[_T, Sequence[EncodedRecord]]]
+"""Returns the response, and the records to write first."""
 
 
 class KnownTopics(Protocol):
@@ -143,19 +143,18 @@ class ShareCoordinator:
         gone = [key for key in state.states if self._topics.is_gone(key.topic_id)]
         for key in gone:
             before = state.states.get(key)
-            record = state.states.delete(key)
-            if record is not None:
-                self._append(state, key, before, record)
+            self._append(state, key, before, state.states.delete(key))
 
     # --- the store --------------------------------------------------------------------------------
 
     def read(self, key: SharePartitionKey, leader_epoch: int) -> "asyncio.Future[ShareState]":
         """See `ShareStateStore`, as for the other methods."""
-        return self._submit(
-            key,
-            lambda states: states.read(key, leader_epoch, self._now_ms()),
-            may_create=False,
-        )
+
+        def step(states: ShareStates) -> tuple[ShareState, Sequence[EncodedRecord]]:
+            found, record = states.read(key, leader_epoch, self._now_ms())
+            return found, () if record is None else (record,)
+
+        return self._submit(key, step, may_create=False)
 
     def write(
         self,
@@ -171,14 +170,16 @@ class ShareCoordinator:
             key,
             lambda states: (
                 None,
-                states.write(
-                    key,
-                    state_epoch=state_epoch,
-                    leader_epoch=leader_epoch,
-                    start_offset=start_offset,
-                    delivery_complete_count=delivery_complete_count,
-                    batches=batches,
-                    now_ms=self._now_ms(),
+                (
+                    states.write(
+                        key,
+                        state_epoch=state_epoch,
+                        leader_epoch=leader_epoch,
+                        start_offset=start_offset,
+                        delivery_complete_count=delivery_complete_count,
+                        batches=batches,
+                        now_ms=self._now_ms(),
+                    ),
                 ),
             ),
             may_create=False,
@@ -187,13 +188,14 @@ class ShareCoordinator:
     def initialize(
         self, key: SharePartitionKey, *, state_epoch: int, start_offset: int
     ) -> "asyncio.Future[None]":
-        def step(states: ShareStates) -> tuple[None, EncodedRecord | None]:
+        def step(states: ShareStates) -> tuple[None, Sequence[EncodedRecord]]:
             if len(states) >= STATES_MAX and states.get(key) is None:
                 raise ShareStateError(
                     ErrorCode.COORDINATOR_NOT_AVAILABLE,
                     f"the share coordinator has {STATES_MAX} states, its maximum",
                 )
-            return None, states.initialize(key, state_epoch, start_offset, self._now_ms())
+            record = states.initialize(key, state_epoch, start_offset, self._now_ms())
+            return None, () if record is None else (record,)
 
         return self._submit(key, step)
 
@@ -205,7 +207,7 @@ class ShareCoordinator:
     def summary(
         self, key: SharePartitionKey, leader_epoch: int = -1
     ) -> "asyncio.Future[ShareStateSummary]":
-        return self._submit(key, lambda states: (states.summary(key), None))
+        return self._submit(key, lambda states: (states.summary(key), ()))
 
     def _submit(
         self, key: SharePartitionKey, step: _Step[_T], *, may_create: bool = True
@@ -245,17 +247,17 @@ class ShareCoordinator:
             before = state.states.get(key)
             if before is not None or may_create:
                 self._check_exists(key)
-            response, record = self._checked(step, state.states)
+            response, records = self._checked(step, state.states)
         except ShareStateError as error:
             _refuse(future, error)
             return future
-        outcome = state.append if record is None else self._append(state, key, before, record)
+        outcome = self._append(state, key, before, records) if records else state.append
 
         def settle(outcome: "asyncio.Future[ErrorCode] | None") -> None:
             if future.done():  # the caller has cancelled it
                 return
             code = ErrorCode.NONE if outcome is None else outcome.result()
-            if code is ErrorCode.NONE and record is None and not self._log.leads_alone:
+            if code is ErrorCode.NONE and not records and not self._log.leads_alone:
                 code = ErrorCode.NOT_COORDINATOR  # no append has confirmed the leadership
             if code is ErrorCode.NONE:
                 future.set_result(response)
@@ -269,7 +271,7 @@ class ShareCoordinator:
             outcome.add_done_callback(settle)
         return future
 
-    def _checked(self, step: _Step[_T], states: ShareStates) -> tuple[_T, EncodedRecord | None]:
+    def _checked(self, step: _Step[_T], states: ShareStates) -> tuple[_T, Sequence[EncodedRecord]]:
         """Run the step. Rejections are not protected by the fence in the WAL, and the next
         coordinator may decide differently.
         """
@@ -291,7 +293,7 @@ class ShareCoordinator:
         state: _Partition,
         key: SharePartitionKey,
         before: StoredState | None,
-        record: EncodedRecord,
+        records: Sequence[EncodedRecord],
     ) -> "asyncio.Future[ErrorCode]":
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         is_accepted = False
@@ -302,7 +304,7 @@ class ShareCoordinator:
                 self._reload(state)
 
         last, state.append = state.append, outcome
-        self._shards.append(state.index, [record], done)
+        self._shards.append(state.index, records, done)
         if outcome.done() and outcome.result() is not ErrorCode.NONE:
             state.states.put_back(key, before)
             state.append = last

@@ -49,8 +49,8 @@ class StoredState:
 
 
 class ShareStates:
-    """Methods that change a state return the record to write, or None if nothing has changed, and
-    raise ShareStateError.
+    """Methods that change a state return the record to write, or None (`delete`: the records) if
+    nothing has changed, and raise ShareStateError.
 
     A write is one record: an update with the changes, or a snapshot with the whole state after
     `updates_max` updates. Each change is applied as soon as its record is created; replaying the
@@ -172,7 +172,12 @@ class ShareStates:
         state_epoch = max(state_epoch, known.state_epoch)
         return self._change(key, before, update, state_epoch, now_ms)
 
-    def delete(self, key: SharePartitionKey, state_epoch: int = ANY_EPOCH) -> EncodedRecord | None:
+    def delete(
+        self, key: SharePartitionKey, state_epoch: int = ANY_EPOCH
+    ) -> tuple[EncodedRecord, ...]:
+        """Return the records to write: a tombstone, after a snapshot if the state has an older
+        epoch than its deletion, which the next coordinator must remember.
+        """
         known = self._states.get(key)
         if known is not None and ANY_EPOCH != state_epoch < known.current.state_epoch:
             raise _fenced_state()
@@ -180,7 +185,19 @@ class ShareStates:
             self._states.pop(key, None)
         else:
             self._forget(key, state_epoch)
-        return None if known is None else (encode_share_key(key, SNAPSHOT), None)
+        if known is None:
+            return ()
+        record_key = encode_share_key(key, SNAPSHOT)
+        tombstone = (record_key, None)
+        if state_epoch <= known.current.state_epoch:
+            return (tombstone,)
+        last = replace(
+            known.current,
+            snapshot_epoch=known.current.snapshot_epoch + 1,
+            state_epoch=state_epoch,
+            batches=(),
+        )
+        return (record_key, encode_share_value(last)), tombstone
 
     def _forget(self, key: SharePartitionKey, state_epoch: int) -> None:
         """Remove a state, and keep its last epoch."""
