@@ -100,6 +100,8 @@ def test_records_are_found_by_key_and_shown_as_text(
     assert len(chrome.find_elements(By.CSS_SELECTOR, "details.record")) == RECORDS
     chrome.get(f"{console.url}/topics/orders/messages?start=earliest&value=%22order%22: 39")
     (record,) = chrome.find_elements(By.CSS_SELECTOR, "details.record")
+    partition = record.find_element(By.CSS_SELECTOR, "summary span")
+    assert partition.text in {"0", "1", "2", "3"}
     record.find_element(By.TAG_NAME, "summary").click()
     assert '"order": 39,\n' in record.text
     chrome.get(f"{console.url}/topics/clicks/messages")
