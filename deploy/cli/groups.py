@@ -10,7 +10,7 @@ from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, GroupName, Output, Yes
 from penstock.deploy.cli.reset_options import ResetGoal, goal_of
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import UsageError, print_error
 from penstock.deploy.output import Format, counted, say
 
 if TYPE_CHECKING:
@@ -215,7 +215,10 @@ def delete(
     else:
         for item in found:
             done = f"would delete {item.group} ({item.type}, {item.state})"
-            say(problems[item.group] or (done if dry_run else f"deleted {item.group}"))
+            if problems[item.group] is None:
+                say(done if dry_run else f"deleted {item.group}")
+    for problem in filter(None, problems.values()):
+        print_error(problem)
     if any(problems.values()):
         raise typer.Exit(1)
 

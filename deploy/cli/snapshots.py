@@ -9,6 +9,7 @@ import typer
 from penstock.deploy.cli.completing import complete_snapshots, complete_topics
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
+from penstock.deploy.errors import print_error
 from penstock.deploy.output import Format, counted, iso_time, say
 
 if TYPE_CHECKING:
@@ -248,11 +249,11 @@ def _print_restored(views: "Sequence[RestoredView]", output: Format) -> None:
     if output is not Format.TABLE:
         print_document(output, views)
     else:
-        rows = [
-            (view.topic, view.source, view.groups, "; ".join(view.problems) or "-")
-            for view in views
-        ]
-        print_table("", ["topic", "restored from", "groups", "problems"], rows)
+        rows = [(view.topic, view.source, view.groups) for view in views]
+        print_table("", ["topic", "restored from", "groups"], rows)
+    for view in views:
+        for problem in view.problems:
+            print_error(f"{view.topic}: {problem}")
 
 
 def _split(topics: Sequence[str] | None) -> list[str]:

@@ -19,7 +19,7 @@ from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, To
 from penstock.deploy.cli.topics_apply import alter, apply
 from penstock.deploy.cli.topics_fork import fork
 from penstock.deploy.cli.topics_offsets import offsets
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import UsageError, print_error
 from penstock.deploy.output import Format, counted, iso_time, remark, say
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def create(
         typer.Option(
             "--config",
             "-c",
-            help="Topic config as KEY=VALUE or KEY=@FILE. Repeatable.",
+            help="Topic config as KEY=VALUE, as in retention.ms=7d, or KEY=@FILE. Repeatable.",
             autocompletion=complete_topic_configs,
         ),
     ] = None,
@@ -69,7 +69,7 @@ def create(
 ) -> None:
     """Create a topic.
 
-    For example: penstock topics create orders --partitions 6 --config retention.ms=3600000
+    For example: penstock topics create orders --partitions 6 --config retention.ms=1h
     """
     configs = dict(map(parse_topic_config, config or []))
     from penstock.deploy.clients.kafka import Kafka
@@ -294,9 +294,15 @@ def delete_records(
             ],
         )
     else:
-        rows = [(at, offsets[at][0], found, ends[at]) for at, found in results.items()]
+        rows = [
+            (at, offsets[at][0], offsets[at][0] if isinstance(found, str) else found, ends[at])
+            for at, found in results.items()
+        ]
         print_table(name, ["partition", "earliest before", "earliest", "latest"], rows)
-    if any(isinstance(found, str) for found in results.values()):
+    problems = [found for found in results.values() if isinstance(found, str)]
+    for problem in problems:
+        print_error(problem)
+    if problems:
         raise typer.Exit(1)
 
 

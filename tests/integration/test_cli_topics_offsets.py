@@ -9,7 +9,7 @@ import pytest
 
 from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import KafkaFailed
-from tests.support.cli import Cli
+from tests.support.cli import Cli, run_here
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 
@@ -84,3 +84,28 @@ async def test_times_have_the_same_form_in_all_commands(cli: Cli) -> None:
             UsageError, match="'soon' is invalid: use a format such as 2026-01-31T12"
         ):
             await cli.run("topics", *command, "soon")
+
+
+async def test_refused_partitions_are_named_below_the_table(cli: Cli) -> None:
+    """An error within a cell makes the table wider than the terminal."""
+    for partition in ("0", "1"):
+        await cli.run("produce", "orders", "-p", partition, "--value", "x")
+    command = ("topics", "delete-records", "orders", "--before-offset", "1", "--yes")
+    done = await asyncio.to_thread(run_here, *command, "--bootstrap", cli.bootstrap)
+    assert done.returncode == 1
+    rows = [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in done.stdout.splitlines()
+        if line.startswith("│")
+    ]
+    assert rows == [
+        ["0", "0", "1", "1"],
+        ["1", "0", "1", "1"],
+        ["2", "0", "0", "0"],
+        ["3", "0", "0", "0"],
+    ]
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert [("OFFSET_OUT_OF_RANGE" in line, "orders-2" in line) for line in errors] == [
+        (True, True),
+        (True, False),
+    ]
