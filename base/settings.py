@@ -253,6 +253,22 @@ _PARSERS: Final[dict[Kind, Callable[[object], object]]] = {
 }
 
 
+_KINDS_OF_NAMES: Final = {"ms": Kind.DURATION, "bytes": Kind.BYTES}
+
+
+def without_unit(name: str, text: str) -> str:
+    """Return the number of a value with a unit, such as `1h` or `10GiB`, for Kafka's configs in
+    milliseconds or bytes, whose names end with `.ms` or `.bytes`. Others are not changed.
+    """
+    kind = _KINDS_OF_NAMES.get(name.rpartition(".")[2])
+    if kind is None or not text[-1:].isalpha():
+        return text
+    try:
+        return str(_PARSERS[kind](text))
+    except ValueError:
+        return text
+
+
 def text_of(setting: Setting, value: object) -> str:
     """Format a value for tools: numbers have no units."""
     if value is None:

@@ -3,6 +3,7 @@
 import base64
 from pathlib import Path
 
+from penstock.base.settings import without_unit
 from penstock.deploy.errors import UsageError
 
 FILE_MARK = "@"
@@ -11,12 +12,12 @@ _CONTROLS = frozenset(range(32)) - frozenset(b"\t\r\n")
 
 def parse_topic_config(text: str) -> tuple[str, str]:
     """Return name and value of --config of a topic. Raises UsageError."""
-    return parse_pair("--config", text, "retention.ms=3600000")
+    return parse_pair("--config", text, "retention.ms=1h")
 
 
 def parse_pair(option: str, text: str, example: str) -> tuple[str, str]:
-    """Return name and value. A binary file, such as a Protobuf descriptor set, is encoded as
-    Base64.
+    """Return name and value, in milliseconds or bytes if it has a unit. A binary file, such as a
+    Protobuf descriptor set, is encoded as Base64.
 
     Raises UsageError with the option and an example.
     """
@@ -26,7 +27,7 @@ def parse_pair(option: str, text: str, example: str) -> tuple[str, str]:
             f"{option} {text!r} is invalid: use KEY=VALUE or KEY=@FILE, as in {example}"
         )
     if not value.startswith(FILE_MARK):
-        return name, value
+        return name, without_unit(name, value)
     try:
         data = Path(value.removeprefix(FILE_MARK)).read_bytes()
     except OSError as error:

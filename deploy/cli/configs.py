@@ -141,7 +141,7 @@ def describe(
     if output is not Format.TABLE:
         print_document(output, found)
         return
-    print_table("configs", ("name", "value", "from", "else"), [_row(view) for view in found])
+    print_table("configs", ("name", "value", "source", "fallback"), [_row(view) for view in found])
 
 
 @app.command("alter")
@@ -154,7 +154,10 @@ def alter(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Config to set; KEY=@FILE takes the value from a file. Repeatable.",
+            help=(
+                "Config to set, as in retention.ms=7d; KEY=@FILE takes the value from a file."
+                " Repeatable."
+            ),
             autocompletion=complete_config_values,
         ),
     ] = None,
@@ -175,7 +178,7 @@ def alter(
 
     With --dry-run, the cluster validates the values, and the command prints the changes.
 
-    For example: penstock configs alter --topic orders --set retention.ms=3600000 --dry-run
+    For example: penstock configs alter --topic orders --set retention.ms=1h --dry-run
 
     penstock configs alter --broker-logger 1 --set penstock.broker.groups=DEBUG
     """

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -45,6 +46,37 @@ async def test_only_topics_of_a_seed_keep_records_of_any_age(cluster: Cluster, c
     assert await asyncio.to_thread(retention, "b", keeps_all=True) == "-1"
 
 
+@pytest.mark.parametrize(
+    ("config", "stored"),
+    [
+        ("retention.ms=1h", "3600000"),
+        ("retention.ms=-1", "-1"),
+        ("retention.bytes=1.5GiB", "1610612736"),
+        ("min.insync.replicas=1h", None),
+        ("retention.ms=1hour", None),
+        ("retention.bytes=1h", None),
+    ],
+)
+async def test_configs_in_milliseconds_and_bytes_may_have_units(
+    cli: Cli, config: str, stored: str | None
+) -> None:
+    name, _, value = config.partition("=")
+    await cli.run("topics", "create", "orders")
+    topics = {"topics": [{"name": "applied", "configs": {name: value}}]}
+    for topic, command in (
+        ("orders", ("configs", "alter", "--topic", "orders", "--set", config)),
+        ("created", ("topics", "create", "created", "--config", config)),
+        ("applied", ("topics", "apply", cli.file("topics.json", topics))),
+    ):
+        if stored is None:
+            with pytest.raises(ExpectedError, match=re.escape(value)):
+                await cli.run(*command)
+            continue
+        await cli.run(*command)
+        described = json.loads(await cli.run("configs", "describe", "--topic", topic, "--json"))
+        assert {item["name"]: item["value"] for item in described}[name] == stored
+
+
 async def test_configs_of_brokers_are_altered_and_described(cluster: Cluster, cli: Cli) -> None:
     for target, value in (("--all-brokers", "60"), ("--broker=1", "70")):
         shown = await cli.run("configs", "alter", target, "--set", f"max.connections={value}")
@@ -62,6 +94,9 @@ async def test_configs_of_brokers_are_altered_and_described(cluster: Cluster, cl
     }
     shown = await cli.run("configs", "describe", "--broker", "1")
     assert "60 (all brokers), 50 (process), 10000 (default)" in shown
+    assert [cell.strip("┃ ") for cell in shown.splitlines()[2].split("┃")[1:-1]] == [
+        *("name", "value", "source", "fallback"),
+    ]
     every = json.loads(await cli.run("configs", "describe", "--broker", "0", "--all", "--json"))
     assert {"node.id", "max.connections"} <= {item["name"] for item in every}
     await cli.run("configs", "alter", "--broker", "1", "--delete", "max.connections")
