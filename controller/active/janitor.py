@@ -124,6 +124,8 @@ class Janitor:
         its fence.
         """
 
+        self._protected_from: int | None = None
+        """Log offset from which slots in WAL stores were protected in the last round."""
         self.leased_bytes = 0
         """Bytes of destroyed slots in WAL stores that leases protected in the last round."""
 
@@ -159,12 +161,17 @@ class Janitor:
                 await check_identity(self._store, wal_store)
             while await self.delete_destroyed(in_wal_stores=True):
                 pass
-            self.leased_bytes = await self._runtime.with_committed_image(self._bytes_due)
+            self.leased_bytes = await self._runtime.with_committed_image(self._bytes_protected)
         except (ObjectStoreError, WalStoreWrong) as error:
             _log.warning("wal_store_not_cleaned", error=str(error))
 
-    def _bytes_due(self, image: MetadataImage) -> int:
-        """Return the bytes of destroyed slots in WAL stores whose grace period has ended."""
+    def _bytes_protected(self, image: MetadataImage) -> int:
+        """Return the bytes of destroyed slots in WAL stores whose grace period has ended, and that
+        the holds protected in the last round. Others are only delayed.
+        """
+        protected_from = self._protected_from
+        if protected_from is None:
+            return 0
         now, grace_ms = self._now(), self._config.read_grace_ms
         due = deletable(
             image,
@@ -174,7 +181,7 @@ class Janitor:
             len(image.objects),
             in_wal_stores=True,
         )
-        return sum(state.size_bytes for state in due)
+        return sum(state.size_bytes for state in due if state.since >= protected_from)
 
     async def delete_destroyed(self, *, in_wal_stores: bool = False) -> int:
         """Delete one batch of objects whose grace period has ended, in the cluster's own store or
@@ -202,11 +209,12 @@ class Janitor:
             return found, image.end_offset
 
         objects, offset = await self._runtime.with_committed_image(due)
-        for hold in self._holds if objects else ():
-            protected_from = await hold()
-            objects = [
-                found for found in objects if protected_from is None or found[2] < protected_from
-            ]
+        holds = [await hold() for hold in self._holds] if objects else []
+        protected_from = min((found for found in holds if found is not None), default=None)
+        if in_wal_stores:
+            self._protected_from = protected_from
+        if protected_from is not None:
+            objects = [found for found in objects if found[2] < protected_from]
         if not objects:
             return 0
         await self._backed_up(offset)

@@ -416,6 +416,8 @@ class CommittedAtOnce:
 
     def __init__(self, cluster: ManagersCluster) -> None:
         self._cluster = cluster
+        self.status = Status.OK
+        """Of requests; others than OK refuse them."""
 
     @property
     def image(self) -> MetadataImage:
@@ -431,6 +433,8 @@ class CommittedAtOnce:
         self, name: str, work: Callable[[MetadataImage, Millis], Result[Any]]
     ) -> Result[Any]:
         del name
+        if self.status is not Status.OK:
+            return Result([], self.status)
         result = work(self._cluster.image, Millis(0))
         self._cluster.apply(result.records)
         return result

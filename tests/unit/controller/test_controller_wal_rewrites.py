@@ -225,6 +225,11 @@ async def test_slots_that_leases_protect_are_counted(
     await janitor._delete_in_wal_stores()
     assert (janitor.leased_bytes, cluster.image.objects.wal_store_bytes) == (100, 0)
     protected_from = None
+    writer.status = Status.CONTROLLER_BUSY
+    await janitor._delete_in_wal_stores()
+    assert cluster.image.objects.in_place(state.key) is not None
+    assert janitor.leased_bytes == 0, "the controller refused the record, and no lease protects it"
+    writer.status = Status.OK
     await janitor._delete_in_wal_stores()
     assert janitor.leased_bytes == 0
     assert cluster.image.objects.in_place(state.key) is None
