@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import penstock.controller.active.dispatch as dispatch
+import penstock.controller.disaster_recovery.recovery as recovery
 import penstock.controller.managers.nodes as nodes
 import penstock.controller.managers.wal_stores as wal_stores
 from penstock.base.ids import WalStoreId
@@ -14,7 +15,7 @@ from penstock.controller.api.stream_metadata import ControllerStreamMetadata
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import DrainState
 from penstock.controller.metadata.records import WalStoreDrain
-from penstock.stream.ports import IN_STORE
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 Patch = tuple[Any, str, Any]
 
@@ -97,6 +98,30 @@ def _end_of_a_drain_not_backed_up() -> list[Patch]:
     return [(dispatch, "_BACKED_UP", dispatch._BACKED_UP - {DrainWalStore})]
 
 
+def _moved_wals_rebuilt_from_where_they_were() -> list[Patch]:
+    """Disaster recovery reads a WAL in the store that it has left."""
+    real = MetadataImage.wal_store_of
+
+    def wal_store_of(self: MetadataImage, writer: BrokerIncarnation) -> Any:
+        wal = self.nodes.wal(writer)
+        return self.wal_store(wal.left[0]) if wal is not None and wal.left else real(self, writer)
+
+    return [(MetadataImage, "wal_store_of", wal_store_of)]
+
+
+def _drains_forgotten_by_recoveries() -> list[Patch]:
+    real = recovery.rebuild
+
+    def rebuild(image: MetadataImage, *arguments: Any, **options: Any) -> Any:
+        rebuilt = real(image, *arguments, **options)
+        rebuilt.records += [
+            WalStoreDrain(store.store_id, DrainState.USED) for store in image.nodes.wal_stores()
+        ]
+        return rebuilt
+
+    return [(recovery, "rebuild", rebuild)]
+
+
 DRAINED_WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "ended_beside_dead_wals": _ended_beside_dead_wals,
     "ended_beside_ranges": _ended_beside_ranges,
@@ -106,4 +131,6 @@ DRAINED_WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "end_of_a_drain_not_published": _end_of_a_drain_not_published,
     "returns_to_a_drained_store_repeated": _returns_to_a_drained_store_repeated,
     "end_of_a_drain_not_backed_up": _end_of_a_drain_not_backed_up,
+    "moved_wals_rebuilt_from_where_they_were": _moved_wals_rebuilt_from_where_they_were,
+    "drains_forgotten_by_recoveries": _drains_forgotten_by_recoveries,
 }

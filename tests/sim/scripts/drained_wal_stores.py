@@ -1,6 +1,7 @@
 """Scripts about a WAL store that an operator drains: WALs move to the cluster's own store."""
 
 import asyncio
+from collections.abc import Mapping
 
 from penstock.base.ids import WalStoreId
 from penstock.controller.api.errors import ControllerError
@@ -12,6 +13,7 @@ from penstock.lake.manifest.view import ClusterView
 from penstock.stream.ports import IN_STORE, CommitObjects
 from tests.sim.checkers import Part
 from tests.sim.directed import JANITOR_S, Held, Script, in_cluster
+from tests.sim.disaster import recover
 from tests.sim.store import Bucket
 
 PART: Part = ("t", 0)
@@ -77,14 +79,14 @@ async def _check_values(script: Script, part: Part, *values: bytes) -> None:
     assert found == [*values], f"the log has {found}"
 
 
-async def _check_without_the_wal_store(script: Script, count: int) -> None:
+async def _check_without_the_wal_store(script: Script, counts: Mapping[str, int]) -> None:
     """Lose the WAL store, and check that no reader of the bucket needs it."""
     script.world.wal_weather.down = True
     await asyncio.sleep(3.0)
     view = ClusterView(script.world.bucket)
     await view.refresh()
-    ends = {state.topic: state.end_offset for state in await view.partitions(["t"])}
-    assert ends == {"t": count}, f"the logs are said to end at {ends}"
+    ends = {state.topic: state.end_offset for state in await view.partitions([*counts])}
+    assert ends == counts, f"the logs are said to end at {ends}"
 
 
 @in_cluster(wal_stores=1, compacting=1)
@@ -114,7 +116,7 @@ async def drain_a_wal_store(script: Script) -> None:
     await script.restart_controller()
     assert await _drain(script) == 0, "the controller has forgotten the end"
     await script.write(OTHER, (b"k", b"v"))
-    await _check_without_the_wal_store(script, len(values))
+    await _check_without_the_wal_store(script, {"t": len(values)})
     await script.restart(1)
     script.kill(2)
     await script.until_led(PART, 1)
@@ -142,7 +144,7 @@ async def drain_a_wal_store_with_a_dead_wal(script: Script) -> None:
     client.mount(bucket)
     await script.until_led(PART, 2)
     await _until_drained(script)
-    await _check_without_the_wal_store(script, 1)
+    await _check_without_the_wal_store(script, {"t": 1})
     await script.restart(2)
     await script.until_led(PART, 2)
     await _check_values(script, PART, b"0")
@@ -186,7 +188,7 @@ async def drain_a_wal_store_while_a_broker_returns(script: Script) -> None:
     await script.until_led(PART, 2)
     await _check_values(script, PART, b"0", b"1")
     await _until_drained(script)
-    await _check_without_the_wal_store(script, 2)
+    await _check_without_the_wal_store(script, {"t": 2})
 
 
 @in_cluster(wal_stores=1, compacting=1)
@@ -306,3 +308,36 @@ async def end_without_backup(script: Script) -> None:
     assert left is None, "the end is reported before the backup contains it"
     held.release()
     await _until_drained(script)
+
+
+@in_cluster(wal_stores=1, compacting=1)
+async def recover_during_a_drain(script: Script) -> None:
+    """Lose the disk of the controller and all brokers while one WAL has left the WAL store and the
+    other has not, with records in both WALs that are not uploaded.
+    """
+    world = script.world
+    await script.create("t")
+    await script.create("u", leaders=(2,))
+    await script.write(PART, (b"k", b"0"))
+    await script.write(OTHER, (b"k", b"0"))
+    held = script.hold(2, "put data")
+    assert await _drain(script)
+    await _until_in(script, IN_STORE, 1)
+    await script.until(lambda: held.count)
+    await script.write(PART, (b"k", b"1"))
+    assert _is_in(script, 2, _STORE), "the other WAL has moved"
+    for node_id in (1, 2):
+        script.kill(node_id)
+    (old,) = world.controllers.values()
+    world.has_disks = False
+    world.stop_controller(old)
+    recover(world)
+    await script.until(lambda: world.has_disks and world.active_controller() not in {None, old})
+    brokers = [world.start_broker(node_id) for node_id in (1, 2)]
+    await script.until(lambda: all(broker.serving for broker in brokers))
+    assert _state(script) == DrainState.DRAINING, "the recovery has forgotten the drain"
+    await _until_in(script, IN_STORE, 1, 2)
+    await _check_values(script, PART, b"0", b"1")
+    await _check_values(script, OTHER, b"0")
+    await _until_drained(script)
+    await _check_without_the_wal_store(script, {"t": 2, "u": 1})

@@ -850,6 +850,12 @@ _DRAINED_WAL_STORES: _Found = {
     "end_of_a_drain_not_backed_up": [
         (drained_wal_stores.end_without_backup, "reported before the backup contains it")
     ],
+    "moved_wals_rebuilt_from_where_they_were": [
+        (drained_wal_stores.recover_during_a_drain, "was written twice")
+    ],
+    "drains_forgotten_by_recoveries": [
+        (drained_wal_stores.recover_during_a_drain, "the recovery has forgotten the drain")
+    ],
 }
 _LOST_TRANSACTIONS: _Found = {
     "markers_in_lost_wals_awaited": [
