@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import Final, TypeAlias
 
 from penstock.broker.network.dispatcher import CannotRespond
+from penstock.protocol import apis
 
 PRODUCERS_MAX: Final = 50_000
 MEMBERS_MAX: Final = 100_000
@@ -18,6 +19,7 @@ STATIC_JOIN: Final = -1
 starts, tracked by its instance id.
 """
 Key: TypeAlias = tuple[str | int, ...]
+_COMMIT: Final = apis.OFFSET_COMMIT.key
 
 
 class LateRequest(CannotRespond):
@@ -66,11 +68,34 @@ class ConnectionOrder:
             return
         newest = self._advance((api_key, group_id, member_id), connection_id)
         if connection_id < newest:
-            raise LateRequest(
-                f"a request (API {api_key}) for group {group_id} of member {member_id} is late:"
-                f" its connection ({connection_id}) is older than the member's current one"
-                f" ({newest}); reconnect and retry"
-            )
+            raise _late_of_member(api_key, group_id, member_id, connection_id, newest)
+
+    def admit_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        connection_id: int | None,
+        *,
+        advances: bool,
+        moves_back: bool,
+    ) -> None:
+        """Record an OffsetCommit of a group member. One that only advances offsets is late only if
+        the member has moved an offset back on a newer connection, because clients with a pool of
+        connections use older ones again.
+
+        advances: no offset is moved back, or is the first one of its partition. moves_back: one is
+        moved back. Raises LateRequest.
+        """
+        if not member_id or connection_id is None:
+            return
+        key: Key = (_COMMIT, group_id, member_id)
+        back_key = (*key, "back")
+        newest = self._advance(key, connection_id)
+        newest_back = self._advance(back_key, 0) if back_key in self._newest else 0
+        if connection_id < (newest_back if advances else newest):
+            raise _late_of_member(_COMMIT, group_id, member_id, connection_id, newest)
+        if moves_back:
+            self._advance(back_key, connection_id)
 
     def end_member(self, api_key: int, group_id: str, member_id: str, connection_id: int) -> None:
         """Record that a member has left with a request of another API, so that its earlier ones of
@@ -86,3 +111,13 @@ class ConnectionOrder:
         if len(self._newest) > self._entries_max:
             self._newest.popitem(last=False)
         return newest
+
+
+def _late_of_member(
+    api_key: int, group_id: str, member_id: str, connection_id: int, newest: int
+) -> LateRequest:
+    return LateRequest(
+        f"a request (API {api_key}) for group {group_id} of member {member_id} is late:"
+        f" its connection ({connection_id}) is older than the member's current one"
+        f" ({newest}); reconnect and retry"
+    )

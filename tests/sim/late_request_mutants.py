@@ -16,6 +16,7 @@ from penstock.broker.groups.consumer.group import ConsumerGroup
 from penstock.broker.groups.coordinator import janitor
 from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.groups.coordinator.share import ShareGroups
+from penstock.broker.groups.offsets.offsets import GroupOffsets
 from penstock.broker.groups.share.partitions.sessions import ShareSessions
 from penstock.broker.groups.share.partitions.window import ShareWindow
 from penstock.broker.groups.share.state import combining
@@ -53,6 +54,33 @@ def _carried_out(key: int) -> Callable[[], list[Patch]]:
         return [(ConnectionOrder, "admit_member", admit_member)]
 
     return patches
+
+
+def _commits_carried_out() -> list[Patch]:
+    return [(ConnectionOrder, "admit_commit", lambda *_, **__: None)]
+
+
+def _commits_judged_alike() -> list[Patch]:
+    """Whether they advance offsets or not."""
+    real = ConnectionOrder.admit_commit
+
+    def admit_commit(self: ConnectionOrder, *sender: Any, **_: bool) -> None:
+        real(self, *sender, advances=False, moves_back=False)
+
+    return [(ConnectionOrder, "admit_commit", admit_commit)]
+
+
+def _moves_back_forgotten() -> list[Patch]:
+    real = ConnectionOrder.admit_commit
+
+    def admit_commit(self: ConnectionOrder, *sender: Any, advances: bool, moves_back: bool) -> None:
+        real(self, *sender, advances=advances, moves_back=False)
+
+    return [(ConnectionOrder, "admit_commit", admit_commit)]
+
+
+def _commits_in_flight_overlooked() -> list[Patch]:
+    return [(GroupOffsets, "begin_append", lambda *_: None)]
 
 
 def _acknowledgements_end_later_sessions() -> list[Patch]:
@@ -343,7 +371,10 @@ LATE_REQUEST_MUTANTS: Mapping[str, Callable[[], list[Patch]]] = {
     "late_share_heartbeats_are_carried_out": _carried_out(apis.SHARE_GROUP_HEARTBEAT.key),
     "late_joins_are_carried_out": _carried_out(apis.JOIN_GROUP.key),
     "late_syncs_are_carried_out": _carried_out(apis.SYNC_GROUP.key),
-    "late_commits_are_carried_out": _carried_out(apis.OFFSET_COMMIT.key),
+    "late_commits_are_carried_out": _commits_carried_out,
+    "advancing_commits_are_late": _commits_judged_alike,
+    "moves_back_are_forgotten": _moves_back_forgotten,
+    "commits_in_flight_overlooked": _commits_in_flight_overlooked,
     "late_share_fetches_are_carried_out": _carried_out(apis.SHARE_FETCH.key),
     "late_share_acknowledgements_are_carried_out": _carried_out(apis.SHARE_ACKNOWLEDGE.key),
     "acknowledgements_end_later_sessions": _acknowledgements_end_later_sessions,

@@ -411,15 +411,33 @@ class GroupCoordinator:
         if isinstance(group, ErrorCode):
             return dict.fromkeys(offsets, group)
         if generation >= 0:
-            self.admit(apis.OFFSET_COMMIT.key, group, member_id, connection_id)
+            advances, moves_back = group.offsets.compare(offsets)
+            self._requests.admit_commit(
+                group_id, member_id, connection_id, advances=advances, moves_back=moves_back
+            )
         results, accepted = _check_metadata(offsets)
         if accepted:
-            outcome = await self.append(
-                group, offset_records(group_id, accepted), lambda: group.offsets.put(accepted)
-            )
+            outcome = await self._append_commit(group, accepted)
             results.update(dict.fromkeys(accepted, outcome))
         self.forget_unused(group)
         return results
+
+    async def _append_commit(
+        self, group: Group, offsets: dict[TopicPartition, CommittedOffset]
+    ) -> ErrorCode:
+        known = group.offsets
+
+        def durable() -> None:
+            known.end_append(offsets)
+            known.put(offsets)
+
+        known.begin_append(offsets)
+        return await self.append(
+            group,
+            offset_records(group.classic.group_id, offsets),
+            durable,
+            failed=lambda: known.end_append(offsets),
+        )
 
     async def commit_transactional_offsets(
         self,

@@ -20,10 +20,12 @@ class PendingOffsets:
 
 
 class GroupOffsets:
-    __slots__ = ("_pending", "committed")
+    __slots__ = ("_appending", "_pending", "committed")
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
+        self._appending: dict[TopicPartition, CommittedOffset] = {}
+        """The last offsets that are being appended outside of transactions."""
         self._pending: list[PendingOffsets] = []
         """In log order."""
 
@@ -66,6 +68,28 @@ class GroupOffsets:
             for key, value in offsets.items():
                 if value.topic_id is None:
                     offsets[key] = replace(value, topic_id=owner(key[0]))
+
+    def compare(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> tuple[bool, bool]:
+        """Return whether these offsets only advance those of the same partitions, and whether they
+        move one back. Includes offsets that are being appended.
+        """
+        advances, moves_back = True, False
+        for key, value in offsets.items():
+            known = self.committed.get(key)
+            advances &= known is not None and _is_advanced_by(known, value)
+            for before in (known, self._appending.get(key)):
+                if before is not None and before.offset > value.offset:
+                    advances, moves_back = False, True
+        return advances, moves_back
+
+    def begin_append(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Record that these offsets are being appended, until `end_append`."""
+        self._appending.update(offsets)
+
+    def end_append(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        for key, value in offsets.items():
+            if self._appending.get(key) is value:
+                del self._appending[key]
 
     def put(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Apply a durable commit outside of transactions. It is newer than everything durable."""
@@ -118,3 +142,11 @@ class GroupOffsets:
         for pending in older:
             for key in keys:
                 pending.offsets.pop(key, None)
+
+
+def _is_advanced_by(known: CommittedOffset, value: CommittedOffset) -> bool:
+    """Return whether a commit undoes nothing of a known one."""
+    if known.topic_id != value.topic_id:
+        return False
+    is_same = (known.leader_epoch, known.metadata) == (value.leader_epoch, value.metadata)
+    return known.offset < value.offset or (known.offset == value.offset and is_same)

@@ -336,6 +336,64 @@ async def commit_late_in_a_classic_group(script: Script) -> None:
     await _commit_late(script, joined.member_id, joined.generation_id)
 
 
+async def commit_over_a_pool_of_connections(script: Script) -> None:
+    """Commit over two connections in turn, as kafka-go does."""
+    await script.create("t")
+    member_id, epoch = await _member(script)
+    old, new = await connections(script, 2)
+    for offset, connection in enumerate((old, new, old, new, old)):
+        for _ in range(2):
+            await _commit(script, connection, member_id, epoch, offset)
+    assert await Group(script).committed(PART) == 4
+
+
+async def commit_late_after_a_move_back(script: Script) -> None:
+    """Deliver an OffsetCommit after the member has moved its offset back on purpose."""
+    await script.create("t")
+    member_id, epoch = await _member(script)
+    old, new = await connections(script, 2)
+    for offset in (5, 3):
+        await _commit(script, new, member_id, epoch, offset)
+    await deliver_late(old, commit(script, member_id, epoch, 4))
+    offset = await Group(script).committed(PART)
+    assert offset == 3, f"the committed offset goes from 3 to {offset}"
+
+
+async def commit_late_during_a_commit(script: Script) -> None:
+    """Deliver an OffsetCommit while a later one is being stored, whose client has disconnected."""
+    await script.create("t")
+    member_id, epoch = await _member(script)
+    old, new = await connections(script, 2)
+    await _commit(script, new, member_id, epoch, 1)
+    held = script.hold((await script.coordinator("g")).node_id)
+    later = asyncio.ensure_future(deliver_late(new, commit(script, member_id, epoch, 5)))
+    await script.until(lambda: held.count)
+    new.close()
+    await asyncio.sleep(_PAUSE_S)
+    late = asyncio.ensure_future(deliver_late(old, commit(script, member_id, epoch, 3)))
+    await asyncio.sleep(_PAUSE_S)
+    held.release()
+    await late
+    later.cancel()
+    offset = await Group(script).committed(PART)
+    assert offset == 5, f"the committed offset goes back to {offset}"
+
+
+async def _member(script: Script) -> tuple[str, int]:
+    (member,) = await connections(script, 1)
+    joined = await send_request(member, consumer_heartbeat("m1", 0, topic_id_of(script)))
+    return "m1", joined.member_epoch
+
+
+async def _commit(
+    script: Script, connection: Connection, member_id: str, epoch: int, offset: int
+) -> None:
+    request = commit(script, member_id, epoch, offset)
+    response = await connection.send_request(*request, _TIMEOUT_S)
+    code = ErrorCode(response.topics[0].partitions[0].error_code)
+    assert code is ErrorCode.NONE, f"the commit of {offset} gets {code.name}"
+
+
 # --- share sessions -------------------------------------------------------------------------------
 
 

@@ -491,6 +491,13 @@ _LATE_REQUESTS: _Found = {
         (late_requests.commit_late_in_a_consumer_group, "the committed offset goes back to 1"),
         (late_requests.commit_late_in_a_classic_group, "the committed offset goes back to 1"),
     ],
+    "advancing_commits_are_late": [(late_requests.commit_over_a_pool_of_connections, "NoResponse")],
+    "moves_back_are_forgotten": [
+        (late_requests.commit_late_after_a_move_back, "the committed offset goes from 3 to 4")
+    ],
+    "commits_in_flight_overlooked": [
+        (late_requests.commit_late_during_a_commit, "the committed offset goes back to 3")
+    ],
     "late_share_fetches_are_carried_out": [
         (late_requests.fetch_late_in_a_share_session, "which m1 has")
     ],

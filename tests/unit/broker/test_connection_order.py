@@ -1,5 +1,7 @@
 """Find late requests, with bounded memory."""
 
+from functools import partial
+
 import pytest
 
 from penstock.broker.coordination.connection_order import ConnectionOrder, LateRequest
@@ -37,3 +39,30 @@ def test_the_producer_that_requested_longest_ago_is_forgotten() -> None:
     order.admit("b", 2, 0, 1)
     with pytest.raises(LateRequest):
         order.admit("c", 3, 0, 1)
+
+
+def test_a_commit_that_only_advances_is_late_after_a_move_back() -> None:
+    order = ConnectionOrder()
+    commit = partial(order.admit_commit, "g", "m")
+    commit(5, advances=False, moves_back=False)
+    commit(3, advances=True, moves_back=False)
+    for advances in (False, True):
+        commit(4, advances=True, moves_back=False)
+        with pytest.raises(LateRequest, match=r"connection \(4\) is older .* current one \(5\)"):
+            commit(4, advances=False, moves_back=advances)
+    commit(5, advances=False, moves_back=True)
+    with pytest.raises(LateRequest):
+        commit(4, advances=True, moves_back=False)
+    commit(5, advances=True, moves_back=False)
+    order.admit_commit("g", "other", 4, advances=True, moves_back=False)
+    order.admit_commit("g", "", 1, advances=False, moves_back=True)
+
+
+def test_a_move_back_is_remembered_while_its_member_commits() -> None:
+    order = ConnectionOrder(entries_max=4)
+    order.admit_commit("g", "m", 5, advances=False, moves_back=True)
+    for number in range(9):
+        order.admit_commit("g", "m", 5, advances=True, moves_back=False)
+        order.admit("tid", number, 0, 5)
+    with pytest.raises(LateRequest):
+        order.admit_commit("g", "m", 4, advances=True, moves_back=False)

@@ -231,6 +231,35 @@ async def test_a_late_commit_does_not_move_an_offset_back(
     coordinator.close()
 
 
+async def test_a_late_commit_that_only_advances_is_executed() -> None:
+    """Clients with a pool of connections use older ones again."""
+    coordinator = coordinator_on(MemoryLog())
+    await coordinator.ready("g")
+    member_id, epoch = await consumer_epoch(coordinator)
+
+    async def put(offset: int, connection: int, metadata: str = "", partition: int = 0) -> None:
+        value = replace(COMMIT(offset), metadata=metadata)
+        results = await coordinator.commit_offsets(
+            "g", member_id, None, epoch, {("t", partition): value}, connection_id=connection
+        )
+        assert set(results.values()) == {ErrorCode.NONE}
+
+    for offset, connection in ((10, 4), (20, 6), (20, 4), (30, 4), (40, 6)):
+        await put(offset, connection)
+    await put(40, 6, "new metadata")
+    for offset, metadata in ((39, ""), (40, "")):
+        with pytest.raises(LateRequest):
+            await put(offset, 4, metadata)
+    with pytest.raises(LateRequest):  # its first offset may have been deleted since
+        await put(50, 4, partition=1)
+    await put(50, 4)
+    await put(45, 6)
+    with pytest.raises(LateRequest):
+        await put(50, 4)
+    assert coordinator.fetch_offsets("g").committed[KEY].offset == 45
+    coordinator.close()
+
+
 @pytest.mark.parametrize("member_id", ["", "an admin client"])
 async def test_commits_without_a_generation_may_go_back_on_any_connection(member_id: str) -> None:
     coordinator = coordinator_on(MemoryLog())
