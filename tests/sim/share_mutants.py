@@ -76,7 +76,7 @@ def _states_initialized_again() -> list[Patch]:
     real = ShareStates.initialize
 
     def initialize(self: ShareStates, key: Any, *args: Any) -> Any:
-        self.put_back(key, None)
+        self.put_back(key, None, self.deleted_epoch(key))
         return real(self, key, *args)
 
     return [(ShareStates, "initialize", initialize)]

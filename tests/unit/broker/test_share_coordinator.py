@@ -135,6 +135,24 @@ async def test_an_immediately_refused_write_is_rolled_back() -> None:
     coordinator.close()
 
 
+@pytest.mark.parametrize("exists", [True, False])
+async def test_an_immediately_refused_deletion_is_rolled_back(exists: bool) -> None:
+    log = MemoryLog()
+    coordinator = await started(log)
+    if not exists:
+        await coordinator.delete(KEY, state_epoch=2)
+    append, log.append = log.append, lambda *args, **_: args[2](ErrorCode.NOT_COORDINATOR)
+    assert await refused(coordinator.delete(KEY, state_epoch=7)) is ErrorCode.NOT_COORDINATOR
+    found = await coordinator.summary(KEY)
+    assert (found.state_epoch, found.deleted_epoch) == ((1, -1) if exists else (0, 2))
+    log.append = append
+    await coordinator.delete(KEY, state_epoch=7)
+    following = coordinator_on(log)
+    assert (await following.summary(KEY)).deleted_epoch == 7
+    coordinator.close()
+    following.close()
+
+
 async def test_the_next_coordinator_continues() -> None:
     log = MemoryLog()
     coordinator = await started(log, updates_max=2)

@@ -147,6 +147,16 @@ def test_late_requests_of_a_deleted_group_change_nothing() -> None:
     assert refused(following.initialize, KEY, 7, 0, 0) is ErrorCode.FENCED_STATE_EPOCH
 
 
+def test_the_log_has_the_deletion_of_a_state_that_does_not_exist() -> None:
+    """The request that initializes the state may arrive later, and the deletion again."""
+    states, following = ShareStates(500), ShareStates(500)
+    records = states.delete(KEY, 7)
+    assert states.delete(KEY, 6) == states.delete(KEY, 7) == ()
+    for record in records:
+        following.replay(*record)
+    assert following.summary(KEY).deleted_epoch == 7
+
+
 @pytest.mark.parametrize("epoch", [None, -1, 0])
 def test_a_deletion_before_the_first_epoch_is_not_remembered(epoch: int | None) -> None:
     """Neither of a state that does not exist, nor of one that Kafka began with epoch 0."""

@@ -38,6 +38,8 @@ _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIS
 _T = TypeVar("_T")
 _Step: TypeAlias = Callable[[ShareStates], tuple[_T, Sequence[EncodedRecord]]]
 """Returns the response, and the records to write first."""
+_Before: TypeAlias = tuple[StoredState | None, int]
+"""The state, and the epoch of its deletion."""
 
 
 class KnownTopics(Protocol):
@@ -142,7 +144,7 @@ class ShareCoordinator:
             return
         gone = [key for key in state.states if self._topics.is_gone(key.topic_id)]
         for key in gone:
-            before = state.states.get(key)
+            before = _before(state.states, key)
             self._append(state, key, before, state.states.delete(key))
 
     # --- the store --------------------------------------------------------------------------------
@@ -244,8 +246,8 @@ class ShareCoordinator:
                 )
             if isinstance(state, ErrorCode):
                 raise ShareStateError(state, state.message)
-            before = state.states.get(key)
-            if before is not None or may_create:
+            before = _before(state.states, key)
+            if before[0] is not None or may_create:
                 self._check_exists(key)
             response, records = self._checked(step, state.states)
         except ShareStateError as error:
@@ -292,7 +294,7 @@ class ShareCoordinator:
         self,
         state: _Partition,
         key: SharePartitionKey,
-        before: StoredState | None,
+        before: _Before,
         records: Sequence[EncodedRecord],
     ) -> "asyncio.Future[ErrorCode]":
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
@@ -306,7 +308,7 @@ class ShareCoordinator:
         last, state.append = state.append, outcome
         self._shards.append(state.index, records, done)
         if outcome.done() and outcome.result() is not ErrorCode.NONE:
-            state.states.put_back(key, before)
+            state.states.put_back(key, *before)
             state.append = last
         is_accepted = True
         return outcome
@@ -315,6 +317,10 @@ class ShareCoordinator:
         """Reload the partition, because memory is ahead of the log."""
         if self._shards.get(state.index) is state:
             self._shards.opened(state.index)
+
+
+def _before(states: ShareStates, key: SharePartitionKey) -> _Before:
+    return states.get(key), states.deleted_epoch(key)
 
 
 def _refuse(future: "asyncio.Future[Any]", error: ShareStateError) -> None:

@@ -76,12 +76,22 @@ class ShareStates:
     def get(self, key: SharePartitionKey) -> StoredState | None:
         return self._states.get(key)
 
-    def put_back(self, key: SharePartitionKey, before: StoredState | None) -> None:
-        """Undo a step whose record was rejected immediately."""
+    def deleted_epoch(self, key: SharePartitionKey) -> int:
+        """Return the last epoch of a deleted state, or ANY_EPOCH if it is not known."""
+        return self._deleted.get(key, ANY_EPOCH)
+
+    def put_back(
+        self, key: SharePartitionKey, before: StoredState | None, deleted_epoch: int
+    ) -> None:
+        """Undo a step whose records were rejected immediately. deleted_epoch: before it."""
         if before is None:
             self._states.pop(key, None)
         else:
             self._states[key] = before
+        if deleted_epoch != self.deleted_epoch(key):
+            self._deleted.pop(key, None)
+            if deleted_epoch != ANY_EPOCH:
+                self._deleted[key] = deleted_epoch
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -90,7 +100,7 @@ class ShareStates:
     ) -> EncodedRecord | None:
         before = self._states.get(key)
         if before is None:
-            if ANY_EPOCH != state_epoch <= self._deleted.get(key, ANY_EPOCH):
+            if ANY_EPOCH != state_epoch <= self.deleted_epoch(key):
                 raise _fenced_state()
             first = ShareSnapshot(0, state_epoch, 0, start_offset, NO_COUNT, now_ms, now_ms)
             return self._apply(key, first)
@@ -175,29 +185,22 @@ class ShareStates:
     def delete(
         self, key: SharePartitionKey, state_epoch: int = ANY_EPOCH
     ) -> tuple[EncodedRecord, ...]:
-        """Return the records to write: a tombstone, after a snapshot if the state has an older
-        epoch than its deletion, which the next coordinator must remember.
+        """Return the records to write: a tombstone, after a snapshot if the next coordinator would
+        not remember the epoch otherwise.
         """
         known = self._states.get(key)
         if known is not None and ANY_EPOCH != state_epoch < known.current.state_epoch:
             raise _fenced_state()
+        remembered = self._deleted.get(key, 0) if known is None else known.current.state_epoch
         if state_epoch == ANY_EPOCH:
             self._states.pop(key, None)
         else:
             self._forget(key, state_epoch)
-        if known is None:
-            return ()
         record_key = encode_share_key(key, SNAPSHOT)
-        tombstone = (record_key, None)
-        if state_epoch <= known.current.state_epoch:
-            return (tombstone,)
-        last = replace(
-            known.current,
-            snapshot_epoch=known.current.snapshot_epoch + 1,
-            state_epoch=state_epoch,
-            batches=(),
-        )
-        return (record_key, encode_share_value(last)), tombstone
+        if state_epoch > remembered:
+            last = ShareSnapshot(0, state_epoch, 0, NO_START_OFFSET, NO_COUNT, 0, 0)
+            return (record_key, encode_share_value(last)), (record_key, None)
+        return () if known is None else ((record_key, None),)
 
     def _forget(self, key: SharePartitionKey, state_epoch: int) -> None:
         """Remove a state, and keep its last epoch."""
@@ -218,8 +221,7 @@ class ShareStates:
         """
         stored = self._states.get(key)
         if stored is None:
-            deleted_epoch = self._deleted.get(key, ANY_EPOCH)
-            return ShareStateSummary(0, 0, NO_START_OFFSET, NO_COUNT, deleted_epoch)
+            return ShareStateSummary(0, 0, NO_START_OFFSET, NO_COUNT, self.deleted_epoch(key))
         known = stored.current
         return ShareStateSummary(
             known.state_epoch,
