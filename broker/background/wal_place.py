@@ -94,6 +94,8 @@ class WalPlaceDuty:
         self._now = now
         self._policy = ReturnPolicy(return_after_s)
         self._next_check_at = 0.0
+        self._reported = ""
+        """Why the WAL store is the wrong one, as last logged."""
 
     async def run(self) -> None:
         """Run until cancelled, or until the storage ends."""
@@ -153,7 +155,12 @@ class WalPlaceDuty:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 await check_identity(self._stores.store, target)
                 await self._stores.probe_writes(self._probe_key)
-        except (ObjectStoreError, TimeoutError, WalStoreWrong):
+        except WalStoreWrong as error:
+            if str(error) != self._reported:
+                self._reported = str(error)
+                log.error("wal_store_wrong", error=self._reported)
+            return False
+        except (ObjectStoreError, TimeoutError):
             return False
         return True
 

@@ -253,8 +253,9 @@ def _known(image: MetadataImage, request: RegisterBroker) -> NodeState | None:
 def _wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:
     """Return where the broker must open its WAL. Raises Refused unless it found the identity of
     that store: otherwise it would write to another one, which no recovery reads. A broker that
-    cannot reach the store begins in the cluster's own one. While a WAL store is being drained,
-    brokers do not write to it, but recover WALs and read ranges in it.
+    cannot reach the store begins in the cluster's own one, unless its URL is that of an ended
+    store. While a WAL store is being drained, brokers do not write to it, but recover WALs and read
+    ranges in it.
     """
     needed = image.nodes.needed_wal_store
     if request.is_without_wal_store and (
@@ -265,7 +266,16 @@ def _wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:
             "the WALs of this cluster are in a WAL store, and this broker is not configured with"
             " wal.store",
         )
-    if needed is None or (request.is_wal_store_down and request.wal_store_uuid is None):
+    if needed is None:
+        return IN_STORE
+    if request.is_wal_store_down and request.wal_store_uuid is None:
+        if request.wal_store_url in {store.url for store in image.nodes.ended_wal_stores()}:
+            raise Refused(
+                Status.INVALID_REQUEST,
+                f"the WAL store at {request.wal_store_url} was abandoned or drained; the WALs of"
+                f" this cluster are in WAL store {needed.store_id} at {needed.url}: set wal.store"
+                " to it",
+            )
         return IN_STORE
     if (request.wal_store_id, request.wal_store_uuid) != (needed.store_id, needed.uuid):
         found = (

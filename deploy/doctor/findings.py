@@ -340,8 +340,8 @@ WAL_OUTSIDE: Final = Kind(
     Level.WARN,
     "The WAL of broker {node_id} is in the store, although the cluster has a WAL store.",
     "The broker could not use the WAL store, or found another one in its place: its log has"
-    " wal_store_left or wal_store_unavailable with the reason. It returns when the store has worked"
-    " for a while, 30 s to 30 min.",
+    " wal_store_left, wal_store_unavailable or wal_store_wrong with the reason. It returns"
+    " when the store has worked for a while, 30 s to 30 min.",
 )
 WAL_STORE_AHEAD: Final = Kind(
     "store-behind-wal-store",

@@ -738,7 +738,8 @@ _WAL_STORES: _Found = {
         (wal_stores.lose_the_identity_of_the_wal_store, "Produce: None after 30.0 s")
     ],
     "brokers_probe_any_wal_store": [
-        (wal_stores.lose_the_identity_of_the_wal_store, "written to another store")
+        (wal_stores.lose_the_identity_of_the_wal_store, "written to another store"),
+        (wal_stores.start_with_another_store_that_is_down, "are written to another store"),
     ],
     "brokers_return_at_once": [
         (wal_stores.lose_the_wal_store_for_long, "returns to a store that has just failed")

@@ -4,6 +4,7 @@ replaced by another one.
 
 import asyncio
 from typing import Any, Final
+from unittest.mock import patch
 
 from penstock.base.ids import WalStoreId
 from penstock.lake.manifest.errors import EndInDoubt, WalStoreRequired
@@ -139,6 +140,36 @@ async def start_with_another_store(script: Script) -> None:
     await asyncio.sleep(5.0)
     assert not broker.serving, "a broker serves with another WAL store"
     await script.until_led(PART, 2)
+    await _check_values(script)
+
+
+@in_cluster(wal_stores=1)
+async def start_with_another_store_that_is_down(script: Script) -> None:
+    """Start a broker that is configured with another WAL store, which does not respond until the
+    broker serves. It never writes there, and logs why.
+    """
+    await _write(script)
+    script.kill(1)
+    await script.until_led(PART, 2)
+    script.world.wal_weather.down = True
+    broker = script.world.start_broker(1)
+    client, bucket = broker.raw_wal_store, _empty_bucket(script)
+    assert client is not None
+    client.mount(bucket)
+    await script.until(lambda: broker.serving)
+    script.world.wal_weather.down = False
+    logged = script.world.note
+    events = list[Any]()
+
+    def keep(event: dict[str, Any]) -> None:
+        events.append(event["event"])
+        logged(event)
+
+    with patch.object(script.world, "note", keep):
+        await asyncio.sleep(2 * script.world.limits.wal_return_after_s)
+    assert _is_in(script, 1, IN_STORE)
+    assert not bucket.keys, f"{bucket.keys} are written to another store"
+    assert events.count("wal_store_wrong") == 1, f"the broker has logged {events}"
     await _check_values(script)
 
 

@@ -236,6 +236,32 @@ def test_brokers_need_the_store_until_it_is_drained(cluster: DrainedStore) -> No
     assert snapshot_of(cluster.image) == cluster.image
 
 
+def test_brokers_with_a_drained_store_are_refused_once_there_is_a_new_one(
+    cluster: DrainedStore,
+) -> None:
+    cluster.drain()
+    cluster.finish()
+    down = {"wal_store_id": IN_STORE, "wal_store_uuid": None, "is_wal_store_down": True}
+    before = cluster.register(registration(3, wal_store_url=URL, **down))
+    assert cluster.store_of(before) == IN_STORE
+    cluster.die(before)
+    new = {"wal_store_id": IN_STORE, "wal_store_uuid": None, "wal_store_url": OTHER_URL}
+    for number in (1, 2):
+        cluster.register(registration(number, incarnation_id=UUID(int=100 + number), **new))
+    found = WalStoreIdentity(cluster.image.cluster_id, SECOND, UUID_B)
+    cluster.run(add_wal_store(cluster.image, found, OTHER_URL))
+    for wrong in (
+        registration(4, wal_store_url=URL, **down),
+        registration(4, wal_store_url=URL),
+        registration(4, wal_store_url="file:/empty", wal_store_id=IN_STORE, wal_store_uuid=None),
+    ):
+        result = nodes.register_broker(cluster.image, wrong)
+        assert (result.status, result.records) == (Status.INVALID_REQUEST, [])
+        assert f"in WAL store 2 at {OTHER_URL}" in result.detail
+    unknown = registration(4, wal_store_url="file:/unmounted", **down)
+    assert cluster.store_of(cluster.register(unknown)) == IN_STORE
+
+
 def test_a_store_accepts_returns_until_it_is_drained(cluster: DrainedStore) -> None:
     """Otherwise a broker that lost the response to its return would continue in `store`, while its
     WAL is in the WAL store.
