@@ -12,7 +12,7 @@ from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, TopicName, WalStore
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, print_document, report_table, say
 
 if TYPE_CHECKING:
     from penstock.deploy.cli.compact_job import Target
@@ -158,7 +158,7 @@ def _rewrite(
     target: "Target", address: str, engine: "Engine", options: "RewriteOptions", *, output: Format
 ) -> None:
     from penstock.deploy.cli.compact_job import plan_rewrite, rewrite_topic
-    from penstock.deploy.output import Progress, print_document
+    from penstock.deploy.output import Progress
 
     total = sum(item.compacted_bytes for item in plan_rewrite(target, options))
     with Progress(f"compact {target.topic}", total, "bytes") as progress:
@@ -196,15 +196,12 @@ def _print_report(report: "RewriteReport") -> None:
 
 def _show_plan(target: "Target", options: "RewriteOptions", *, output: Format) -> None:
     from penstock.deploy.cli.compact_job import plan_rewrite
-    from penstock.deploy.output import print_document, print_table, size
+    from penstock.deploy.output import size
 
     plans = plan_rewrite(target, options)
-    if output is not Format.TABLE:
-        print_document(
-            output, {"topic": target.topic, "partitions": [_plan_summary(item) for item in plans]}
-        )
-        return
-    print_table(
+    report_table(
+        output,
+        {"topic": target.topic, "partitions": [_plan_summary(item) for item in plans]},
         f"{target.topic}: what would be rewritten",
         ["partition", "objects", "size", "to rewrite", "size", "into"],
         [

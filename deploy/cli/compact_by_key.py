@@ -16,7 +16,7 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.cli.compact_job import ControllerRewrites, Target
 from penstock.deploy.clients.controllers import connect, response_of
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, Progress, print_document, print_table, say, size
+from penstock.deploy.output import Format, Progress, print_document, report_table, say, size
 from penstock.lake.cleaning.job import PassJob, PassResult, PassTask
 from penstock.lake.cleaning.run import (
     Checkpoint,
@@ -255,26 +255,20 @@ def _options(root: ManifestRoot, topic: str, limits: ByKeyLimits) -> CleaningOpt
 
 
 def _print_plan(topic: str, planned: Sequence[PassPlan], *, output: Format) -> None:
-    if output is not Format.TABLE:
-        print_document(
-            output,
-            {
-                "topic": topic,
-                "partitions": [
-                    {
-                        "partition": item.partition,
-                        "log_start": item.log.start,
-                        "dirty_from": item.log.dirty_from,
-                        "end": item.log.end,
-                        "log_bytes": item.log_bytes,
-                        "dirty_bytes": item.dirty_bytes,
-                    }
-                    for item in planned
-                ],
-            },
-        )
-        return
-    print_table(
+    partitions = [
+        {
+            "partition": item.partition,
+            "log_start": item.log.start,
+            "dirty_from": item.log.dirty_from,
+            "end": item.log.end,
+            "log_bytes": item.log_bytes,
+            "dirty_bytes": item.dirty_bytes,
+        }
+        for item in planned
+    ]
+    report_table(
+        output,
+        {"topic": topic, "partitions": partitions},
         f"{topic}: what would be compacted by key",
         ["partition", "log start", "dirty from", "end", "log", "dirty"],
         [

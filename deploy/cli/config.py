@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.deploy.cli.options import Output
-from penstock.deploy.output import Format
+from penstock.deploy.output import Format, report_table
 
 app = typer.Typer(
     help=(
@@ -39,7 +39,6 @@ def show(
     from penstock.deploy.errors import UsageError
     from penstock.deploy.node.config.definition import ROLES, Role
     from penstock.deploy.node.config.load import load
-    from penstock.deploy.output import print_document, print_table
 
     roles: dict[str, Role] = {each: each for each in ROLES}
     known = roles.get(role)
@@ -49,17 +48,11 @@ def show(
     chosen = {
         name: value for name, value in values.items() if not (given_only and value.is_default)
     }
-    if output is not Format.TABLE:
-        print_document(
-            output,
-            {name: {"value": value.text, "source": value.place} for name, value in chosen.items()},
-        )
-        return
-    print_table(
-        "",
-        ["Setting", "Value", "Source"],
-        [(name, value.shown or "-", value.place) for name, value in chosen.items()],
-    )
+    document = {
+        name: {"value": value.text, "source": value.place} for name, value in chosen.items()
+    }
+    rows = [(name, value.shown or "-", value.place) for name, value in chosen.items()]
+    report_table(output, document, "", ["Setting", "Value", "Source"], rows)
 
 
 @app.command()

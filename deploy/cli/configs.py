@@ -19,7 +19,7 @@ from penstock.deploy.cli.config_values import parse_pair
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, report
+from penstock.deploy.output import Format, report, report_table
 
 if TYPE_CHECKING:
     from penstock.deploy.clients.configs import ConfigView
@@ -106,13 +106,10 @@ def list_(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) ->
     For example: penstock configs list
     """
     from penstock.deploy.clients import configs
-    from penstock.deploy.output import print_document, print_table
 
     found = configs.resources(bootstrap)
-    if output is not Format.TABLE:
-        print_document(output, found)
-        return
-    print_table("", ("type", "name"), [(view.type, view.name) for view in found])
+    rows = [(view.type, view.name) for view in found]
+    report_table(output, found, "", ("type", "name"), rows)
 
 
 @app.command("describe")
@@ -132,16 +129,13 @@ def describe(
     For example: penstock configs describe --topic orders --all
     """
     from penstock.deploy.clients import configs
-    from penstock.deploy.output import print_document, print_table
 
     with_docs = output is not Format.TABLE
     found = configs.describe(bootstrap, resource.only(), with_docs=with_docs)
     if not show_all:
         found = [view for view in found if view.source not in configs.DEFAULT_SOURCES]
-    if output is not Format.TABLE:
-        print_document(output, found)
-        return
-    print_table("configs", ("name", "value", "source", "fallback"), [_row(view) for view in found])
+    columns = ("name", "value", "source", "fallback")
+    report_table(output, found, "configs", columns, [_row(view) for view in found])
 
 
 @app.command("alter")

@@ -9,7 +9,7 @@ import typer
 
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, print_document, say
+from penstock.deploy.output import Format, report
 from penstock.protocol.client.errors import KafkaFailed
 
 
@@ -54,36 +54,23 @@ def elect(
     }
     needless = [str(key) for key in sorted(problems) if is_needless[key]]
     failed = {key: problems[key][1] for key in sorted(problems) if not is_needless[key]}
-    if output is not Format.TABLE:
-        results = dict.fromkeys(elected, "elected") | {
-            key: "not needed" if is_needless[key] else "failed" for key in problems
-        }
-        print_document(
-            output,
-            [
-                {
-                    "topic": key.topic,
-                    "partition": key.partition,
-                    "result": results[key],
-                    "error": failed.get(key),
-                }
-                for key in sorted(results)
-            ],
-        )
-        if failed:
-            raise typer.Exit(1)
-        return
+    results = dict.fromkeys(elected, "elected") | {
+        key: "not needed" if is_needless[key] else "failed" for key in problems
+    }
+    views = [
+        {**key._asdict(), "result": results[key], "error": failed.get(key)}
+        for key in sorted(results)
+    ]
+    sentences: list[str] = []
     if elected:
-        say(
-            "Successfully completed leader election (PREFERRED) for partitions"
-            f" {', '.join(map(str, sorted(elected)))}"
+        names = ", ".join(map(str, sorted(elected)))
+        sentences.append(
+            f"Successfully completed leader election (PREFERRED) for partitions {names}"
         )
     if needless or not (elected or failed):
-        say(
-            f"Valid replica already elected for partitions {', '.join(needless)}".rstrip()
-            if needless
-            else "Valid replica already elected for all partitions"
-        )
+        which = f"partitions {', '.join(needless)}" if needless else "all partitions"
+        sentences.append(f"Valid replica already elected for {which}")
+    report(output, views, *sentences)
     if failed:
         lines = [f"{key}: {text}" for key, text in failed.items()]
         raise KafkaFailed("Error completing leader election (PREFERRED) for:\n" + "\n".join(lines))

@@ -6,7 +6,7 @@ import typer
 
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, report
+from penstock.deploy.output import Format, report, report_table
 
 app = typer.Typer(help="List, upgrade and downgrade the levels of features.", no_args_is_help=True)
 
@@ -31,15 +31,11 @@ def list_features(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.T
     """
     from penstock.deploy.clients.features import listed_features
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.output import print_document, print_table
 
     with WireClient(bootstrap) as client:
         found = listed_features(client)
-    if output is not Format.TABLE:
-        print_document(output, found)
-        return
     rows = [(item.name, f"{item.min_level} to {item.max_level}", str(item.level)) for item in found]
-    print_table("", ("feature", "supported", "level"), rows)
+    report_table(output, found, "", ("feature", "supported", "level"), rows)
 
 
 @app.command("upgrade")

@@ -11,7 +11,15 @@ from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, GroupName, Output, Yes
 from penstock.deploy.cli.reset_options import ResetGoal, goal_of
 from penstock.deploy.errors import UsageError, print_error
-from penstock.deploy.output import Format, counted, say
+from penstock.deploy.output import (
+    Format,
+    counted,
+    print_document,
+    print_table,
+    report,
+    report_table,
+    say,
+)
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.groups.views import GroupView, ListedGroup, MemberView, NewOffset
@@ -75,18 +83,15 @@ def list_(
     from penstock.deploy.admin.groups.admin import listed_groups, with_lags
     from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
-    from penstock.deploy.output import print_document, print_table
 
     with Brokers(bootstrap) as brokers:
         listing = with_lags(brokers, listed_groups(brokers, states or (), types or ()))
-    if output is not Format.TABLE:
-        print_document(output, listing.groups)
-    else:
-        rows = [
-            (item.group, item.type, item.state, item.protocol or "-", _lag(item.lag))
-            for item in listing.groups
-        ]
-        print_table("", ("group", "type", "state", "protocol", "lag"), rows)
+    rows = [
+        (item.group, item.type, item.state, item.protocol or "-", _lag(item.lag))
+        for item in listing.groups
+    ]
+    columns = ("group", "type", "state", "protocol", "lag")
+    report_table(output, listing.groups, "", columns, rows)
     exit_if_incomplete(listing.problems, MISSING_GROUPS)
 
 
@@ -107,7 +112,6 @@ def describe(
     from penstock.deploy.admin.groups.admin import described, found_groups
     from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
-    from penstock.deploy.output import print_document
 
     with Brokers(bootstrap) as brokers:
         listing = found_groups(brokers, names or ())
@@ -183,7 +187,6 @@ def delete(
     from penstock.deploy.admin.groups.admin import delete as delete_group
     from penstock.deploy.admin.groups.admin import found_groups
     from penstock.deploy.clients.brokers import Brokers
-    from penstock.deploy.output import print_document
     from penstock.protocol.client.errors import KafkaFailed
 
     problems: dict[str, str | None] = {}
@@ -198,25 +201,24 @@ def delete(
                 problems[item.group] = None
             except KafkaFailed as error:
                 problems[item.group] = str(error)
-    if output is not Format.TABLE:
-        print_document(
-            output,
-            [
-                {
-                    "group": item.group,
-                    "type": item.type,
-                    "state": item.state,
-                    "deleted": not dry_run and problems[item.group] is None,
-                    "error": problems[item.group],
-                }
-                for item in found
-            ],
-        )
-    else:
-        for item in found:
-            done = f"would delete {item.group} ({item.type}, {item.state})"
-            if problems[item.group] is None:
-                say(done if dry_run else f"deleted {item.group}")
+    views = [
+        {
+            "group": item.group,
+            "type": item.type,
+            "state": item.state,
+            "deleted": not dry_run and problems[item.group] is None,
+            "error": problems[item.group],
+        }
+        for item in found
+    ]
+    sentences = [
+        f"would delete {item.group} ({item.type}, {item.state})"
+        if dry_run
+        else f"deleted {item.group}"
+        for item in found
+        if problems[item.group] is None
+    ]
+    report(output, views, *sentences)
     for problem in filter(None, problems.values()):
         print_error(problem)
     if any(problems.values()):
@@ -242,7 +244,6 @@ def delete_offsets(
     from penstock.deploy.admin.groups import reset
     from penstock.deploy.admin.groups.admin import found_groups
     from penstock.deploy.clients.brokers import Brokers
-    from penstock.deploy.output import print_document
 
     with Brokers(bootstrap) as brokers:
         (found,) = found_groups(brokers, [group]).groups
@@ -250,17 +251,13 @@ def delete_offsets(
         if not dry_run:
             confirm(f"delete {counted(len(wanted), 'offset')} of group {group}?", yes=yes)
             reset.delete_offsets(brokers, found, wanted)
-    if output is not Format.TABLE:
-        print_document(
-            output,
-            [
-                {"group": group, "topic": topic, "partition": at, "deleted": not dry_run}
-                for topic, at in wanted
-            ],
-        )
-        return
+    views = [
+        {"group": group, "topic": topic, "partition": at, "deleted": not dry_run}
+        for topic, at in wanted
+    ]
+    done = "would delete" if dry_run else "deleted"
     shown = ", ".join(f"{topic}-{at}" for topic, at in wanted)
-    say(f"{'would delete' if dry_run else 'deleted'} the offsets of {group} in {shown}")
+    report(output, views, f"{done} the offsets of {group} in {shown}")
 
 
 def _group(brokers: "Brokers", name: str) -> "ListedGroup":
@@ -292,8 +289,6 @@ def _partitions(
 
 
 def _print_group(view: "GroupView") -> None:
-    from penstock.deploy.output import print_table
-
     title = f"{view.group}: {view.type}, {view.state}, coordinator {view.coordinator}"
     if view.topology_epoch is not None:
         title += f", topology epoch {view.topology_epoch}"
@@ -344,8 +339,6 @@ def _shown(partitions: "Mapping[str, Sequence[int]]") -> str:
 
 
 def _print_planned(planned: "Sequence[NewOffset]", output: Format, *, done: bool) -> None:
-    from penstock.deploy.output import print_document, print_table
-
     if output is not Format.TABLE:
         print_document(output, planned)
         return

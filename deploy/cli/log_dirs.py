@@ -9,7 +9,7 @@ import typer
 from penstock.deploy.cli.completing import complete_brokers, complete_topics
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format
+from penstock.deploy.output import Format, report_table
 
 app = typer.Typer(
     help="Show the size of partitions in the object store, by broker.", no_args_is_help=True
@@ -48,19 +48,16 @@ def describe(
     """
     from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.log_dirs import describe_log_dirs
-    from penstock.deploy.output import print_document, print_table, size
+    from penstock.deploy.output import size
 
     found, problems = describe_log_dirs(bootstrap, brokers or (), topics or ())
     responding = {*problems, *(item.broker for item in found)}
     if brokers and (unknown := sorted(set(brokers) - responding)):
         raise UsageError(f"--broker {unknown[0]}: this broker does not exist or is not running")
-    if output is not Format.TABLE:
-        print_document(output, found)
-    else:
-        rows = [
-            (item.broker, item.log_dir, part.topic, part.partition, size(part.size_bytes))
-            for item in found
-            for part in item.partitions
-        ]
-        print_table("", ("broker", "log dir", "topic", "partition", "bytes"), rows)
+    rows = [
+        (item.broker, item.log_dir, part.topic, part.partition, size(part.size_bytes))
+        for item in found
+        for part in item.partitions
+    ]
+    report_table(output, found, "", ("broker", "log dir", "topic", "partition", "bytes"), rows)
     exit_if_incomplete(problems, "the partitions that it leads are missing")

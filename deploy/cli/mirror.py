@@ -13,7 +13,7 @@ import typer
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, remark, say
+from penstock.deploy.output import Format, print_document, print_table, remark, report, say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -145,8 +145,6 @@ def status(context: typer.Context, *, what: _Source) -> None:
 
     For example: penstock mirror status --from kafka:9092
     """
-    from penstock.deploy.output import print_document
-
     with _session(_inherited(context, what)) as session:
         session.observe()
         view = session.view()
@@ -184,28 +182,29 @@ def finish(
     For example: penstock mirror finish --from kafka:9092 --topics "orders.*" --dry-run
     """
     from penstock.deploy.mirror.running import finish as finished
-    from penstock.deploy.output import print_document
 
     if dry_run:
         with _session(_inherited(context, what), copies_acls=False) as session:
             session.observe()
             view = session.view()
         names = [topic.topic for topic in view.topics]
-        if what.output is not Format.TABLE:
-            print_document(what.output, {"would_finish": names, "lag": view.lag})
-            return
-        say(f"would finish: {', '.join(names) or 'no topic'}")
-        say(f"records that are not copied yet: {'unknown' if view.lag is None else view.lag}")
+        report(
+            what.output,
+            {"would_finish": names, "lag": view.lag},
+            f"would finish: {', '.join(names) or 'no topic'}",
+            f"records that are not copied yet: {'unknown' if view.lag is None else view.lag}",
+        )
         return
     with _session(_inherited(context, what), copies_acls=False) as session:
         with _reports(Format.TABLE if what.output is Format.TABLE else None) as show:
             names = finished(session, interval, show, timeout_s=timeout, force=force)
         target = session.target.where.bootstrap
-    if what.output is not Format.TABLE:
-        print_document(what.output, {"finished": names})
-        return
-    say(f"finished: {', '.join(names)}")
-    say(f"producers and consumers can now use {target}; groups continue at their positions")
+    report(
+        what.output,
+        {"finished": names},
+        f"finished: {', '.join(names)}",
+        f"producers and consumers can now use {target}; groups continue at their positions",
+    )
 
 
 def _inherited(context: typer.Context, what: _Source) -> _Source:
@@ -265,7 +264,7 @@ def _reports(output: Format | None) -> "Generator[Callable[[MirrorView], None]]"
 
 
 def _print_line(view: "MirrorView", output: Format) -> None:
-    from penstock.deploy.output import print_document, print_json_line
+    from penstock.deploy.output import print_json_line
 
     if output is not Format.JSON:
         print_document(output, view)
@@ -331,7 +330,6 @@ def _print(page: "RenderableType") -> None:
 
 def _print_plan(session: "MirrorSession", output: Format) -> None:
     from penstock.deploy.mirror.views import PlanView
-    from penstock.deploy.output import print_document, print_table
 
     plan = session.look()
     groups, acls = session.selected_groups(), sorted(map(str, session.missing_acls()))

@@ -9,7 +9,7 @@ from penstock.deploy.cli.completing import complete_brokers
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, Yes
 from penstock.deploy.errors import NoController
-from penstock.deploy.output import Format, report
+from penstock.deploy.output import Format, print_document, print_table, report
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.views import NodeView
@@ -50,7 +50,6 @@ def nodes(
     from penstock.deploy.admin.balance import propose_moves
     from penstock.deploy.admin.views import view_cluster
     from penstock.deploy.clients.metadata import find_controller, read_metadata
-    from penstock.deploy.output import print_document, print_table
 
     address = find_controller(controller, state_file, os.environ)
     # All controllers have the metadata; only the leader has the loads.

@@ -8,7 +8,7 @@ import typer
 from penstock.deploy.cli.completing import complete_profiles
 from penstock.deploy.cli.options import Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, report
+from penstock.deploy.output import Format, report, report_table
 
 if TYPE_CHECKING:
     from penstock.deploy.clients.profiles import Profile
@@ -84,18 +84,15 @@ def list_(*, output: Output = Format.TABLE) -> None:
     For example: penstock profile list --output json
     """
     from penstock.deploy.clients import profiles
-    from penstock.deploy.output import print_document, print_table
 
     found = profiles.read(profiles.default_path(os.environ))
     views = [
         {"name": name, "active": name == found.active, **_shown(profile)}
         for name, profile in sorted(found.profiles.items())
     ]
-    if output is not Format.TABLE:
-        print_document(output, views)
-        return
     columns = ("profile", "active", "bootstrap", "command config", "controller", "store")
-    print_table("", columns, [[value or "-" for value in view.values()] for view in views])
+    rows = [[value or "-" for value in view.values()] for view in views]
+    report_table(output, views, "", columns, rows)
 
 
 @app.command("show")
@@ -117,7 +114,6 @@ def show(
     For example: penstock profile show prod
     """
     from penstock.deploy.clients import profiles
-    from penstock.deploy.output import print_document, print_table
 
     path = profiles.default_path(os.environ)
     found = profiles.read(path)
@@ -125,10 +121,8 @@ def show(
     if not name:
         raise UsageError("no profile is active; specify one, or see `penstock profile list`")
     view = {"name": name, **_shown(profiles.named(found, name, path))}
-    if output is not Format.TABLE:
-        print_document(output, view)
-        return
-    print_table("", ("", "value"), [(key, value or "-") for key, value in view.items()])
+    rows = [(key, value or "-") for key, value in view.items()]
+    report_table(output, view, "", ("", "value"), rows)
 
 
 @app.command("use")

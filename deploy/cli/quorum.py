@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile
-from penstock.deploy.output import Format, report, say
+from penstock.deploy.output import Format, print_document, print_table, report, say
 
 if TYPE_CHECKING:
     from penstock.controller.api.messages import QuorumStatus
@@ -53,7 +53,6 @@ def describe(
     from penstock.deploy.clients.metadata import find_controller
     from penstock.deploy.clients.quorum import describe as describe_quorum
     from penstock.deploy.clients.quorum import replication_rows, status_lines
-    from penstock.deploy.output import print_document, print_table
 
     quorum: QuorumStatus = describe_quorum(find_controller(controller, state_file, os.environ))
     if output is not Format.TABLE:

@@ -19,7 +19,7 @@ from penstock.deploy.cli.options import (
     StateFile,
 )
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, report, say
+from penstock.deploy.output import Format, report, report_table, say
 from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.error_codes import ErrorCode
 
@@ -68,7 +68,6 @@ def generate(
         to_json,
     )
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.output import print_document
 
     topics, brokers = parse_topics(_read(topics_file)), parse_brokers(broker_list)
     with WireClient(bootstrap) as client:
@@ -78,11 +77,12 @@ def generate(
             f"--broker-list: brokers {unknown} do not exist; existing brokers: {sorted(present)}"
         )
     proposed = propose(current, brokers)
-    if output is not Format.TABLE:
-        print_document(output, document(proposed))
-        return
-    say("Current partition replica assignment", to_json(current), "")
-    say("Proposed partition reassignment configuration", to_json(proposed))
+    report(
+        output,
+        document(proposed),
+        *("Current partition replica assignment", to_json(current), ""),
+        *("Proposed partition reassignment configuration", to_json(proposed)),
+    )
 
 
 @app.command("execute")
@@ -161,7 +161,6 @@ def verify(
     from penstock.deploy.admin.reassign.admin import current_assignment, ongoing
     from penstock.deploy.admin.reassign.plan import parse_reassignment, status_of
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.output import print_document
 
     wanted = parse_reassignment(_read(reassignment_file))
     with WireClient(bootstrap) as client:
@@ -171,16 +170,11 @@ def verify(
         key: status_of(key, replicas, current.get(key), moving)
         for key, replicas in sorted(wanted.items())
     }
-    if output is not Format.TABLE:
-        print_document(
-            output,
-            [
-                {"topic": key.topic, "partition": key.partition, "completed": done, "status": text}
-                for key, (done, text) in states.items()
-            ],
-        )
-    else:
-        say("Status of partition reassignment:", *(text for _, text in states.values()))
+    views = [
+        {**key._asdict(), "completed": done, "status": text} for key, (done, text) in states.items()
+    ]
+    sentences = (text for _, text in states.values())
+    report(output, views, "Status of partition reassignment:", *sentences)
     if not all(done for done, _ in states.values()):
         raise typer.Exit(1)
 
@@ -258,7 +252,6 @@ def trace(
     """
     from penstock.deploy.admin.reassign.trace import parse_partition, request_move
     from penstock.deploy.clients.metadata import find_controller
-    from penstock.deploy.output import print_document, print_table
 
     key = parse_partition(partition)
     move = request_move(find_controller(controller, state_file, os.environ), key)
@@ -266,15 +259,14 @@ def trace(
         raise ExpectedError(
             f"{key} has no planned move (reassignment, preferred election or draining)"
         )
-    if output is not Format.TABLE:
-        print_document(output, move)
-        return
     rows = [
         (step.number, step.by, step.what, "?" if step.took_ms is None else f"{step.took_ms:.1f}")
         for step in move.steps
     ]
     total = "?" if move.total_ms is None else f"{move.total_ms:.1f}"
-    print_table(
+    report_table(
+        output,
+        move,
         f"{key}: broker {move.source} to broker {move.target} in {total} ms",
         ["step", "by", "what", "ms"],
         rows,

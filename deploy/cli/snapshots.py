@@ -10,7 +10,15 @@ from penstock.deploy.cli.completing import complete_snapshots, complete_topics
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.errors import print_error
-from penstock.deploy.output import Format, counted, iso_time, say
+from penstock.deploy.output import (
+    Format,
+    counted,
+    iso_time,
+    print_document,
+    print_table,
+    report,
+    report_table,
+)
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.snapshots import RestoredView
@@ -56,20 +64,19 @@ def create(
     For example: penstock snapshots create nightly --topics orders,customers
     """
     from penstock.deploy.admin.snapshots import create_snapshot, view_snapshots
-    from penstock.deploy.output import print_document, size, waiting
+    from penstock.deploy.output import size, waiting
 
     began = monotonic()
     with waiting(f"creating snapshot {name}"):
         found = create_snapshot(bootstrap, name, _split(topics))
     (view,) = view_snapshots(found)
     took_ms = round((monotonic() - began) * 1_000)
-    if output is not Format.TABLE:
-        print_document(output, {"snapshot": view, "took_ms": took_ms})
-        return
-    say(
+    report(
+        output,
+        {"snapshot": view, "took_ms": took_ms},
         f"created {name}: {view.topics:,} topics, {view.partitions:,} partitions,"
         f" {view.records:,} records, {size(view.size_bytes)}, offsets of {view.groups:,} groups,"
-        f" in {took_ms:,} ms"
+        f" in {took_ms:,} ms",
     )
 
 
@@ -81,12 +88,9 @@ def list_snapshots(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.
     """
     from penstock.deploy.admin.snapshots import view_snapshots
     from penstock.deploy.clients.frozen_topics import frozen_topics
-    from penstock.deploy.output import print_document, print_table, size
+    from penstock.deploy.output import size
 
     views = view_snapshots(frozen_topics(bootstrap))
-    if output is not Format.TABLE:
-        print_document(output, views)
-        return
     rows = [
         (
             view.name,
@@ -100,7 +104,7 @@ def list_snapshots(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.
         for view in views
     ]
     columns = ["snapshot", "created", "topics", "partitions", "records", "bytes", "groups"]
-    print_table("", columns, rows)
+    report_table(output, views, "", columns, rows)
 
 
 @app.command("describe")
@@ -116,7 +120,7 @@ def describe(
     For example: penstock snapshots describe nightly
     """
     from penstock.deploy.admin.snapshots import find_snapshot
-    from penstock.deploy.output import print_document, print_table, size
+    from penstock.deploy.output import size
 
     found = find_snapshot(bootstrap, name, _split(topics))
     if output is not Format.TABLE:
@@ -173,23 +177,19 @@ def delete(
     For example: penstock snapshots delete nightly --dry-run
     """
     from penstock.deploy.admin.snapshots import delete_snapshot, find_snapshot, view_snapshots
-    from penstock.deploy.output import print_document, size, waiting
+    from penstock.deploy.output import size, waiting
 
     found = find_snapshot(bootstrap, name)
     (view,) = view_snapshots(found)
     if dry_run:
-        if output is not Format.TABLE:
-            print_document(output, view)
-        else:
-            say(f"would delete {name}: {view.topics:,} topics, {view.records:,} records")
+        shown = f"{counted(view.topics, 'topic')}, {counted(view.records, 'record')}"
+        report(output, view, f"would delete {name}: {shown}")
         return
     confirm(f"delete {name} with {counted(view.records, 'record')}?", yes=yes)
     with waiting(f"deleting snapshot {name}"):
         delete_snapshot(bootstrap, found)
-    if output is not Format.TABLE:
-        print_document(output, view)
-        return
-    say(f"deleted {name}: {view.topics:,} topics, {size(view.size_bytes)}")
+    deleted = f"{counted(view.topics, 'topic')}, {size(view.size_bytes)}"
+    report(output, view, f"deleted {name}: {deleted}")
 
 
 @app.command("restore")
@@ -244,13 +244,8 @@ def restore(
 
 
 def _print_restored(views: "Sequence[RestoredView]", output: Format) -> None:
-    from penstock.deploy.output import print_document, print_table
-
-    if output is not Format.TABLE:
-        print_document(output, views)
-    else:
-        rows = [(view.topic, view.source, view.groups) for view in views]
-        print_table("", ["topic", "restored from", "groups"], rows)
+    rows = [(view.topic, view.source, view.groups) for view in views]
+    report_table(output, views, "", ["topic", "restored from", "groups"], rows)
     for view in views:
         for problem in view.problems:
             print_error(f"{view.topic}: {problem}")

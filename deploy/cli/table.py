@@ -23,7 +23,7 @@ from penstock.deploy.cli.options import (
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.schema_files import read_schema
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, print_document, report, say
 
 if TYPE_CHECKING:
     from penstock.lake.table.engines import Engine
@@ -465,7 +465,7 @@ def compact(
     For example: penstock table compact flights --warehouse ./warehouse
     """
     with one_line_errors("table"):
-        from penstock.deploy.output import Progress, print_document
+        from penstock.deploy.output import Progress
         from penstock.lake.table.compact import compact as join
 
         warehouse = place.open()
@@ -473,13 +473,12 @@ def compact(
             engine.start() as runner,
             Progress(f"compact {table}", None, "records") as progress,
         ):
-            report = join(warehouse.existing(table), runner, target_mib << 20, progress.advance)
-    if output is not Format.TABLE:
-        print_document(output, report)
-        return
-    say(
-        f"{table}: {report.files_replaced} files of {report.files_before} became"
-        f" {report.files_written}, {report.rows:,} rows"
+            done = join(warehouse.existing(table), runner, target_mib << 20, progress.advance)
+    report(
+        output,
+        done,
+        f"{table}: {done.files_replaced} files of {done.files_before} became"
+        f" {done.files_written}, {done.rows:,} rows",
     )
 
 
@@ -516,7 +515,7 @@ def maintain(
     from penstock.base.table_configs import ORPHAN_RETENTION_MS_MIN, SNAPSHOT_RETENTION_MS_MIN
 
     with one_line_errors("table"):
-        from penstock.deploy.output import print_document, size
+        from penstock.deploy.output import size
         from penstock.lake.table.model import Retention
 
         retention = Retention(
@@ -525,13 +524,12 @@ def maintain(
         )
         found = place.open().existing(table)
         removed = found.maintain(retention, time.time_ns() // 1_000_000, dry_run=dry_run)
-    if output is not Format.TABLE:
-        print_document(output, removed)
-        return
     what = "would be removed" if dry_run else "removed"
-    say(
+    report(
+        output,
+        removed,
         f"{table}: {removed.versions:,} versions and {removed.files:,} files"
-        f" ({size(removed.bytes)}) {what}"
+        f" ({size(removed.bytes)}) {what}",
     )
 
 
@@ -556,7 +554,6 @@ def query(
     For example: penstock table query 'SELECT carrier, avg(delay) FROM flights GROUP BY 1'
     """
     with one_line_errors("table"):
-        from penstock.deploy.output import print_document
         from penstock.deploy.sql.forms import print_rows
         from penstock.lake.table.query import query as send_request
 

@@ -7,7 +7,7 @@ import typer
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, report, say
+from penstock.deploy.output import Format, iso_time, report, report_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,15 +55,13 @@ def create(
     """
     from penstock.deploy.clients.delegation_tokens import create_token
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.output import iso_time, print_document
 
     lifetime_ms = _period_ms("--max-lifetime", max_lifetime)
     with WireClient(bootstrap) as client:
         token = create_token(client, owner, renewer or [], lifetime_ms)
-    if output is not Format.TABLE:
-        print_document(output, _document(token))
-        return
-    say(
+    report(
+        output,
+        _document(token),
         f"token:    {token.token_id}",
         f"password: {token.password}",
         f"owner:    {token.owner}",
@@ -89,14 +87,12 @@ def list_(
     """
     from penstock.deploy.clients.delegation_tokens import list_tokens
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.output import iso_time, print_document, print_table
 
     with WireClient(bootstrap) as client:
         tokens = list_tokens(client, owner)
-    if output is not Format.TABLE:
-        print_document(output, [_document(token) for token in tokens])
-        return
-    print_table(
+    report_table(
+        output,
+        [_document(token) for token in tokens],
         "tokens",
         ("token", "owner", "created by", "renewers", "expires", "latest"),
         [
@@ -130,15 +126,13 @@ def renew(
     """
     from penstock.deploy.clients.delegation_tokens import renew_token
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.output import iso_time, print_document
 
     period_ms = _period_ms("--period", period)
     with WireClient(bootstrap) as client:
         expires_ms = renew_token(client, _found(client, token_id), period_ms)
-    if output is not Format.TABLE:
-        print_document(output, {"token_id": token_id, "expires": iso_time(expires_ms)})
-        return
-    say(f"token {token_id} expires {iso_time(expires_ms)}")
+    expires = iso_time(expires_ms)
+    view = {"token_id": token_id, "expires": expires}
+    report(output, view, f"token {token_id} expires {expires}")
 
 
 @app.command("expire")
@@ -185,8 +179,6 @@ def _found(client: "WireClient", token_id: str) -> "TokenView":
 
 
 def _document(token: "TokenView") -> dict[str, object]:
-    from penstock.deploy.output import iso_time
-
     return {
         "token_id": token.token_id,
         "password": token.password,

@@ -20,7 +20,17 @@ from penstock.deploy.cli.topics_apply import alter, apply
 from penstock.deploy.cli.topics_fork import fork
 from penstock.deploy.cli.topics_offsets import offsets
 from penstock.deploy.errors import UsageError, print_error
-from penstock.deploy.output import Format, counted, iso_time, remark, say
+from penstock.deploy.output import (
+    Format,
+    counted,
+    iso_time,
+    print_document,
+    print_table,
+    remark,
+    report,
+    report_table,
+    say,
+)
 
 if TYPE_CHECKING:
     from penstock.deploy.admin.topic_sizes import SizeView
@@ -79,8 +89,6 @@ def create(
     if output is Format.TABLE:
         say(f"created {name}")
         return
-    from penstock.deploy.output import print_document
-
     count = len(kafka.topic(name).partitions)
     print_document(output, {"name": name, "partitions": count, "config": configs})
 
@@ -107,7 +115,6 @@ def list_topics(
         _list_deleted(bootstrap, output=output)
         return
     from penstock.deploy.clients.brokers import Brokers
-    from penstock.deploy.output import print_document, print_table
 
     with Brokers(bootstrap) as brokers:
         topics = brokers.metadata(None).topics
@@ -119,11 +126,8 @@ def list_topics(
         }
         for topic in sorted(topics, key=lambda topic: topic.name or "")
     ]
-    if output is not Format.TABLE:
-        print_document(output, views)
-        return
     columns = ["topic", "partitions", "with a leader"]
-    print_table("", columns, [list(view.values()) for view in views])
+    report_table(output, views, "", columns, [list(view.values()) for view in views])
 
 
 @app.command("describe")
@@ -177,7 +181,6 @@ def _describe_topic(topic: "TopicView", bootstrap: str, *, output: Format) -> No
     from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
     from penstock.deploy.clients.configs import describe as describe_configs
-    from penstock.deploy.output import print_document, print_table
     from penstock.protocol.offset_specs import EARLIEST, LATEST
 
     name = topic.name
@@ -261,7 +264,6 @@ def delete_records(
     if (before_offset is not None) + (before_time is not None) + all_records != 1:
         raise UsageError("specify one of --before-offset, --before-time and --all")
     from penstock.deploy.clients.kafka import Kafka
-    from penstock.deploy.output import print_document, print_table
 
     kafka = Kafka(bootstrap)
     there = [part.partition for part in kafka.topic(name).partitions]
@@ -283,22 +285,18 @@ def delete_records(
         return
     confirm(f"delete up to {counted(count, 'record')} of {name}?", yes=yes)
     results = kafka.delete_records(name, starts)
-    if output is not Format.TABLE:
-        print_document(
-            output,
-            [
-                {"partition": at, "earliest": None, "error": found}
-                if isinstance(found, str)
-                else {"partition": at, "earliest": found, "error": None}
-                for at, found in results.items()
-            ],
-        )
-    else:
-        rows = [
-            (at, offsets[at][0], offsets[at][0] if isinstance(found, str) else found, ends[at])
-            for at, found in results.items()
-        ]
-        print_table(name, ["partition", "earliest before", "earliest", "latest"], rows)
+    views = [
+        {"partition": at, "earliest": None, "error": found}
+        if isinstance(found, str)
+        else {"partition": at, "earliest": found, "error": None}
+        for at, found in results.items()
+    ]
+    rows = [
+        (at, offsets[at][0], offsets[at][0] if isinstance(found, str) else found, ends[at])
+        for at, found in results.items()
+    ]
+    columns = ["partition", "earliest before", "earliest", "latest"]
+    report_table(output, views, name, columns, rows)
     problems = [found for found in results.values() if isinstance(found, str)]
     for problem in problems:
         print_error(problem)
@@ -320,8 +318,6 @@ def _remark_kept(name: str, partitions: Sequence[int]) -> None:
 def _print_records_to_delete(
     name: str, offsets: Mapping[int, tuple[int, int]], starts: Mapping[int, int], output: Format
 ) -> None:
-    from penstock.deploy.output import print_document, print_table
-
     views = [
         {
             "partition": at,
@@ -331,11 +327,9 @@ def _print_records_to_delete(
         }
         for at, (earliest, latest) in offsets.items()
     ]
-    if output is not Format.TABLE:
-        print_document(output, views)
-        return
     columns = ["partition", "earliest", "new earliest", "latest"]
-    print_table(f"{name}: nothing was changed", columns, [list(view.values()) for view in views])
+    rows = [list(view.values()) for view in views]
+    report_table(output, views, f"{name}: nothing was changed", columns, rows)
 
 
 @app.command("delete")
@@ -363,36 +357,20 @@ def delete(
     """
     from penstock.deploy.clients.frozen_topics import delete_topic, deleted_topics, full_name
     from penstock.deploy.clients.kafka import Kafka
-    from penstock.deploy.output import print_document
 
     is_purge = name in map(full_name, deleted_topics(bootstrap))
     what = f"{name} for good" if is_purge else _contents(Kafka(bootstrap), name)
     if dry_run:
-        if output is not Format.TABLE:
-            print_document(output, {"name": name, "for_good": is_purge, "dry_run": True})
-        else:
-            say(f"would delete {what}; nothing was changed")
+        view = {"name": name, "for_good": is_purge, "dry_run": True}
+        report(output, view, f"would delete {what}; nothing was changed")
         return
     confirm(f"delete {what}?", yes=yes)
     found = delete_topic(bootstrap, name)
-    if output is not Format.TABLE:
-        print_document(
-            output,
-            {
-                "name": name,
-                "topic_id": None if found is None else found.topic_id,
-                "until": None if found is None else _until(found),
-            },
-        )
-    elif is_purge:
-        say(f"removed {name} for good")
-    elif found is None:
-        say(f"deleted {name}")
-    else:
-        say(
-            f"deleted {name}; until {_until(found)} `penstock topics undelete {name}` brings it"
-            " back"
-        )
+    topic_id, until = (None, None) if found is None else (found.topic_id, _until(found))
+    done = f"removed {name} for good" if is_purge else f"deleted {name}"
+    if until:
+        done += f"; until {until} `penstock topics undelete {name}` brings it back"
+    report(output, {"name": name, "topic_id": topic_id, "until": until}, done)
 
 
 def _contents(kafka: "Kafka", name: str) -> str:
@@ -449,35 +427,21 @@ def undelete(
         return
     from penstock.deploy.clients.frozen_topics import find_deleted
     from penstock.deploy.clients.kafka import Kafka
-    from penstock.deploy.output import print_document
 
     found = find_deleted(bootstrap, name)
     returned = new_name or found.name
+    view = {"name": returned, "deleted_name": found.name, "topic_id": found.topic_id}
     if dry_run:
-        view = {"name": returned, "deleted_name": found.name, "topic_id": found.topic_id}
-        if output is not Format.TABLE:
-            print_document(output, {**view, "dry_run": True})
-        else:
-            say(f"would bring {found.name} back as {returned}, until {_until(found)}")
+        would = f"would bring {found.name} back as {returned}, until {_until(found)}"
+        report(output, {**view, "dry_run": True}, would)
         return
     kafka = Kafka(bootstrap)
     began = monotonic()
     kafka.create_topic(returned, -1, -1, {"penstock.undelete": str(found.topic_id)})
     took_ms = round((monotonic() - began) * 1_000)
-    if output is not Format.TABLE:
-        print_document(
-            output,
-            {
-                "name": returned,
-                "deleted_name": found.name,
-                "topic_id": found.topic_id,
-                "partitions": len(found.partitions),
-                "took_ms": took_ms,
-            },
-        )
-        return
-    was = "" if returned == found.name else f" as {returned}"
-    say(f"undeleted {found.name}{was} with {len(found.partitions)} partitions in {took_ms:,} ms")
+    was, count = "" if returned == found.name else f" as {returned}", len(found.partitions)
+    done = f"undeleted {found.name}{was} with {counted(count, 'partition')} in {took_ms:,} ms"
+    report(output, {**view, "partitions": count, "took_ms": took_ms}, done)
 
 
 def _undelete_records(
@@ -488,15 +452,12 @@ def _undelete_records(
             "--records needs --as NEW, because the log start of a topic never moves back"
         )
     from penstock.deploy.clients.kafka import Kafka
-    from penstock.deploy.output import print_document, print_table
 
     kafka = Kafka(bootstrap)
     partitions = [part.partition for part in kafka.topic(name).partitions]
     if dry_run:
-        if output is not Format.TABLE:
-            print_document(output, {"name": new_name, "source": name, "dry_run": True})
-        else:
-            say(f"would create {new_name} with the deleted records of {name}")
+        view = {"name": new_name, "source": name, "dry_run": True}
+        report(output, view, f"would create {new_name} with the deleted records of {name}")
         return
     began = monotonic()
     kafka.create_topic(
@@ -507,30 +468,24 @@ def _undelete_records(
     )
     took_ms = round((monotonic() - began) * 1_000)
     before, after = kafka.offsets(name, partitions), kafka.offsets(new_name, partitions)
-    if output is not Format.TABLE:
-        print_document(
-            output,
-            {
-                "name": new_name,
-                "source": name,
-                "partitions": [
-                    {"partition": at, "earliest": after[at][0], "source_earliest": before[at][0]}
-                    for at in partitions
-                ],
-                "took_ms": took_ms,
-            },
-        )
-        return
+    document = {
+        "name": new_name,
+        "source": name,
+        "partitions": [
+            {"partition": at, "earliest": after[at][0], "source_earliest": before[at][0]}
+            for at in partitions
+        ],
+        "took_ms": took_ms,
+    }
     rows = [(at, before[at][0], *after[at]) for at in partitions]
     columns = ["partition", f"earliest in {name}", "earliest", "latest"]
-    print_table(f"{new_name}, in {took_ms:,} ms", columns, rows)
+    report_table(output, document, f"{new_name}, in {took_ms:,} ms", columns, rows)
 
 
 def _list_deleted(bootstrap: str, *, output: Format) -> None:
     """Print the deleted topics, and the topics with deleted records, that can be restored."""
     from penstock.deploy.admin.cost import Prices, storage_usd_month
     from penstock.deploy.clients.frozen_topics import deleted_records, deleted_topics
-    from penstock.deploy.output import print_document, print_table
     from penstock.deploy.output import size as size_text
 
     rows = [
@@ -546,13 +501,11 @@ def _list_deleted(bootstrap: str, *, output: Format) -> None:
         )
         for topic in [*deleted_topics(bootstrap), *deleted_records(bootstrap)]
     ]
-    if output is not Format.TABLE:
-        keys = ("name", "what", "topic_id", "deleted", "until", "partitions", "bytes", "usd_month")
-        print_document(output, [dict(zip(keys, row, strict=True)) for row in rows])
-        return
+    keys = ("name", "what", "topic_id", "deleted", "until", "partitions", "bytes", "usd_month")
+    views = [dict(zip(keys, row, strict=True)) for row in rows]
     cells = [(*row[:-2], size_text(row[-2]), f"{row[-1]:,.4f}") for row in rows]
     columns = ["topic", "deleted", "id", "at", "until", "partitions", "bytes", "USD/month"]
-    print_table("", columns, cells)
+    report_table(output, views, "", columns, cells)
 
 
 def _until(topic: "FrozenTopicInfo") -> str:
@@ -564,7 +517,6 @@ def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, output: F
     """Print the partition sizes of one topic, or of all topics."""
     from penstock.deploy.admin.cost import Prices
     from penstock.deploy.admin.topic_sizes import topic_sizes, total
-    from penstock.deploy.output import print_document, print_table
 
     topics = kafka.topics() if name is None else [kafka.topic(name)]
     sizes = topic_sizes(kafka.brokers(), topics, Prices(storage_usd_per_gb_month=price))

@@ -8,7 +8,7 @@ import typer
 
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, counted, report, say
+from penstock.deploy.output import Format, counted, print_document, report, say
 
 
 def apply(
@@ -38,7 +38,6 @@ def apply(
     from penstock.deploy.admin.topic_plan import FoundTopic, plan, read_wanted
     from penstock.deploy.clients import configs
     from penstock.deploy.clients.kafka import Kafka
-    from penstock.deploy.output import print_document
 
     wanted = read_wanted(_content(file), "standard input" if file == "-" else file)
     kafka = Kafka(bootstrap)

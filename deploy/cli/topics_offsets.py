@@ -8,7 +8,7 @@ import typer
 from penstock.deploy.cli.completing import complete_topics
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format
+from penstock.deploy.output import Format, report_table
 
 if TYPE_CHECKING:
     from penstock.deploy.clients.brokers import Brokers
@@ -64,18 +64,14 @@ def offsets(
     timestamp = _timestamp(time)
     from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
-    from penstock.deploy.output import print_document, print_table
 
     with Brokers(bootstrap) as brokers:
         wanted = _wanted(brokers, names or (), partition or ())
         found, problems = brokers.known_offsets(wanted, timestamp)
-    if output is not Format.TABLE:
-        keys = ("topic", "partition", "offset")
-        rows = [(*key, None if found[key] < 0 else found[key]) for key in wanted if key in found]
-        print_document(output, [dict(zip(keys, row, strict=True)) for row in rows])
-    else:
-        cells = [(*key, _cell(found.get(key))) for key in wanted]
-        print_table("", ("topic", "partition", "offset"), cells)
+    columns = ("topic", "partition", "offset")
+    rows = [(*key, None if found[key] < 0 else found[key]) for key in wanted if key in found]
+    views = [dict(zip(columns, row, strict=True)) for row in rows]
+    report_table(output, views, "", columns, [(*key, _cell(found.get(key))) for key in wanted])
     exit_if_incomplete(problems, "the offsets of the partitions that it leads are unknown")
 
 

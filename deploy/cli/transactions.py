@@ -8,7 +8,7 @@ import typer
 from penstock.deploy.cli.completing import complete_topics
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, report, with_iso_times
+from penstock.deploy.output import Format, report, report_table, with_iso_times
 from penstock.protocol.client.errors import KafkaFailed
 
 app = typer.Typer(
@@ -41,18 +41,15 @@ def list_transactions(
     """
     from penstock.deploy.admin.transactions.admin import TransactionsClient
     from penstock.deploy.cli.incomplete import exit_if_incomplete
-    from penstock.deploy.output import print_document, print_table
 
     with TransactionsClient(bootstrap) as admin:
         found, problems = admin.listed_by_responding(state or (), pattern=pattern)
-    if output is not Format.TABLE:
-        print_document(output, found)
-    else:
-        rows = [
-            (item.transactional_id, item.state, str(item.producer_id), str(item.coordinator))
-            for item in found
-        ]
-        print_table("", ("transactional id", "state", "producer id", "coordinator"), rows)
+    rows = [
+        (item.transactional_id, item.state, str(item.producer_id), str(item.coordinator))
+        for item in found
+    ]
+    columns = ("transactional id", "state", "producer id", "coordinator")
+    report_table(output, found, "", columns, rows)
     exit_if_incomplete(problems, "the transactional ids that it coordinates are missing")
 
 
@@ -70,13 +67,9 @@ def describe(
     For example: penstock transactions describe payments-1
     """
     from penstock.deploy.admin.transactions.admin import TransactionsClient
-    from penstock.deploy.output import print_document, print_table
 
     with TransactionsClient(bootstrap) as admin:
         view = admin.describe(transactional_id)
-    if output is not Format.TABLE:
-        print_document(output, with_iso_times(view, "started"))
-        return
     age_s = None if view.started_ms is None else time.time() - view.started_ms / 1_000
     rows = [
         ("state", view.state),
@@ -86,7 +79,8 @@ def describe(
         ("open for", "-" if age_s is None else f"{age_s:,.0f} s"),
         ("partitions", "\n".join(view.partitions) or "-"),
     ]
-    print_table(view.transactional_id, ("", ""), rows)
+    document = with_iso_times(view, "started")
+    report_table(output, document, view.transactional_id, ("", ""), rows)
 
 
 Topic = Annotated[
@@ -124,14 +118,10 @@ def find_hanging(
     if partition is not None and topic is None:
         raise UsageError("--partition needs --topic")
     from penstock.deploy.admin.transactions.admin import TransactionsClient
-    from penstock.deploy.output import print_document, print_table
 
     now_ms = time.time_ns() // 1_000_000
     with TransactionsClient(bootstrap) as admin:
         found = admin.find_hanging(topic, partition, timeout_minutes * _MINUTE_MS, now_ms)
-    if output is not Format.TABLE:
-        print_document(output, with_iso_times(found, "last_timestamp"))
-        return
     columns = ("topic", "partition", "start offset", "producer id", "epoch", "minutes")
     rows = [
         (
@@ -146,7 +136,7 @@ def find_hanging(
         )
         for item in found
     ]
-    print_table("", columns, rows)
+    report_table(output, with_iso_times(found, "last_timestamp"), "", columns, rows)
 
 
 @app.command("abort")

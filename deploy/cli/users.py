@@ -10,7 +10,7 @@ from penstock.base.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_BY_NAME
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, remark, report, say
+from penstock.deploy.output import Format, print_document, remark, report, say
 
 app = typer.Typer(help="Manage users who authenticate with SCRAM or PLAIN.", no_args_is_help=True)
 _DEFAULT = "SCRAM-SHA-512"
@@ -62,7 +62,6 @@ def list_(bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> No
     """
     from penstock.deploy.clients.users import list_users
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.output import print_document
 
     with WireClient(bootstrap) as client:
         users = list_users(client)

@@ -69,6 +69,20 @@ def report(output: Format, document: object, *sentences: str) -> None:
         print_document(output, document)
 
 
+def report_table(
+    output: Format,
+    document: object,
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+) -> None:
+    """Print the result of a command: a table for people, or a document for programs."""
+    if output is Format.TABLE:
+        print_table(title, columns, rows)
+    else:
+        print_document(output, document)
+
+
 def print_json_line(value: object) -> None:
     """Print one JSON document on one line, and flush."""
     print(json_text(msgspec.json.encode(value).decode()), flush=True)

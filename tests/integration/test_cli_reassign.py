@@ -14,7 +14,7 @@ from penstock.broker.security.config import SecurityConfig
 from penstock.controller.api.messages import CreateTopics, NewTopic
 from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import KafkaFailed
-from tests.support.cli import Cli
+from tests.support.cli import Cli, run_here
 from tests.support.cluster import Cluster
 from tests.support.waiting import PATIENCE_S, until
 
@@ -102,10 +102,13 @@ async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) 
         assert json.loads(out) == []
         keys = [{"topic": "tp_re_01", "partition": index} for index in (2, 9)]
         some = cli.file("some.json", {"partitions": keys})
-        out = await cli.run(
-            *("elect", "--preferred", "--path-to-json-file", some, "--json"), code=1
+        done = await asyncio.to_thread(
+            run_here,
+            *("elect", "--preferred", "--path-to-json-file", some, "--json"),
+            PENSTOCK_BOOTSTRAP=cluster.bootstrap,
         )
-        there, absent = json.loads(out)
+        there, absent = json.loads(done.stdout)
+        assert (done.returncode, absent["error"] in done.stderr) == (1, True)
         assert there == {**keys[0], "result": "not needed", "error": None}
         assert absent == {**keys[1], "result": "failed", "error": absent["error"]}
         assert "UNKNOWN_TOPIC_OR_PARTITION" in absent["error"]
