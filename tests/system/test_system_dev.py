@@ -131,7 +131,7 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
         for part in described["partitions"]
     ]
     refused = penstock(cluster, *delete, "--before-offset", "1000")
-    assert (refused.returncode, "OFFSET_OUT_OF_RANGE" in refused.stdout) == (1, True)
+    assert (refused.returncode, "OFFSET_OUT_OF_RANGE" in refused.stderr) == (1, True)
     unclear = penstock(cluster, *delete, "--all", "--before-offset", "1")
     assert (unclear.returncode, "specify one of" in unclear.stderr) == (2, True)
     assert penstock(cluster, *delete, "--all").returncode == 0
