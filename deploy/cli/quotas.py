@@ -6,7 +6,7 @@ import typer
 
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, report, report_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,11 +86,11 @@ def delete(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Delete quotas of one entity.
+    """Delete quotas of one entity. Machine-readable formats contain the quotas that are left.
 
     For example: penstock quotas delete --user alice producer_byte_rate --dry-run
     """
-    from penstock.deploy.clients.quotas import list_quotas, shown
+    from penstock.deploy.clients.quotas import QuotaView, list_quotas, shown
     from penstock.deploy.clients.wire import WireClient
 
     entity = _entity(user, client_id, ip)
@@ -104,7 +104,12 @@ def delete(
         wanted = missing[0] if missing else "quota"
         raise UsageError(f"{shown(entity)} has no quota {wanted}; see `penstock quotas list`")
     if dry_run:
-        say(f"would delete {', '.join(names)} of {shown(entity)}")
+        left = [
+            QuotaView(entity, {key: item.quotas[key] for key in item.quotas if key not in names})
+            for item in present
+        ]
+        would = f"would delete {', '.join(names)} of {shown(entity)}"
+        report(output, [item for item in left if item.quotas], would)
         return
     _alter(entity, dict.fromkeys(names), bootstrap, output=output)
 
@@ -152,14 +157,10 @@ def _alter(
 
 def _print(found: "Sequence[QuotaView]", *, output: Format) -> None:
     from penstock.deploy.clients.quotas import shown
-    from penstock.deploy.output import print_document, print_table
 
-    if output is not Format.TABLE:
-        print_document(output, found)
-        return
     rows = [
         (shown(item.entity), key, f"{value:,.15g}")
         for item in found
         for key, value in sorted(item.quotas.items())
     ]
-    print_table("", ["entity", "quota", "value"], rows)
+    report_table(output, found, "", ["entity", "quota", "value"], rows)

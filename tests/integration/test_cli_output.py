@@ -91,6 +91,37 @@ async def test_actions_print_one_document(cluster: Cluster, tmp_path: Path) -> N
     await check("profile remove p", {"name": "p"})
 
 
+async def test_other_actions_print_only_a_document(cluster: Cluster, tmp_path: Path) -> None:
+    cli = Cli(cluster, tmp_path)
+    file = cli.file("topics.json", {"topics": [{"name": "orders", "partitions": 2}]})
+    for command in (
+        f"topics apply {file} --dry-run",
+        f"topics apply {file}",
+        "produce orders --value v",
+        "topics fork orders copy",
+        "groups reset-offsets billing --topic orders --to-latest --execute --yes",
+        "groups delete-offsets billing --topic orders:0 --yes",
+        "groups delete billing --dry-run",
+        "groups delete billing --yes",
+        "topics delete-records orders --all --dry-run",
+        "topics delete-records orders --all --yes",
+        "snapshots create s --topics orders",
+        "snapshots restore s --as again --dry-run",
+        "snapshots restore s --as again",
+        "snapshots delete s --dry-run",
+        "snapshots delete s --yes",
+        "topics delete copy --dry-run",
+        "topics delete copy --yes",
+        "quotas set --user alice producer_byte_rate=5",
+        "quotas delete --user alice --dry-run",
+        "quotas delete --user alice",
+        "elect --preferred",
+        "balance --execute",
+    ):
+        printed = await cli.run(*command.split(), "--output", "json")
+        assert isinstance(json.loads(printed), list | dict), command
+
+
 async def test_moves_print_one_document(tmp_path: Path) -> None:
     store = MemoryStore()
     gate = GatedStore(store)

@@ -53,11 +53,12 @@ async def test_quotas_are_set_listed_and_deleted(cluster: Cluster) -> None:
     requested = ("delete", "--user", "alice", "request_percentage")
     would = await run(cluster, *requested, "--dry-run")
     assert would == "would delete request_percentage of user alice\n"
+    left = [{"entity": {"user": "alice"}, "quotas": {"producer_byte_rate": 1e6}}]
+    assert json.loads(await run(cluster, *requested, "--dry-run", "--json")) == left
+    all_of_alice = ("delete", "--user", "alice", "--dry-run", "--json")
+    assert json.loads(await run(cluster, *all_of_alice)) == []
     assert json.loads(await run(cluster, "list", "--json")) == every
-    left = await run(cluster, *requested, "--json")
-    assert json.loads(left) == [
-        {"entity": {"user": "alice"}, "quotas": {"producer_byte_rate": 1e6}}
-    ]
+    assert json.loads(await run(cluster, *requested, "--json")) == left
     assert json.loads(await run(cluster, "delete", "--user", "alice", "--json")) == []
     assert len(json.loads(await run(cluster, "list", "--json"))) == 2
 
