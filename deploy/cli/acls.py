@@ -9,7 +9,7 @@ from penstock.deploy.cli.completing import complete_groups, complete_topics
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, counted, say
+from penstock.deploy.output import Format, counted, report_table, say
 
 if TYPE_CHECKING:
     from penstock.base.acls import ResourceType
@@ -77,7 +77,6 @@ def list_acls(
     """
     from penstock.deploy.clients.acls import AclSelection, listed_acls
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.output import print_document
 
     found = _resource(topic, group, transactional_id, is_cluster=cluster)
     wanted = (
@@ -87,10 +86,7 @@ def list_acls(
     )
     with WireClient(bootstrap) as client:
         acls = listed_acls(client, wanted)
-    if output is not Format.TABLE:
-        print_document(output, acls)
-    else:
-        _print(acls)
+    _print(acls, output)
 
 
 @app.command("add")
@@ -116,7 +112,6 @@ def add(
     """
     from penstock.deploy.clients.acls import add_acls, listed_acls
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.output import print_document
 
     resource = _resource(topic, group, transactional_id, is_cluster=cluster)
     if resource is None:
@@ -129,10 +124,7 @@ def add(
     with WireClient(bootstrap) as client:
         add_acls(client, wanted)
         added = [acl for item in wanted for acl in listed_acls(client, item)]
-    if output is not Format.TABLE:
-        print_document(output, added)
-    else:
-        _print(added)
+    _print(added, output)
 
 
 @app.command("remove")
@@ -165,7 +157,6 @@ def remove(
     """
     from penstock.deploy.clients.acls import listed_acls, remove_acls
     from penstock.deploy.clients.wire import WireClient
-    from penstock.deploy.output import print_document
 
     resource = _resource(topic, group, transactional_id, is_cluster=cluster)
     if resource is None and principal is None:
@@ -178,12 +169,9 @@ def remove(
         if not dry_run:
             confirm(f"remove {counted(len(removed), 'ACL')}?", yes=yes)
             removed = [acl for item in wanted for acl in remove_acls(client, item)]
-    if output is not Format.TABLE:
-        print_document(output, removed)
-    else:
-        _print(removed)
-        if dry_run:
-            say("nothing was changed")
+    _print(removed, output)
+    if dry_run and output is Format.TABLE:
+        say("nothing was changed")
 
 
 def _resource(
@@ -247,9 +235,7 @@ def _selections(
     return selections
 
 
-def _print(acls: "list[AclView]") -> None:
-    from penstock.deploy.output import print_table
-
+def _print(acls: "list[AclView]", output: Format) -> None:
     columns = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
     rows = [
         (
@@ -263,4 +249,4 @@ def _print(acls: "list[AclView]") -> None:
         )
         for acl in acls
     ]
-    print_table("", columns, rows)
+    report_table(output, acls, "", columns, rows)

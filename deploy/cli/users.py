@@ -10,7 +10,7 @@ from penstock.base.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_BY_NAME
 from penstock.deploy.cli.confirmation import confirm
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, print_document, remark, report, say
+from penstock.deploy.output import Format, remark, report
 
 app = typer.Typer(help="Manage users who authenticate with SCRAM or PLAIN.", no_args_is_help=True)
 _DEFAULT = "SCRAM-SHA-512"
@@ -65,16 +65,15 @@ def list_(bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> No
 
     with WireClient(bootstrap) as client:
         users = list_users(client)
-    if output is not Format.TABLE:
-        print_document(
-            output, [{"name": user.name, "mechanisms": user.mechanisms} for user in users]
-        )
-        return
     if not users:
         remark("the metadata hold no users; `penstock users create NAME` adds one")
-    for user in users:
-        shown = ", ".join(f"{name} ({count} iterations)" for name, count in user.mechanisms.items())
-        say(f"{user.name}: {shown}")
+    views = [{"name": user.name, "mechanisms": user.mechanisms} for user in users]
+    sentences = [
+        f"{user.name}: "
+        + ", ".join(f"{name} ({count} iterations)" for name, count in user.mechanisms.items())
+        for user in users
+    ]
+    report(output, views, *sentences)
 
 
 @app.command("delete")

@@ -28,7 +28,8 @@ Options with an environment variable use its value unless they are given.
 The default is the value of the environment variable, then that of the profile, then the running `penstock dev` (unless the profile specifies another cluster); without any of these, commands fail.
 `penstock profile add NAME` defines a cluster and `penstock profile use NAME` selects it; profiles are stored in `penstock/profiles.toml` in `$XDG_CONFIG_HOME` or `~/.config`, with mode 0600.
 
-Commands with structured output accept `--output table`, `json`, `yaml` or `csv` (`-o`); `--json` and `--csv` are short for `--output json` and `--output csv`.
+Commands accept `--output table`, `json`, `yaml` or `csv` (`-o`), except those that run a process or print records, programs or other documents; `--json` and `--csv` are short for `--output json` and `--output csv`.
+Standard output then contains only the result; errors and remarks are on standard error.
 In machine formats, field names are stable, times are ISO 8601 in UTC, and numbers have no separators.
 CSV has one row per object in the first list of objects of the JSON document, or a single row if there is none; empty results have no header.
 Names of nested fields are joined with a dot, list values with a semicolon.
