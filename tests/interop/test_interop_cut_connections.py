@@ -10,11 +10,19 @@ from typing import Final
 import pytest
 
 from tests.support.conversation import alter_configs
-from tests.support.cut_connections import GROUP, TOPIC, CutCluster, cut_cluster, run_through_cuts
-from tests.support.java import JVM, JavaHome
+from tests.support.cut_connections import (
+    GROUP,
+    TOPIC,
+    CutCluster,
+    Program,
+    cut_cluster,
+    run_through_cuts,
+)
+from tests.support.java import JVM, JavaHome, running
 from tests.support.kafkajs import install_kafkajs
 from tests.support.missing import built
 from tests.support.npm import NODE
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.timeout(900)]
 
@@ -22,6 +30,7 @@ ROOT: Final = Path(__file__).parents[2]
 CLIENTS: Final = Path(__file__).parent / "clients"
 BUILD_S: Final = 900
 GROUP_RESOURCE: Final = 32
+POOLED_COMMITS: Final = 100
 
 
 @pytest.fixture
@@ -75,6 +84,23 @@ async def test_go_continues(cut: CutCluster, go_members: str, tmp_path: Path, cl
         shares=client == "franz-go-share",
         rejoins=client == "kafka-go",  # its generations end with their connection
     )
+
+
+@pytest.mark.long
+async def test_a_pool_of_connections_commits(
+    cut: CutCluster, go_members: str, tmp_path: Path
+) -> None:
+    """A client of kafka-go commits over any of its connections, also over older ones again."""
+    command = (go_members, "kafka-go-pool", cut.bootstrap, TOPIC, GROUP)
+    with running(*command, log=tmp_path / "log") as process:
+        program = Program(process, tmp_path / "log")
+
+        def is_over() -> bool:
+            program.read()
+            return bool(program.errors) or min(program.committed) >= POOLED_COMMITS
+
+        await until(is_over)
+        assert not program.errors, program.output()
 
 
 async def test_kafkajs_continues(cut: CutCluster, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ class Commit:
     """A plain OffsetCommit of a group.
 
     member: of a group, which sends one commit at a time. Once a later one is acknowledged, a commit
-    without a response no longer takes effect, even if it arrives late. Empty: it always may.
+    without a response no longer moves it back, even if it arrives late. Empty: it always may.
     """
 
     group: str

@@ -1,5 +1,6 @@
 // Two members of a group that commit what they poll, with one of three clients.
 // Arguments: franz-go, franz-go-consumer, franz-go-share, sarama or kafka-go; bootstrap servers, topic, group.
+// With kafka-go-pool, they are one member, which commits from two goroutines over a pool of connections.
 //
 // Prints "assigned MEMBER", "committed MEMBER", "refused MEMBER TEXT" and "error MEMBER TEXT".
 package main
@@ -44,6 +45,9 @@ func main() {
 		"franz-go-share":    member.franzShare,
 		"sarama":            member.sarama,
 		"kafka-go":          member.kafkaGo,
+	}
+	if os.Args[1] == "kafka-go-pool" {
+		pool(os.Args[2], os.Args[3], os.Args[4])
 	}
 	run := clients[os.Args[1]]
 	for number := range 2 {
@@ -212,4 +216,67 @@ func (m member) kafkaGo() {
 			m.say("committed")
 		}
 	}
+}
+
+// pool commits growing offsets of two partitions, each from its own goroutine. Errors are not repeated.
+func pool(address, topic, group string) {
+	client := &kafka.Client{Addr: kafka.TCP(address), Transport: &kafka.Transport{}}
+	joining := &kafka.JoinGroupRequest{
+		GroupID:          group,
+		SessionTimeout:   5 * time.Minute,
+		RebalanceTimeout: 5 * time.Minute,
+		ProtocolType:     "consumer",
+		Protocols: []kafka.GroupProtocol{
+			{Name: "range", Metadata: kafka.GroupProtocolSubscription{Topics: []string{topic}}},
+		},
+	}
+	ctx := context.Background()
+	joined, err := client.JoinGroup(ctx, joining)
+	for ; err != nil || joined.Error != nil; joined, err = client.JoinGroup(ctx, joining) {
+		if err == nil {
+			joining.MemberID = joined.MemberID
+		}
+		time.Sleep(backoff)
+	}
+	synced, err := client.SyncGroup(ctx, &kafka.SyncGroupRequest{
+		GroupID:      group,
+		GenerationID: joined.GenerationID,
+		MemberID:     joined.MemberID,
+		ProtocolType: "consumer",
+		ProtocolName: "range",
+		Assignments: []kafka.SyncGroupRequestAssignment{{
+			MemberID:   joined.MemberID,
+			Assignment: kafka.GroupProtocolAssignment{AssignedPartitions: map[string][]int{topic: {0, 1}}},
+		}},
+	})
+	if err = errors.Join(err, synced.Error); err != nil {
+		member{}.fail(err)
+	}
+	member{}.say("assigned")
+	commit := func(number int, offsets ...kafka.OffsetCommit) {
+		response, err := client.OffsetCommit(ctx, &kafka.OffsetCommitRequest{
+			GroupID:      group,
+			GenerationID: joined.GenerationID,
+			MemberID:     joined.MemberID,
+			Topics:       map[string][]kafka.OffsetCommit{topic: offsets},
+		})
+		if err == nil {
+			err = response.Topics[topic][0].Error
+		}
+		if err != nil {
+			member{number: number}.fail(err)
+		} else {
+			member{number: number}.say("committed")
+		}
+	}
+	commit(0, kafka.OffsetCommit{Partition: 0}, kafka.OffsetCommit{Partition: 1})
+	for number := range 2 {
+		go func() {
+			for offset := int64(1); ; offset++ {
+				commit(number, kafka.OffsetCommit{Partition: number, Offset: offset})
+				time.Sleep(backoff)
+			}
+		}()
+	}
+	select {}
 }
