@@ -1,7 +1,7 @@
 """Run the broker process until a signal. Heavy modules are imported inside functions, to keep
 `--help` fast. Exit codes: 0 = stopped gracefully (SIGTERM, SIGINT); 1 = could not start, the log
-states the reason; 3 = fenced and not restarted: another process runs this node, the metadata cannot
-be followed, or the last incarnation ended within RESTART_LIFE_S.
+states the reason; 4 = its port is taken; 3 = fenced and not restarted: another process runs this
+node, the metadata cannot be followed, or the last incarnation ended within RESTART_LIFE_S.
 """
 
 import asyncio
@@ -15,7 +15,9 @@ import structlog
 
 from penstock.base.collector import tune_collector
 from penstock.base.health import ServeHealth, no_health_endpoint
+from penstock.base.listening import EXIT_NOT_LISTENING
 from penstock.base.log import NamedOutput
+from penstock.base.readiness import report_ready
 from penstock.base.stacks import dump_stacks_on_quit
 from penstock.broker.client_metrics.sender import MetricsSender
 from penstock.broker.config import BrokerConfig
@@ -138,6 +140,7 @@ async def serve(
                     tries_left -= 1
                     continue
                 tries_left = RESTART_TRIES_MAX
+                report_ready(broker.cluster_id)
                 tune_collector()
                 sys.setswitchinterval(SWITCH_INTERVAL_S)
                 code = await _run_until_ended(
@@ -188,8 +191,10 @@ async def _start(
             metrics_sender=metrics_sender,
             wal_store=wal_store,
         )
+    except PortTaken as error:
+        log.error("broker_start_failed", reason=str(error))
+        return EXIT_NOT_LISTENING
     except (
-        PortTaken,
         UnreachableAsAdvertised,
         SecurityFileInvalid,
         ControllerError,

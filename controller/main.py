@@ -18,6 +18,7 @@ from penstock.base.clock import WallClock, wall_ms
 from penstock.base.collector import tune_collector
 from penstock.base.health import ServeHealth, no_health_endpoint
 from penstock.base.log import NamedOutput
+from penstock.base.readiness import report_ready
 from penstock.base.stacks import dump_stacks_on_quit
 from penstock.controller.active.controller import ActiveController, RecoveredState
 from penstock.controller.active.dispatch import REQUESTS
@@ -465,6 +466,7 @@ async def run_controller(
     health = ControllerHealth(server, requests, wal_store_calls)
     async with serve_health(health):
         await server.start()
+        report_ready(server.cluster_id)
         assert server.failed is not None
         waiting = loop.create_task(stopping.wait())
         await asyncio.wait((waiting, server.failed), return_when=asyncio.FIRST_COMPLETED)

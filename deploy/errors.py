@@ -2,7 +2,7 @@
 
 Invariant: every expected failure is an ExpectedError, one of these or one of Kafka's client. The
 message contains the value, the allowed values and a solution. Exit codes: 0 success, 1 failure, 2
-wrong usage.
+wrong usage, 4 a node cannot listen on its port.
 """
 
 import sys
@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import ClassVar, Final
 
 from penstock.base.errors import ExpectedError
+from penstock.base.listening import EXIT_NOT_LISTENING
 from penstock.base.printable import printable
 
 _LISTED_MAX: Final = 20
@@ -52,6 +53,12 @@ class PortTaken(ExpectedError):
         )
         self.port = port
         self.flag = flag
+
+
+class NotListening(ExpectedError):
+    """A node cannot listen on its port."""
+
+    exit_code: ClassVar[int] = EXIT_NOT_LISTENING
 
 
 class ClusterFailed(ExpectedError):

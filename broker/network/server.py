@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 
 from penstock.base.listeners import SecurityProtocol
-from penstock.base.listening import stop_listening
+from penstock.base.listening import start_listening, stop_listening
 from penstock.base.log_limit import LogLimit
 from penstock.broker.config import BrokerConfig
 from penstock.broker.network.admission import Admission, CallLater
@@ -146,8 +146,8 @@ class Server:
         return self._connection_count
 
     async def bind(self) -> int:
-        """Bind the ports, so that they can be registered, without serving yet. Clients wait in the
-        backlog. Returns the port of the first listener.
+        """Bind the ports, so that they can be registered, without listening yet: refused clients
+        connect to another broker. Returns the port of the first listener.
 
         Raises PortTaken.
         """
@@ -166,10 +166,14 @@ class Server:
         return self.port
 
     async def serve(self, dispatcher: Dispatcher) -> None:
+        """Accept connections. Raises PortTaken if another process listens there since `bind`."""
         assert self._listeners, "bind() comes first"
         self._dispatcher = dispatcher
-        for listener in self._listeners:
-            await listener.start_serving()
+        for bound, listener in zip(self.config.bound, self._listeners, strict=True):
+            try:
+                await start_listening(listener, BACKLOG_COUNT)
+            except OSError as error:
+                raise PortTaken(bound.host, self.ports[bound.name], error) from error
         self._spawn(self._sweep())
 
     async def stop_accepting(self) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
+from penstock.base.listening import ListenFailed
 from penstock.controller.api.callers import EXCHANGE, FOLLOW
 from penstock.controller.api.tls import PemFiles, TlsFiles
 
@@ -237,13 +238,14 @@ class Listener:
         self._server.add_generic_rpc_handlers(tuple(services))
 
     async def start(self, host: str, port: int) -> int:
-        """Bind and serve; return the bound port. Raises OSError if the address is taken."""
+        """Bind and serve; return the bound port. Raises ListenFailed if the address is taken."""
         literal = f"[{host}]" if ":" in host else host
         try:
             bound = self._bind(f"{literal}:{port}")
         except RuntimeError as error:
-            raise OSError(
-                f"cannot listen on {literal}:{port}: {error}. Choose a free port, or 0 for any"
+            raise ListenFailed(
+                f"cannot listen on {literal}:{port}: {error}. Choose a free port, or 0 for any",
+                port,
             ) from error
         await self._server.start()
         return bound

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.target import find_brokers
-from penstock.deploy.clients.wire import reached
+from penstock.deploy.clients.wire import check_cluster, reached
 from penstock.deploy.errors import near_hint
 from penstock.protocol.client import brokers
 from penstock.protocol.client.connection import Connection
@@ -28,7 +28,9 @@ class Brokers(brokers.Brokers):
         super().__init__(self._target.bootstrap, security or current_security(), skipped=skipped)
 
     def connect(self) -> Connection:
-        return reached(self._target, super().connect)
+        connection = reached(self._target, super().connect)
+        check_cluster(self._target, connection)
+        return connection
 
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
         """Return the partitions of topics. Raises KafkaFailed, with similar topic names if there

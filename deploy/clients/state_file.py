@@ -5,10 +5,11 @@ writer removes it on exit, unless another cluster has replaced it. If the writer
 remains; `read` detects that by the missing process.
 """
 
+import fcntl
 import itertools
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -51,6 +52,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of TLS with which commands reach the controllers; empty if they use none."""
     console: str = ""
     """Address of the web console; empty if there is none."""
+    cluster_id: str = ""
+    """Empty until a node serves."""
     restarts: bool = True
     """Whether the supervisor restarts processes that end."""
 
@@ -67,6 +70,26 @@ def default_path(environment: Mapping[str, str]) -> Path:
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime) / "penstock" / "dev.json"
     return user_directory(environment, "XDG_CACHE_HOME", ".cache") / "dev.json"
+
+
+@contextmanager
+def choosing(path: Path) -> Generator[None]:
+    """Let no other cluster of this user choose its ports and state file in this context, which
+    should last until the state file contains the choice. path: the default state file.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):  # `check_writable` reports it, if the file will be there
+            path.parent.mkdir(parents=True, exist_ok=True)
+            directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, directory)
+            fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+
+
+def running(path: Path) -> list[ClusterState]:
+    """Return the clusters that run, of this file and of those that `unused_path` chose."""
+    beside = sorted(path.parent.glob(f"{path.stem}-[0-9]*{path.suffix}"))
+    return [state for file in (path, *beside) if (state := known(file)) is not None]
 
 
 def unused_path(path: Path) -> Path:

@@ -15,10 +15,13 @@ BOOTSTRAP_VARIABLE: Final = "PENSTOCK_BOOTSTRAP"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Bootstrap brokers. origin: where the addresses come from, for errors; empty for an option."""
+    """Bootstrap brokers. origin: where the addresses come from, for errors; empty for an option.
+    cluster_id: of the cluster that they should belong to; empty if it is unknown.
+    """
 
     bootstrap: str
     origin: str
+    cluster_id: str = ""
 
 
 # The order is: option, environment variable, profile, running `penstock dev`. There is no default
@@ -52,7 +55,7 @@ def find_brokers(given: str) -> Target:
             " `penstock dev`"
         )
     _connect_as(state)
-    return Target(state.bootstrap, "the running `penstock dev`")
+    return Target(state.bootstrap, "the running `penstock dev`", state.cluster_id)
 
 
 def _connect_as(dev: state_file.ClusterState) -> None:

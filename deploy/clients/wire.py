@@ -9,8 +9,11 @@ from typing import TypeVar
 from penstock.deploy.clients.restarts import has_restarted
 from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.target import Target, find_brokers, no_broker
+from penstock.protocol import apis
+from penstock.protocol.client.brokers import BY_NAME
 from penstock.protocol.client.connection import Connection
-from penstock.protocol.client.errors import NoBroker
+from penstock.protocol.client.errors import KafkaFailed, NoBroker
+from penstock.protocol.gen import metadata
 
 _T = TypeVar("_T")
 
@@ -22,6 +25,7 @@ class WireClient(Connection):
         """security: how to connect; None for the settings of `--command-config`."""
         target, connect = find_brokers(bootstrap), super().__init__
         reached(target, lambda: connect(target.bootstrap, security or current_security()))
+        check_cluster(target, self)
 
 
 def reached(target: Target, connect: Callable[[], _T]) -> _T:
@@ -38,6 +42,30 @@ def reached(target: Target, connect: Callable[[], _T]) -> _T:
 
 def check_reachable(target: Target, security: ClientSecurity) -> None:
     """Connect and log in as the client will. Raises KafkaFailed if no broker responds, or none
-    accepts the client's TLS or login.
+    accepts the client's TLS or login, or one belongs to another cluster.
     """
-    reached(target, lambda: Connection(target.bootstrap, security).close())
+    with reached(target, lambda: Connection(target.bootstrap, security)) as connection:
+        check_cluster(target, connection)
+
+
+def check_cluster(target: Target, connection: Connection) -> None:
+    """Close the connection and raise KafkaFailed if a broker belongs to another cluster than that
+    of the state file, as when another process took the port of a broker that died.
+    """
+    if not target.cluster_id:
+        return
+    nothing = metadata.MetadataRequest(topics=[])
+    try:
+        found = connection.send_request(
+            apis.METADATA, nothing, metadata.MetadataResponse, version=BY_NAME[apis.METADATA]
+        ).cluster_id
+    except BaseException:
+        connection.close()
+        raise
+    if found != target.cluster_id:
+        connection.close()
+        raise KafkaFailed(
+            f"the broker that responds at {target.bootstrap} belongs to cluster {found}, not to"
+            f" {target.origin}, which is cluster {target.cluster_id}: another process has one of"
+            " its ports; restart `penstock dev`, or name the other cluster with --bootstrap"
+        )

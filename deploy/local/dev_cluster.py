@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -22,7 +22,7 @@ from penstock.base.extras import install_hint
 from penstock.controller.config import QUORUM_SIZES
 from penstock.deploy.clients import state_file
 from penstock.deploy.clients.security import current_security, use
-from penstock.deploy.clients.state_file import ClusterState, ProcessState
+from penstock.deploy.clients.state_file import ClusterState, Phase, ProcessState
 from penstock.deploy.errors import PortTaken, UsageError
 from penstock.deploy.local import client_snippets as snippets
 from penstock.deploy.local.contents import FirstContents
@@ -35,6 +35,7 @@ from penstock.deploy.local.directories import (
 from penstock.deploy.local.ending import EndingSignals
 from penstock.deploy.local.plan import (
     BROKERS_MAX,
+    PORT_FLAGS,
     ClusterOptions,
     ClusterPlan,
     Ports,
@@ -77,57 +78,75 @@ def run_dev(
     for option, url in (("--store", options.store), ("--wal-store", options.wal_store)):
         if is_remote(url):
             asyncio.run(_check_bucket(option, url))
-    other = state_file.known(state_file.default_path(os.environ))
-    path = state_path or state_file.unused_path(state_file.default_path(os.environ))
-    ports = _find_ports(options, other)
-    state_file.check_writable(path)
-    check_store_directory(options.store)
-    with controller_directory(options.store, os.environ) as directory, signals:
-        files = SecurityFiles(security_directory(options.store, directory))
-        plan = plan_cluster(
-            options,
-            ports,
-            directory,
-            files if options.secure else None,
-            store_secret=new_password() if options.secure else "",
-        )
-        for process in (plan.of_role("controller")[0], plan.of_role("broker")[0]):
-            process.load(os.environ)
-        if options.secure:
-            close_objects(options.store)
-            use(make(files.directory, names_of_this_machine(options.host), plan.bootstrap))
-        dev = _Dev(
-            options,
-            plan,
-            contents,
-            security=files if options.secure else None,
-            state_path=path,
-            started_at=started_at,
-            ports=ports,
-            signals=signals,
-        )
-        if other is not None and state_path is None:
-            _say(
-                f"another `penstock dev` (pid {other.pid}) runs with brokers at {other.bootstrap},"
-                f" and commands use it; for this cluster: export {state_file.VARIABLE}={path}"
-            )
-        _say(f"starting {_described(options)}; {_data(options.store)}")
-        _run(dev, is_in_process=options.store == "memory")
-        _say(f"stopped; {_data(options.store, has_ended=True)}")
-
-
-def _find_ports(options: ClusterOptions, other: ClusterState | None) -> Ports:
-    """Find the ports. other: the cluster that runs already. Raises ExpectedError."""
     try:
-        return find_ports(options, Random())  # noqa: S311 - which port is no secret
+        _run_cluster(options, state_path, started_at, contents, signals)
     except PortTaken as error:
-        if other is None or error.port not in {process.port for process in other.processes}:
-            raise
-        raise ExpectedError(
-            f"port {error.port} is taken by the `penstock dev` that runs already (pid"
-            f" {other.pid}): press Ctrl-C in its terminal, or choose another port with"
-            f" {error.flag} (0: any free port)"
-        ) from None
+        for other in state_file.running(state_file.default_path(os.environ)):
+            if error.port in _ports_of(other):
+                raise ExpectedError(
+                    f"port {error.port} is taken by the `penstock dev` that runs already (pid"
+                    f" {other.pid}): press Ctrl-C in its terminal, or choose another port with"
+                    f" {error.flag} (0: any free port)"
+                ) from None
+        raise
+
+
+def _run_cluster(
+    options: ClusterOptions,
+    state_path: Path | None,
+    started_at: float,
+    contents: FirstContents,
+    signals: EndingSignals,
+) -> None:
+    """Raises PortTaken, ExpectedError."""
+    default_path = state_file.default_path(os.environ)
+    with ExitStack() as choosing:
+        choosing.enter_context(state_file.choosing(default_path))
+        others = state_file.running(default_path)
+        other = state_file.known(default_path)
+        path = state_path or state_file.unused_path(default_path)
+        reserved = [port for each in others for port in _ports_of(each)]
+        ports = find_ports(options, Random(), reserved)  # noqa: S311 - which port is no secret
+        state_file.check_writable(path)
+        check_store_directory(options.store)
+        with controller_directory(options.store, os.environ) as directory, signals:
+            files = SecurityFiles(security_directory(options.store, directory))
+            plan = plan_cluster(
+                options,
+                ports,
+                directory,
+                files if options.secure else None,
+                store_secret=new_password() if options.secure else "",
+            )
+            for process in (plan.of_role("controller")[0], plan.of_role("broker")[0]):
+                process.load(os.environ)
+            if options.secure:
+                close_objects(options.store)
+                use(make(files.directory, names_of_this_machine(options.host), plan.bootstrap))
+            dev = _Dev(
+                options,
+                plan,
+                contents,
+                security=files if options.secure else None,
+                state_path=path,
+                started_at=started_at,
+                ports=ports,
+                signals=signals,
+                on_recorded=choosing.close,
+            )
+            if other is not None and state_path is None:
+                _say(
+                    f"another `penstock dev` (pid {other.pid}) runs with brokers at"
+                    f" {other.bootstrap}, and commands use it; for this cluster: export"
+                    f" {state_file.VARIABLE}={path}"
+                )
+            _say(f"starting {_described(options)}; {_data(options.store)}")
+            _run(dev, is_in_process=options.store == "memory")
+            _say(f"stopped; {_data(options.store, has_ended=True)}")
+
+
+def _ports_of(cluster: ClusterState) -> set[int]:
+    return {process.port for process in cluster.processes}
 
 
 def _run(dev: "_Dev", *, is_in_process: bool) -> None:
@@ -241,7 +260,11 @@ class _Dev:
         started_at: float,
         ports: Ports,
         signals: EndingSignals,
+        on_recorded: Callable[[], None],
     ) -> None:
+        """on_recorded: called once the state file contains the ports."""
+        self._on_recorded = on_recorded
+        self._cluster_id = ""
         self._signals = signals
         self._security = security
         self._contents = contents
@@ -299,26 +322,29 @@ class _Dev:
     async def _supervise(self, stop: asyncio.Event, hurry: list[Callable[[], None]]) -> None:
         from penstock.deploy.local.moto_store import listen
 
-        store_socket = listen(self._store_port) if self._store_port else None
-        supervisor = Supervisor(
-            self._plan,
-            os.environ,
-            store_socket,
-            self._write_state,
-            _say,
-            security=current_security(),
-        )
+        try:
+            store_socket = listen(self._store_port) if self._store_port else None
+        except OSError:
+            raise PortTaken("127.0.0.1", self._store_port, PORT_FLAGS["store"]) from None
+
+        def write_state(processes: Sequence[ProcessState]) -> None:
+            self._cluster_id = supervisor.cluster_id
+            self._write_state(processes)
+
+        supervisor = Supervisor(self._plan, os.environ, store_socket, write_state, _say)
         hurry.append(supervisor.hurry)
         await supervisor.run(stop, self._ready)
 
     async def _run_in_process(self, stop: asyncio.Event) -> None:
         from penstock.deploy.node import logs
 
+        self._write_state(_in_process(self._plan, "starting"))
         logs.configure(self._options.log_level)
         from penstock.deploy.local.in_process import run_in_process
 
-        def ready(processes: Sequence[ProcessState]) -> None:
-            self._write_state(processes)
+        def ready(cluster_id: str) -> None:
+            self._cluster_id = cluster_id
+            self._write_state(_in_process(self._plan, "serving"))
             self._ready()
 
         await run_in_process(self._plan, stop, ready)
@@ -334,12 +360,14 @@ class _Dev:
             command_config=str(self._security.client_properties) if self._security else "",
             controller_tls=self._security.node_settings("admin") if self._security else {},
             console="" if self._console is None else self._console.url,
+            cluster_id=self._cluster_id,
             restarts=self._options.restart,
         )
         try:
             state_file.write(self._state_path, state)
         except ExpectedError as error:  # for example, the disk is full: clients do not need it
             _say(str(error))
+        self._on_recorded()
 
     def _ready(self) -> None:
         """Create topics before the ready line, for clients that wait for it; write records
@@ -410,6 +438,22 @@ class _Dev:
                 "example programs, with the secrets: penstock snippets CLIENT; live view: penstock"
                 " top; Ctrl-C stops the cluster"
             )
+
+
+def _in_process(plan: ClusterPlan, phase: Phase) -> list[ProcessState]:
+    """Return the states of all nodes, which are parts of this process."""
+    return [
+        ProcessState(
+            role=process.role,
+            node_id=process.node_id,
+            pid=os.getpid(),
+            host=process.host,
+            port=process.port,
+            phase=phase,
+            starts=1,
+        )
+        for process in plan.processes
+    ]
 
 
 def _say(line: str) -> None:

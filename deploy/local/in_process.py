@@ -5,7 +5,7 @@ is lost at exit.
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from random import Random
 from typing import Any, Final
@@ -17,18 +17,18 @@ from penstock.base.allocator import keep_freed_memory
 from penstock.base.backoff import Backoff
 from penstock.base.collector import tune_collector
 from penstock.base.errors import StreamError
+from penstock.base.listening import ListenFailed
 from penstock.base.open_files import raise_open_files_limit
 from penstock.broker.config import BrokerConfig
-from penstock.broker.network.server import PortTaken
+from penstock.broker.network.server import PortTaken as ListenerPortTaken
 from penstock.broker.node import Broker
 from penstock.broker.requests.long_requests import SWITCH_INTERVAL_S
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.config import ControllerConfig
 from penstock.controller.main import ControllerServer
-from penstock.deploy.clients.state_file import ProcessState
-from penstock.deploy.errors import ClusterFailed, UsageError
-from penstock.deploy.local.plan import ClusterPlan, ProcessPlan
+from penstock.deploy.errors import ClusterFailed, PortTaken, UsageError
+from penstock.deploy.local.plan import PORT_FLAGS, ClusterPlan, ProcessPlan
 from penstock.deploy.node.client_metrics import sender_of
 from penstock.deploy.node.config.definition import ProcessConfig
 from penstock.deploy.node.config.effective import Effective
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 _RESTART_FIRST_MS: Final = 100
 _RESTART_MAX_MS: Final = 5_000
-_START_FAILURES: Final = (PortTaken, ControllerError, StreamError, TimeoutError)
+_START_FAILURES: Final = (ListenerPortTaken, ControllerError, StreamError, TimeoutError)
 
 
 def _load(process: ProcessPlan) -> Effective:
@@ -60,9 +60,10 @@ def _load(process: ProcessPlan) -> Effective:
 async def run_in_process(
     plan: ClusterPlan,
     stop: asyncio.Event,
-    ready: Callable[[Sequence[ProcessState]], None],
+    ready: Callable[[str], None],
 ) -> None:
-    """Serve until `stop` is set. Raises ClusterFailed when a node exits.
+    """Serve until `stop` is set. ready: called with the cluster id. Raises PortTaken, or
+    ClusterFailed when a node exits.
 
     Invariants: brokers and controllers are the same classes as in separate processes, and talk over
     sockets. A broker that exits is restarted, because the exit of the process would lose all data;
@@ -78,21 +79,24 @@ async def run_in_process(
         ]
         for controller in controllers:
             stack.push_async_callback(controller.stop)
-        await asyncio.gather(*(controller.start() for controller in controllers))
+        try:
+            await asyncio.gather(*(controller.start() for controller in controllers))
+        except ListenFailed as error:
+            raise PortTaken(
+                plan.of_role("controller")[0].host, error.port, PORT_FLAGS["controller"]
+            ) from None
         hosts = [InProcessBroker(process, store) for process in plan.of_role("broker")]
-        await asyncio.gather(*(host.start(stack) for host in hosts))
         for host in hosts:
             stack.push_async_callback(host.stop)
+        started = (host.start(stack) for host in hosts)
+        for outcome in await asyncio.gather(*started, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
         # Without this, a full collection of 100,000 objects or more pauses the process for 0.1 to
         # 0.3 s.
         tune_collector()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        ready(
-            [
-                _state(process.role, process.node_id, process.host, process.port)
-                for process in plan.processes
-            ]
-        )
+        ready(controllers[0].cluster_id)
         stopping = asyncio.ensure_future(stop.wait())
         ends: list[asyncio.Future[Any]] = [stopping, *(host.task for host in hosts if host.task)]
         ends += [controller.failed for controller in controllers if controller.failed is not None]
@@ -106,6 +110,7 @@ class InProcessBroker:
     """One broker, which is restarted whenever an incarnation exits by itself."""
 
     def __init__(self, process: ProcessPlan, store: ObjectStore) -> None:
+        self._process = process
         self._config = _load(process)
         self._store = store
         self._tracing: Tracing | None = None
@@ -145,9 +150,11 @@ class InProcessBroker:
             await asyncio.sleep(backoff.next_s())
 
     async def _first_broker(self) -> Broker:
-        """Raises ClusterFailed, for example if the port was taken since it was chosen."""
+        """Raises PortTaken if the port was taken since it was chosen, or ClusterFailed."""
         try:
             return await self._start_broker()
+        except ListenerPortTaken as error:
+            raise PortTaken(self._process.host, error.port, PORT_FLAGS["broker"]) from None
         except _START_FAILURES as error:
             raise ClusterFailed(f"a broker did not start: {error or repr(error)}") from None
 
@@ -180,10 +187,4 @@ async def _controller(
         store,
         moved=stack.enter_context(of_moves(config.part(ProcessConfig))),
         tls=open_tls(config),
-    )
-
-
-def _state(role: str, node_id: int | None, host: str, port: int) -> ProcessState:
-    return ProcessState(
-        role=role, node_id=node_id, pid=os.getpid(), host=host, port=port, phase="serving", starts=1
     )

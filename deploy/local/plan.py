@@ -4,6 +4,7 @@ Invariant: pure; the same options and ports result in the same plan. Times are s
 production, because developers wait for them.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
@@ -25,8 +26,8 @@ SESSION_GRACE_MS: Final = 300
 SHUTDOWN_TIMEOUT_MS: Final = 5_000
 BROKERS_MAX: Final = 32
 CLUSTER_ID: Final = "penstock-dev"
-"""Cluster id for several controllers, which must agree on one; a single controller generates its
-own.
+"""Cluster id for several controllers, which must agree on one, in persistent stores; those of moto
+and memory get a new one. A single controller generates its own.
 """
 
 ELECTION_TIMEOUT_MS: Final = 600
@@ -75,6 +76,11 @@ class Ports:
     store: int
 
 
+PORT_FLAGS: Final[Mapping[Role, str]] = {
+    "store": "--store-port",
+    "controller": "--controller-port",
+    "broker": "--port",
+}
 _NODE_COMMAND: Final = ("-m", "penstock.deploy.cli")
 
 
@@ -257,7 +263,7 @@ def _controller_flags(
     if peers:
         chosen["controller.quorum.election.timeout.ms"] = ELECTION_TIMEOUT_MS
         own |= {
-            "cluster.id": CLUSTER_ID,
+            "cluster.id": cluster_id(options, directory),
             "node.id": number,
             "controller.quorum.voters": ",".join(peers),
         }
@@ -285,6 +291,13 @@ def _flags(
     for name, value in own.items():
         flags += (flag_of(name), str(value))
     return tuple(flags)
+
+
+def cluster_id(options: ClusterOptions, directory: str) -> str:
+    """Return the cluster id for several controllers. directory: a new one for moto and memory."""
+    if options.store not in {"moto", "memory"}:
+        return CLUSTER_ID
+    return f"{CLUSTER_ID}-{hashlib.sha256(directory.encode()).hexdigest()[:12]}"
 
 
 def quorum_peers(addresses: Sequence[str]) -> tuple[str, ...]:

@@ -1,19 +1,22 @@
 """Find ports: check the given ones, and choose free ones outside the kernel's ephemeral range.
 
 Invariant: tries every port before any process starts. A free port may be taken in the meantime; the
-process then reports it.
+process then ends, and its supervisor raises PortTaken.
 """
 
 import errno
 import socket
+from collections.abc import Collection
 from random import Random
 from typing import Final
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.errors import PortTaken, UsageError
 from penstock.deploy.local.plan import (
+    PORT_FLAGS,
     ClusterOptions,
     Ports,
+    Role,
     broker_ports,
     controller_ports,
 )
@@ -26,29 +29,28 @@ broker.
 _TRIES_MAX: Final = 200
 
 
-def find_ports(options: ClusterOptions, rng: Random) -> Ports:
-    """Find all ports. Raises PortTaken with the flag that chooses another one."""
+def find_ports(options: ClusterOptions, rng: Random, reserved: Collection[int] = ()) -> Ports:
+    """Find all ports. reserved: ports of other clusters, whose processes may be starting. Raises
+    PortTaken with the flag that chooses another one.
+    """
+
+    def claim(host: str, port: int, role: Role) -> int:
+        return _claim(host, port, PORT_FLAGS[role], taken, reserved=reserved, rng=rng)
+
     if options.port and options.port + options.brokers - 1 > 65_535:
         raise UsageError(
             f"--port {options.port} is too high for {options.brokers} brokers: the last port "
             "is 65535"
         )
     taken: set[int] = set()
-    brokers = [_claim(options.host, port, "--port", taken, rng) for port in broker_ports(options)]
+    brokers = [claim(options.host, port, "broker") for port in broker_ports(options)]
     if options.controller_port and options.controller_port + options.controllers - 1 > 65_535:
         raise UsageError(
             f"--controller-port {options.controller_port} is too high for "
             f"{options.controllers} controllers"
         )
-    controllers = [
-        _claim(options.host, port, "--controller-port", taken, rng)
-        for port in controller_ports(options)
-    ]
-    store = (
-        _claim("127.0.0.1", options.store_port, "--store-port", taken, rng)
-        if options.store == "moto"
-        else 0
-    )
+    controllers = [claim(options.host, port, "controller") for port in controller_ports(options)]
+    store = claim("127.0.0.1", options.store_port, "store") if options.store == "moto" else 0
     return Ports(tuple(brokers), tuple(controllers), store)
 
 
@@ -68,17 +70,19 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def _claim(host: str, port: int, flag: str, taken: set[int], rng: Random) -> int:
+def _claim(
+    host: str, port: int, flag: str, taken: set[int], *, reserved: Collection[int], rng: Random
+) -> int:
     if port:
         if port in taken:
             raise UsageError(f"{flag} {port} is also a port of another process of this cluster")
-        if not is_free(host, port):
+        if port in reserved or not is_free(host, port):
             raise PortTaken(host, port, flag)
         taken.add(port)
         return port
     for _ in range(_TRIES_MAX):
         candidate = rng.randrange(*_FREE_RANGE)
-        if candidate not in taken and is_free(host, candidate):
+        if candidate not in {*taken, *reserved} and is_free(host, candidate):
             taken.add(candidate)
             return candidate
     raise ExpectedError(

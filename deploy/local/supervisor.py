@@ -10,12 +10,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.deploy.clients.ping import is_serving
-from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
+from penstock.base.errors import ExpectedError
+from penstock.base.listening import EXIT_NOT_LISTENING
+from penstock.base.readiness import PIPE_VARIABLE, REPORT_BYTES_MAX
 from penstock.deploy.clients.state_file import Phase, ProcessState
-from penstock.deploy.errors import ClusterFailed
+from penstock.deploy.errors import ClusterFailed, PortTaken
 from penstock.deploy.local import bytecode
-from penstock.deploy.local.plan import ClusterPlan, ProcessPlan
+from penstock.deploy.local.plan import PORT_FLAGS, ClusterPlan, ProcessPlan
 from penstock.deploy.node import lifeline
 
 START_TIMEOUT_S: Final = 180.0
@@ -34,7 +35,7 @@ RESTART_MAX_S: Final = 5.0
 STEADY_S: Final = 10.0
 """After this lifetime a process restarts without the delay of earlier failures."""
 
-_PING_INTERVAL_S: Final = 0.03
+_READY_INTERVAL_S: Final = 0.03
 _FENCED: Final = 3
 """Exit code of a node that was fenced: `broker.main.EXIT_FENCED`."""
 _POLL_INTERVAL_S: Final = 1.0
@@ -63,6 +64,8 @@ class _Child:
     starts: int = 0
     failures: int = 0
     started_at: float = 0.0
+    ready_pipe: int | None = None
+    """Where the process reports that it serves, until it does or ends."""
 
     def state(self) -> ProcessState:
         pid = None if self.process is None else self.process.pid
@@ -85,8 +88,8 @@ class Supervisor:
 
     Invariants: each process has its own process group, so Ctrl-C reaches only the supervisor, which
     stops the others in order. Each is killed if the supervisor dies (`deploy.node.lifeline`). `run`
-    returns when no process is left. Treats all processes alike, except that brokers respond once
-    they are ready, and that a dead store has lost its contents.
+    returns when no process is left. Treats all processes alike, except that nodes report over a
+    pipe that they serve (`base.readiness`), and that a dead store has lost its contents.
     """
 
     def __init__(
@@ -96,12 +99,10 @@ class Supervisor:
         store_socket: socket.socket | None,
         on_change: Callable[[Sequence[ProcessState]], None],
         say: Callable[[str], None],
-        *,
-        security: ClientSecurity = PLAINTEXT,
     ) -> None:
-        """security: of the brokers' first listener."""
-        self._security = security
         self._plan = plan
+        self.cluster_id = ""
+        """Reported by the first controller or broker that serves."""
         self._environment = bytecode.environment(environment) | {
             lifeline.PARENT_VARIABLE: str(os.getpid())
         }
@@ -113,11 +114,12 @@ class Supervisor:
         self._is_ready = False
         self._is_stopping = False
         self._is_hurried = asyncio.Event()
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Run until `stop` is set. Calls `ready` once, when every broker serves. Raises
-        ClusterFailed after stopping everything.
+        """Run until `stop` is set. Calls `ready` once, when every process serves. Raises PortTaken
+        or ClusterFailed after stopping everything.
         """
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._poll)
@@ -147,33 +149,50 @@ class Supervisor:
             (self._store_socket.fileno(),) if hands_over and self._store_socket is not None else ()
         )
         fd = ("--fd", str(inherited[0])) if inherited else ()
-        child.process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
-            (sys.executable, "-P", *child.plan.arguments, *fd),
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
-            env={**self._environment, **child.plan.environment},
-            pass_fds=inherited,
-            process_group=0,
-        )
+        child.ready_pipe, report = os.pipe()
+        try:
+            child.process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
+                (sys.executable, "-P", *child.plan.arguments, *fd),
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,
+                env={
+                    **self._environment,
+                    **child.plan.environment,
+                    PIPE_VARIABLE: str(report),
+                },
+                pass_fds=(*inherited, report),
+                process_group=0,
+            )
+        finally:
+            os.close(report)
         if self._store_socket is not None and inherited:
             self._store_socket.close()
         child.phase = "starting"
         child.starts += 1
-        child.started_at = asyncio.get_running_loop().time()
-        self._report_change()
-        self._spawn(self._watch_start(child, child.process))
-
-    async def _watch_start(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
-        plan = child.plan
-        while plan.role == "broker" and not await is_serving(plan.host, plan.port, self._security):
-            if child.process is not process:
-                return
-            await asyncio.sleep(_PING_INTERVAL_S)
-        if child.process is process:
+        child.started_at = self._loop.time()
+        if child.plan.role == "store":  # its socket listens already
             child.phase = "serving"
-            self._report_change()
-            if self._is_ready and plan.role == "broker":
-                self._say(f"{plan.name} (pid {process.pid}) serves again")
+        self._report_change()
+        self._loop.add_reader(child.ready_pipe, self._on_report, child, child.process)
+
+    def _on_report(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
+        """Handle the report that a process serves, or the end of a process without one."""
+        assert child.ready_pipe is not None
+        report = os.read(child.ready_pipe, REPORT_BYTES_MAX)
+        self._close_pipe(child)
+        if not report or child.process is not process:
+            return
+        self.cluster_id = self.cluster_id or report.decode().strip()
+        child.phase = "serving"
+        self._report_change()
+        if self._is_ready and child.plan.role == "broker":
+            self._say(f"{child.plan.name} (pid {process.pid}) serves again")
+
+    def _close_pipe(self, child: _Child) -> None:
+        if child.ready_pipe is not None:
+            self._loop.remove_reader(child.ready_pipe)
+            os.close(child.ready_pipe)
+            child.ready_pipe = None
 
     async def _wait_until_ready(self, ready: Callable[[], None]) -> None:
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
@@ -183,11 +202,13 @@ class Supervisor:
                     child.plan.name for child in self._children if child.phase != "serving"
                 )
                 self._fail(
-                    f"not ready after {START_TIMEOUT_S:.0f} s: {waiting}; see the log above,"
-                    " or add --log-level info"
+                    ClusterFailed(
+                        f"not ready after {START_TIMEOUT_S:.0f} s: {waiting}; see the log above,"
+                        " or add --log-level info"
+                    )
                 )
                 return
-            await asyncio.sleep(_PING_INTERVAL_S)
+            await asyncio.sleep(_READY_INTERVAL_S)
         self._is_ready = True
         ready()
 
@@ -202,6 +223,7 @@ class Supervisor:
         for child in self._children:
             process = child.process
             if process is not None and (code := process.poll()) is not None:
+                self._close_pipe(child)
                 child.process = None
                 child.phase = "stopped"
                 self._report_change()
@@ -209,14 +231,16 @@ class Supervisor:
                     self._handle_end(child, process.pid, code)
 
     def _handle_end(self, child: _Child, pid: int, code: int) -> None:
-
         event = f"{child.plan.name} (pid {pid}) {describe_end(code)}"
         # On a busy machine, a broker may be fenced as soon as it has started.
         may_restart = self._is_ready or (code == _FENCED and self._plan.restart)
-        if not may_restart:
-            self._fail(f"{event} before the cluster was ready; its log is above")
-        elif child.plan.role == "store":
-            self._fail(f"{event}, and its objects are lost")
+        plan = child.plan
+        if not may_restart and code == EXIT_NOT_LISTENING:
+            self._fail(PortTaken(plan.host, plan.port, PORT_FLAGS[plan.role]))
+        elif not may_restart:
+            self._fail(ClusterFailed(f"{event} before the cluster was ready; its log is above"))
+        elif plan.role == "store":
+            self._fail(ClusterFailed(f"{event}, and its objects are lost"))
         elif not self._plan.restart:
             self._say(f"{event}; it stays down (--no-restart)")
         else:
@@ -233,9 +257,9 @@ class Supervisor:
         if not self._is_stopping and child.process is None:
             self._start(child)
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, error: ExpectedError) -> None:
         if not self._failed.done():
-            self._failed.set_exception(ClusterFailed(why))
+            self._failed.set_exception(error)
 
     def _report_change(self) -> None:
         self._on_change([child.state() for child in self._children])

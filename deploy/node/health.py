@@ -11,7 +11,7 @@ import structlog
 
 from penstock.base.connections_by_address import ConnectionsByAddress
 from penstock.base.health import Health, ServeHealth
-from penstock.base.listening import stop_listening
+from penstock.base.listening import start_listening, stop_listening
 from penstock.deploy.errors import PortTaken
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_S: Final = 10.0
 REQUEST_BYTES_MAX: Final = 8 << 10
 CONNECTIONS_MAX: Final = 64
+_BACKLOG_COUNT: Final = 100
 
 _log = structlog.get_logger(__name__)
 _REASONS: Final = {
@@ -83,8 +84,9 @@ class HttpServer:
     async def start(self, host: str, port: int) -> int:
         """Listen and return the bound port. port: 0 for any free one."""
         self._server = await asyncio.start_server(
-            self._connected, host, port, limit=REQUEST_BYTES_MAX
+            self._connected, host, port, limit=REQUEST_BYTES_MAX, start_serving=False
         )
+        await start_listening(self._server, _BACKLOG_COUNT)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:

@@ -78,10 +78,12 @@ def _run_broker(config: "Effective", environment: Mapping[str, str]) -> int:
 
 def _run_controller(config: "Effective") -> int:
     from penstock.base.errors import ExpectedError, StreamError
+    from penstock.base.listening import ListenFailed
     from penstock.base.settings import fields_of, renamed
     from penstock.controller.api.errors import ControllerError
     from penstock.controller.config import ControllerConfig
     from penstock.controller.main import run as run_controller
+    from penstock.deploy.errors import NotListening
     from penstock.deploy.node.config.definition import ProcessConfig
     from penstock.deploy.node.traces.set_up import of_moves
     from penstock.objectstore.errors import ObjectStoreError
@@ -101,9 +103,9 @@ def _run_controller(config: "Effective") -> int:
                 wal_store_url=process.wal_store,
             )
     except (ControllerError, ObjectStoreError, StreamError, OSError) as error:
-        raise ExpectedError(
-            renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))
-        ) from None
+        names = {field.field: field.name for field in fields_of(ControllerConfig)}
+        failed = NotListening if isinstance(error, ListenFailed) else ExpectedError
+        raise failed(renamed(names, str(error))) from None
 
 
 def check_sas_token(

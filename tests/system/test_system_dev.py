@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from penstock.objectstore.config import S3Config
 from penstock.objectstore.url import open_store, parse_store_url
 from tests.support.child_process import killed_at_end
 from tests.support.dev_cluster import PENSTOCK, is_gone, penstock, pids_of, requested, run_with
+from tests.support.ports import free_port
 from tests.support.s3_headers import SSE_HEADERS, told_headers
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
@@ -239,6 +240,49 @@ def test_a_taken_port_is_named(cluster: LocalCluster) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert f"port {port} is taken by the `penstock dev` that runs already" in done.stderr
     assert "--port" in done.stderr
+
+
+@pytest.mark.costly("starts two clusters at a time, one of them with a process for each node")
+@pytest.mark.parametrize(("store", "are_of_one_user"), [("memory", True), ("file", False)])
+def test_of_two_clusters_that_start_at_once_on_a_port_none_pretends_to_serve(
+    tmp_path: Path, store: str, *, are_of_one_user: bool
+) -> None:
+    """The second one of a user finds the state file of the first one. Clusters of two users cannot
+    know of each other before their brokers listen, so both may end.
+    """
+    port, started = str(free_port()), list[subprocess.Popen[str]]()
+    homes = [tmp_path / ("a" if are_of_one_user else name) for name in ("a", "b")]
+    with ExitStack() as stack:
+        for name, home in zip(("one", "two"), homes, strict=True):
+            url = store if store == "memory" else f"file:{tmp_path / name}"
+            process = subprocess.Popen(
+                (*PENSTOCK, "dev", "--no-console", "--port", port, "--store", url),
+                env={
+                    **os.environ,
+                    "XDG_RUNTIME_DIR": "",
+                    "XDG_CACHE_HOME": str(home),
+                    "TMPDIR": str(tmp_path),
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            started.append(stack.enter_context(killed_at_end(process)))
+        lines = [process.stdout.readline() for process in started if process.stdout]
+        assert "" in lines
+        assert not are_of_one_user or lines.count("") == 1
+        for line, process in zip(lines, started, strict=True):
+            if line:
+                assert line.startswith("ready:")
+                process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == (0 if line else 1)
+            assert "Traceback" not in errors
+            assert bool(line) or "is taken by" in errors
+            if are_of_one_user and not line:
+                assert "is taken by the `penstock dev` that runs already" in errors
+    assert not list(tmp_path.glob(f"{TEMPORARY_PREFIX}*"))
+    assert not list(tmp_path.glob("*/penstock/dev*.json"))
 
 
 def test_a_missing_bucket_is_an_error_that_states_how_to_make_it(cluster: LocalCluster) -> None:
@@ -482,7 +526,7 @@ from penstock.deploy.local.plan import ClusterOptions
 state = Path(sys.argv[1])
 
 def look():
-    while not state.exists():
+    while not state.exists() or "serving" not in state.read_text():
         time.sleep(0.01)
     tuned = gc.isenabled() and gc.get_threshold()[2] >= 1000 and gc.get_freeze_count() > 0
     print(tuned, sys.getswitchinterval() < 0.001, "uvloop" in sys.modules, file=sys.stderr)

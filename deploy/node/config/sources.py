@@ -33,6 +33,7 @@ FOREIGN_VARIABLES: Final = frozenset(
         "BOOTSTRAP",
         "CONTROLLER",
         "STATE_FILE",
+        "READY_PIPE",
         "SUPERVISOR_PID",
         "CONFIG",
         "COMMAND_CONFIG",

@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 import uvloop
@@ -423,6 +423,27 @@ async def test_taken_port_is_named(fixture: Fixture) -> None:
     other = Server(BrokerConfig(listeners=(f"127.0.0.1:{fixture.server.port}",)))
     with pytest.raises(PortTaken, match=str(fixture.server.port)):
         await other.bind()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_port_taken_between_bind_and_serve_is_named(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """The system lets both bind, and only one listen. uvloop reports no error."""
+
+    async def start_two() -> None:
+        first, dispatcher = Server(BrokerConfig(listeners=("127.0.0.1:0",))), cast("Any", None)
+        port = await first.bind()
+        second = Server(BrokerConfig(listeners=(f"127.0.0.1:{port}",)))
+        await second.bind()
+        await first.serve(dispatcher)
+        with pytest.raises(PortTaken, match=str(port)):
+            await second.serve(dispatcher)
+        for server in (first, second):
+            await server.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(start_two())
 
 
 async def test_a_connection_whose_responses_cannot_be_sent_keeps_no_response_of_others() -> None:

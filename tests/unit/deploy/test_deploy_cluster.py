@@ -3,6 +3,7 @@ policy.
 """
 
 import asyncio
+import fcntl
 import importlib.util
 import os
 import socket
@@ -21,7 +22,7 @@ from penstock.deploy.clients import profiles
 from penstock.deploy.clients import state_file as state
 from penstock.deploy.clients.state_file import ClusterState, ProcessState
 from penstock.deploy.demo.story import Demo
-from penstock.deploy.errors import ClusterFailed, PortTaken, UsageError
+from penstock.deploy.errors import PortTaken, UsageError
 from penstock.deploy.local import moto_store
 from penstock.deploy.local.dev_cluster import check
 from penstock.deploy.local.directories import (
@@ -147,9 +148,21 @@ def test_three_controllers_know_each_other_and_have_directories_of_their_own() -
     ] * 3
     assert [config.controller_id for config in configs] == [0, 1, 2]
     assert len({config.data_dir for config in configs}) == 3
+    assert len({config.cluster_id for config in configs}) == 1
     broker = plan.of_role("broker")[0]
     assert plan.controller == "127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002"
     assert plan.controller in broker.arguments
+
+
+@pytest.mark.parametrize(("store", "count"), [("moto", 2), ("memory", 2), ("file:/data", 1)])
+def test_clusters_without_common_data_have_different_ids(store: str, count: int) -> None:
+    options = ClusterOptions(controllers=3, store=store)
+    plans = [
+        plan_cluster(options, Ports((9092, 9093), (7000, 7001, 7002), 5000), directory)
+        for directory in ("/tmp/c", "/tmp/d")
+    ]
+    configs = [plan.of_role("controller")[0].load({}).part(ControllerConfig) for plan in plans]
+    assert len({config.cluster_id for config in configs}) == count
 
 
 def test_options_are_checked_before_anything_starts() -> None:
@@ -176,15 +189,26 @@ def test_a_taken_port_is_named_with_its_flag() -> None:
             find_ports(ClusterOptions(port=0, controller_port=port), Random(1))
 
 
-async def test_a_port_taken_after_its_choice_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flag", ["--port", "--controller-port"])
+async def test_a_port_taken_after_its_choice_is_named(tmp_path: Path, flag: str) -> None:
     options = ClusterOptions(port=0, brokers=1, store="memory", console=False)
     ports = find_ports(options, Random())
     plan = plan_cluster(options, ports, str(tmp_path))
+    port = (ports.brokers if flag == "--port" else ports.controllers)[0]
     with (
-        socket.create_server(("127.0.0.1", ports.brokers[0])),
-        pytest.raises(ClusterFailed, match=rf"cannot listen on 127.0.0.1:{ports.brokers[0]}"),
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(PortTaken, match=rf"port {port} on 127.0.0.1 is taken .* {flag} "),
     ):
         await run_in_process(plan, asyncio.Event(), lambda _: None)
+
+
+def test_ports_of_another_cluster_are_taken_before_its_processes_listen() -> None:
+    port = find_ports(ClusterOptions(port=0, brokers=1), Random()).brokers[0]
+    with pytest.raises(PortTaken, match=rf"port {port} .*--port"):
+        find_ports(ClusterOptions(port=port, brokers=1), Random(), reserved=[port])
+    free = find_ports(ClusterOptions(port=0), Random(1))
+    others = find_ports(ClusterOptions(port=0), Random(1), reserved=free.brokers)
+    assert not set(free.brokers) & {*others.brokers, *others.controllers, others.store}
 
 
 def test_ports_of_one_cluster_differ() -> None:
@@ -240,6 +264,20 @@ def test_clusters_that_run_at_once_have_state_files_of_their_own(tmp_path: Path)
     assert state.unused_path(path) == tmp_path / "dev-2.json"
     path.write_text("{")
     assert state.unused_path(path) == path
+
+
+def test_clusters_that_start_at_once_choose_one_after_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "dev.json"
+    state.write(tmp_path / "new" / "dev-2.json", make_state(os.getpid()))
+    with state.choosing(path):
+        other = os.open(path.parent, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
+    assert [each.pid for each in state.running(path)] == [os.getpid()]
+    with state.choosing(Path("/proc/none/dev.json")):
+        pass
 
 
 def test_unwritable_fields_are_named_before_anything_starts(tmp_path: Path) -> None:

@@ -7,30 +7,28 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.listening import EXIT_NOT_LISTENING
 from penstock.broker.main import EXIT_FENCED, EXIT_NOT_STARTED
-from penstock.deploy.errors import ClusterFailed
+from penstock.deploy.errors import ClusterFailed, PortTaken
 from penstock.deploy.local.plan import ClusterPlan, ProcessPlan
 from penstock.deploy.local.supervisor import Supervisor
-from tests.support.ports import free_ports
+from tests.support.ports import free_port
+from tests.support.silent_brokers import responding
 
 ENDS_FIRST = """
-import pathlib, socket, sys
-code, port, file = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
+import os, pathlib, signal, sys
+code, file = int(sys.argv[1]), pathlib.Path(sys.argv[2])
 if not file.exists():
     file.touch()
     sys.exit(code)
-with socket.create_server(("127.0.0.1", port)) as server:
-    while True:
-        client, _ = server.accept()
-        with client:
-            request = client.recv(1024)  # ApiVersions, whose response has the same correlation id
-            client.sendall(bytes([0, 0, 0, 10]) + request[8:12] + bytes(6))
+os.write(int(os.environ["PENSTOCK_READY_PIPE"]), b"some-cluster")
+signal.pause()
 """
 
 
-def plan(code: int, directory: Path, *, restart: bool) -> ClusterPlan:
-    (port,) = free_ports(1)
-    program = ("-c", ENDS_FIRST, str(code), str(port), str(directory / "started"))
+def plan(code: int, directory: Path, *, restart: bool, port: int = 0) -> ClusterPlan:
+    port = port or free_port()
+    program = ("-c", ENDS_FIRST, str(code), str(directory / "started"))
     broker = ProcessPlan(role="broker", node_id=0, host="127.0.0.1", port=port, arguments=program)
     return ClusterPlan(
         bootstrap=f"127.0.0.1:{port}",
@@ -52,6 +50,7 @@ async def run(wanted: ClusterPlan) -> list[str]:
 
     supervisor = Supervisor(wanted, os.environ, None, ignore, said.append)
     await supervisor.run(stop, stop.set)
+    assert supervisor.cluster_id == "some-cluster"
     return said
 
 
@@ -68,3 +67,13 @@ async def test_other_ends_before_the_cluster_is_ready_end_it(
 ) -> None:
     with pytest.raises(ClusterFailed, match=f"exit code {code} before the cluster was ready"):
         await run(plan(code, tmp_path, restart=restart))
+
+
+async def test_a_foreign_broker_at_the_port_is_not_taken_for_the_own_one(tmp_path: Path) -> None:
+    """The own broker ends because it cannot listen."""
+    with responding() as address:
+        wanted = plan(
+            EXIT_NOT_LISTENING, tmp_path, restart=True, port=int(address.rpartition(":")[2])
+        )
+        with pytest.raises(PortTaken, match=f"port {wanted.processes[0].port} .* --port"):
+            await run(wanted)

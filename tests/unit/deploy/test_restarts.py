@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from msgspec import structs
 
 from penstock.deploy.clients import restarts, state_file
 from penstock.deploy.clients.brokers import Brokers
+from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.clients.restarts import has_restarted, is_restarting, wait_for_restarts
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.clients.state_file import ClusterState, Phase, ProcessState
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol.client.connection import Connection
-from penstock.protocol.client.errors import NoResponse
-from tests.support.silent_brokers import serve
+from penstock.protocol.client.errors import KafkaFailed, NoResponse
+from tests.support.silent_brokers import responding, serve
 
 HERE = os.getpid()
 BOOTSTRAP = "127.0.0.1:1"
@@ -142,3 +144,23 @@ def test_a_client_connects_once_a_broker_serves_again(
         monkeypatch.setattr(has_restarted, "__defaults__", (restart,))
         waiting(lambda: connect(bootstrap, PLAINTEXT)).close()
     assert "waiting for the brokers of `penstock dev`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("connect", [WireClient, connected, Kafka])
+@pytest.mark.parametrize("cluster_id", ["responds", "own", ""])
+def test_a_broker_of_another_cluster_is_an_error(
+    path: Path, connect: Callable[[str, ClientSecurity], object], cluster_id: str
+) -> None:
+    """Another process has the port of a broker that died. An empty id is that of a cluster that is
+    starting.
+    """
+    with responding() as address:
+        state = state_of(("serving", HERE), bootstrap=address)
+        state_file.write(path, structs.replace(state, cluster_id=cluster_id))
+        if cluster_id == "own":
+            with pytest.raises(KafkaFailed, match="belongs to cluster responds, not to the run"):
+                connect("", PLAINTEXT)
+        for bootstrap in (address, *([""] if cluster_id != "own" else [])):
+            opened = connect(bootstrap, PLAINTEXT)
+            if isinstance(opened, Connection):
+                opened.close()

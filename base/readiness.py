@@ -1,0 +1,27 @@
+"""Let a node report to its supervisor that it serves, over an inherited pipe.
+
+A response at the port of a node would not prove that: another process may have taken the port.
+"""
+
+import os
+from collections.abc import MutableMapping
+from typing import Final
+
+PIPE_VARIABLE: Final = "PENSTOCK_READY_PIPE"
+"""The file descriptor of the pipe."""
+REPORT_BYTES_MAX: Final = 512
+"""The system writes reports up to this size in one piece."""
+
+
+def report_ready(cluster_id: str, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Report once that this node listens on its ports and serves. Does nothing without a
+    supervisor that waits for it.
+    """
+    pipe = environment.pop(PIPE_VARIABLE, "")
+    if not pipe:
+        return
+    try:
+        os.write(int(pipe), f"{cluster_id}\n".encode())
+        os.close(int(pipe))
+    except OSError:  # the supervisor is ending
+        pass
