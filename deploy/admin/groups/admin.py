@@ -179,8 +179,11 @@ def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = Non
 
 
 def known_lag(offsets: Sequence[OffsetView]) -> int | None:
-    """Return the lag of a group; None if that of a partition is unknown."""
-    return sum_of([item.lag for item in offsets if item.current_offset is not None])
+    """Return the lag of a group; None if that of a partition is unknown, or none has a committed
+    offset.
+    """
+    lags = [item.lag for item in offsets if item.current_offset is not None]
+    return sum_of(lags) if lags else None
 
 
 def committed(brokers: Brokers, group: str) -> dict[Partition, int]:
