@@ -38,7 +38,8 @@ TERMS: Final[Mapping[str, str]] = {
     "Shared": "Bytes that a fork or snapshot uses as well.",
     "Size": "Bytes of all records, in objects and in write-ahead logs.",
     "Start": "Offset of the first record that is kept.",
-    "Stored": "Bytes in objects. Records of the last seconds are still in write-ahead logs.",
+    "Stored": "Bytes of records in objects. Those of the last seconds are still in write-ahead"
+    " logs.",
     "Topology epoch": "Version of the topology of the Kafka Streams application.",
     "Without leader": "Partitions that nobody can write or read until a leader is elected.",
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.streams import StreamState
 from penstock.deploy.admin.cost import Prices, StoreCost, store_cost
 from penstock.deploy.admin.views import ClusterView
 
@@ -17,13 +18,16 @@ STANDARD = Prices()
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The metadata of a topic. starts: log start offsets by partition."""
+    """The metadata of a topic. bytes: of records. starts: log start offsets by partition.
+    state_bytes: of the other streams of the partitions.
+    """
 
     partitions: int
     led: int
     bytes: int
     topic_id: UUID | None = None
     starts: Mapping[int, int] = field(default_factory=dict[int, int])
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,8 @@ class TopicCount:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic. records, records_s, records_age_s: see `TopicCount`. stored_bytes: in committed
-    objects; the last seconds are still in WALs.
+    """One topic. records, records_s, records_age_s: see `TopicCount`. stored_bytes: of
+    records in committed objects; those of the last seconds are still in WALs.
     """
 
     name: str
@@ -62,24 +66,31 @@ class TopView:
 
 
 def stored_topics(image: MetadataImage) -> dict[str, Stored]:
-    """Return partitions, bytes and log start offsets of each topic."""
+    """Return partitions, sizes and log start offsets of each topic."""
     sizes: dict[UUID, int] = defaultdict(int)
     for stream in image.streams:
-        sizes[stream.topic_id] += sum(entry.size_bytes for entry in stream.entries)
-    return {
-        topic.name: Stored(
+        sizes[stream.topic_id] += _size_of(stream)
+    found: dict[str, Stored] = {}
+    for topic in image.topics:
+        data = {
+            part.partition: stream
+            for part in topic.partitions
+            if (stream := image.streams.get(part.data_stream_id)) is not None
+        }
+        record_bytes = sum(_size_of(stream) for stream in data.values())
+        found[topic.name] = Stored(
             len(topic.partitions),
             sum(part.leader >= 0 for part in topic.partitions),
-            sizes[topic.topic_id],
+            record_bytes,
             topic.topic_id,
-            {
-                part.partition: data.start_offset
-                for part in topic.partitions
-                if (data := image.streams.get(part.data_stream_id)) is not None
-            },
+            {partition: stream.start_offset for partition, stream in data.items()},
+            sizes[topic.topic_id] - record_bytes,
         )
-        for topic in image.topics
-    }
+    return found
+
+
+def _size_of(stream: StreamState) -> int:
+    return sum(entry.size_bytes for entry in stream.entries)
 
 
 def view_top(
@@ -105,7 +116,7 @@ def view_top(
         for count in (counts.get(name, unknown),)
     ]
     topics.sort(key=lambda topic: (-(topic.records_s or 0.0), -(topic.records or 0), topic.name))
-    stored_bytes = sum(has.bytes for has in stored.values())
+    stored_bytes = sum(has.bytes + has.state_bytes for has in stored.values())
     return TopView(
         cluster,
         topics,

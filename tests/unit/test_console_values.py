@@ -306,6 +306,19 @@ def test_a_log_never_ends_before_its_committed_end() -> None:
     assert again.end_offset == first.committed_offset + 5
 
 
+def test_list_and_page_of_topics_show_the_same_size() -> None:
+    """That of the records, without the state of partitions. The cluster stores both."""
+    topics = {topic.topic_id for topic in IMAGE.topics}
+    streams = [stream for stream in IMAGE.streams if stream.topic_id in topics]
+    entries = [entry for stream in streams for entry in stream.entries]
+    view = view_top(view_cluster(IMAGE, "", {}), stored_topics(IMAGE), {})
+    assert view.stored_bytes == sum(entry.size_bytes for entry in entries)
+    assert view.stored_bytes > sum(topic.stored_bytes for topic in view.topics) > 0
+    for topic in view.topics:
+        partitions = views.view_partitions(IMAGE, topic.name, {}) or ()
+        assert topic.stored_bytes == sum(partition.size_bytes for partition in partitions)
+
+
 def test_what_no_broker_has_reported_is_unknown() -> None:
     """Neither pages nor samples contain a zero for it."""
     view = view_top(view_cluster(IMAGE, "", {}), stored_topics(IMAGE), {})
