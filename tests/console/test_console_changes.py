@@ -55,6 +55,10 @@ def test_a_topic_is_created_altered_deleted_and_brought_back(
     assert len(requested(cluster, "topics", "describe", "bills")["partitions"]) == 3
 
 
+def test_a_partition_can_be_moved_from_the_page_of_its_topic(visitor: Visitor) -> None:
+    assert 'href="/topics/orders/0/move"' in visitor.get("/topics/orders").text
+
+
 def test_a_refused_change_states_why(visitor: Visitor) -> None:
     said = sent(visitor, "/topics", "/topics", name="a b", partitions="1", configs="")
     assert "topic 'a b' was not created" in said
@@ -189,6 +193,8 @@ def test_the_console_of_dev_only_reads(cluster: LocalCluster) -> None:
     page = visitor.get("/snapshots")
     assert "read-only" in page.words
     assert 'method="post"' not in page.text
+    topic = visitor.get("/topics/orders")
+    assert ("Candidates" in topic.words, '/move"' in topic.text) == (True, False)
     csrf = visitor.get("/doctor").csrf
     response = visitor.post("/topics", {"csrf": csrf, "name": "nothing"})
     assert (response.status, "--allow-changes" in response.words) == (403, True)

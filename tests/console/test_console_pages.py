@@ -266,6 +266,17 @@ def test_requests_for_missing_resources_are_not_retried(
         assert chrome.find_element(By.LINK_TEXT, link)
 
 
+def test_the_table_of_configs_fits_a_small_window(chrome: Chrome, console: ConsoleProcess) -> None:
+    resize(chrome, (1200, 800))
+    chrome.get(f"{console.url}/configs")
+    width, shown = chrome.execute_script(
+        "const scroll = document.querySelector('[aria-label=Configs]');"
+        "return [scroll.scrollWidth, scroll.clientWidth]"
+    )
+    resize(chrome, DESK)
+    assert width <= shown
+
+
 def test_charts_form_a_square_and_phones_show_that_there_is_more(
     chrome: Chrome, console: ConsoleProcess
 ) -> None:
