@@ -89,7 +89,7 @@ def _print_streams(topic: str, streams: "list[StreamView]") -> None:
 
 
 def _print_ranges(streams: "list[StreamView]") -> None:
-    from penstock.deploy.output import print_table, size
+    from penstock.deploy.output import print_table, say, size
 
     rows = [
         (
@@ -104,5 +104,8 @@ def _print_ranges(streams: "list[StreamView]") -> None:
         for s in streams
         for r in s.ranges
     ]
+    if not rows:
+        say("no ranges: records of the last seconds are still only in the WALs of brokers")
+        return
     columns = ["stream", "start", "end", "records", "bytes", "role", "key"]
     print_table("ranges, in log order", columns, rows)

@@ -88,6 +88,11 @@ def create(
     kafka.create_topic(name, partitions, replication_factor, configs)
     if output is Format.TABLE:
         say(f"created {name}")
+        if replication_factor > 1:
+            remark(
+                "penstock: the object store keeps the records; the replication factor is the number"
+                " of brokers that may lead a partition"
+            )
         return
     count = len(kafka.topic(name).partitions)
     print_document(output, {"name": name, "partitions": count, "config": configs})

@@ -19,6 +19,7 @@ from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.wire import WireClient
 from penstock.protocol import apis
 from penstock.protocol.client.errors import KafkaFailed, check
+from penstock.protocol.error_codes import ErrorCode, known_code
 from penstock.protocol.gen import (
     describe_configs,
     incremental_alter_configs,
@@ -59,6 +60,7 @@ _OWN_SOURCES: Final = {
     CLIENT_METRICS_RESOURCE: "client metrics",
     GROUP_RESOURCE: "group",
 }
+_UNKNOWN_TOPIC: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _OF_BROKERS: Final = frozenset({BROKER_RESOURCE, BROKER_LOGGER_RESOURCE})
 
 
@@ -120,7 +122,8 @@ def describe(
             describe_configs.DescribeConfigsResponse,
             node=_node_of(brokers, resource),
         )
-    (result,) = response.results
+        (result,) = response.results
+        _check_exists(brokers, resource, result.error_code)
     check(result.error_code, result.error_message, "configs cannot be described")
     return sorted((_view(config) for config in result.configs), key=lambda view: view.name)
 
@@ -176,8 +179,16 @@ def alter(
             incremental_alter_configs.IncrementalAlterConfigsResponse,
             node=_node_of(brokers, resource),
         )
-    (result,) = response.responses
+        (result,) = response.responses
+        _check_exists(brokers, resource, result.error_code)
     check(result.error_code, result.error_message, "configs were not changed")
+
+
+def _check_exists(brokers: Brokers, resource: tuple[int, str], error_code: int) -> None:
+    """Raise KafkaFailed with similar names for a topic that does not exist."""
+    kind, name = resource
+    if kind == TOPIC_RESOURCE and known_code(error_code) is _UNKNOWN_TOPIC:
+        brokers.partitions([name])
 
 
 def _node_of(brokers: Brokers, resource: tuple[int, str]) -> int | None:

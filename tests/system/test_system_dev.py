@@ -222,6 +222,24 @@ def test_mistakes_are_explained_in_a_line(
     assert "Traceback" not in done.stderr
 
 
+def test_a_new_topic_is_explained(cluster: LocalCluster) -> None:
+    create = ("topics", "create", "--replication-factor", "3")
+    created = run_with(cluster, *create, "fresh")
+    assert (created.returncode, created.stdout) == (0, "created fresh\n")
+    assert "the object store keeps the records" in created.stderr
+    assert (
+        "no ranges: records of the last seconds"
+        in penstock(cluster, "streams", "describe", "fresh").stdout
+    )
+    for command in (("describe",), ("alter", "--set", "retention.ms=1")):
+        mistaken = run_with(cluster, "configs", *command, "--topic", "frsh")
+        assert mistaken.returncode == 1
+        assert "topic 'frsh' does not exist; did you mean fresh?" in mistaken.stderr
+    for arguments in ((*create, "fresh-2", "--json"), ("topics", "create", "fresh-3")):
+        quiet = run_with(cluster, *arguments)
+        assert (quiet.returncode, quiet.stderr) == (0, "")
+
+
 def test_no_one_tracks_the_controller_without_a_cluster(tmp_path: Path) -> None:
     done = subprocess.run(
         (*PENSTOCK, "nodes", "--state-file", str(tmp_path / "s")),
