@@ -18,7 +18,7 @@ from penstock.deploy.cli.options import (
 )
 from penstock.deploy.cli.record_options import RecordOptions
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import counted, remark
+from penstock.deploy.output import counted, end_line_of_interrupt, remark
 
 if TYPE_CHECKING:
     from penstock.deploy.records.reading import Begin, Limits
@@ -244,6 +244,8 @@ def consume(
 
     source = Source(topic, where.partitions or (), where.group, where.begin(), where.isolation)
     printed = read_records(bootstrap, source, limits, writer)
+    if printed.is_interrupted:
+        end_line_of_interrupt()
     remark(counted(printed.records, "record"))
     if printed.is_interrupted:
         raise KeyboardInterrupt

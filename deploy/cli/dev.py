@@ -98,7 +98,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Node setting; see docs/reference/configuration.md. Repeatable.",
+        help="Setting of nodes; `penstock config docs` describes them. Repeatable.",
     ),
 ]
 Config = Annotated[

@@ -13,7 +13,14 @@ from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
 from penstock.deploy.cli.record_options import RecordOptions
 from penstock.deploy.errors import UsageError, near_hint
-from penstock.deploy.output import Progress, counted, print_json_line, remark, say
+from penstock.deploy.output import (
+    Progress,
+    counted,
+    end_line_of_interrupt,
+    print_json_line,
+    remark,
+    say,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -159,6 +166,8 @@ def produce(
     is_shown = not is_interactive and not (printer and sys.stdout.isatty())
     with Progress(f"producing to {topic}", what.count, "records", is_shown=is_shown) as progress:
         sent = send(bootstrap, wanted, sending, progress, printer)
+    if sent.is_interrupted:
+        end_line_of_interrupt()
     remark(f"{counted(sent.records, 'record')} acknowledged")
     if sent.records and topic not in sent.topics:
         hint = near_hint(topic, sent.topics, "auto.create.topics.enable=false prevents this")

@@ -38,7 +38,7 @@ from penstock.deploy.doctor.findings import (
 )
 from penstock.deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect, Suspects
 from penstock.deploy.doctor.wal_survey import WalSurvey
-from penstock.deploy.output import size
+from penstock.deploy.output import counted, size
 from penstock.lake.manifest.table_status import BEHIND, FAILING, NOT_RUNNING, ExportView
 from penstock.stream.format.manifest.lease import LEASES_MAX
 from penstock.stream.ports import BrokerIncarnation
@@ -308,8 +308,8 @@ def partitions(
         summary += f", {len(lasting):,} cannot open"
     if cluster.deleted_count:
         summary += (
-            f"; {cluster.deleted_count:,} deleted topics ({_priced(cluster.deleted_bytes)}) can"
-            " come back"
+            f"; {counted(cluster.deleted_count, 'deleted topic')}"
+            f" ({_priced(cluster.deleted_bytes)}) can come back"
         )
     if cluster.kept_bytes:
         summary += f"; deleted records ({_priced(cluster.kept_bytes)}) can come back"

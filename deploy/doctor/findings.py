@@ -286,7 +286,7 @@ MOVE_HANGS: Final = Kind(
 LEADERS_AWAY: Final = Kind(
     "preferred-leaders-away",
     Level.HINT,
-    "Other brokers lead {count:,} partitions whose preferred leader is broker {node_id}.",
+    "Partitions that prefer broker {node_id}, but have another leader: {count:,}.",
     "Run `penstock elect --preferred`, or let the cluster balance itself with"
     " auto.balance.enable=true on the controllers.",
 )

@@ -28,6 +28,8 @@ _PADDING_CHARS: Final = 3
 """Added to the width of a column: a space on both sides, and the line between columns."""
 _FOLDED_CHARS: Final = 12
 """Cells that do not fit are folded to lines of at least so many characters."""
+_WORD_CHARS: Final = 21
+"""Words up to this length, as 255.255.255.255:65535, are not folded."""
 
 
 class Format(StrEnum):
@@ -117,6 +119,12 @@ def cell(text: str) -> "Text":
     return Text(printable(text, kept=_LAYOUT))
 
 
+def end_line_of_interrupt() -> None:
+    """End the line in which a terminal shows `^C`, before text about what was done."""
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table with numbers right-aligned. For an empty table, print a sentence instead. On a
     narrow terminal, the table has only the first columns, followed by the names of the others.
@@ -138,7 +146,12 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     )
     for index, column in enumerate(columns[:shown_count]):
         is_number = bool(cells) and all(isinstance(row[index], int | float) for row in cells)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(
+            column,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            min_width=_least_width(column, [_text_of(row[index]) for row in cells]),
+        )
     for row in cells:
         table.add_row(*(cell(_text_of(value)) for value in row[:shown_count]))
     console.print(table)
@@ -150,17 +163,23 @@ def hidden_columns(names: Sequence[str]) -> str:
 
 
 def fitting_count(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> int:
-    """Return the number of columns that fit with at least _FOLDED_CHARS per line of a longer
-    cell.
-    """
+    """Return the number of columns that fit."""
     used = 1
     for index, column in enumerate(columns):
-        longest = max((len(_text_of(row[index])) for row in rows), default=0)
-        word = max(map(len, column.split()), default=0)
-        used += _PADDING_CHARS + max(word, min(longest, _FOLDED_CHARS))
+        used += _PADDING_CHARS + _least_width(column, [_text_of(row[index]) for row in rows])
         if used > width and index:
             return index
     return len(columns)
+
+
+def _least_width(column: str, cells: Sequence[str]) -> int:
+    """Return the least width of a column: longer cells fold, but not within words such as an
+    address of at most _WORD_CHARS.
+    """
+    longest = max(map(len, cells), default=0)
+    words = [len(word) for text in (column, *cells) for word in text.split()]
+    word = max((chars for chars in words if chars <= _WORD_CHARS), default=0)
+    return max(word, min(longest, _FOLDED_CHARS))
 
 
 def _text_of(value: Any) -> str:  # noqa: ANN401 - a cell is anything that has a text
@@ -170,6 +189,8 @@ def _text_of(value: Any) -> str:  # noqa: ANN401 - a cell is anything that has a
         return f"{value:,}"
     if not isinstance(value, float):
         return str(value)
+    if 0 < abs(value) < 0.001:
+        return "<0.001" if value > 0 else ">-0.001"
     # So that a small number is not shown as 0.0
     return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value:,.1f}"
 

@@ -127,7 +127,7 @@ def test_nothing_is_wrong_with_a_deleted_topic_that_can_return(
     response = whole(cluster, "--older-than", "0s", code=0)
     assert sentences(response) == {}
     assert (levels(response)["manifest"], levels(response)["objects"]) == ("ok", "ok")
-    assert "; 1 deleted topics (" in json.dumps(response["checks"])
+    assert "; 1 deleted topic (" in json.dumps(response["checks"])
 
 
 def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(

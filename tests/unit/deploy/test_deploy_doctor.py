@@ -332,7 +332,7 @@ def test_partitions() -> None:
         Level.HINT,
         {
             "preferred-leaders-away": (
-                "Other brokers lead 1,200 partitions whose preferred leader is broker 2."
+                "Partitions that prefer broker 2, but have another leader: 1,200."
             )
         },
     )
@@ -596,7 +596,7 @@ def test_deleted_topics_that_can_be_restored_are_listed_without_a_finding() -> N
     assert not looked.may_be_transient
     found = judge.partitions(lasting_problems(looked, looked), NOW_MS)
     assert found.level is Level.OK
-    assert found.summary.endswith("; 1 deleted topics (2.9 KiB, 0.0000 USD/month) can come back")
+    assert found.summary.endswith("; 1 deleted topic (2.9 KiB, 0.0000 USD/month) can come back")
 
 
 def test_a_transient_state_between_two_samples_is_not_a_finding() -> None:
