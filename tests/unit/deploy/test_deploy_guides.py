@@ -316,3 +316,19 @@ def allowed(policy: dict[str, Any]) -> set[str]:
         actions = statement["Action"]
         found |= {actions} if isinstance(actions, str) else set(actions)
     return found
+
+
+def test_readme_and_first_tutorial_are_one_path() -> None:
+    """With one environment and one cluster at a time. The program of the tutorial prints keys, so
+    each of its commands writes some.
+    """
+    readme, tutorial = (
+        file.read_text() for file in (ROOT / "README.md", DOCS / "tutorials" / "first-cluster.md")
+    )
+    assert readme.count("~/first-cluster/.venv/bin/activate") == 2
+    assert readme.index("penstock sql") < readme.index("Press Ctrl-C") < readme.index("continues")
+    assert tutorial.count("cd ~/first-cluster") == 2
+    produced = [line for line in tutorial.splitlines() if "penstock produce" in line]
+    assert len(produced) == 2
+    assert all("--key-separator" in line for line in produced)
+    assert "line ends with" not in readme, "`took=` follows"
