@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from penstock.deploy.errors import ClusterFailed, PortTaken
 from penstock.deploy.local.plan import ClusterPlan, ProcessPlan
 from penstock.deploy.local.supervisor import Supervisor
 from tests.support.ports import free_port
-from tests.support.silent_brokers import responding
+from tests.support.silent_brokers import listening, responding
+from tests.support.waiting import PATIENCE_S
 
 ENDS_FIRST = """
 import os, pathlib, signal, sys
@@ -77,3 +80,20 @@ async def test_a_foreign_broker_at_the_port_is_not_taken_for_the_own_one(tmp_pat
         )
         with pytest.raises(PortTaken, match=f"port {wanted.processes[0].port} .* --port"):
             await run(wanted)
+
+
+def test_a_controller_without_its_port_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
+    """From which the supervisor concludes that the port is taken."""
+    with listening() as (address, _):
+        command = (sys.executable, "-P", "-m", "penstock.deploy.cli", "controller")
+        flags = ("--listeners", address, "--metadata-log-dir", str(tmp_path / "log"))
+        ended = subprocess.run(
+            (*command, *flags, "--store", f"file:{tmp_path / 'store'}"),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert ended.returncode == EXIT_NOT_LISTENING
+    assert f"error: cannot listen on {address}" in ended.stderr
+    assert "Traceback" not in ended.stderr
