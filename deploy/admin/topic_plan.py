@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.base.settings import without_unit
 from penstock.deploy.errors import UsageError
+from penstock.deploy.output import counted
 
 
 class WantedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,8 +93,8 @@ def plan(wanted: Sequence[WantedTopic], found: Mapping[str, FoundTopic]) -> list
             continue
         if 0 < topic.partitions < there.partitions:
             raise UsageError(
-                f"topic {topic.name!r} has {there.partitions} partitions, which cannot be "
-                f"reduced to {topic.partitions}; nothing was changed"
+                f"topic {topic.name!r} has {counted(there.partitions, 'partition')}, which"
+                f" cannot be reduced to {topic.partitions}; nothing was changed"
             )
         partitions = topic.partitions if topic.partitions > there.partitions else None
         altered = {

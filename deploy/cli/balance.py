@@ -9,7 +9,7 @@ import typer
 from penstock.deploy.cli.completing import complete_topics
 from penstock.deploy.cli.options import Controller, Output, StateFile
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, counted, say
 from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def balance(
         _print_proposal(found.before, found.after, found.moves)
         if execute:
             say(
-                f"Started {problems.count('')} of {len(found.moves)} moves; `penstock nodes`"
-                " shows their progress."
+                f"Started {problems.count('')} of {counted(len(found.moves), 'move')};"
+                " `penstock nodes` shows their progress."
             )
         elif found.moves:
             say("Nothing was changed; --execute starts these moves.")

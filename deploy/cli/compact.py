@@ -12,7 +12,7 @@ from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, TopicName, WalStore
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, print_document, report_table, say
+from penstock.deploy.output import Format, counted, print_document, report_table, say
 
 if TYPE_CHECKING:
     from penstock.deploy.cli.compact_job import Target
@@ -184,13 +184,13 @@ def _print_report(report: "RewriteReport") -> None:
     sources = sum(item.sources_replaced for item in report.partitions)
     written = sum(item.objects_written for item in report.partitions)
     if not sources:
-        say(f"{report.topic}: nothing to rewrite in {len(report.partitions)} partitions")
+        say(f"{report.topic}: nothing to rewrite in {counted(len(report.partitions), 'partition')}")
         return
     rewritten = size(sum(item.rewritten_bytes for item in report.partitions))
     before = sum(item.objects_before for item in report.partitions)
     say(
-        f"{report.topic}: {sources:,} of {before:,} objects' ranges became {written:,} objects,"
-        f" {rewritten} in {report.rounds} rounds"
+        f"{report.topic}: ranges of {sources:,} of {counted(before, 'object')} became"
+        f" {counted(written, 'object')}, {rewritten} in {counted(report.rounds, 'round')}"
     )
 
 

@@ -16,7 +16,15 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.deploy.cli.compact_job import ControllerRewrites, Target
 from penstock.deploy.clients.controllers import connect, response_of
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, Progress, print_document, report_table, say, size
+from penstock.deploy.output import (
+    Format,
+    Progress,
+    counted,
+    print_document,
+    report_table,
+    say,
+    size,
+)
 from penstock.lake.cleaning.job import PassJob, PassResult, PassTask
 from penstock.lake.cleaning.run import (
     Checkpoint,
@@ -293,6 +301,6 @@ def _print_report(report: CleaningRun) -> None:
     before = sum(item.replaced_bytes for item in report.partitions)
     after = sum(item.written_bytes for item in report.partitions)
     say(
-        f"{report.topic}: {removed:,} records removed, {size(before)} became {size(after)} in"
-        f" {len(report.partitions)} partitions"
+        f"{report.topic}: {counted(removed, 'record')} removed, {size(before)} became {size(after)}"
+        f" in {counted(len(report.partitions), 'partition')}"
     )

@@ -9,7 +9,7 @@ import typer
 from penstock.base.errors import ExpectedError
 from penstock.deploy.cli.options import Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, say
+from penstock.deploy.output import Format, counted, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -200,12 +200,12 @@ def _print_report(report: "Report", store: str, wal_store: str) -> None:
 
     snapshot = "none" if report.snapshot_offset is None else f"offset {report.snapshot_offset:,}"
     say(
-        f"cluster {report.cluster_id}: {report.topic_count:,} topics,"
-        f" {report.partition_count:,} partitions"
+        f"cluster {report.cluster_id}: {counted(report.topic_count, 'topic')},"
+        f" {counted(report.partition_count, 'partition')}"
     )
     say(
-        f"snapshot: {snapshot}; backup: {report.backup_object_count:,} objects, up to offset"
-        f" {report.backup_offset:,}"
+        f"snapshot: {snapshot}; backup: {counted(report.backup_object_count, 'object')}, up to"
+        f" offset {report.backup_offset:,}"
     )
     if report.quiet_ms is not None:
         say(f"last write: {report.quiet_ms / 1_000:,.1f} s ago")
@@ -240,8 +240,8 @@ def _print_wals(report: "Report") -> None:
     ]
     print_table("WALs that have not ended", columns, rows)
     say(
-        f"found in them: {report.range_count:,} ranges, {report.record_count:,} records,"
-        f" {size(report.size_bytes)}"
+        f"found in them: {counted(report.range_count, 'range')},"
+        f" {counted(report.record_count, 'record')}, {size(report.size_bytes)}"
     )
 
 

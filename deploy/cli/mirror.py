@@ -13,7 +13,7 @@ import typer
 from penstock.deploy.cli.option_groups import with_option_groups
 from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, print_document, print_table, remark, report, say
+from penstock.deploy.output import Format, counted, print_document, print_table, remark, report, say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -280,9 +280,9 @@ def _print_text(view: "MirrorView") -> None:
     parts = [
         time.strftime("%H:%M:%S"),
         f"lag {lag}",
-        f"copied {view.records:,} records, {size(view.bytes)}",
-        f"{len(view.topics)} topics",
-        f"{view.groups} groups",
+        f"copied {counted(view.records, 'record')}, {size(view.bytes)}",
+        counted(len(view.topics), "topic"),
+        counted(view.groups, "group"),
     ]
     parts += [f"failed: {', '.join(failed)}"] if failed else []
     parts += [f"retrying: {text}" for text in view.problem]
@@ -318,7 +318,7 @@ def _page(view: "MirrorView") -> "RenderableType":
         )
     errors = [f"{topic.topic}: {topic.error}" for topic in view.topics if topic.error]
     lines = [*errors, *(f"retrying: {text}" for text in view.problem)]
-    head = f"{view.source} to {view.target}, {view.groups} groups"
+    head = f"{view.source} to {view.target}, {counted(view.groups, 'group')}"
     return Group(cell(head), table, *(cell(line) for line in lines))
 
 

@@ -74,9 +74,9 @@ def create(
     report(
         output,
         {"snapshot": view, "took_ms": took_ms},
-        f"created {name}: {view.topics:,} topics, {view.partitions:,} partitions,"
-        f" {view.records:,} records, {size(view.size_bytes)}, offsets of {view.groups:,} groups,"
-        f" in {took_ms:,} ms",
+        f"created {name}: {counted(view.topics, 'topic')}, {counted(view.partitions, 'partition')},"
+        f" {counted(view.records, 'record')}, {size(view.size_bytes)}, offsets of"
+        f" {counted(view.groups, 'group')}, in {took_ms:,} ms",
     )
 
 
@@ -234,7 +234,7 @@ def restore(
         return
     if replace:
         confirm(f"delete topics that exist and restore {counted(len(found), 'topic')}?", yes=yes)
-    with waiting(f"restoring {len(found):,} topics of {name}"):
+    with waiting(f"restoring {counted(len(found), 'topic')} of {name}"):
         views = restore_topics(
             bootstrap, found, new_name=new_name, replaces=replace, groups=with_groups
         )

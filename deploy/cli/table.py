@@ -23,7 +23,7 @@ from penstock.deploy.cli.options import (
 from penstock.deploy.cli.registry_options import RegistryOptions
 from penstock.deploy.cli.schema_files import read_schema
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, print_document, report, say
+from penstock.deploy.output import Format, counted, print_document, report, say
 
 if TYPE_CHECKING:
     from penstock.lake.table.engines import Engine
@@ -429,7 +429,10 @@ def _run(run: "TableSync", *, once: bool, interval_s: float, output: Format) -> 
         else:
             time.sleep(interval_s)
     if output is Format.TABLE:
-        say(f"up to date: {rows:,} rows and {rejected:,} dead letters in {batches} batches")
+        say(
+            f"up to date: {counted(rows, 'row')} and {counted(rejected, 'dead letter')} in"
+            f" {counted(batches, 'batch', 'batches')}"
+        )
 
 
 def _print_report(report: "BatchReport", *, output: Format) -> None:
@@ -439,12 +442,13 @@ def _print_report(report: "BatchReport", *, output: Format) -> None:
         print_json_line(report)
         return
     replaced = f", {report.files_replaced} replaced" if report.files_replaced else ""
-    skipped = f" {report.skipped:,} offsets skipped," if report.skipped else ""
+    skipped = f" {counted(report.skipped, 'offset')} skipped," if report.skipped else ""
     say(
-        f"batch {report.batch_id}: {report.rows:,} rows, {report.rejected:,} dead letters,{skipped}"
-        f" {report.files} files{replaced}, {size(report.log_bytes)} of log as"
-        f" {size(report.parquet_bytes)} in {report.duration_ms:,} ms, {report.remaining:,}"
-        " records left"
+        f"batch {report.batch_id}: {counted(report.rows, 'row')},"
+        f" {counted(report.rejected, 'dead letter')},{skipped}"
+        f" {counted(report.files, 'file')}{replaced}, {size(report.log_bytes)} of log as"
+        f" {size(report.parquet_bytes)} in {report.duration_ms:,} ms,"
+        f" {counted(report.remaining, 'record')} left"
     )
 
 
@@ -477,8 +481,8 @@ def compact(
     report(
         output,
         done,
-        f"{table}: {done.files_replaced} files of {done.files_before} became"
-        f" {done.files_written}, {done.rows:,} rows",
+        f"{table}: {done.files_replaced} of {counted(done.files_before, 'file')} became"
+        f" {done.files_written}, {counted(done.rows, 'row')}",
     )
 
 
@@ -528,7 +532,7 @@ def maintain(
     report(
         output,
         removed,
-        f"{table}: {removed.versions:,} versions and {removed.files:,} files"
+        f"{table}: {counted(removed.versions, 'version')} and {counted(removed.files, 'file')}"
         f" ({size(removed.bytes)}) {what}",
     )
 
@@ -566,7 +570,7 @@ def query(
         return
     print_rows(shown)
     if found.num_rows > max_rows:
-        say(f"{found.num_rows - max_rows:,} more rows; use --max-rows to show them")
+        say(f"{counted(found.num_rows - max_rows, 'more row')}; use --max-rows to show them")
 
 
 def choice(flag: str, given: str, *allowed: str) -> str:

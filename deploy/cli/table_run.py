@@ -28,7 +28,7 @@ from penstock.deploy.cli.table import (
     read_mask_key,
 )
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, remark, say
+from penstock.deploy.output import Format, counted, remark, say
 
 if TYPE_CHECKING:
     from penstock.base.health import ServeHealth
@@ -182,10 +182,11 @@ def _print_event(event: "RunnerEvent", output: Format) -> None:
     what = f"{event.topic} to {event.table}" if event.topic else "topics of the cluster"
     match event.kind:
         case "committed":
-            skipped = f", {event.skipped:,} offsets skipped" if event.skipped else ""
+            skipped = f", {counted(event.skipped, 'offset')} skipped" if event.skipped else ""
             say(
-                f"{what}: {event.rows:,} rows, {event.rejected:,} dead letters{skipped},"
-                f" {event.remaining:,} records left"
+                f"{what}: {counted(event.rows, 'row')},"
+                f" {counted(event.rejected, 'dead letter')}{skipped},"
+                f" {counted(event.remaining, 'record')} left"
             )
         case "failed":
             say(f"{what}: error: {event.error}")

@@ -383,7 +383,7 @@ def _contents(kafka: "Kafka", name: str) -> str:
     partitions = [part.partition for part in kafka.topic(name).partitions]
     offsets = kafka.offsets(name, partitions)
     records = sum(latest - earliest for earliest, latest in offsets.values())
-    return f"{name}: {len(partitions):,} partitions, up to {records:,} records"
+    return f"{name}: {counted(len(partitions), 'partition')}, up to {counted(records, 'record')}"
 
 
 @app.command("undelete")

@@ -72,7 +72,7 @@ def apply(
         print_document(output, changes)
         return
     unchanged = len(wanted) - len(changes)
-    say(f"{unchanged} of {len(wanted)} topics need no change")
+    say(f"{unchanged} of {counted(len(wanted), 'topic')} unchanged")
 
 
 def _content(file: str) -> bytes:

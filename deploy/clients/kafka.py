@@ -19,6 +19,7 @@ from penstock.deploy.clients.silent_brokers import INTERVAL_MS, SilentBrokers
 from penstock.deploy.clients.target import find_brokers
 from penstock.deploy.clients.wire import check_reachable
 from penstock.deploy.errors import near_hint
+from penstock.deploy.output import counted
 from penstock.protocol.client.errors import AuthenticationRefused, KafkaFailed, NoResponse
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
@@ -175,7 +176,7 @@ class Kafka:
             self._admin.create_partitions([NewPartitions(name, total)], request_timeout=TIMEOUT_S)[
                 name
             ],
-            f"topic {name!r} did not get {total} partitions",
+            f"topic {name!r} did not get {counted(total, 'partition')}",
         )
 
     def delete_topic(self, name: str) -> None:

@@ -12,6 +12,7 @@ from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.deploy.demo.flights import Flight
 from penstock.deploy.demo.record_count import Tally
+from penstock.deploy.output import counted
 from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
@@ -68,11 +69,12 @@ def produce(
     _flush(producer.flush, lambda: progress(acknowledged))
     if refused:
         raise KafkaFailed(
-            f"{len(refused):,} records were rejected; the first one: {refused[0].str()}"
+            f"the brokers rejected {counted(len(refused), 'record')}, the first one because of"
+            f" {refused[0].str()}"
         )
     if acknowledged != tally.count:
         raise KafkaFailed(
-            f"only {acknowledged:,} of {tally.count:,} records were acknowledged within"
+            f"only {acknowledged:,} of {counted(tally.count, 'record')} acknowledged within"
             f" {FLUSH_S:.0f} s"
         )
     return tally
@@ -127,7 +129,8 @@ def consume(
                     tally.add(record.key, record.timestamp, record.value)
             progress(tally.count)
     except ClientError as error:
-        raise KafkaFailed(f"kafka-python failed after {tally.count:,} records: {error}") from None
+        sent = counted(tally.count, "record")
+        raise KafkaFailed(f"kafka-python failed after {sent}: {error}") from None
     finally:
         consumer.close()
     return tally

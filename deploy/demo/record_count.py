@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
+from penstock.deploy.output import counted
+
 _MASK: Final = (1 << 64) - 1
 
 
@@ -31,12 +33,12 @@ class Tally:
     def difference(self, other: "Tally") -> str:
         """Describe how `other` differs, or return ""."""
         if self.count != other.count:
-            return f"{other.count:,} records came back instead of {self.count:,}"
+            return f"{counted(other.count, 'record')} came back instead of {self.count:,}"
         for key in sorted(self.count_by_key.keys() | other.count_by_key.keys()):
             if self.count_by_key[key] != other.count_by_key[key]:
                 return (
-                    f"{other.count_by_key[key]:,} records of key {key} came back instead of"
-                    f" {self.count_by_key[key]:,}"
+                    f"{counted(other.count_by_key[key], 'record')} of key {key} came back instead"
+                    f" of {self.count_by_key[key]:,}"
                 )
         return (
             ""

@@ -21,6 +21,7 @@ from penstock.deploy.demo.flights import read_flights
 from penstock.deploy.demo.spark_master import SparkTarget
 from penstock.deploy.demo.story import CONFIGS, PARTITIONS, TOPIC, Demo, airlines
 from penstock.deploy.local.handle import LocalCluster
+from penstock.deploy.output import counted
 from penstock.objectstore.url import redact_url
 
 STOP_TIMEOUT_S: Final = 10.0
@@ -70,8 +71,8 @@ class SparkDemo(Demo):
                     found = spark_job.delays_of(spark, state.store_url, TOPIC)
                 took_s = time.monotonic() - began
         self._note(
-            f"{sum(item.flights for item in found):,} records in {took_s:.1f} s, including"
-            " the start of Spark's Python workers"
+            f"{counted(sum(item.flights for item in found), 'record')} in {took_s:.1f} s,"
+            " including the start of Spark's Python workers"
         )
         if any(broker.phase != "stopped" for broker in cluster.brokers()):
             return "a broker is running, so this proves nothing"

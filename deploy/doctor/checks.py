@@ -269,8 +269,8 @@ def listeners(cluster: ClusterFacts, requested: Sequence[ListenerFacts]) -> Chec
             )
     return result(
         f.LISTENERS,
-        f"{len(requested)} addresses checked, {len(requested) - len(found)} of them reach the right"
-        " broker",
+        f"{counted(len(requested), 'address', 'addresses')} checked,"
+        f" {len(requested) - len(found)} of them reach the right broker",
         found,
     )
 
@@ -301,7 +301,7 @@ def partitions(
     away = sorted(cluster.moved_away.items())[:FINDINGS_OF_A_KIND_MAX]
     found += [f.LEADERS_AWAY.found(count=count, node_id=node_id) for node_id, count in away]
     summary = (
-        f"{cluster.partition_count:,} of {cluster.topic_count:,} topics;"
+        f"{cluster.partition_count:,} of {counted(cluster.topic_count, 'topic')};"
         f" {len(cluster.leaderless):,} without a leader, {cluster.moving_count:,} moving"
     )
     if lasting:
@@ -314,7 +314,7 @@ def partitions(
     if cluster.kept_bytes:
         summary += f"; deleted records ({_priced(cluster.kept_bytes)}) can come back"
     if unreadable:
-        summary += f"; {len(unreadable):,} objects cannot be read"
+        summary += f"; {counted(len(unreadable), 'object')} cannot be read"
     return result(f.PARTITIONS, summary, found)
 
 
@@ -475,7 +475,8 @@ def backup(facts: BackupFacts) -> CheckResult:
     )
     return result(
         f.BACKUP,
-        f"{snapshot}, {facts.objects_after:,} objects after it, up to offset {facts.end_offset:,}",
+        f"{snapshot}, {counted(facts.objects_after, 'object')} after it, up to offset"
+        f" {facts.end_offset:,}",
         found,
     )
 
@@ -517,7 +518,7 @@ def tables(exports: Sequence[ExportView]) -> CheckResult:
             )
     if absent:
         found.append(f.TABLES_NOT_EXPORTED.found(topics=listed(absent)))
-    return result(f.TABLES, f"{len(exports):,} topics are exported to tables", found)
+    return result(f.TABLES, f"exports to tables: {counted(len(exports), 'topic')}", found)
 
 
 def lost(ranges: Sequence[LostRange]) -> list[Finding]:
@@ -602,9 +603,11 @@ def records(
         )
         for item in items[:FINDINGS_OF_A_KIND_MAX]
     ]
-    summary = f"{offset_count:,} offsets read, {sum(item.count for item in items):,} unreadable"
+    summary = (
+        f"{counted(offset_count, 'offset')} read, {sum(item.count for item in items):,} unreadable"
+    )
     if len(items) > len(found):
-        summary += f" in {len(items):,} partitions"
+        summary += f" in {counted(len(items), 'partition')}"
     checked = result(f.RECORDS, summary, found)
     if not problems:
         return checked

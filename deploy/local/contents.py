@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.deploy.errors import UsageError
 from penstock.deploy.local.seed import SeedRecord, parse_seed
+from penstock.deploy.output import counted
 from penstock.protocol.client.errors import KafkaFailed
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def send(
             quiet_since, seen = time.monotonic(), done
         elif time.monotonic() - quiet_since > _SILENCE_S:
             raise KafkaFailed(
-                f"{sent - done:,} of {sent:,} seed records were not acknowledged within"
+                f"{sent - done:,} of {counted(sent, 'seed record')} not acknowledged within"
                 f" {_SILENCE_S:.0f} s"
             )
     if refused:

@@ -403,8 +403,8 @@ class _Dev:
                     contents.send, bootstrap, records, progress.advance, self._stop.is_set
                 )
             _say(
-                f"seeded {count:,} records into {', '.join(sorted(created)) or 'nothing'} in"
-                f" {time.monotonic() - began:.1f} s"
+                f"seeded {counted(count, 'record')} into {', '.join(sorted(created)) or 'nothing'}"
+                f" in {time.monotonic() - began:.1f} s"
             )
         except ExpectedError:
             self._stop.set()

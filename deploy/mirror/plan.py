@@ -12,6 +12,7 @@ from typing import Final
 from penstock.base.regular_expressions import RegexInvalid, compiled
 from penstock.controller.metadata.topic_configs import FORK_SOURCE, MIRROR_FINISHED, MIRROR_SOURCE
 from penstock.deploy.errors import UsageError
+from penstock.deploy.output import counted
 
 PROGRESS_PREFIX: Final = "penstock-mirror-"
 """Begins the names of topics in which mirrors keep how far they came."""
@@ -163,7 +164,7 @@ def _plan_topic(
         return
     if known.partition_count > topic.partition_count:
         plan.refused[topic.name] = (
-            f"the target has {known.partition_count} partitions, the source"
+            f"the target has {counted(known.partition_count, 'partition')}, the source"
             f" {topic.partition_count}: delete or rename the topic at the target"
         )
         return

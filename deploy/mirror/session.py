@@ -32,6 +32,7 @@ from penstock.deploy.mirror.state import UNKNOWN, PartitionState
 from penstock.deploy.mirror.translated import TranslatedOffsets, load_progress
 from penstock.deploy.mirror.views import MirrorView, TopicView, mirror_view, topic_view
 from penstock.deploy.mirror.worker import CopyTask
+from penstock.deploy.output import counted
 from penstock.protocol.client.brokers import Partition
 from penstock.protocol.client.errors import KafkaFailed, Moved, Refused
 from penstock.protocol.offset_specs import EARLIEST, LATEST
@@ -415,7 +416,7 @@ class MirrorSession:
         target = acls.acls_of(self.target)
         if target is None:
             if source:
-                self.warn(f"{len(source)} ACLs are not copied: the target has no authorizer")
+                self.warn(f"{counted(len(source), 'ACL')} not copied: the target has no authorizer")
             return frozenset()
         return source - target
 

@@ -303,9 +303,9 @@ def waiting(what: str) -> Generator[None, None, None]:
         yield
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 record, 2,000 records."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: 1 record, 2,000 records. plural: if it is not noun + s."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def size(count_bytes: int) -> str:

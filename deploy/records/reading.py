@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import remark
+from penstock.deploy.output import counted, remark
 from penstock.deploy.records.stored_batch import StoredBatch, stored_batch
 from penstock.deploy.records.writer import RecordWriter
 from penstock.protocol.client.errors import KafkaFailed
@@ -100,7 +100,9 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
     kafka = Kafka(bootstrap)
     there = [part.partition for part in kafka.topic(source.topic).partitions]
     if unknown := sorted(set(source.partitions) - set(there)):
-        raise UsageError(f"--partition {unknown[0]}: {source.topic} has {len(there)} partitions")
+        raise UsageError(
+            f"--partition {unknown[0]}: {source.topic} has {counted(len(there), 'partition')}"
+        )
     if source.group is not None and source.partitions:
         raise UsageError(
             "--group and --partition are mutually exclusive: the group assigns partitions"
@@ -228,9 +230,11 @@ class _Reading:
 
     def _remark(self) -> None:
         if self._misplaced:
-            remark(f"{self._misplaced:,} records have an offset beyond their batch")
+            remark(
+                f"{counted(self._misplaced, 'record')} with an offset beyond the end of its batch"
+            )
         if self._skipped:
-            remark(f"{self._skipped:,} offsets cannot be read and were left out")
+            remark(f"left out {counted(self._skipped, 'offset')} that cannot be read")
 
     def _pass_error(self, message: "Message[bytes, bytes]", error: KafkaError) -> None:
         """Continue after a batch that librdkafka cannot decode. Raises KafkaFailed."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.kafka import Kafka
-from penstock.deploy.output import remark
+from penstock.deploy.output import counted, remark
 from penstock.deploy.records.lines import NewRecord
 from penstock.deploy.records.refusals import Refused, refusal
 from penstock.protocol.client.errors import KafkaFailed
@@ -128,8 +128,8 @@ class _Run:
             raise refusal(self._kafka, self._sending.topic, self._refused)
         if left:
             raise KafkaFailed(
-                f"{left:,} of {self._sent:,} records were not acknowledged within {_FLUSH_S:.0f} s;"
-                f" they may or may not be stored{self._kafka.silent.reason()}"
+                f"{left:,} of {counted(self._sent, 'record')} not acknowledged within"
+                f" {_FLUSH_S:.0f} s; they may or may not be stored{self._kafka.silent.reason()}"
             )
         return self._acknowledged
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.errors import print_error
-from penstock.deploy.output import Format, Progress, remark
+from penstock.deploy.output import Format, Progress, counted, remark
 from penstock.deploy.sql.forms import (
     print_csv,
     print_json_rows,
@@ -145,7 +145,8 @@ class Command:
         for warning in result.warnings:
             remark(f"warning: {warning}")
         if result.is_truncated:
-            remark(f"only the first {self._form.rows_max:,} rows; --max-rows shows more")
+            rows = counted(self._form.rows_max or 0, "row")
+            remark(f"only the first {rows}; --max-rows shows more")
 
     def _writer(self, result: "SqlResult") -> Callable[[], None]:
         """Write rows as they arrive. Return the work to do after the progress bar is removed: a
@@ -157,6 +158,6 @@ class Command:
         if self._form.parquet is not None:
             rows = write_parquet(result, self._form.parquet)
             path = self._form.parquet
-            return lambda: remark(f"wrote {rows:,} rows to {path}")
+            return lambda: remark(f"wrote {counted(rows, 'row')} to {path}")
         _PRINTED[self._form.output](result)
         return lambda: None

@@ -105,7 +105,7 @@ def test_statements_and_forms_of_rows(store: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
     done = run(store, "SELECT id, who FROM orders", "--max-rows", "1")
     assert r"a,\x1b0" in done.stdout
-    assert "only the first 1 rows; --max-rows shows more" in done.stderr
+    assert "only the first 1 row; --max-rows shows more" in done.stderr
     done = run(store, "SELECT * FROM order_", "--output=csv")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: no topic or view is named 'order_'; did you mean orders?\n"

@@ -26,7 +26,7 @@ async def test_topics_of_a_file_are_made_once(tmp_path: Path) -> None:
         assert would[0] == {"name": "orders", "is_new": True, "partitions": 2, "configs": {}}
         said = await cli.run("topics", "apply", first)
         assert "create orders: partitions=2" in said
-        assert "2 of 2 topics need no change" in await cli.run("topics", "apply", first)
+        assert "2 of 2 topics unchanged" in await cli.run("topics", "apply", first)
         second = cli.file(
             "more.toml",
             '[[topics]]\nname = "orders"\npartitions = 3\nconfigs = {"retention.ms" = 60000}\n',
@@ -39,7 +39,7 @@ async def test_topics_of_a_file_are_made_once(tmp_path: Path) -> None:
         assert len(topic.partitions) == 3
         described = await cli.run("configs", "describe", "--topic", "orders")
         assert "60000" in described
-        assert "1 of 1 topics need no change" in await cli.run("topics", "apply", second)
+        assert "1 of 1 topic unchanged" in await cli.run("topics", "apply", second)
         with pytest.raises(UsageError, match="cannot be reduced to 2; nothing was changed"):
             await cli.run("topics", "apply", first)
 

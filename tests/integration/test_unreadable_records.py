@@ -18,6 +18,7 @@ from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.console.formats import shown_bytes
 from penstock.deploy.console.records import RecordSelection, find_records
+from penstock.deploy.output import counted
 from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.spark.source import PenstockSource
@@ -253,7 +254,10 @@ def test_consume(cluster: ThreadedCluster, name: str) -> None:
     readable = BAD[name].readable
     offsets = [*readable, 3, 4, 5, *(6 + delta for delta in readable), 9, 10, 11]
     assert [int(line.split()[0]) for line in skipped.stdout.splitlines()] == offsets, skipped.stderr
-    assert f"{2 * (3 - len(readable))} offsets cannot be read and were left out" in skipped.stderr
+    assert (
+        f"left out {counted(2 * (3 - len(readable)), 'offset')} that cannot be read"
+        in skipped.stderr
+    )
 
 
 @pytest.mark.parametrize("delta", [5, 9, 2**31 - 1])
@@ -269,7 +273,7 @@ def test_consume_does_not_end_at_a_record_with_an_offset_after_its_batch(
     assert f"{topic}-0 at offset 2: " in raised.stderr
     skipped = consumed(cluster, topic, "--on-error", "skip")
     assert [int(line.split()[0]) for line in skipped.stdout.splitlines()] == [0, 1, 3, 4, 5]
-    assert "1 offsets cannot be read and were left out" in skipped.stderr
+    assert "left out 1 offset that cannot be read" in skipped.stderr
 
 
 def test_consume_counts_records_with_an_offset_after_their_batch(cluster: ThreadedCluster) -> None:
@@ -279,7 +283,7 @@ def test_consume_counts_records_with_an_offset_after_their_batch(cluster: Thread
     store(cluster.bootstrap, topic, [batch_of(record(0) + record(1) + record(9)), *[good()] * 5])
     done = consumed(cluster, topic)
     assert [int(line.split()[0]) for line in done.stdout.splitlines()] == [0, 1, 9, *range(3, 18)]
-    assert "1 records have an offset beyond their batch" in done.stderr
+    assert "1 record with an offset beyond the end of its batch" in done.stderr
 
 
 def test_consume_prints_no_aborted_records_of_a_damaged_batch(cluster: ThreadedCluster) -> None:
@@ -310,7 +314,7 @@ def test_consume_prints_no_aborted_records_of_a_damaged_batch(cluster: ThreadedC
     shown = consumed(cluster, topic, "--on-error", "skip")
     # Each transaction has a record, the damaged batch of three and a marker.
     assert [int(line.split()[0]) for line in shown.stdout.splitlines()] == [0, 1, 2]
-    assert "1 offsets cannot be read and were left out" in shown.stderr
+    assert "left out 1 offset that cannot be read" in shown.stderr
     everything = consumed(cluster, topic, "--on-error", "skip", "--isolation", "read_uncommitted")
     offsets = [int(line.split()[0]) for line in everything.stdout.splitlines()]
     assert offsets == [0, 1, 2, 5, 6, 7]

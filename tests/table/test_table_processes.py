@@ -101,7 +101,7 @@ def test_the_command_syncs_compacts_and_queries(log: Log, tmp_path: Path) -> Non
     assert {int(partition): end for partition, end in report["offsets"].items()} == run.ends()
     assert report["rows"] == len(run.rows())
     assert output_of(*sync, "--once") == "up to date: 0 rows and 0 dead letters in 0 batches\n"
-    assert "9 files of 9 became 3" in output_of("compact", "t", *place)
+    assert "9 of 9 files became 3" in output_of("compact", "t", *place)
     found = json.loads(
         output_of("query", "SELECT count(*) AS c, max(_timestamp) AS last FROM t", *place, "--json")
     )

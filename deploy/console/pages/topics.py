@@ -31,6 +31,7 @@ from penstock.deploy.console.console import (
 from penstock.deploy.console.exports import enabled_in, read_exports
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import Missing, UsageError
+from penstock.deploy.output import counted
 from penstock.protocol.client.errors import KafkaFailed
 from penstock.protocol.error_codes import ErrorCode
 
@@ -204,8 +205,8 @@ async def elect(request: Request) -> Response:
     return done(
         request,
         path_of(request).removesuffix("/elect"),
-        f"Elected preferred leaders of {len(elected):,} partitions; {count - len(elected):,} had"
-        " theirs already.",
+        f"Elected preferred leaders of {counted(len(elected), 'partition')};"
+        f" {count - len(elected):,} had theirs already.",
     )
 
 

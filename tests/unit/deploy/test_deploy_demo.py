@@ -48,7 +48,7 @@ def test_tally_reports_mismatches() -> None:
     assert (
         sent.difference(tally((b"AA", 3, b"three"), (b"UA", 2, b"two"), (b"UA", 1, b"one"))) == ""
     ), "order does not matter"
-    assert sent.difference(tally((b"UA", 1, b"one"))) == "1 records came back instead of 3"
+    assert sent.difference(tally((b"UA", 1, b"one"))) == "1 record came back instead of 3"
     assert "key AA" in sent.difference(
         tally((b"UA", 1, b"one"), (b"UA", 2, b"two"), (b"UA", 3, b"three"))
     )

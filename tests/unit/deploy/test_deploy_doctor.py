@@ -453,7 +453,7 @@ def test_tables() -> None:
         "tables-not-exported": "No table runner exports t4, t5, although penstock.table.enable is"
         " true.",
     }
-    assert found.summary == "6 topics are exported to tables"
+    assert found.summary == "exports to tables: 6 topics"
     assert judge.tables([]).level is Level.OK
 
 

@@ -1,12 +1,17 @@
-"""Check tables on terminals of several widths."""
+"""Check tables on terminals of several widths, and numbers in sentences."""
 
+import ast
+import re
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from penstock.deploy.output import print_table
+from penstock.deploy.output import counted, print_table
 from tests.support.cli import run_here
 
+DEPLOY = Path(__file__).parents[3] / "deploy"
 COLUMNS = ("topic", "partition", "leader", "size in the store")
 ROWS = [("a-topic-whose-name-is-long", 0, 1, "1.5 GiB")]
 
@@ -60,3 +65,50 @@ def test_the_help_of_dev_fits_a_terminal() -> None:
     shown = run_here("dev", "--help", COLUMNS="80").stdout
     assert "--topics" in shown
     assert "…" not in shown
+
+
+@pytest.mark.parametrize(
+    ("number", "plural", "shown"),
+    [
+        (0, "addresses", "0 addresses"),
+        (1, "", "1 address"),
+        (1, "addresses", "1 address"),
+        (2_000, "addresses", "2,000 addresses"),
+    ],
+)
+def test_numbers_have_their_noun(number: int, plural: str, shown: str) -> None:
+    assert counted(number, "address", plural) == shown
+
+
+NOUNS = (
+    "ACLs|addresses|batches|brokers|configs|controllers|files|groups|members|messages|moves|objects"
+    "|offsets|partitions|ranges|records|rows|snapshots|tokens|topics|users|versions|WALs"
+)
+PRINTING = ("admin", "cli", "demo", "local", "mirror", "records", "sql")
+
+
+def uncounted(file: Path) -> Iterator[str]:
+    """Yield the places where a number that may be 1 precedes a plural. Constants are never 1."""
+    for text in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(text, ast.JoinedStr):
+            continue
+        for number, after in zip(text.values, text.values[1:], strict=False):
+            if (
+                isinstance(number, ast.FormattedValue)
+                and isinstance(after, ast.Constant)
+                and re.match(rf" (?:[a-z]+ )?(?:{NOUNS})\b(?!/)", str(after.value))
+                and is_number(number)
+            ):
+                yield f"{file.name}:{text.lineno}: {ast.unparse(number.value)}{after.value}"
+
+
+def is_number(value: ast.FormattedValue) -> bool:
+    code = ast.unparse(value.value)
+    is_formatted = value.format_spec is not None or code.startswith("len(")
+    return (is_formatted or code.endswith(("count", "_total"))) and not code.isupper()
+
+
+def test_sentences_count_with_the_helper() -> None:
+    files = [file for name in PRINTING for file in (DEPLOY / name).rglob("*.py")]
+    assert files
+    assert [place for file in files for place in uncounted(file)] == []

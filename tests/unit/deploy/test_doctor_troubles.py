@@ -99,7 +99,7 @@ def test_they_are_findings_that_name_partition_broker_and_reason() -> None:
     assert check.level is Level.FAIL
     assert (
         check.summary
-        == "3 of 1 topics; 0 without a leader, 0 moving, 1 cannot open; 2 objects cannot be read"
+        == "3 of 1 topic; 0 without a leader, 0 moving, 1 cannot open; 2 objects cannot be read"
     )
     assert [finding.sentence for finding in check.findings] == [
         (
