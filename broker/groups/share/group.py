@@ -304,20 +304,18 @@ class ShareGroup:
         return changes
 
     def end_initialization(self, done: NamedPartitions, failed: NamedPartitions) -> GroupChanges:
-        """Record which states exist now. The next heartbeat retries failed ones; existing states
-        among them remain recorded as initializing.
+        """Record which states exist now. Failed ones remain recorded as initializing, because the
+        request may still arrive: the next heartbeat retries them, and a deletion includes them.
         """
         changes = GroupChanges(self)
         self._busy = without_partitions(self._busy, indexes_of(with_partitions(done, failed)))
         known = self.partitions
-        absent = without_partitions(failed, indexes_of(known.initialized))
-        ended = indexes_of(with_partitions(done, absent))
         noted = {  # without topics that were deleted meanwhile
             topic_id: value for topic_id, value in done.items() if topic_id in known.initializing
         }
         value = replace(
             known,
-            initializing=without_partitions(known.initializing, ended),
+            initializing=without_partitions(known.initializing, indexes_of(done)),
             initialized=with_partitions(known.initialized, noted),
         )
         if value != known:

@@ -319,3 +319,25 @@ async def test_a_missing_state_is_initialized_after_a_failed_alteration(
     assert states.states.summary(KEY).start_offset == NO_START_OFFSET
     assert states.states.get(KEY) is not None
     coordinator.close()
+
+
+async def test_a_group_is_deleted_with_states_whose_initialization_failed(
+    log: MemoryLog, states: SlowShareStates
+) -> None:
+    """The request may arrive when another group with the id is in use."""
+    coordinator = coordinator_on(log, states, partitions=1)
+    states.error, states.is_slow = ErrorCode.COORDINATOR_NOT_AVAILABLE, True
+    await join(coordinator, "a")
+    call = await states.next_call("initialize")
+    call.may_go_on.set()
+    await until(lambda: not coordinator.shares.is_busy)
+    await send(coordinator, "a", -1)
+    states.error, states.is_slow = ErrorCode.NONE, False
+    assert await coordinator.delete_group("g") is ErrorCode.NONE
+    await joined(coordinator, "b")
+    assert share_of(coordinator).epoch > call.epoch
+    consume(states)
+    with pytest.raises(ShareStateError) as refused:
+        states.states.initialize(KEY, call.epoch, 0, 0)
+    assert refused.value.code is ErrorCode.FENCED_STATE_EPOCH
+    coordinator.close()

@@ -119,7 +119,7 @@ async def test_states_that_cannot_be_initialized_are_tried_again(
     coordinator = coordinator_on(log, states)
     states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     await join(coordinator, "a")
-    await until(lambda: not share_of(coordinator).partitions.initializing)
+    await until(lambda: not coordinator.shares.is_busy)
     assert share_of(coordinator).partitions.initialized == {}
     states.error = ErrorCode.NONE
     await send(coordinator, "a", 1)
