@@ -365,17 +365,22 @@ def delete(
 
     is_purge = name in map(full_name, deleted_topics(bootstrap))
     what = f"{name} for good" if is_purge else _contents(Kafka(bootstrap), name)
+    view: dict[str, object] = {
+        "name": name,
+        "for_good": is_purge,
+        "topic_id": None,
+        "until": None,
+    }
     if dry_run:
-        view = {"name": name, "for_good": is_purge, "dry_run": True}
-        report(output, view, f"would delete {what}; nothing was changed")
+        report(output, {**view, "dry_run": True}, f"would delete {what}; nothing was changed")
         return
     confirm(f"delete {what}?", yes=yes)
     found = delete_topic(bootstrap, name)
-    topic_id, until = (None, None) if found is None else (found.topic_id, _until(found))
     done = f"removed {name} for good" if is_purge else f"deleted {name}"
-    if until:
-        done += f"; until {until} `penstock topics undelete {name}` brings it back"
-    report(output, {"name": name, "topic_id": topic_id, "until": until}, done)
+    if found is not None:
+        view |= {"topic_id": str(found.topic_id), "until": _until(found)}
+        done += f"; until {view['until']} `penstock topics undelete {name}` brings it back"
+    report(output, {**view, "dry_run": False}, done)
 
 
 def _contents(kafka: "Kafka", name: str) -> str:

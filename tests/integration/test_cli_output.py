@@ -78,6 +78,10 @@ async def test_actions_print_one_document(cluster: Cluster, tmp_path: Path) -> N
     await check(f"{expire} --dry-run", {**expired, "dry_run": True}, *admin)
     await check(f"{expire} --yes", {**expired, "dry_run": False}, *admin)
 
+    topic = {"name": "orders", "for_good": False, "topic_id": None, "until": None}
+    await check("topics delete orders --dry-run", {**topic, "dry_run": True})
+    await check("topics delete orders --yes", {**topic, "dry_run": False})
+
     certificates = tmp_path / "certificates"
     files = {
         "truststore": str(certificates / "ca.pem"),
