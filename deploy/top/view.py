@@ -73,9 +73,9 @@ def stored_topics(image: MetadataImage) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     for topic in image.topics:
         data = {
-            part.partition: stream
+            part.partition: of_data
             for part in topic.partitions
-            if (stream := image.streams.get(part.data_stream_id)) is not None
+            if (of_data := image.streams.get(part.data_stream_id)) is not None
         }
         record_bytes = sum(_size_of(stream) for stream in data.values())
         found[topic.name] = Stored(
