@@ -138,14 +138,25 @@ class Compactor:
         self._now_ms = now_ms
         self._cached = cached
         self._assigned = assigned
-        self.config = config or CompactionConfig()
-        """May be replaced at any time; takes effect with the next step."""
+        self._config = config or CompactionConfig()
+        self._reconfigured = asyncio.Event()
         self._turn = turn or asyncio.Lock()
         self._settled: dict[StreamId, Offset] = {}
         self._tried_key = ""
         """The first object of the last round of ranges in WAL stores."""
         self._suspended = Suspensions[StreamId](asyncio.get_running_loop().time)
         self.counts = CompactionCounts(asyncio.get_running_loop().time())
+
+    @property
+    def config(self) -> CompactionConfig:
+        """May be replaced at any time; takes effect with the next step, and ends pauses."""
+        return self._config
+
+    @config.setter
+    def config(self, config: CompactionConfig) -> None:
+        self._config = config
+        self._reconfigured.set()
+        self._reconfigured = asyncio.Event()
 
     async def run(self) -> None:
         """Run rounds until nothing is left to do, then pause, forever. Cancel it to stop. Returns
@@ -168,7 +179,7 @@ class Compactor:
                 self._failed(error)
                 is_done = True
             if is_done:
-                await asyncio.sleep(self.config.interval_ms / 1000)
+                await self._pause(self.config.interval_ms / 1000)
 
     async def _run_wal_store_rounds(self) -> None:
         """Pauses double after each failure. The turn is not held while a WAL store that has failed
@@ -192,7 +203,13 @@ class Compactor:
                     pause_s = min(2 * max(pause_s, interval_s), max(interval_s, _PAUSE_MAX_S))
                 is_done = True
             if is_done:
-                await asyncio.sleep(pause_s or interval_s)
+                await self._pause(pause_s or interval_s)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Sleep, or until the configuration is replaced."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._reconfigured.wait()
 
     async def _in_turn(self, run: Callable[[], Awaitable[RoundReport | None]]) -> bool:
         """Run a round. Return whether nothing is left to do."""

@@ -579,6 +579,26 @@ async def test_ranges_in_a_wal_store_are_found_between_two_compactions() -> None
         running.cancel()
 
 
+async def test_a_shorter_interval_ends_the_pause() -> None:
+    harness = CompactionHarness()
+    compactor = harness.compactor
+    hour_ms = 3_600_000
+    compactor.config = replace(SMALL, interval_ms=hour_ms, wal_store_interval_ms=hour_ms)
+    await harness.wal_object(0, 1, SET)
+    began = compactor.counts.settled_at
+    running = asyncio.create_task(compactor.run())
+    try:
+        await until(lambda: compactor.counts.settled_at > began)
+        await harness.wal_object(1, 1, root="wals/1/")
+        compactor.config = replace(compactor.config, wal_store_interval_ms=1)
+        await until(lambda: "wals/" not in keys(harness, 1))
+        await harness.wal_object(2, 1)
+        compactor.config = replace(compactor.config, interval_ms=1)
+        await until(lambda: keys(harness, 1)[-1] == "data/")
+    finally:
+        running.cancel()
+
+
 async def test_an_assignment_may_end_during_the_round() -> None:
     """Reads are throttled, so a round may take longer than an assignment, and would never end."""
     harness = CompactionHarness()
