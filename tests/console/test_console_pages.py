@@ -139,7 +139,7 @@ def test_everyone_can_use_what_the_doctor_and_sql_return(
 
 def partition_with_records(chrome: Chrome, console: ConsoleProcess) -> int:
     chrome.get(f"{console.url}/topics/orders/messages")
-    return int(chrome.find_element(By.CSS_SELECTOR, "details.record .mono").text.rpartition("-")[2])
+    return int(chrome.find_element(By.CSS_SELECTOR, "details.record .partition").text)
 
 
 def has_ranges(chrome: Chrome) -> bool:

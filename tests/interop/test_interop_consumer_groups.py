@@ -416,7 +416,6 @@ def static_members(talk: Conversation) -> Iterator[Step]:
             yield "settle", _sized(talk.beat(group, name))
     mine = talk.owned["a1"]
     yield "twice", talk.join(group, "a2", "pages", instance_id="a")
-    yield "twice with its own id", talk.join(group, "a1", "pages", instance_id="a")
     yield "fenced", talk.beat(group, "x", 2, instance_id="a")
     yield "unknown instance", talk.beat(group, "a1", 2, instance_id="c")
     yield "leave by another", talk.beat(group, "x", -2, instance_id="a")
@@ -430,6 +429,13 @@ def static_members(talk: Conversation) -> Iterator[Step]:
     yield "the other one", talk.beat(group, "b1")
     yield "leaves for good", talk.beat(group, "a2", -1, instance_id="a")
     yield "states", _sizes(talk.describe(group))
+
+
+def repeated_static_join(talk: Conversation) -> Iterator[Step]:
+    group = "repeated"
+    talk.coordinate(group)
+    for label in ("join", "again"):
+        yield label, talk.join(group, "a1", "pages", instance_id="a")["error_code"]
 
 
 def ranges(talk: Conversation) -> Iterator[Step]:
@@ -625,6 +631,16 @@ async def test_conversations_are_those_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[Conversation], Iterator[Step]]
 ) -> None:
     await compare(Conversation, scenario, (peer, cluster.bootstrap))
+
+
+async def test_a_static_member_may_repeat_its_first_heartbeat(peer: str, cluster: Cluster) -> None:
+    """In Kafka, a static consumer ends with an error if the first response was lost."""
+    of_kafka, found = [
+        dict(await asyncio.to_thread(hold, Conversation, address, repeated_static_join))
+        for address in (peer, cluster.bootstrap)
+    ]
+    assert of_kafka == {"join": ErrorCode.NONE, "again": ErrorCode.UNRELEASED_INSTANCE_ID}
+    assert found == {"join": ErrorCode.NONE, "again": ErrorCode.NONE}
 
 
 async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
