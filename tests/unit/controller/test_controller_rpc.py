@@ -250,7 +250,7 @@ async def test_a_fenced_broker_learns_of_it_and_its_writes_are_refused(start: St
 async def test_a_hung_broker_is_fenced_after_its_session_timeout_and_knew_it_before(
     start: Start,
 ) -> None:
-    cluster = await start(session_timeout_ms=400)
+    cluster = await start(session_grace_ms=1_500)
     broker, other = await cluster.broker(), await cluster.broker()
     lost = asyncio.Event()
     fenced_when_lost: list[bool] = []
