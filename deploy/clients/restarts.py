@@ -42,8 +42,7 @@ def has_restarted(bootstrap: str, pause: Callable[[float], None] = time.sleep) -
     if state is None or state.bootstrap != bootstrap or not is_restarting(state):
         return False
     remark(
-        "penstock: waiting for the brokers of `penstock dev`, which are restarting (at most"
-        f" {RESTART_S:.0f} s)"
+        f"penstock: waiting for the brokers of `penstock dev` to start (at most {RESTART_S:.0f} s)"
     )
     ends_at = time.monotonic() + RESTART_S
     while state is not None and is_restarting(state):
