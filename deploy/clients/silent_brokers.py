@@ -1,4 +1,4 @@
-"""Tell the user of a command which brokers do not respond to its client.
+"""Print which brokers do not respond to the client of a command, and when none is connected.
 
 Invariant: reads only the statistics of librdkafka, so an idle client sends no further requests.
 """
@@ -13,6 +13,8 @@ from penstock.deploy.output import remark
 
 SILENT_S: Final = 3.0
 INTERVAL_MS: Final = 1_000
+CUT_OFF_S: Final = 5.0
+_CONNECTED: Final = "UP"
 _COORDINATOR: Final = "logical"
 """Connections on which requests wait for the other members of a group."""
 
@@ -25,6 +27,7 @@ class _Broker(msgspec.Struct):
     source: str
     waitresp_cnt: int
     rx: int
+    state: str = _CONNECTED
 
 
 class _Statistics(msgspec.Struct):
@@ -41,12 +44,25 @@ class SilentBrokers:
         self._decoder = msgspec.json.Decoder(_Statistics)
         self._waiting: dict[str, tuple[int, float]] = {}
         """By broker: the responses received, and since when the next one is awaited."""
+        self._connected_at = now()
+        self._is_cut_off = False
         self.names: dict[str, str] = {}
 
     def read(self, statistics: str) -> None:
-        """Print a line for each broker whose response has been awaited for SILENT_S."""
+        """Print a line for each broker whose response has been awaited for SILENT_S, and one if no
+        broker has been connected for CUT_OFF_S.
+        """
         now = self._now()
-        for name, broker in self._decoder.decode(statistics).brokers.items():
+        brokers = self._decoder.decode(statistics).brokers
+        if any(broker.state == _CONNECTED for broker in brokers.values()):
+            self._connected_at, self._is_cut_off = now, False
+        elif now - self._connected_at >= CUT_OFF_S and not self._is_cut_off:
+            self._is_cut_off = True
+            remark(
+                f"penstock: no broker has been connected for {CUT_OFF_S:g} s; trying again;"
+                " `penstock nodes` shows which are alive"
+            )
+        for name, broker in brokers.items():
             if broker.source == _COORDINATOR:
                 continue
             received, since = self._waiting.get(name, (broker.rx, now))

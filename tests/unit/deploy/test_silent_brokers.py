@@ -56,20 +56,46 @@ def test_a_client_names_the_broker_that_does_not_respond_once(
     monkeypatch.setattr(silent_brokers, "SILENT_S", 0.2)
     brokers = SilentBrokers()
     with listening() as (silent, _):
-        consumer = Consumer(
-            {
-                "bootstrap.servers": silent,
-                "group.id": "g",
-                "statistics.interval.ms": 20,
-                "stats_cb": brokers.read,
-            }
-        )
+        consumer = consumer_of(silent, brokers)
         wait_until(lambda: consumer.poll(0.1) is None and bool(brokers.names))
         consumer.poll(0.1)
         consumer.close()
     assert list(brokers.names.values()) == [f"broker at {silent}"]
     assert brokers.reason() == f"; broker at {silent} did not respond"
     assert capsys.readouterr().err.count(f"waiting for broker at {silent}, which has not") == 1
+
+
+def test_a_client_without_a_connection_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(silent_brokers, "CUT_OFF_S", 0.2)
+    with listening() as (closed, _):
+        pass
+    said = ""
+
+    def poll_until_said() -> bool:
+        nonlocal said
+        consumer.poll(0.1)
+        said += capsys.readouterr().err
+        return "no broker has been connected for 0.2 s" in said
+
+    consumer = consumer_of(closed, SilentBrokers())
+    wait_until(poll_until_said)
+    poll_until_said()
+    consumer.close()
+    assert said.count("no broker has been connected") == 1
+
+
+def consumer_of(bootstrap: str, brokers: SilentBrokers) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "g",
+            "statistics.interval.ms": 20,
+            "stats_cb": brokers.read,
+            "log_level": 0,
+        }
+    )
 
 
 def test_only_brokers_with_outstanding_requests_are_silent() -> None:
