@@ -7,6 +7,7 @@ log lines do not reach the terminal. Import it only when it is needed, because i
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -62,6 +63,17 @@ class PartitionView:
 class TopicView:
     name: str
     partitions: list[PartitionView]
+
+
+def interruptible(call: partial[_T]) -> _T:
+    """Call a method that runs callbacks. confluent-kafka 2.16 loses the KeyboardInterrupt of a
+    Ctrl-C in a callback, and returns NULL without an exception: a `partial` turns that into
+    SystemError, while a call that CPython has specialized ends the process with SIGSEGV.
+    """
+    try:
+        return call()
+    except SystemError:
+        raise KeyboardInterrupt from None
 
 
 class Kafka:

@@ -4,13 +4,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from confluent_kafka import KafkaError
 
 from penstock.deploy.clients.brokers import Brokers
-from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.clients.kafka import Kafka, interruptible
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import counted, remark
 from penstock.deploy.records.stored_batch import StoredBatch, stored_batch
@@ -196,7 +197,7 @@ class _Reading:
         began_at = heard_at = time.monotonic()
         is_silent = sys.stderr.isatty() and not self._limits.until_end
         while not self._is_over():
-            message = self._consumer.poll(_POLL_S)
+            message = interruptible(partial(self._consumer.poll, _POLL_S))
             if message is None:
                 if self._pass_stalled():
                     heard_at = time.monotonic()

@@ -7,10 +7,11 @@ committed; after a failure, the transaction is aborted. A transaction contains a
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.base.errors import ExpectedError
-from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.clients.kafka import Kafka, interruptible
 from penstock.deploy.output import counted, remark
 from penstock.deploy.records.lines import NewRecord
 from penstock.deploy.records.refusals import Refused, refusal
@@ -123,7 +124,7 @@ class _Run:
                 raise
             self.is_interrupted = True
             remark("waiting for acknowledgements; Ctrl-C again gives up")
-        left = self._producer.flush(0 if self._refused else _FLUSH_S)
+        left = interruptible(partial(self._producer.flush, 0 if self._refused else _FLUSH_S))
         if self._refused:
             raise refusal(self._kafka, self._sending.topic, self._refused)
         if left:
@@ -139,11 +140,11 @@ class _Run:
             self._produce(record)
             self._sent += 1
             if self._sending.rate:
-                self._producer.poll(0)
+                interruptible(partial(self._producer.poll, 0))
                 time.sleep(max(0.0, began + self._sent / self._sending.rate - time.monotonic()))
             if self._sending.is_interactive:
-                self._producer.flush(_FLUSH_S)
-            self._producer.poll(0)
+                interruptible(partial(self._producer.flush, _FLUSH_S))
+            interruptible(partial(self._producer.poll, 0))
             if self._refused:
                 break
 
@@ -163,7 +164,7 @@ class _Run:
                 )
                 return
             except BufferError:
-                self._producer.poll(0.5)
+                interruptible(partial(self._producer.poll, 0.5))
             except KafkaException as error:
                 raise self._kafka.failure(
                     error.args[0], f"topic {self._sending.topic!r} rejected the record"

@@ -192,8 +192,9 @@ async def test_a_terminal_shows_what_happens(cli: Cli, bootstrap: str) -> None:
         on_a_terminal,
         bootstrap,
         *("consume", "orders"),
-        steps=(("waiting for records of orders; --from-beginning prints older ones", b"\x03"),),
+        steps=(("ones; Ctrl-C ends\r\n", b"\x03"),),
     )
+    assert "waiting for records of orders; --from-beginning prints older ones" in shown
     assert "\n\n0 records" in shown.replace("\r", ""), "the line has ^C"
     shown = await asyncio.to_thread(
         on_a_terminal,

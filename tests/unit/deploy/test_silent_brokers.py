@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from confluent_kafka import Consumer
 
 from penstock.deploy.clients import silent_brokers, state_file
 from penstock.deploy.clients.brokers import Brokers
-from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.clients.kafka import Kafka, interruptible
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.clients.silent_brokers import SILENT_S, SilentBrokers
 from penstock.deploy.clients.wire import WireClient
@@ -84,6 +86,21 @@ def test_a_client_without_a_connection_says_so_once(
     poll_until_said()
     consumer.close()
     assert said.count("no broker has been connected") == 1
+
+
+def test_ctrl_c_during_a_callback_is_raised_by_poll() -> None:
+    numbers = iter((0, signal.SIGINT))
+
+    def interrupt() -> float:
+        os.kill(os.getpid(), next(numbers, 0))
+        return 0.0
+
+    brokers = SilentBrokers(interrupt)
+    with listening() as (silent, _):
+        consumer = consumer_of(silent, brokers)
+        with pytest.raises(KeyboardInterrupt):
+            wait_until(lambda: bool(interruptible(partial(consumer.poll, 0.1))))
+        consumer.close()
 
 
 def consumer_of(bootstrap: str, brokers: SilentBrokers) -> Consumer:
