@@ -7,21 +7,17 @@ Returns within 1 s.
 import asyncio
 from typing import Final
 
-from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.protocol.client.async_connection import AsyncConnection
 from penstock.protocol.errors import WireError
 
 _TIMEOUT_S: Final = 1.0
 
 
-async def is_serving(host: str, port: int, security: ClientSecurity = PLAINTEXT) -> bool:
-    """Return True if the broker responds within 1 s. security: of the listener; only its TLS
-    matters. Raises UsageError if its files cannot be used.
-    """
-    tls = security.tls()
+async def is_serving(host: str, port: int) -> bool:
+    """Return True if the broker responds within 1 s, without TLS."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            connection = await AsyncConnection.open(host, port, tls=tls)
+            connection = await AsyncConnection.open(host, port)
             try:
                 await connection.greet()
             finally:

@@ -8,6 +8,7 @@ remains; `read` detects that by the missing process.
 import fcntl
 import itertools
 import os
+import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from penstock.base.own_directory import user_directory
 
 Phase = Literal["starting", "serving", "stopped"]
 VARIABLE: Final = "PENSTOCK_STATE_FILE"
+CHOOSING_S: Final = 10.0
+_LOCK_INTERVAL_S: Final = 0.05
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,8 +85,24 @@ def choosing(path: Path) -> Generator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, directory)
-            fcntl.flock(directory, fcntl.LOCK_EX)
+            _lock(directory)
         yield
+
+
+def _lock(directory: int) -> None:
+    """Wait for the lock, but no longer than CHOOSING_S: the other process may be suspended, and
+    whoever finds a port taken reports it.
+    """
+    ends_at = time.monotonic() + CHOOSING_S
+    while True:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > ends_at:
+                return
+            time.sleep(_LOCK_INTERVAL_S)
+        else:
+            return
 
 
 def running(path: Path) -> list[ClusterState]:

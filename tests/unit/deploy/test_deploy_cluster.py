@@ -280,6 +280,15 @@ def test_clusters_that_start_at_once_choose_one_after_the_other(tmp_path: Path) 
         pass
 
 
+def test_a_suspended_cluster_does_not_keep_others_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "CHOOSING_S", 0.1)
+    path = tmp_path / "dev.json"
+    with state.choosing(path), state.choosing(path):
+        pass
+
+
 def test_unwritable_fields_are_named_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     below = tmp_path / "file" / "dev.json"
