@@ -146,8 +146,8 @@ class Server:
         return self._connection_count
 
     async def bind(self) -> int:
-        """Bind the ports, so that they can be registered, without listening yet: refused clients
-        connect to another broker. Returns the port of the first listener.
+        """Bind the ports, so that they can be registered, but do not listen yet: a client whose
+        connection is refused connects to another broker. Returns the port of the first listener.
 
         Raises PortTaken.
         """

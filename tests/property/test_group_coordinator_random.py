@@ -282,7 +282,7 @@ async def test_the_log_has_what_the_coordinator_has(kinds: Sequence[str]) -> Non
 async def test_a_planted_bug_is_found(
     kinds: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member that joins while the tombstones are in flight continues in the epoch before."""
+    """A member that joins while the tombstones are in flight continues in the old group's epoch."""
     monkeypatch.setattr(janitor, "emptied", lambda _group: None)
     with pytest.raises(AssertionError):
         await run_all(kinds)

@@ -84,7 +84,7 @@ def _copies_override_newer_records() -> list[Patch]:
 
 
 def _deleted_groups_keep_their_epoch() -> list[Patch]:
-    """A member that joins while the tombstones are in flight continues in the epoch before."""
+    """A member that joins while the tombstones are in flight continues in the old group's epoch."""
     return [(janitor, "emptied", lambda _group: None)]
 
 

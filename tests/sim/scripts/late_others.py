@@ -308,7 +308,7 @@ async def join_late_in_the_classic_protocol(script: Script) -> None:
 
 
 async def join_late_in_the_consumer_protocol(script: Script) -> None:
-    """The same the other way round, as after a downgrade of the client."""
+    """The reverse order, as after a downgrade of the client."""
     await script.create("t")
     old, new = await connections(script, 2)
     joined = await _join_alone(new, _static_join())

@@ -188,7 +188,7 @@ async def rewrite_after_a_long_outage(script: Script) -> None:
     script.world.wal_weather.down = False
     await asyncio.sleep(_PAUSE_MAX_S)
     await _check_empty(script)
-    # Later ranges do not wait for longer than usual.
+    # The next ranges are rewritten at the usual interval.
     await asyncio.sleep(2 * script.world.limits.wal_return_after_s)
     wal = script.world.metadata.image.nodes.wal(script.broker(2).me)
     assert wal is not None

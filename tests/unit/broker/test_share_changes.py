@@ -1,5 +1,5 @@
-"""Requests that alter or delete states of a share group at the same time as others, and as members
-join. The requests to the share coordinator are in flight for as long as the test decides.
+"""Concurrent requests that alter or delete the states of a share group, also while members join.
+The test decides how long the requests to the share coordinator are in flight.
 """
 
 import asyncio

@@ -319,8 +319,8 @@ def allowed(policy: dict[str, Any]) -> set[str]:
 
 
 def test_readme_and_first_tutorial_are_one_path() -> None:
-    """With one environment and one cluster at a time. The program of the tutorial prints keys, so
-    each of its commands writes some.
+    """There is one environment, and one cluster at a time. The tutorial's program prints keys, so
+    all records that are written there have one.
     """
     readme, tutorial = (
         file.read_text() for file in (ROOT / "README.md", DOCS / "tutorials" / "first-cluster.md")
