@@ -34,7 +34,7 @@ from penstock.broker.groups.consumer.model import (
     MemberState,
     ResolvedRegex,
 )
-from penstock.broker.groups.consumer.reconciliation import is_subset, reconcile
+from penstock.broker.groups.consumer.reconciliation import is_subset, reconcile, union
 from penstock.broker.groups.consumer.records import GroupEpoch
 from penstock.protocol.error_codes import ErrorCode
 
@@ -119,6 +119,7 @@ class ConsumerGroup:
             topics=topics,
             now_ms=now_ms,
             has_client=True,
+            sent_epoch=request.member_epoch,
         )
         self.touch(member_id, now_ms)
         current = self.members[member_id].current
@@ -140,12 +141,14 @@ class ConsumerGroup:
         topics: TopicsView,
         now_ms: int,
         has_client: bool = False,
+        sent_epoch: int = JOIN_EPOCH,
     ) -> None:
         """Update a member, start a new epoch if that changes the group, and reconcile the member
         with its target.
 
         member: its previous state. has_client: whether regular expressions may be matched, with the
-        rights of this step's client. Raises HeartbeatRefused.
+        rights of this step's client. sent_epoch: the epoch in its heartbeat. Raises
+        HeartbeatRefused.
         """
         member_id = member.member_id
         if member_id not in self.members or metadata != member.metadata:
@@ -171,6 +174,7 @@ class ConsumerGroup:
             now_ms,
             changes,
             has_new_subscription=has_new_subscription,
+            sent_epoch=sent_epoch,
         )
 
     def check_size(self, member_id: str) -> None:
@@ -381,6 +385,7 @@ class ConsumerGroup:
         changes: GroupChanges,
         *,
         has_new_subscription: bool,
+        sent_epoch: int,
     ) -> None:
         member = self.members[member_id]
         if not has_new_subscription and member.current.is_reconciled_to(self.target_epoch):
@@ -394,6 +399,9 @@ class ConsumerGroup:
             is_owned=lambda topic, index: index in self._owners.get(topic, ()),
             has_new_subscription=has_new_subscription,
         )
+        if JOIN_EPOCH < sent_epoch < member.current.epoch:
+            # Several responses in a row may be lost. Kafka fences the member after the second.
+            current = replace(current, previous_epoch=sent_epoch)
         if current == member.current:
             return
         changes.put(ConsumerRecordKind.CURRENT, current, member_id)
@@ -652,14 +660,17 @@ class ConsumerGroup:
 
 
 def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
-    """Reject an epoch other than the member's. The previous one is accepted if the member owns
-    nothing beyond its assignment, because the response with the next epoch may have been lost; and
-    so is the epoch of a member that starts again.
+    """Reject an epoch other than the member's. The one of its last heartbeat is accepted if the
+    member owns nothing that another member may get, because the response with the next epoch may
+    have been lost; and so is the epoch of a member that starts again.
     """
     current, epoch = member.current, request.member_epoch
     if epoch in {JOIN_EPOCH, current.epoch}:
         return
-    is_repeated = epoch == current.previous_epoch and is_subset(request.owned, current.assigned)
+    # Kafka fences a member that has lost the request to revoke partitions.
+    is_repeated = epoch == current.previous_epoch and is_subset(
+        request.owned, union(current.assigned, current.pending_revocation)
+    )
     if epoch < current.epoch and is_repeated:
         return
     size = "greater" if epoch > current.epoch else "smaller"

@@ -103,7 +103,7 @@ class ShareGroup:
         self._update_epoch(topics, changes, is_bumped=is_resubscribed or is_pending)
         if self.epoch > self.target_epoch:
             self._update_targets(topics, changes)
-        self._reconcile(member_id, topics, changes, is_resubscribed=is_resubscribed)
+        self._reconcile(request, topics, changes, is_resubscribed=is_resubscribed)
         self.touch(member_id, now_ms)
         current = self.members[member_id].current
         is_logged = request.is_full or current.assigned != member.current.assigned
@@ -215,12 +215,13 @@ class ShareGroup:
 
     def _reconcile(
         self,
-        member_id: str,
+        request: ShareHeartbeatRequest,
         topics: TopicsView,
         changes: GroupChanges,
         *,
         is_resubscribed: bool,
     ) -> None:
+        member_id, sent_epoch = request.member_id, request.member_epoch
         member = self.members[member_id]
         current = member.current
         if current.epoch == self.target_epoch and not is_resubscribed:
@@ -229,7 +230,10 @@ class ShareGroup:
         target = self.targets.get(member_id, NOTHING)
         assigned = {topic: indexes for topic, indexes in target.items() if topic in subscribed}
         if current.epoch != self.target_epoch:
-            current = ShareAssignment(self.target_epoch, current.epoch, assigned)
+            # Several responses in a row may be lost. Kafka fences the member after the second.
+            is_repeated = JOIN_EPOCH < sent_epoch < current.epoch
+            previous = sent_epoch if is_repeated else current.epoch
+            current = ShareAssignment(self.target_epoch, previous, assigned)
         else:
             current = replace(current, assigned=assigned)
         if current != member.current:
@@ -484,8 +488,9 @@ def _require(is_met: bool, message: str) -> None:
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """Reject an epoch other than the member's. The previous one is accepted, because the response
-    with the next epoch may have been lost; and so is the epoch of a member that starts again.
+    """Reject an epoch other than the member's. The one of its last heartbeat is accepted, because
+    the response with the next epoch may have been lost; and so is the epoch of a member that starts
+    again.
     """
     current = member.current
     if epoch in {JOIN_EPOCH, current.epoch, current.previous_epoch}:

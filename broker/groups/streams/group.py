@@ -133,7 +133,7 @@ class StreamsGroup:
         if was_empty and self.limits.initial_rebalance_delay_ms and self._assign_at_ms is None:
             self._assign_at_ms = now_ms + self.limits.initial_rebalance_delay_ms
         is_delayed = self._update_targets_unless_delayed(configured, now_ms, changes)
-        self._reconcile(before, request.owned, now_ms, changes, is_delayed=is_delayed)
+        self._reconcile(before, request, now_ms, changes, is_delayed=is_delayed)
         self.touch(member_id, now_ms)
         if request.is_shutdown:
             self._shutdown_by = self._shutdown_by or member_id
@@ -323,7 +323,7 @@ class StreamsGroup:
     def _reconcile(
         self,
         before: StreamsMember,
-        owned: Tasks | None,
+        request: StreamsHeartbeatRequest,
         now_ms: int,
         changes: GroupChanges,
         *,
@@ -336,9 +336,12 @@ class StreamsGroup:
             metadata.process_id,
             NO_TASKS if is_delayed else self.targets.get(member_id, NO_TASKS),
             max(1, self.target_epoch) if is_delayed else self.target_epoch,
-            owned=owned,
+            owned=request.owned,
             owners=self,
         )
+        if not request.is_joining and request.member_epoch < before.current.epoch:
+            # Several responses in a row may be lost. Kafka fences the member after the second.
+            current = replace(current, previous_epoch=request.member_epoch)
         if current == before.current:
             return
         changes.put(ConsumerRecordKind.STREAMS_CURRENT, current, member_id)
@@ -612,14 +615,17 @@ def _held_tasks(current: StreamsAssignment) -> list[tuple[Task, bool]]:
 
 
 def _check_epoch(member: StreamsMember, request: StreamsHeartbeatRequest) -> None:
-    """Reject an epoch other than the member's. The previous one is accepted if the member has no
-    tasks beyond its assignment, because the response with the next epoch may have been lost; and so
-    is the epoch of a member that starts again.
+    """Reject an epoch other than the member's. The one of its last heartbeat is accepted if the
+    member has no tasks that another member may get, because the response with the next epoch may
+    have been lost; and so is the epoch of a member that starts again.
     """
     current, epoch = member.current, request.member_epoch
     if request.is_joining or epoch == current.epoch:
         return
-    is_repeated = epoch == current.previous_epoch and is_within(request.owned, current.assigned)
+    # Kafka fences a member that has lost the request to revoke tasks.
+    is_repeated = epoch == current.previous_epoch and is_within(
+        request.owned, (current.assigned, current.revoking)
+    )
     if epoch < current.epoch and is_repeated:
         return
     size = "greater" if epoch > current.epoch else "smaller"

@@ -2,7 +2,7 @@
 free ones.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -83,12 +83,15 @@ def has_any(owned: Tasks | None, tasks: HeldTasks) -> bool:
     )
 
 
-def is_within(owned: Tasks | None, held: HeldTasks) -> bool:
+def is_within(owned: Tasks | None, held: Sequence[HeldTasks]) -> bool:
     """Return True if the member reported its tasks, and all of them are among these."""
-    return owned is not None and all(
-        all(key in had and indexes <= set(had[key]) for key, indexes in mine.items())
-        for mine, had in ((owned.active, held.active), (owned.standby, held.standby))
-    )
+    if owned is None:
+        return False
+    active = [(key, index) for key, indexes in owned.active.items() for index in indexes]
+    standby = [(key, index) for key, indexes in owned.standby.items() for index in indexes]
+    return all(
+        any(index in each.active.get(key, ()) for each in held) for key, index in active
+    ) and all(any(index in each.standby.get(key, ()) for each in held) for key, index in standby)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@ and topics that change.
 """
 
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -224,6 +225,53 @@ def test_epochs_of_members_are_checked(
         assert world.send("a", epoch, **fields).member_epoch == 2
     else:
         refused(error, world.send, "a", epoch, **fields)
+
+
+def test_a_member_may_lose_the_request_to_revoke_partitions() -> None:
+    world = World(t=2)
+    world.join("a", "t")
+    world.topics.set("u", 2)
+    lost = {"owned": world.owned["a"], "rebalance_timeout_ms": 1, "subscribed_names": ("t", "u")}
+    assert world.send("a", 1, **lost).member_epoch == 2
+    world.join("b", "t", "u")
+    assert world.send("a", 1, **lost).member_epoch == 2
+    assert world.group.members["a"].current.state is MemberState.UNREVOKED_PARTITIONS
+    world.group = world.restored()
+    world.beat("a", **lost)
+    world.settle()
+    assert world.epochs == {"a": 3, "b": 3}
+    assert (len(world.partitions("a")), len(world.partitions("b"))) == (2, 2)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_members_that_lose_several_responses_are_not_fenced(seed: int) -> None:
+    rng = Random(seed)
+    world = World(t=4)
+    count = 0
+    for _ in range(60):
+        match rng.randrange(8):
+            case 0:
+                world.topics.set("t", world.topics.counts["t"] + 1)
+            case 1 if len(world.owned) < 5:
+                count += 1
+                world.join(f"m{count}", "t")
+            case 2 if len(world.owned) > 1:
+                world.leave(rng.choice(sorted(world.owned)))
+            case 3:
+                world.group = world.restored()
+            case _ if world.owned:
+                member_id = rng.choice(sorted(world.owned))
+                full = {"rebalance_timeout_ms": 5_000, "subscribed_names": ("t",)}
+                if rng.random() < 0.7:
+                    epoch = world.epochs[member_id]
+                    world.send(member_id, epoch, owned=world.owned[member_id], **full)
+                else:
+                    world.beat(member_id, **full)
+            case _:
+                pass
+        owned = [item for member_id in world.owned for item in world.partitions(member_id)]
+        assert len(owned) == len(set(owned)), "a partition has two owners"
+    world.settle()
 
 
 def test_unknown_members_and_full_groups_are_refused() -> None:

@@ -215,6 +215,21 @@ async def test_members_share_partitions(log: MemoryLog, states: MemoryShareState
     coordinator.close()
 
 
+async def test_a_member_may_lose_several_responses(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    epoch = share_of(coordinator).members["a"].current.epoch
+    for number in range(3):
+        await join(coordinator, f"m{number}")
+        repeated = await send(coordinator, "a", epoch)
+        assert (repeated.error, repeated.member_epoch) == (ErrorCode.NONE, epoch + number + 1)
+    refused = await send(coordinator, "a", epoch - 1)
+    assert refused.error is ErrorCode.FENCED_MEMBER_EPOCH
+    coordinator.close()
+
+
 async def test_new_partitions_are_initialized_and_assigned(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:

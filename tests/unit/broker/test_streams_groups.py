@@ -3,6 +3,7 @@ timeouts, failover, compaction, offsets, deletion, and groups of other types.
 """
 
 import asyncio
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from penstock.broker.groups.streams.model import (
 )
 from penstock.broker.groups.streams.values import (
     InternalTopic,
+    StreamsMemberState,
     Subtopology,
     Tasks,
     Topology,
@@ -603,6 +605,61 @@ async def test_epochs_and_tasks_of_heartbeats_are_checked() -> None:
     assert (await send(coordinator, "a", 2)).member_epoch == 3
     repeated = await own(coordinator, "a", 2, Tasks(ALL))
     assert (repeated.error, repeated.member_epoch) == (ErrorCode.NONE, 3)
+    coordinator.close()
+
+
+async def test_a_member_may_lose_the_request_to_revoke_tasks() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a")
+    coordinator.topics.reset(image_with(5))
+    assert (await own(coordinator, "a", 2, Tasks(ALL))).member_epoch == 3
+    await join(coordinator, "b")
+    assert (await own(coordinator, "a", 2, Tasks(ALL))).member_epoch == 3
+    state = streams_of(coordinator).members["a"].current.state
+    assert state is StreamsMemberState.UNREVOKED_TASKS
+    following = await other(log, coordinator, image=image_with(5))
+    requested = await own(following, "a", 2, Tasks(ALL))
+    assert (requested.error, requested.member_epoch) == (ErrorCode.NONE, 3)
+    following.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_members_that_lose_several_responses_are_not_fenced(seed: int) -> None:
+    rng = Random(seed)
+    coordinator = coordinator_on(MemoryLog())
+    tasks: dict[str, Tasks] = {}
+    epochs: dict[str, int] = {}
+    count, size = 0, 4
+    for step in range(60):
+        choice = rng.randrange(6)
+        if choice == 0:
+            size += 1
+            coordinator.topics.reset(image_with(size))
+        elif choice == 1 and len(tasks) < 4:
+            count += 1
+            joined = await join(coordinator, f"m{count}")
+            tasks[f"m{count}"], epochs[f"m{count}"] = joined.tasks or Tasks(), joined.member_epoch
+        elif choice == 2 and len(tasks) > 1:
+            member_id = rng.choice(sorted(tasks))
+            del tasks[member_id], epochs[member_id]
+            await send(coordinator, member_id, -1)
+        elif tasks:
+            member_id = rng.choice(sorted(tasks))
+            held, epoch = tasks[member_id], epochs[member_id]
+            # A connection that is not the last one gets all tasks again.
+            result = await own(coordinator, member_id, epoch, held, connection_id=step)
+            assert result.error is ErrorCode.NONE, result.message
+            if rng.random() < 0.3:
+                tasks[member_id] = held if result.tasks is None else result.tasks
+                epochs[member_id] = result.member_epoch
+        owned = [
+            (key, index)
+            for held in tasks.values()
+            for key, indexes in held.active.items()
+            for index in indexes
+        ]
+        assert len(owned) == len(set(owned)), "a task has two owners"
     coordinator.close()
 
 
