@@ -144,9 +144,9 @@ class BulkRewrite:
                     plan.partition, PartitionReport(plan.partition, plan.object_count)
                 )
             rounds = cut_rounds(plans, self._options)
+            self._report.unresolved = 0
             if not rounds:
                 break
-            self._report.unresolved = 0
             handled: list[Compaction] = []
             for plans_of_round in rounds:
                 handled += await self._round(plans_of_round)

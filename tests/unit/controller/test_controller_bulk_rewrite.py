@@ -133,3 +133,15 @@ async def test_a_task_that_was_too_late_is_planned_anew_at_once(
         report.partitions[0].conflicts,
         report.partitions[0].sources_replaced,
     ) == (0, 1, 12)
+
+
+async def test_a_compaction_that_somebody_else_did_is_resolved(
+    published: PublishedCluster,
+) -> None:
+    """The next plan is empty."""
+    store = MemoryStore()
+    job = Job(published, published.publisher(store, 1))
+    job.meanwhile.append(lambda _: published.compact(0, 0, 12))
+    report = await rewritten(published, job, store)
+    assert (report.unresolved, report.partitions[0].conflicts) == (0, 1)
+    assert (len(job.compactions), report.partitions[0].sources_replaced) == (1, 0)
