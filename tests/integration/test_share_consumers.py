@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from penstock.base.ids import NodeId, Offset
+from penstock.broker.handlers.share import acknowledge
 from penstock.broker.network.request import RequestContext
 from penstock.broker.partition.partition import Partition
 from penstock.broker.requests.dispatch import RequestDispatcher
@@ -224,6 +226,36 @@ async def test_a_closed_connection_gives_its_records_back(cluster: Cluster) -> N
     await asyncio.to_thread(run)
     await until(lambda: all(not len(broker.share_sessions) for broker in cluster.brokers.values()))
     await until(lambda: all(not len(broker.shares) for broker in cluster.brokers.values()))
+
+
+async def test_an_acknowledgement_of_a_replaced_session_changes_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session is replaced while the rights of its request are checked."""
+    began, may_go_on = threading.Event(), threading.Event()
+
+    async def check(*_: object) -> frozenset[UUID]:
+        began.set()
+        await asyncio.to_thread(may_go_on.wait, TIMEOUT_S)
+        return frozenset()
+
+    monkeypatch.setattr(acknowledge, "find_unreadable_topics", check)
+
+    def run() -> None:
+        begin(cluster)
+        produce(cluster.bootstrap, TOPIC, values(3))
+        with members(cluster) as (member,), ThreadPoolExecutor(1) as pool:
+            assert member.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 1)]
+            late = pool.submit(member.acknowledge, {HERE: [(0, 2, [REJECT])]})
+            assert began.wait(TIMEOUT_S)
+            with closing(ShareMember(member.address, GROUP, member.member_id)) as again:
+                assert again.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 2)]
+                may_go_on.set()
+                assert _code(late.result(TIMEOUT_S)) == ErrorCode.INVALID_RECORD_STATE
+                accepted = again.acknowledge({HERE: [(0, 2, [ACCEPT])]})
+                assert _code(accepted) == ErrorCode.NONE
+
+    await asyncio.to_thread(run)
 
 
 async def test_only_so_many_records_are_locked(cluster: Cluster) -> None:

@@ -57,7 +57,7 @@ async def handle_share_acknowledge(node: Node, ctx: RequestContext) -> Response:
     may_renew = ctx.api_version >= RENEW_FROM and request.is_renew_ack
     wanted = _wanted(request)
     denied = await find_unreadable_topics(node, ctx, (item for item, _ in wanted))
-    codes = await acknowledge(node, key, wanted, may_renew=may_renew, denied=denied)
+    codes = await acknowledge(node, session, wanted, may_renew=may_renew, denied=denied)
     if epoch == FINAL_EPOCH:
         await end_session(node, session)
     return encode_response(ctx, _response(node, ctx, key, codes))

@@ -210,7 +210,7 @@ class _ShareFetchCall:
         await self._prepare()
         may_renew = self._ctx.api_version >= RENEW_FROM and self._request.is_renew_ack
         self._codes = await acknowledge(
-            self._node, self._key, self.wanted, may_renew=may_renew, denied=self._denied
+            self._node, self._session, self.wanted, may_renew=may_renew, denied=self._denied
         )
         if self._is_final:
             await end_session(self._node, self._session)

@@ -76,21 +76,25 @@ async def find_unreadable_topics(
 
 async def acknowledge(
     node: Node,
-    key: ShareSessionKey,
+    session: ShareSession,
     wanted: Wanted,
     *,
     may_renew: bool,
     denied: AbstractSet[UUID] = frozenset(),
 ) -> dict[TopicIdPartition, ErrorCode]:
     """Return the outcome for each partition when all of them are stored. denied: topics that the
-    client may not read.
+    client may not read. The records of a session that has ended were released, and those that its
+    member holds now belong to its next session.
     """
+    is_open = node.share_sessions.is_open(session)
     outcomes: dict[TopicIdPartition, Outcome] = {}
     for item, batches in wanted:
         outcomes[item] = (
             ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if item.topic_id in denied
-            else _begin(node, key, item, batches, may_renew=may_renew)
+            else _begin(node, session.key, item, batches, may_renew=may_renew)
+            if is_open
+            else ErrorCode.INVALID_RECORD_STATE
         )
     return {
         item: outcome if isinstance(outcome, ErrorCode) else await asyncio.shield(outcome)
