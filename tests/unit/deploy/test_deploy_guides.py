@@ -326,6 +326,10 @@ def test_readme_and_first_tutorial_are_one_path() -> None:
         file.read_text() for file in (ROOT / "README.md", DOCS / "tutorials" / "first-cluster.md")
     )
     assert readme.count("~/first-cluster/.venv/bin/activate") == 2
+    checkout = '"$HOME/penstock[local]"'
+    assert "git clone URL ~/penstock" in readme
+    assert checkout in readme
+    assert checkout in tutorial
     assert readme.index("penstock sql") < readme.index("Press Ctrl-C") < readme.index("continues")
     assert tutorial.count("cd ~/first-cluster") == 2
     produced = [line for line in tutorial.splitlines() if "penstock produce" in line]
