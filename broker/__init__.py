@@ -6,5 +6,6 @@ import os
 
 if not __name__.startswith("penstock."):
     raise ImportError("import penstock.broker: the folder broker is not a top-level package")
-if os.path.islink(__path__[0]):  # in a checkout, tools see the files where they are edited
+# makes tools open the files in the checkout instead of the symlinks
+if os.path.islink(__path__[0]):
     __path__ = [os.path.realpath(__path__[0])]

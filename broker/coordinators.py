@@ -1,7 +1,7 @@
-"""The coordinators of one broker, and its share partitions.
+"""The coordinators and share partitions of one broker.
 
 Coordinators of groups, transactions and share partitions load the partitions of their internal
-topics that this broker leads, and send other requests to the brokers that lead them.
+topics that this broker leads, and send requests for other partitions to their leaders.
 """
 
 import asyncio
@@ -42,12 +42,13 @@ from penstock.broker.transactions.verifier import TransactionVerifier
 
 
 class Coordinators:
-    """Creates the coordinators, which load state when the broker leads the first partition."""
+    """Creates the coordinators. Each loads its state when the broker leads the first partition."""
 
     def __init__(self, node: Node, topics: ImageTopics) -> None:
-        """topics: topics for group coordinators; the owner keeps them up to date."""
+        """topics: the topics as seen by group coordinators; the caller keeps them up to date."""
         self._node = node
-        # Wall clock changes must not time out members and transactions.
+        # A monotonic clock, so that changes of the wall clock cannot expire members and
+        # transactions.
         now_ms = steady(node.now_ms, asyncio.get_running_loop().time)
         self.share_coordinator = ShareCoordinator(
             TopicLog(node, SHARE_STATES_TOPIC),
@@ -104,7 +105,7 @@ class Coordinators:
             part.close()
 
     def reconfigure(self) -> None:
-        """Apply changed settings that are not read at each use."""
+        """Apply changed settings that the coordinators do not read on each use."""
         config = self._node.config
         self.groups.reconfigure(self._group_limits())
         self.transactions.reconfigure(

@@ -1,8 +1,8 @@
 """Broker settings that change at runtime through broker configs in the metadata, like Kafka's
 `DynamicBrokerConfig` (KIP-226).
 
-The process has base values (file, flags, variables). Cluster-wide broker configs override them, and
-the broker's own configs override both.
+The file, flags and environment variables set the base values. Cluster-wide broker configs override
+them, and the broker's own configs override both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,11 +38,11 @@ class BrokerSettings:
 
     @property
     def listener_values(self) -> dict[str, object]:
-        """Return the listener settings by their names."""
+        """Return the listener settings by name."""
         return {**dict(self.broker.listener_values), **dict(self.security.listener_values)}
 
     def default(self, setting: Field) -> object:
-        """Return the value that the setting has without configuration."""
+        """Return the default value of the setting."""
         if setting in fields_of(StreamConfig) and setting.field in self.stream.defaults:
             return self.stream.defaults[setting.field]
         return setting.default
@@ -82,7 +82,9 @@ def _unused(
 
 
 def _unused_of_topics() -> Iterator[KafkaConfig]:
-    """Yield the broker-level defaults of topic configs that have no effect, with their limits."""
+    """Yield the broker-level defaults of topic configs that have no effect, with their lower
+    bounds.
+    """
     for name, config in TOPIC_CONFIGS.items():
         has_effect = not config.doc.startswith(NO_EFFECT) and name != "compression.type"
         if name in BROKER_SYNONYMS and not has_effect:
@@ -119,7 +121,7 @@ _REMOTE_POOLS: Final = (
     ("remote.log.reader.threads", "10"),
 )
 THROTTLES: Final = frozenset(config.name for config in _THROTTLES)
-"""Kafka shows them as read-only, and only if they are set."""
+"""Kafka reports these settings as read-only, and only if they are set."""
 
 UNUSED: Final[Mapping[str, KafkaConfig]] = {
     config.name: config
@@ -144,25 +146,25 @@ UNUSED: Final[Mapping[str, KafkaConfig]] = {
 
 
 def setting_of(name: str) -> Field | None:
-    """Return a broker setting by its name, including listener settings."""
+    """Return the broker setting with this name, which may be a listener setting."""
     return all_settings().get(name) or listener_field(name)
 
 
 def known_setting(name: str) -> Field:
-    """Return an existing setting."""
+    """Return the setting with this name, which must exist."""
     found = setting_of(name)
     assert found is not None, name
     return found
 
 
 def is_dynamic(name: str) -> bool:
-    """Return whether a broker can have this config."""
+    """Return whether the name can be a broker config."""
     found = setting_of(name)
     return name in UNUSED or (found is not None and found.setting.is_dynamic)
 
 
 def problem(name: str, value: str) -> str:
-    """Return why a value of a dynamic config is invalid for a broker, or "" if it is valid."""
+    """Return why the value of a dynamic config is invalid for a broker, or "" if it is valid."""
     if name in UNUSED:
         return UNUSED[name].problem(value)
     try:
@@ -173,7 +175,7 @@ def problem(name: str, value: str) -> str:
 
 
 def canonical(name: str, value: str) -> str:
-    """Return a valid value in its stored form, without a unit."""
+    """Convert a valid value to its stored form, without a unit."""
     if name in UNUSED:
         return UNUSED[name].canonical(value)
     setting = known_setting(name).setting
@@ -183,10 +185,11 @@ def canonical(name: str, value: str) -> str:
 def settle(
     static: BrokerSettings, *layers: Mapping[str, str]
 ) -> tuple[BrokerSettings, dict[str, str]]:
-    """Return valid settings under these configs, the last of which wins, and why some configs were
-    ignored, by name.
+    """Apply layers of configs, later ones over earlier ones. Return the resulting valid settings,
+    and the reason for each ignored config, by name.
 
-    A value that this version does not accept is ignored and reported; it cannot stop a broker.
+    A value that this version does not accept is ignored and reported, so that it cannot prevent a
+    broker from running.
     """
     wanted: dict[str, str] = {}
     for layer in layers:
@@ -206,7 +209,7 @@ def settle(
     try:
         return _with(settings, left), problems
     except (SettingInvalid, ValueError):
-        pass  # some are incompatible: apply what is possible, one by one
+        pass  # some are incompatible, so apply them one by one
     is_changed = True
     while is_changed:
         is_changed = False
@@ -223,8 +226,8 @@ def settle(
 
 
 def conflict(static: BrokerSettings, *layers: Mapping[str, str]) -> str:
-    """Return why these individually valid configs are incompatible, or "" if they are
-    compatible.
+    """Return why these individually valid configs are incompatible with each other, or "" if they
+    are compatible.
     """
     wanted: dict[str, str] = {}
     for layer in layers:
@@ -242,7 +245,7 @@ def conflict(static: BrokerSettings, *layers: Mapping[str, str]) -> str:
 
 
 def _with(settings: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings:
-    """Raises SettingInvalid or ValueError."""
+    """Return changed settings. Raises SettingInvalid or ValueError."""
     return BrokerSettings(
         _with_listeners(_changed(settings.broker, values), values),
         _changed(settings.stream, values),

@@ -1,7 +1,7 @@
 """Map the errors of all packages to Kafka error codes.
 
-There is one exception class per code, so that `except` clauses and logs show the condition. A code
-is retriable only if the client can succeed at the right broker.
+There is one exception class per code, so that `except` clauses and logs name the condition. A
+retriable code is used only if the client can succeed by retrying at the right broker.
 """
 
 from typing import ClassVar, Final
@@ -48,7 +48,7 @@ KAFKA_ERRORS: Final[dict[ErrorCode, type[KafkaError]]] = {
 
 
 def kafka_error(code: ErrorCode, message: str | None = None) -> KafkaError:
-    """Return the exception class for `code`. The default message is the one in the table. Raises
+    """Return the exception class for `code`, with the default message from the table. Raises
     KeyError for NONE.
     """
     return KAFKA_ERRORS[code](message)
@@ -96,8 +96,8 @@ _STATUS_CODES: Final = {
 
 
 def code_of_status(status: Status) -> ErrorCode:
-    """Return the error code for a rejection by the controller. Statuses that no client can cause
-    are server errors.
+    """Return the error code for a request that the controller rejected. Statuses that clients
+    cannot cause are mapped to server errors.
     """
     return _STATUS_CODES.get(status, ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -116,16 +116,15 @@ _CLASS_CODES: Final[tuple[tuple[type[BaseException], ErrorCode], ...]] = (
     (ObjectStoreError, ErrorCode.KAFKA_STORAGE_ERROR),
     (ControllerError, ErrorCode.REQUEST_TIMED_OUT),
 )
-"""The first match wins. Any other stream error means that this broker must stop serving the stream,
-so the client looks up the leader. Of the codes for damage, Java's and librdkafka's consumers only
-report CORRUPT_MESSAGE to the application; KAFKA_STORAGE_ERROR makes them wait
-(docs/design/fetch.md).
+"""The first match wins. After any other stream error, this broker must stop serving the stream, so
+the code makes the client look up the leader. Java and librdkafka consumers report CORRUPT_MESSAGE
+to the application, but retry silently after KAFKA_STORAGE_ERROR (docs/design/fetch.md).
 """
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """Return the error code for clients. UNKNOWN_SERVER_ERROR means a bug in the broker, which the
-    caller must log.
+    """Return the error code for clients. UNKNOWN_SERVER_ERROR indicates a bug in the broker; the
+    caller must log the exception.
     """
     if isinstance(error, KafkaError):
         return error.code

@@ -1,3 +1,3 @@
-"""Background tasks of a broker: log compaction, retention, recovery of the WAL of dead brokers
-(`recovery`), quotas, load reports.
+"""Background tasks of a broker: log compaction, retention, WAL recovery for dead brokers, quotas
+and load reports.
 """

@@ -25,26 +25,31 @@ from penstock.stream.ports import StreamMetadata
 _log = structlog.get_logger(__name__)
 
 _PARTITIONS_PER_SLICE_COUNT: Final = 100
-"""Partitions checked between two yields to the event loop: about 0.2 ms."""
+"""Partitions checked between two yields to the event loop, which takes about 0.2 ms."""
 
 UPLOAD_INTERVAL_S: Final = 10.0
-"""Minimum time between two requested uploads. Each costs a PUT, however many logs are due."""
+"""Minimum interval between two uploads requested by the cleaner. An upload costs one PUT, no matter
+how many logs are due.
+"""
 _UPLOAD_MAX_S: Final = 30.0
-"""After this time, only the part in objects is compacted."""
+"""Maximum wait for an upload. After that, only the part of each log that is in objects is
+compacted.
+"""
 
 _Due: TypeAlias = tuple[float, Partition, CleaningPolicy]
-"""A log with its dirty ratio."""
+"""The dirty ratio of a log that is due for compaction, its partition and its cleaning policy."""
 
 
 class CleanerDuty:
     """Log compaction of one broker. Run `await duty.run()` in its own task.
 
-    Before a pass, a checkpoint of the producers becomes durable, because a later scan of the log
-    would miss removed records. A pass ends at the current last stable offset. Its end is stored
-    only when the replaced ranges survive the loss of all controllers: otherwise a recovery could
-    restore a deleted record below it, and the next pass would remove its tombstone. A pass only
-    reads objects. If logs are due because of records that are only in the WAL, one upload is
-    requested for all of them, at most every UPLOAD_INTERVAL_S.
+    Before a pass, the producer state is checkpointed durably, because it can no longer be rebuilt
+    by scanning the log once records are removed. A pass ends at the current last stable offset. The
+    end of the pass is stored only after the replaced ranges would survive the loss of all
+    controllers. Otherwise, disaster recovery could restore a deleted record, and the next pass
+    would remove its tombstone. A pass only reads objects. If logs are due because of records that
+    are only in the WAL, the cleaner requests one upload for all of them, at most every
+    UPLOAD_INTERVAL_S.
 
     checkpoint: `PartitionManager.checkpoint_durably`. clean: `LogCleaner.clean`. upload:
     `Storage.upload`. buffered_bytes: `Storage.buffered_bytes`. now_ms: the wall clock, like record
@@ -77,17 +82,17 @@ class CleanerDuty:
         self._rng = rng
         self._suspended = Suspensions[StreamId](asyncio.get_running_loop().time)
         self._next_upload_at = 0.0
-        """In event loop seconds."""
+        """Event loop time, in seconds."""
         self.passes = 0
-        """Never decrease."""
+        """This counter and the following ones never decrease."""
         self.failures = 0
         self.uploads = 0
-        """Requested uploads."""
+        """Uploads requested by the cleaner."""
         self.removed_records = 0
         self.read_bytes = 0
         self.written_bytes = 0
         self.cleaned_bytes = 0
-        """Bytes of the logs processed by passes, before the passes."""
+        """Total size of the logs before they were compacted."""
         self.busy_s = 0.0
         """Total duration of passes."""
 
@@ -99,7 +104,7 @@ class CleanerDuty:
         """Compact every log that is due now, dirtiest first."""
         due: list[_Due] = []
         buffered: list[_Due] = []
-        """Logs that are due if records that are only in the WAL count."""
+        """Logs that are due only if records in the WAL are counted."""
         for number, partition in enumerate(self._led):
             if number % _PARTITIONS_PER_SLICE_COUNT == _PARTITIONS_PER_SLICE_COUNT - 1:
                 await asyncio.sleep(0)
@@ -118,8 +123,8 @@ class CleanerDuty:
             await self._clean_one(partition, policy)
 
     def _buffered_part(self, partition: Partition) -> int:
-        """Return the size of what could be compacted if it were in objects; at least 1 if there is
-        any.
+        """Return the size of the records in the WAL that a pass could compact after an upload: 0 if
+        there are none, otherwise at least 1.
         """
         log = partition.log
         committed_end = self._metadata.committed_end(log.data.stream_id)
@@ -128,7 +133,7 @@ class CleanerDuty:
         return max(1, self._buffered_bytes(log.data.stream_id))
 
     async def _upload_now(self) -> bool:
-        """Upload records that are only in the WAL. Return False if the last upload is too
+        """Upload records that are only in the WAL. Return False if the last upload was too
         recent.
         """
         clock = asyncio.get_running_loop().time
@@ -149,8 +154,8 @@ class CleanerDuty:
         return CleaningPolicy.from_configs(self._image().configs.topic(partition.topic_name))
 
     def _dirty_part(self, partition: Partition, buffered_bytes: int) -> DirtyPart:
-        """Return the dirty part of the log in objects, and record when it began. buffered_bytes: of
-        records that are only in the WAL.
+        """Return the dirty part of the log in objects, and record since when the log is dirty.
+        buffered_bytes: size of the records that are only in the WAL.
         """
         log, now_ms = partition.log, self._now_ms()
         stream = self._image().streams.get(log.data.stream_id)
@@ -164,7 +169,7 @@ class CleanerDuty:
         return DirtyPart(size_bytes, dirty_bytes, log.dirty_since_ms or now_ms)
 
     def _log_bytes(self, partition: Partition) -> int:
-        """Return the size of the log in objects."""
+        """Return the size of the part of the log that is in objects."""
         stream = self._image().streams.get(partition.log.data.stream_id)
         return sum(entry.size_bytes for entry in stream.entries) if stream else 0
 

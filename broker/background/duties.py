@@ -20,8 +20,8 @@ from penstock.stream.read.object_reader import ObjectReader
 
 PROBE_PREFIX: Final = "probe/"
 COMPACTOR_CACHE_BYTES: Final = 1 << 20
-"""Block cache of each background task that reads objects: these reads must not evict blocks that
-clients read.
+"""Block cache of each background task that reads objects. It is separate, so that these reads do
+not evict blocks that clients read.
 """
 
 
@@ -38,7 +38,7 @@ class Duties:
         rng: Random,
         store_stats: Callable[[], StoreStats] | None,
     ) -> None:
-        """store_stats: returns the store request counters, for load reports; None disables them."""
+        """store_stats: returns the store request counters for load reports; None omits them."""
         self._node = node
         storage, partitions, config = node.storage, node.partitions, node.config
         turn = asyncio.Lock()
@@ -116,7 +116,7 @@ class Duties:
         await asyncio.gather(*self._others, return_exceptions=True)
 
     def reconfigure(self) -> None:
-        """Apply changed settings that are not read at each use."""
+        """Apply changed settings that background tasks do not read on each use."""
         config = self._node.config
         self.compactor.config = self._node.compaction_config
         self._log_cleaner.reconfigure(self._cleaner_config())

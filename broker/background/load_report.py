@@ -1,7 +1,8 @@
-"""Report load and latencies to the controller every few seconds, for balancing and for the doctor.
+"""Report load and latencies to the controller every few seconds, for balancing and `penstock
+doctor`.
 
-At most one report is in flight, and lost reports are skipped. A broker that the controller has
-excluded as slow has no appends to measure, so it writes one small object per interval.
+At most one report is in flight, and lost reports are not resent. A broker that the controller has
+excluded for slowness has no append latency to measure, so it writes one small object per interval.
 """
 
 import asyncio
@@ -34,13 +35,13 @@ from penstock.stream.read.damage import DamageLog
 _log = structlog.get_logger(__name__)
 _TIMEOUT_S: Final = 5.0
 _LAG_INTERVAL_S: Final = 0.1
-"""Sampling interval of the event loop lag. Costs 20 us per second."""
+"""Interval for sampling the event loop lag. Each second of sampling costs 20 us of CPU."""
 
 
 class LoadReporter:
     """Sends the load reports of one broker.
 
-    probe: writes a small object; its duration replaces the append latency while there are no
+    probe: writes a small object. Its duration is reported as the append latency while there are no
     appends.
     """
 
@@ -55,7 +56,7 @@ class LoadReporter:
         store_stats: Callable[[], StoreStats] | None = None,
         damage: DamageLog | None = None,
     ) -> None:
-        """damage: the damaged objects found by reads of this broker."""
+        """damage: the damaged objects that reads of this broker have found."""
         self._me = me
         self._client = client
         self._partitions = partitions
@@ -65,7 +66,7 @@ class LoadReporter:
         self._meter = LoadMeter(self._loop.time())
         self._is_excluded = False
         self.rewrite: tuple[StreamId, ...] = ()
-        """Closed streams whose ranges in WAL stores this broker rewrites."""
+        """Closed streams for which this broker must rewrite the ranges in WAL stores."""
         self._lag_s = 0.0
         self._store_stats = store_stats
         self._requests = StoreRates(self._loop.time(), store_stats() if store_stats else None)
@@ -150,7 +151,7 @@ class LoadReporter:
         )
 
     def _judge_producers(self) -> None:
-        """Log, once, each client whose settings limit its throughput."""
+        """Log each client whose settings limit its throughput, once."""
         for client in self._partitions.producer_watch.judge(self._loop.time()):
             _log.warning(
                 "producer_untuned",

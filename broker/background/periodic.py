@@ -12,7 +12,7 @@ _log = structlog.get_logger(__name__)
 
 
 class IntervalWait:
-    """The interval between two checks. A change also applies to a running wait."""
+    """The interval between two checks. Changing it also affects a wait in progress."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -36,9 +36,9 @@ class IntervalWait:
 async def check_periodically(
     check: Callable[[], Awaitable[None]], interval: IntervalWait, rng: Random, failed_event: str
 ) -> Never:
-    """Call `check` at every interval, until cancelled. The first call is earlier, at random, so
-    that brokers that start together do not check together. Exceptions are logged as `failed_event`;
-    the next call may succeed.
+    """Call `check` at every interval, until cancelled. The first call comes after a random part of
+    the interval, so that brokers started at the same time do not check at the same time. Exceptions
+    are logged as `failed_event`, and `check` is called again at the next interval.
     """
     await interval.wait(rng.random())
     while True:

@@ -14,7 +14,9 @@ from penstock.controller.metadata.quotas import CONNECTION_CREATION_RATE, IP
 
 
 class QuotaDuty:
-    """clients: the quotas of users and clients. Address quotas are set in `connections`."""
+    """Applies changed quotas. `clients` enforces the quotas of users and client ids, `connections`
+    those of addresses.
+    """
 
     def __init__(
         self,
@@ -22,7 +24,7 @@ class QuotaDuty:
         connections: Connections,
         run: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """run: runs a coroutine in the background."""
+        """run: starts a coroutine in the background."""
         self.clients = ClientQuotas(
             Window(config.quota_window_num, config.quota_window_size_seconds * 1_000)
         )
@@ -31,7 +33,7 @@ class QuotaDuty:
         self._change_count = 0
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply changed quotas."""
+        """Apply the quotas that changed in this batch."""
         if delta.everything:
             self.clients.reset(image.quotas)
         elif delta.quotas:
@@ -46,7 +48,9 @@ class QuotaDuty:
             self._run(self._set_address_quotas(wanted, self._change_count))
 
     async def _set_address_quotas(self, wanted: dict[str | None, float], change: int) -> None:
-        """Resolve the hosts and apply their quotas, unless there was a later change."""
+        """Resolve the hosts and apply their quotas, unless the quotas have changed again
+        meanwhile.
+        """
         default = wanted.pop(None, None)
         found = await resolve(host for host in wanted if host is not None)
         if change == self._change_count:

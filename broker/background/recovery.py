@@ -1,4 +1,4 @@
-"""Recover the WALs of dead brokers that the controller assigns to this one."""
+"""Recover the WALs of dead brokers that the controller assigns to this broker."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,13 +19,15 @@ log = structlog.get_logger(__name__)
 
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 1_000
-"""The partitions have no leader during this time. One attempt costs a few dozen GETs."""
+"""Maximum delay between attempts. It is short because the partitions have no leader until the
+recovery succeeds. An attempt costs a few dozen GETs.
+"""
 
 SLOTS_LOGGED_MAX: Final = 10
 
 DAMAGED_ATTEMPTS_COUNT: Final = 2
-"""Consecutive attempts that must find damage before the broker reports it: a store may temporarily
-return wrong data.
+"""Consecutive attempts that must find damage before the broker reports it, because a store may
+temporarily return wrong data.
 """
 
 DAMAGED_RETRY_S: Final = 30.0
@@ -37,11 +39,11 @@ class RecoveryDuty:
 
     Level-triggered: each assigned WAL is recovered, with retries, until the image no longer assigns
     it here, so a lost response or a failed attempt needs no special case. A WAL with lost or
-    damaged slots is retried when an operator has accepted a loss, and periodically, in case the
-    slots were restored.
+    damaged slots is retried when an operator accepts the loss, and periodically in case the slots
+    were restored.
 
-    recover: reads one WAL starting at a slot, commits it and logs that; raises if it must be
-    retried.
+    recover: reads one WAL from the given slot on, commits it and logs the result. It raises if the
+    recovery must be retried.
     """
 
     def __init__(
@@ -57,9 +59,9 @@ class RecoveryDuty:
         self._rng = rng
         self._running: dict[BrokerIncarnation, asyncio.Task[None]] = {}
         self._retry_events: dict[BrokerIncarnation, asyncio.Event] = {}
-        """Set when the accepted losses may have changed."""
+        """Set when an operator may have accepted a loss."""
         self.damaged: dict[BrokerIncarnation, WalDamaged] = {}
-        """WALs that this broker cannot recover completely, with the error."""
+        """WALs that this broker cannot recover completely, with the reason."""
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
         for writer, event in self._retry_events.items():
@@ -80,8 +82,8 @@ class RecoveryDuty:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start_slot(self, writer: BrokerIncarnation) -> WalSequence | None:
-        """Return the first slot to recover, or None if the WAL is not assigned to this broker (any
-        more).
+        """Return the first slot to recover, or None if the WAL is not, or no longer, assigned to
+        this broker.
         """
         wal = self._image().nodes.wal(writer)
         return (

@@ -1,7 +1,7 @@
 """Retention by age and size, for the partitions that this broker leads.
 `broker.partition.retention` computes the log starts.
 
-Costs 1 us per partition and check; for each trimmed partition one batch in the WAL, in a shared
+A check takes 1 us per partition. Each trimmed partition costs one batch in the WAL, in a shared
 flush, and one RPC.
 """
 
@@ -21,7 +21,7 @@ from penstock.controller.metadata.image import MetadataImage
 _log = structlog.get_logger(__name__)
 
 _PARTITIONS_PER_SLICE_COUNT: Final = 200
-"""Partitions checked between two yields to the event loop: about 0.2 ms."""
+"""Partitions checked between two yields to the event loop, which takes about 0.2 ms."""
 
 _TRIMS_PER_FLUSH_COUNT: Final = 500
 
@@ -49,7 +49,7 @@ class RetentionDuty:
         self.interval = IntervalWait(interval_s)
         self._rng = rng
         self.trimmed_partitions = 0
-        """Never decrease."""
+        """Never decreases."""
         self.failed_partitions = 0
 
     async def run(self) -> None:
@@ -73,7 +73,7 @@ class RetentionDuty:
     def _retained_from(
         self, partition: Partition, retentions: dict[str, Retention]
     ) -> Offset | None:
-        """Return the new log start, or None if the log keeps its start."""
+        """Return the new log start, or None if it does not change."""
         image = self._image()
         name = partition.topic_name
         retention = retentions.get(name)

@@ -1,5 +1,5 @@
-"""Compute object store request rates from counters, as decayed means over the observed time. Pure.
-Each page of a list counts as one request.
+"""Compute object store request rates from counters, as exponentially decayed means. Pure. Each page
+of a LIST counts as one request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,12 +15,14 @@ _GETS: Final = ("get", "get_range", "get_tail", "head")
 
 
 WATCHED_S_MIN: Final = 1.0
-"""Shorter times give no rate: a few requests of a start would look like thousands per second."""
+"""Shorter observations return no rate, because the few requests of a broker start would appear as
+thousands per second.
+"""
 
 
 class StoreRates:
-    """Rates of store requests. now: monotonic seconds. stats: the counters now, which an earlier
-    start of the broker in this process may have increased; None: no earlier start.
+    """Rates of store requests. now: monotonic seconds. stats: the current counters, which are not
+    zero if a broker has already run in this process; None stands for zero.
     """
 
     def __init__(self, now: float, stats: StoreStats | None = None) -> None:
@@ -30,7 +32,7 @@ class StoreRates:
         self._seconds = 0.0
 
     def sample(self, stats: StoreStats, now: float) -> StoreRequests | None:
-        """Return the rates, None before WATCHED_S_MIN."""
+        """Return the rates, or None if fewer than WATCHED_S_MIN were observed."""
         elapsed_s = max(now - self._sampled_at, 1e-3)
         self._sampled_at = now
         decay = exp(-elapsed_s / DECAY_S)

@@ -1,5 +1,5 @@
-"""Move the WAL of a broker out of a WAL store that is down, was replaced or is being drained, and
-back when it works again.
+"""Move a broker's WAL out of a WAL store that is down, replaced or being drained, and back when the
+store works again.
 """
 
 import asyncio
@@ -22,18 +22,19 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S: Final = 1.0
 CHECK_INTERVAL_S: Final = 5.0
-"""Between two reads of the identity of the WAL store, and between two probes while the WAL is not
-in it.
+"""Interval between two checks of the WAL store's identity, or between two probes while the WAL is
+in another store.
 """
 PROBE_TIMEOUT_S: Final = 5.0
 DRAIN_UPLOAD_MAX_S: Final = 10.0
-"""How long the log cache is uploaded before a WAL leaves a WAL store that is being drained. The
-move uploads the rest, while appends wait.
+"""Maximum duration of the upload before a WAL leaves a WAL store that is being drained. The move
+itself uploads the rest while appends wait.
 """
 RETURN_AFTER_MIN_S: Final = 30.0
 RETURN_AFTER_MAX_S: Final = 1_800.0
-"""How long the WAL store must work without a failed probe before the WAL returns. It doubles when
-the store fails again within `RELAPSE_S` of a return, so a store that comes and goes is left alone.
+"""Maximum time that the WAL store must work without a failed probe before the WAL returns. The
+required time doubles up to this limit each time the store fails within `RELAPSE_S` of a return, so
+that a WAL does not move back and forth with an unstable store.
 """
 RELAPSE_S: Final = 600.0
 
@@ -47,7 +48,7 @@ class ReturnPolicy:
         self._returned_at: float | None = None
 
     def left(self, now: float) -> None:
-        """Note that the WAL has left the WAL store."""
+        """Record that the WAL has left the WAL store."""
         is_relapse = self._returned_at is not None and now - self._returned_at < RELAPSE_S
         doubled_s = min(2 * self._wait_s, RETURN_AFTER_MAX_S)
         self._wait_s = doubled_s if is_relapse else self._wait_min_s
@@ -57,7 +58,7 @@ class ReturnPolicy:
         self._returned_at = now
 
     def probed(self, now: float, *, works: bool) -> bool:
-        """Note the result of a probe. Return whether the WAL should return now."""
+        """Record the result of a probe. Return whether the WAL should return now."""
         if not works:
             self._works_since = None
             return False
@@ -67,7 +68,7 @@ class ReturnPolicy:
 
 
 class WalPlaceDuty:
-    """Decides in which store the WAL of this broker is. Runs for each broker with a WAL store."""
+    """Decides which store contains the WAL of this broker. Runs on each broker with a WAL store."""
 
     def __init__(
         self,
@@ -81,9 +82,9 @@ class WalPlaceDuty:
         now: MonotonicClock,
         return_after_s: float = RETURN_AFTER_MIN_S,
     ) -> None:
-        """current: the WAL store in the metadata. is_leaving: whether this broker is the next to
-        leave a WAL store that is being drained. probe_key: of an object in either store that shows
-        whether it accepts writes.
+        """current: returns the WAL store in the metadata. is_leaving: returns whether this broker
+        is the next to leave a WAL store that is being drained. probe_key: key of the object that is
+        written to test whether a store accepts writes.
         """
         self._storage = storage
         self._stores = stores
@@ -95,10 +96,10 @@ class WalPlaceDuty:
         self._policy = ReturnPolicy(return_after_s)
         self._next_check_at = 0.0
         self._reported = ""
-        """Why the WAL store is the wrong one, as last logged."""
+        """The last logged reason why the WAL store is the wrong one."""
 
     async def run(self) -> None:
-        """Run until cancelled, or until the storage ends."""
+        """Run until cancelled, or until the storage is fenced."""
         while not self._storage.fenced:
             try:
                 await self._step()
@@ -115,7 +116,7 @@ class WalPlaceDuty:
         reason = self._reason_to_leave()
         if not reason and not self._is_leaving():
             return
-        # With both stores down, staying is better: the WAL store may be back first.
+        # If both stores are down, the WAL stays, because the WAL store may recover first.
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             await self._stores.own.put(self._probe_key, b"x")
         if reason:
@@ -128,8 +129,8 @@ class WalPlaceDuty:
         await self._storage.move_wal(None)
 
     def _reason_to_leave(self) -> str:
-        """Return why the WAL must leave the WAL store, or "". A store that was replaced is left in
-        any case: what it contains is lost with this process.
+        """Return why the WAL must leave the WAL store, or "". It always leaves a store that was
+        replaced, because only this process still has the records of the old store.
         """
         if (problem := self._storage.wal_store_problem) is not None:
             return str(problem)

@@ -1,4 +1,4 @@
-"""The client metrics of one broker: subscriptions from its metadata, clients, and the sender."""
+"""The client metrics of one broker: subscriptions from the metadata, clients, and the sender."""
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID
@@ -22,7 +22,7 @@ class ClientMetrics:
         self._subscriptions: Sequence[Mapping[str, str]] = ()
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply changed subscriptions."""
+        """Apply the subscriptions that changed in this batch."""
         if delta.everything or any(kind == CLIENT_METRICS_RESOURCE for kind, _ in delta.configs):
             configs = image.configs
             self._subscriptions = [

@@ -1,5 +1,5 @@
-"""Track clients that push metrics, and reject requests that are too early or invalid, as Kafka does
-(KIP-714). Pure.
+"""Track clients that push metrics, and reject invalid requests and requests that come too early, as
+Kafka does (KIP-714). Pure.
 """
 
 from collections import OrderedDict
@@ -12,8 +12,8 @@ from penstock.protocol.batch.compression import Compression
 from penstock.protocol.error_codes import ErrorCode
 
 CLIENTS_MAX: Final = 16_384
-"""As in Kafka. Each takes about 1 KB. The longest idle client is dropped first, and
-begins again.
+"""Maximum number of tracked clients, as in Kafka. A client uses about 1 KB. Above the limit, the
+client that has been idle longest is dropped, and starts over with its next request.
 """
 SILENT_INTERVALS: Final = 3
 SILENT_MS_MIN: Final = 60_000
@@ -26,7 +26,7 @@ _LONG_AGO: Final = float("-inf")
 
 
 class TelemetryRefused(Exception):
-    """Raised if a client request is rejected."""
+    """Raised when a client request is rejected."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -35,7 +35,7 @@ class TelemetryRefused(Exception):
 
 class ClientInstance:
     """One client. It may push once per interval, once after each subscription request, and once
-    more when it shuts down. The identity in its first request determines its subscriptions.
+    when it shuts down. Its subscriptions depend on the identity in its first request.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class ClientInstance:
     def __init__(
         self, identity: ClientIdentity, connection_id: int, wanted: ClientSubscription, version: int
     ) -> None:
-        """connection_id: the connection of its first request. version: the version of the
+        """connection_id: the connection of the client's first request. version: the version of the
         subscriptions from which `wanted` was computed.
         """
         self.identity = identity
@@ -111,8 +111,8 @@ class ClientInstance:
 
 
 class ClientInstances:
-    """The clients of one broker. A client is also dropped when its first connection closes, and
-    after SILENT_INTERVALS without a request.
+    """The clients of one broker. A client is dropped when the connection of its first request
+    closes, after SILENT_INTERVALS without a request, or above `clients_max`.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class ClientInstances:
         wanted_of: Callable[[ClientIdentity, UUID], ClientSubscription],
         clients_max: int = CLIENTS_MAX,
     ) -> None:
-        """wanted_of: returns the metrics to push."""
+        """wanted_of: returns the metrics that a client should push."""
         self._wanted_of = wanted_of
         self._clients_max = clients_max
         self._clients: OrderedDict[UUID, ClientInstance] = OrderedDict()
         self._by_connection: dict[int, set[UUID]] = {}
-        """The clients of each connection, by their first request."""
+        """The clients whose first request came over each connection."""
         self._version = 0
 
     def __len__(self) -> int:

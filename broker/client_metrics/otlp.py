@@ -1,5 +1,5 @@
-"""Add attributes to the resources of OTLP metrics without decoding the metrics, and parse responses
-of the receiver. Pure.
+"""Add attributes to the resources of OTLP metrics without decoding the metrics, and parse the
+receiver's responses. Pure.
 
 Protocol Buffers merges repeated messages and concatenates their lists, so appending a second
 Resource adds its attributes.
@@ -11,15 +11,15 @@ from typing import Final, NamedTuple
 from penstock.base.buffers import Buffer
 
 FIELDS_MAX: Final = 32_768
-"""Fields of MetricsData and of ResourceMetrics, which take up to 30 ms; Java pushes two or three
-per metric.
+"""Maximum number of fields in MetricsData and in ResourceMetrics; parsing this many takes up to 30
+ms. Java clients push two or three per metric.
 """
 RESPONSE_FIELDS_MAX: Final = 64
-"""Fields of an ExportMetricsServiceResponse, which has one, and of each of its partial successes,
-which have two.
+"""Maximum number of fields in an ExportMetricsServiceResponse, which has one, and in each of its
+partial successes, which have two.
 """
 MESSAGE_BYTES_MAX: Final = 500
-"""Limit of the message in a response."""
+"""Messages in a response are truncated to this length."""
 _BYTES_FIELD: Final = 2
 """Wire type of strings and messages."""
 _FIRST: Final = 1 << 3 | _BYTES_FIELD
@@ -32,12 +32,12 @@ _FIXED_BYTES: Final = {1: 8, 5: 4}
 
 
 class MetricsInvalid(Exception):
-    """Raised for bytes that are not valid metrics, or not a valid response."""
+    """Raised for bytes that are not valid metrics or not a valid response."""
 
 
 class ReceiverResponse(NamedTuple):
-    """The receiver's response to accepted metrics. rejected_count: rejected data points. message:
-    the reason, or a warning if none was rejected; truncated.
+    """The receiver's response to accepted metrics. rejected_count: number of rejected data points.
+    message: the reason, or a warning if no data point was rejected; truncated.
     """
 
     rejected_count: int
@@ -54,12 +54,13 @@ def resource_of(attributes: Iterable[tuple[str, str]]) -> bytes:
 
 
 def with_resource(metrics: Buffer, resource: bytes) -> bytes:
-    """Return MetricsData in which each resource also has the attributes of `resource_of`. Metrics
-    of equal resources are merged: Java sends one ResourceMetrics per metric. Raises MetricsInvalid.
+    """Add the resource, as returned by `resource_of`, to each resource of MetricsData. The metrics
+    of equal resources are merged, because Java clients send one ResourceMetrics per metric. Raises
+    MetricsInvalid.
 
-    Other fields are rejected, so that a client cannot corrupt the metrics of others in the same
-    request. The added attributes come last, and take precedence in receivers that keep one value
-    per name.
+    Fields other than ResourceMetrics are rejected, so that a client cannot corrupt the metrics of
+    others in the same request. The added attributes come last, and take precedence in receivers
+    that keep one value per name.
     """
     view = memoryview(metrics)
     found: dict[bytes, list[memoryview]] = {}
@@ -89,7 +90,7 @@ def read_response(response: Buffer) -> ReceiverResponse:
                 rejected_count, _ = _varint(value, 0)
             elif inner == _SECOND:
                 message = bytes(value[:MESSAGE_BYTES_MAX])
-    if rejected_count > _INT64_MAX:  # negative
+    if rejected_count > _INT64_MAX:  # negative numbers
         rejected_count = 0
     return ReceiverResponse(rejected_count, message.decode(errors="replace"))
 
@@ -106,11 +107,11 @@ def _fields(view: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _split(message: memoryview, fields_left: int) -> tuple[bytes, list[memoryview], int]:
-    """Return the resource of a ResourceMetrics, its metrics, and how many fields may follow. Raises
-    MetricsInvalid.
+    """Return the resource and the metrics of a ResourceMetrics, and the number of fields that may
+    follow. Raises MetricsInvalid.
 
-    A message that does not end with its last field is rejected, because the appended Resource would
-    become part of that field.
+    A message whose last field extends beyond its end is rejected, because the appended Resource
+    would become part of that field.
     """
     described: list[memoryview] = []
     measured: list[memoryview] = []
@@ -126,7 +127,7 @@ def _split(message: memoryview, fields_left: int) -> tuple[bytes, list[memoryvie
 
 
 def _field_at(view: memoryview, at: int) -> tuple[int, int, int]:
-    """Return the tag of a field, and the start and end of its content. Raises MetricsInvalid."""
+    """Return the tag of a field and the start and end of its content. Raises MetricsInvalid."""
     tag, at = _varint(view, at)
     wire_type = tag & 7
     if not tag >> 3:
@@ -147,7 +148,7 @@ def _field_at(view: memoryview, at: int) -> tuple[int, int, int]:
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """Return a number and its end. Raises MetricsInvalid."""
+    """Return a varint and the position after it. Raises MetricsInvalid."""
     number = 0
     for shift in range(_VARINT_BYTES_MAX):
         if at >= len(view):

@@ -13,7 +13,7 @@ class SentCounts:
     sent_bytes: int = 0
     waiting_bytes: int = 0
     rejected_data_points: int = 0
-    """Rejected data points of sent pushes."""
+    """Data points that the receiver rejected."""
 
 
 class MetricsSender(Protocol):
@@ -22,7 +22,7 @@ class MetricsSender(Protocol):
     counts: SentCounts
 
     def offer(self, metrics: bytes) -> None:
-        """Accept one push: OpenTelemetry MetricsData."""
+        """Accept one push, as OpenTelemetry MetricsData."""
         ...
 
     async def run(self) -> None:

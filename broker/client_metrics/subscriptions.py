@@ -21,7 +21,7 @@ ALL_METRICS: Final = "*"
 
 
 class ClientIdentity(NamedTuple):
-    """The client properties that subscriptions can match, by the names used in patterns."""
+    """The client properties that subscriptions can match, named as in the patterns."""
 
     client_id: str
     client_instance_id: str
@@ -36,19 +36,20 @@ class ClientSubscription(NamedTuple):
 
     subscription_id: int
     metrics: tuple[str, ...]
-    """Name prefixes. Empty: nothing; `*` alone: everything."""
+    """Prefixes of metric names. An empty tuple selects no metrics; `*` alone selects all."""
     interval_ms: int
 
 
 def wanted_of(
     subscriptions: Iterable[Mapping[str, str]], identity: ClientIdentity, instance: UUID
 ) -> ClientSubscription:
-    """Return the metrics of all subscriptions that match the client, at the shortest of their
-    intervals, at most INTERVAL_MS_DEFAULT. subscriptions: the configs of each, from the metadata.
+    """Return the metrics of all subscriptions that match the client, with the shortest of their
+    intervals, at most INTERVAL_MS_DEFAULT. subscriptions: the configs of each subscription in the
+    metadata.
 
     A subscription matches if each of its patterns matches the whole property; if a property has
     several patterns, the last one applies. Brokers with the same metadata return the same
-    subscription id, because a client may get it from one and push to another.
+    subscription id, because a client may fetch it from one broker and push to another.
     """
     prefixes: set[str] = set()
     interval_ms = INTERVAL_MS_DEFAULT

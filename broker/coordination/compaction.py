@@ -21,23 +21,23 @@ from penstock.protocol.error_codes import ErrorCode
 log = structlog.get_logger(__name__)
 
 RECORD_OVERHEAD_BYTES: Final = 100
-"""Overhead of a record besides key and value, in storage and in time: a small record takes 15 to 20
-us to load.
+"""Overhead of a record besides its key and value, in storage and load time. A small record takes 15
+to 20 us to load.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionLimits:
     log_bytes_min: int = 2 * 1024 * 1024
-    """A shorter log is not compacted: it loads in 0.2 to 0.3 s."""
+    """Shorter logs are not compacted, because they load in 0.2 to 0.3 s."""
     factor: int = 4
-    """Compact when the log is this many times as large as its live records. 4 costs one copy per
-    three appends.
+    """Compact when the log is this many times as large as its live records. With a factor of 4, one
+    record is copied for every three appended.
     """
     slice_count: int = 200
-    """Keys checked without yielding to the event loop: about 3 ms."""
+    """Keys checked without yielding to the event loop, which takes about 3 ms."""
     slice_bytes: int = 256 * 1024
-    """Maximum size of the copies in one batch, unless a single one is larger."""
+    """Maximum size of one batch of copies, unless a single copy is larger."""
     slices_in_flight_max: int = 8
     wait_s: float = 120.0
     """How long a pass waits for keys with an open transaction or a record in flight. Most
@@ -51,33 +51,35 @@ class Live(NamedTuple):
 
     value: bytes
     is_open: bool = False
-    """True if an open transaction may change it."""
+    """True if an open transaction may change the value."""
     includes_in_flight: bool = False
-    """True if the value includes the records in flight, so that a copy may follow them."""
+    """True if the value already includes the records in flight, so that a copy may be appended
+    after them.
+    """
 
 
 class LiveKeys(Protocol):
     """The live keys of one partition, provided by its coordinator."""
 
     def keys(self) -> Iterator[bytes]:
-        """Yield every live key, encoded. The state changes during the iteration; keys that are
-        added meanwhile may be missing.
+        """Yield every live key, encoded. The state may change during the iteration, and keys that
+        are added meanwhile may be missing.
         """
         ...
 
     def get(self, key: bytes) -> Live | None:
-        """Return the value of the key, or None if the key is not live any more. It is durable,
+        """Return the value of the key, or None if the key is no longer live. The value is durable
         unless it includes records in flight.
         """
         ...
 
 
 class CompactionStopped(Exception):
-    """Raised when the pass cannot continue. Nothing was trimmed."""
+    """Raised when a pass cannot continue. Nothing is trimmed."""
 
 
 class LogUsage:
-    """The size of one led partition since its log start, and the keys of the records in flight."""
+    """The size of one partition since its log start, and the keys of its records in flight."""
 
     __slots__ = ("_in_flight", "due_bytes", "limits", "size_bytes")
 
@@ -85,7 +87,7 @@ class LogUsage:
         self.limits = limits
         self.size_bytes = 0
         self.due_bytes = limits.log_bytes_min
-        """Compact at this size."""
+        """The size at which the log is compacted."""
         self._in_flight: Counter[bytes] = Counter()
 
     @property
@@ -101,8 +103,8 @@ class LogUsage:
         self.size_bytes += max(RECORD_OVERHEAD_BYTES, _size_bytes(batch.records))
 
     def append(self, records: Sequence[KeyValue], done: Done) -> Done:
-        """Count the records as in flight. Returns a callback that stops counting them and calls
-        `done`.
+        """Count the records as in flight. Return a callback that removes them from the count and
+        calls `done`.
         """
         for key, _ in records:
             self._in_flight[key] += 1
@@ -122,13 +124,13 @@ class LogUsage:
 class CoordinatorLogCompactor:
     """One compaction pass over one partition.
 
-    A pass ends at the stable offset of the log: everything below is durable, decided and part of
-    the state. It appends a copy of each live key, and trims the log to that offset once all copies
-    are durable. A copy never follows a newer record of its key that it does not include: a key with
-    such a record in flight, or with an open transaction, is copied later, or not at all once the
-    newer record is durable. If the leader changes during a pass, the copies only repeat the log. A
-    pass that exceeds `CompactionLimits` trims nothing and is retried when the log has grown
-    further.
+    A pass ends at the stable offset of the log: everything below it is durable, outside open
+    transactions and part of the state. It appends a copy of each live key, and trims the log to
+    that offset once all copies are durable. A copy is never appended after a newer record of the
+    same key unless it includes that record. A key with such a record in flight, or with an open
+    transaction, is copied later, or not at all once the newer record is durable. If the leader
+    changes during a pass, the copies are redundant but harmless. A pass that exceeds
+    `CompactionLimits` trims nothing and is retried after the log has grown further.
     """
 
     def __init__(
@@ -145,11 +147,12 @@ class CoordinatorLogCompactor:
         self._copied_bytes = 0
 
     async def run(self) -> None:
-        """Compact the log if that is worthwhile, and set the size for the next pass in `LogUsage`.
-        Logs errors instead of raising them.
+        """Compact the log if it is large enough, and set the size for the next pass in `LogUsage`.
+        Errors are logged, not raised.
         """
         usage, limits = self._usage, self._limits
-        usage.due_bytes = usage.size_bytes + limits.log_bytes_min  # replaced if this pass succeeds
+        # replaced below if the pass succeeds
+        usage.due_bytes = usage.size_bytes + limits.log_bytes_min
         try:
             await self._measure()
             due_bytes = max(limits.log_bytes_min, limits.factor * self._live_bytes)
@@ -157,7 +160,7 @@ class CoordinatorLogCompactor:
                 await self._compact()
             usage.due_bytes = max(due_bytes, usage.size_bytes + limits.log_bytes_min)
         except Exception as error:  # noqa: BLE001 - the log is valid as before; the next pass comes when it has grown
-            # Copies of a pass that failed cost the same appends as those of one that succeeded.
+            # Copies of a failed pass cost as much as those of a successful one.
             growth_bytes = max(limits.log_bytes_min, limits.factor * self._copied_bytes)
             usage.due_bytes = usage.size_bytes + growth_bytes
             log.warning(
@@ -198,9 +201,7 @@ class CoordinatorLogCompactor:
         )
 
     async def _copy_all(self) -> dict[bytes, bytes]:
-        """Copy the keys that can be copied now. Returns the other keys with their current
-        values.
-        """
+        """Copy the keys that can be copied now. Return the other keys with their current values."""
         postponed: dict[bytes, bytes] = {}
         copies: list[KeyValue] = []
         size_bytes = 0
@@ -232,11 +233,13 @@ class CoordinatorLogCompactor:
                 await asyncio.sleep(self._limits.retry_interval_s)
 
     async def _copy_settled(self, postponed: dict[bytes, bytes]) -> None:
-        """Remove the keys that have a newer record or can be copied now, and copy the latter."""
+        """Copy the keys that can be copied now. Remove these keys, and those with a newer record,
+        from `postponed`.
+        """
         for count, (key, seen) in enumerate(list(postponed.items()), 1):
             found = self._live.get(key)
             if found is None or found.value != seen:
-                del postponed[key]  # the newer record is at or after the end of the pass
+                del postponed[key]  # the newer record is at or after the end offset of the pass
             elif self._is_settled(key, found):
                 del postponed[key]
                 await self._append([(key, found.value)])
@@ -248,7 +251,7 @@ class CoordinatorLogCompactor:
         return is_newest and not found.is_open
 
     async def _append(self, copies: Sequence[KeyValue]) -> None:
-        """Append copies without an await after they were the newest records of their keys."""
+        """Append copies. Callers must not await between reading the values and this call."""
         if copies:
             future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
             self._outstanding.append(future)

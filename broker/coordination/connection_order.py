@@ -1,8 +1,8 @@
-"""Detect late requests: those that arrive on an older connection than the newest one of their
-sender (KAFKA-17754, KIP-890).
+"""Detect late requests, which arrive on an older connection than the sender's newest one
+(KAFKA-17754, KIP-890).
 
-A client without a response closes the connection, opens another one and retries; the first copy may
-arrive later. Brokers number connections in the order of acceptance.
+A client that receives no response closes the connection and retries on a new one; the first request
+may still arrive afterwards. Brokers number connections in the order in which they accept them.
 """
 
 from collections import OrderedDict
@@ -13,18 +13,20 @@ from penstock.protocol import apis
 
 PRODUCERS_MAX: Final = 50_000
 MEMBERS_MAX: Final = 100_000
-"""Entries of about 300 bytes. A member has one for each API that it uses."""
+"""Maximum number of entries, of about 300 bytes each. A member has one entry per API that it
+uses.
+"""
 STATIC_JOIN: Final = -1
-"""In place of an API: JoinGroup and ConsumerGroupHeartbeat requests with which a static member
-starts, tracked by its instance id.
+"""Replaces the API key for JoinGroup and ConsumerGroupHeartbeat requests with which a static member
+starts. These are tracked by instance id.
 """
 Key: TypeAlias = tuple[str | int, ...]
 _COMMIT: Final = apis.OFFSET_COMMIT.key
 
 
 class LateRequest(CannotRespond):
-    """Raised for a request that the client has abandoned; it is not executed. The client no longer
-    reads its connection.
+    """Raised instead of executing a request that the client has abandoned. The client no longer
+    reads the connection.
     """
 
 
@@ -32,8 +34,8 @@ class ConnectionOrder:
     """The newest connection of each sender.
 
     No client is locked out: the caller closes the connection of a `LateRequest`, and a new one is
-    never late. Beyond `entries_max` senders, the least recently used one is dropped, and its late
-    requests are executed.
+    never late. Above `entries_max` entries, the least recently used one is dropped, so late
+    requests of its sender are executed.
     """
 
     __slots__ = ("_entries_max", "_newest")
@@ -46,8 +48,8 @@ class ConnectionOrder:
         return len(self._newest)
 
     def admit(self, name: str, producer_id: int, producer_epoch: int, connection_id: int) -> None:
-        """Record a producer request that is about to be executed. name: its transactional id or
-        group. Raises LateRequest.
+        """Record a producer request that is about to be executed. name: the producer's
+        transactional id or its consumer group. Raises LateRequest.
         """
         newest = self._advance((name, producer_id, producer_epoch), connection_id)
         if connection_id < newest:
@@ -61,8 +63,8 @@ class ConnectionOrder:
         self, api_key: int, group_id: str, member_id: str, connection_id: int | None
     ) -> None:
         """Record a request of a group member. Each API is tracked separately, because a client may
-        use several connections. Requests without a member id or a connection (None) are never late.
-        Raises LateRequest.
+        use several connections. Requests without a member id or with None as the connection are
+        never late. Raises LateRequest.
         """
         if not member_id or connection_id is None:
             return
@@ -79,12 +81,12 @@ class ConnectionOrder:
         advances: bool,
         moves_back: bool,
     ) -> None:
-        """Record an OffsetCommit of a group member. One that only advances offsets is late only if
-        the member has moved an offset back on a newer connection, because clients with a pool of
-        connections use older ones again.
+        """Record an OffsetCommit of a group member. A commit that only advances offsets is late
+        only if the member has moved an offset back on a newer connection, because clients with a
+        connection pool reuse older connections.
 
-        advances: no offset is moved back, or is the first one of its partition. moves_back: one is
-        moved back. Raises LateRequest.
+        advances: whether no offset moves back and none is the first one of its partition.
+        moves_back: whether any offset moves back. Raises LateRequest.
         """
         if not member_id or connection_id is None:
             return
@@ -98,13 +100,13 @@ class ConnectionOrder:
             self._advance(back_key, connection_id)
 
     def end_member(self, api_key: int, group_id: str, member_id: str, connection_id: int) -> None:
-        """Record that a member has left with a request of another API, so that its earlier ones of
-        this API are late.
+        """Record that a member has left with a request of another API, so that its earlier requests
+        of this API are late.
         """
         self._advance((api_key, group_id, member_id), connection_id)
 
     def _advance(self, key: Key, connection_id: int) -> int:
-        """Return the newest connection of a sender, including this one."""
+        """Record the connection, and return the sender's newest one."""
         newest = max(connection_id, self._newest.get(key, connection_id))
         self._newest[key] = newest
         self._newest.move_to_end(key)

@@ -1,4 +1,6 @@
-"""The internal topics of coordinators: names, settings, and creation on first use as in Kafka."""
+"""The internal topics of coordinators: their names, settings, and creation on first use, as in
+Kafka.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -28,7 +30,9 @@ _CONFIGS: Final[Mapping[str, str | None]] = {
 
 
 async def ensure_topic(node: LocalBroker, name: str) -> None:
-    """Create the topic unless it exists. Concurrent calls by two brokers both succeed."""
+    """Create the topic unless it exists. If two brokers call this at the same time, both calls
+    succeed.
+    """
     if node.image.topics.by_name(name) is not None:
         return
     config = node.config

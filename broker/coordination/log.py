@@ -1,5 +1,5 @@
-"""An internal compacted topic, as used by its coordinator: read once when a partition opens,
-appended to, and trimmed when older records are obsolete.
+"""An internal compacted topic, as used by its coordinator: it is read once when a partition opens,
+and trimmed when older records are obsolete.
 
 Appends use the same path as a client's Produce (`PartitionAppend`).
 """
@@ -26,8 +26,8 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.cleaning.batches import LOST_LEADER_EPOCH
 
 READ_BYTES: Final = 1 << 20
-"""Size of one read while loading: about 10,000 records. `CoordinatorShards.read` yields to the
-event loop in between.
+"""Size of one read while loading, about 10,000 records. `CoordinatorShards.read` yields to the
+event loop between reads.
 """
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
@@ -36,21 +36,25 @@ Done: TypeAlias = Callable[[ErrorCode], None]
 
 @dataclass(frozen=True, slots=True)
 class TransactionalProducer:
-    """The producer whose transaction the appended records belong to."""
+    """The producer whose transaction contains the appended records."""
 
     producer_id: int
     producer_epoch: int
     guard: Guard | None = None
-    """What admits the first batch of the transaction; None: nothing is required."""
+    """Checks whether the first batch of the transaction is allowed; None allows it without a
+    check.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
     records: Sequence[KeyValue]
     producer_id: int = -1
-    """Producer of the transaction of the records or the marker; -1: none."""
+    """The producer whose transaction contains the records or ends with the marker; -1 without a
+    transaction.
+    """
     committed: bool | None = None
-    """The outcome of the transaction if this is a marker, which has no records."""
+    """The outcome of the transaction if this is a marker, which has no records; otherwise None."""
 
 
 class LogBounds(NamedTuple):
@@ -58,13 +62,15 @@ class LogBounds(NamedTuple):
 
     start: int
     stable: int
-    """Below this offset everything is durable and every transaction has ended."""
+    """All records below this offset are durable, and no transaction that started below it is
+    open.
+    """
     end: int
-    """End of the durable records."""
+    """End offset of the durable records."""
 
 
 MarkerParts: TypeAlias = Sequence[tuple[Partition, Marker]]
-"""Partitions that this broker leads, with the marker that ends a transaction there."""
+"""Partitions led by this broker, with the marker that ends a transaction in each."""
 
 
 class CoordinatorLog(Protocol):
@@ -77,21 +83,21 @@ class CoordinatorLog(Protocol):
 
     @property
     def can_write(self) -> bool:
-        """Return False if this broker lost its session: another broker may already lead the
-        partitions.
+        """Return False if this broker has lost its session, because another broker may already lead
+        the partitions.
         """
         ...
 
     @property
     def leads_alone(self) -> bool:
-        """Return False as soon as another broker may coordinate, because the state may then be
+        """Return False once another broker may be the coordinator, because the state may then be
         stale (`broker.requests.lease`).
         """
         ...
 
     def is_ours(self, partition: int) -> bool:
-        """Return True if this broker is the leader in the metadata, whether the partition is open
-        or not.
+        """Return True if this broker is the leader in the metadata, regardless of whether the
+        partition is open.
         """
         ...
 
@@ -112,28 +118,29 @@ class CoordinatorLog(Protocol):
         producer: TransactionalProducer | None = None,
         markers: MarkerParts = (),
     ) -> None:
-        """Append one batch. `done` is called when it is durable (NONE) or cannot become durable,
-        maybe before this returns. markers: become durable together with the batch, or not at all.
+        """Append one batch. `done` is called, possibly before this method returns, with NONE once
+        the batch is durable, or with an error once it cannot become durable. markers: become
+        durable atomically with the batch.
         """
         ...
 
     def read(self, partition: int) -> AsyncIterator[LogBatch]:
-        """Yield the durable batches from the start."""
+        """Yield the durable batches from the log start on."""
         ...
 
     def bounds(self, partition: int) -> LogBounds:
-        """Return the offsets of the partition. Raises NotLed."""
+        """Return the current offsets of the partition. Raises NotLed."""
         ...
 
     async def trim(self, partition: int, start: int) -> None:
-        """Advance the log start to `start`, at most to `LogBounds.stable`. Raises NotLed, and
-        errors of storage and controller.
+        """Advance the log start to `start`, at most to `LogBounds.stable`. Raises NotLed and the
+        errors of the storage and the controller.
         """
         ...
 
 
 class NotLed(Exception):
-    """Raised when this broker does not lead the partition (any more)."""
+    """Raised when this broker does not lead the partition, or no longer does."""
 
 
 class TopicLog:
@@ -205,10 +212,10 @@ class TopicLog:
 
     async def read(self, partition: int) -> AsyncIterator[LogBatch]:
         """Yield the batches from the log start to the current high watermark. Coordinators append
-        nothing before they have loaded.
+        nothing before loading is complete.
 
-        Transactions that ended in a range that was lost with its WAL store are yielded as aborted:
-        their marker is unknown, and their producers do not send it again.
+        Transactions whose marker was in a range that was lost with its WAL store are yielded as
+        aborted, because the marker is unknown and will not be sent again.
 
         Raises NotLed, LogInconsistent, and the errors of `Partition.read`.
         """
@@ -216,7 +223,9 @@ class TopicLog:
         offset, end_offset = led.log_start_offset, led.high_watermark
         unsettled = led.log.transactions.unsettled()
         begun: dict[int, int] = {}
-        """The first offset of each transaction whose marker was not read yet, by producer id."""
+        """The first offset of each transaction whose marker has not been read yet, by producer
+        id.
+        """
         while offset < end_offset:
             before = offset
             for view in await led.read(offset, READ_BYTES):
@@ -261,7 +270,9 @@ def _decode(batch: memoryview, header: BatchHeader) -> LogBatch:
 
 
 def _for_clients(code: ErrorCode) -> ErrorCode:
-    """Return the error for the coordinator's client: find the coordinator again, or retry."""
+    """Return the error code for the coordinator's client, which either looks up the coordinator
+    again or retries.
+    """
     if code in {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.KAFKA_STORAGE_ERROR,

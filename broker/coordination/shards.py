@@ -1,6 +1,4 @@
-"""The partitions of an internal topic that this broker leads, each with the state of its
-coordinator.
-"""
+"""The partitions of an internal topic that this broker leads, each with its coordinator state."""
 
 import asyncio
 import contextlib
@@ -31,26 +29,25 @@ log = structlog.get_logger(__name__)
 
 LOAD_RETRY_S: Final = 0.5
 LOAD_WAIT_S: Final = 2.0
-"""How long a request waits for its key to load. librdkafka sometimes reports
-COORDINATOR_LOAD_IN_PROGRESS to the application.
+"""How long a request waits until the partition of its key is loaded. Without this wait, librdkafka
+sometimes reports COORDINATOR_LOAD_IN_PROGRESS to the application.
 """
 LOAD_SLICE_COUNT: Final = 200
-"""Records loaded without yielding to the event loop: 3 to 4 ms."""
+"""Records loaded without yielding to the event loop, which takes 3 to 4 ms."""
 PARTITIONS_REMEMBERED_COUNT: Final = 10_000
-"""Keys whose partition is cached: each request looks it up several times."""
+"""Number of keys whose partition is cached, because each request looks it up several times."""
 
 State = TypeVar("State")
 
 
 class CoordinatorShards(Generic[State]):
-    """States of the led partitions. `load` builds the state of a partition from `read`; `unload`
-    receives a dropped state; `live` returns its live keys.
+    """States of the led partitions. `load` builds the state of a partition from `read`, `unload` is
+    called with a dropped state, and `live` returns the live keys of a state.
 
-    A state is returned only if it is complete and no other broker can have changed it: a broker
-    that was paused would otherwise confirm a commit that was never written. There is at most one
-    load per partition, repeated until it succeeds or the partition is lost. Loads share the event
-    loop: one slice of `LOAD_SLICE_COUNT` records per iteration, regardless of the number of loading
-    partitions.
+    A state is returned only if it is complete and no other broker can have changed it. Otherwise, a
+    broker that was paused could confirm a commit that was never written. A partition is loaded at
+    most once at a time, with retries until the load succeeds or this broker loses the partition.
+    All loads together process one slice of `LOAD_SLICE_COUNT` records per event loop iteration.
     """
 
     def __init__(
@@ -70,18 +67,18 @@ class CoordinatorShards(Generic[State]):
         self._compactors: dict[int, asyncio.Task[None]] = {}
         self._states: dict[int, State] = {}
         self._usages: dict[int, LogUsage] = {}
-        """Usage of the partitions that are loaded or loading."""
+        """Log usage of each partition that is loaded or loading."""
         self._turn = asyncio.Lock()
-        """Held for one event loop iteration before each slice of a load."""
+        """Each load holds this lock for one event loop iteration before each slice."""
         self._released: set[int] = set()
         """Partitions that were closed here. Another broker will lead them, although the metadata
-        may still list this one for a moment.
+        may briefly still list this broker.
         """
         self._changed = asyncio.Event()
-        """Set and replaced whenever a partition is loaded or closed."""
+        """Set and replaced whenever a partition has been loaded or closed."""
 
     def opened(self, partition: int) -> None:
-        """Load the partition, because this broker leads it now."""
+        """Load the partition, which this broker now leads."""
         self.closed(partition)
         self._released.discard(partition)
         self._loaders[partition] = asyncio.get_running_loop().create_task(
@@ -105,7 +102,9 @@ class CoordinatorShards(Generic[State]):
             self.closed(partition)
 
     def get(self, partition: int) -> State | None:
-        """Return the state, or None if the partition is not led here or not loaded yet."""
+        """Return the state, or None if this broker does not lead the partition or has not loaded it
+        yet.
+        """
         return self._states.get(partition)
 
     def loaded(self) -> Iterator[State]:
@@ -117,10 +116,11 @@ class CoordinatorShards(Generic[State]):
         return partition_for(key, count) if count > 0 else None
 
     def find(self, key: str, *, is_read: bool = False) -> State | ErrorCode:
-        """Return the state that contains `key`.
+        """Return the state of the partition that contains `key`, or an error code.
 
-        is_read: the response depends only on the state. Nothing is appended, so the fence in the
-        WAL does not protect the response, and no other broker may lead (`broker.requests.lease`).
+        is_read: whether the response depends only on the state. Such a request appends nothing, so
+        WAL fencing does not protect it, and the broker must hold its lease
+        (`broker.requests.lease`).
         """
         partition = self.partition_of(key)
         if partition is None:
@@ -135,10 +135,10 @@ class CoordinatorShards(Generic[State]):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
 
     async def ready(self, key: str) -> None:
-        """Wait up to LOAD_WAIT_S while the key is loading: FindCoordinator returns this broker
-        before the partition is loaded.
+        """Wait up to LOAD_WAIT_S while the partition of the key is loading, because FindCoordinator
+        returns this broker before the partition is loaded.
 
-        Every request begins with this. Afterwards it may still get a retriable error.
+        Every request starts with this wait. It may still fail with a retriable error afterwards.
         """
         if (
             self.partition_of(key) in self._states  # avoids reading the clock
@@ -153,8 +153,8 @@ class CoordinatorShards(Generic[State]):
     # --- the log ----------------------------------------------------------------------------------
 
     async def read(self, partition: int) -> AsyncIterator[LogBatch]:
-        """Yield the durable batches from the start, for `load`. Yields to the event loop before
-        each slice. Raises the errors of the log's `read`.
+        """Yield the durable batches from the log start on, for `load`, and yield to the event loop
+        before each slice. Raises the errors of the log's `read`.
         """
         usage = self._usages[partition] = LogUsage(self._limits)
         left_count = 0
@@ -167,7 +167,7 @@ class CoordinatorShards(Generic[State]):
             yield batch
 
     async def take_turn(self) -> None:
-        """Wait for an event loop iteration in which no other load runs."""
+        """Wait for an event loop iteration in which no other load runs a slice."""
         async with self._turn:
             await asyncio.sleep(0)
 
@@ -196,7 +196,7 @@ class CoordinatorShards(Generic[State]):
         )
 
     def in_flight(self, partition: int) -> Iterable[bytes]:
-        """Return the keys of the records in flight, whose outcome is unknown."""
+        """Return the keys of the records that are in flight and may still fail."""
         usage = self._usages.get(partition)
         return () if usage is None else usage.in_flight
 
@@ -242,8 +242,8 @@ class CoordinatorShards(Generic[State]):
 
 @lru_cache(maxsize=PARTITIONS_REMEMBERED_COUNT)
 def partition_for(key: str, partition_count: int) -> int:
-    """Return the partition of the internal topic for a key: Java's String.hashCode, made positive,
-    as all Kafka tools expect.
+    """Return the partition of the internal topic for a key: Java's String.hashCode as a
+    non-negative number, modulo the partition count. All Kafka tools expect this mapping.
     """
     encoded = key.encode("utf-16-be")
     value = 0

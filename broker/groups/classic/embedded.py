@@ -1,6 +1,6 @@
 """The protocol that classic consumers embed in JoinGroup and SyncGroup: subscriptions and
 assignments. Consumer groups (KIP-848) use it for classic members, and OffsetDelete for subscribed
-topics. User data is not interpreted.
+topics. User data is ignored.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ _VERSION_MAX: Final = 3
 
 
 class MalformedEmbedded(Exception):
-    """Raised for bytes in another format."""
+    """Raised for bytes that are not in the format of this protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class EmbeddedSubscription:
     owned: Mapping[str, frozenset[int]] = field(default_factory=dict[str, frozenset[int]])
     rack_id: str | None = None
     generation: int = -1
-    """The generation in which `owned` was assigned; -1: not specified."""
+    """The generation in which `owned` was assigned; -1 if unspecified."""
 
 
 def decode_subscription(data: bytes) -> EmbeddedSubscription:
@@ -50,8 +50,9 @@ def decode_subscription(data: bytes) -> EmbeddedSubscription:
 
 
 def subscribed_topics(members: Iterable[Member]) -> frozenset[str] | None:
-    """Return the topics of all members with any of their assignors, or None if a member specifies
-    none and so may use any topic. Fields after the topics are ignored: they depend on the version.
+    """Return the topics of all members with any of their assignors, or None if a subscription
+    cannot be decoded, because its member may use any topic. Fields after the topics are ignored
+    because they depend on the version.
     """
     topics: set[str] = set()
     for member in members:
@@ -64,7 +65,9 @@ def subscribed_topics(members: Iterable[Member]) -> frozenset[str] | None:
 
 
 def decode_assignment(data: bytes) -> dict[str, frozenset[int]]:
-    """Return partitions by topic; empty if there are no bytes. Raises MalformedEmbedded."""
+    """Return the assigned partitions by topic; empty bytes are an empty assignment. Raises
+    MalformedEmbedded.
+    """
     if not data:
         return {}
     try:
@@ -76,7 +79,7 @@ def decode_assignment(data: bytes) -> dict[str, frozenset[int]]:
 
 
 def encode_assignment(partitions: Mapping[str, frozenset[int]], subscription: bytes) -> bytes:
-    """Return the assignment in the version of the member's subscription."""
+    """Encode the assignment with the version of the member's subscription."""
     version = min(max(Reader(subscription).i16(), 0), _VERSION_MAX)
     writer = Writer(version.to_bytes(2, "big"))
     writer.length(len(partitions), False)
@@ -92,7 +95,7 @@ def _reader(data: bytes) -> Reader:
 
 
 def _read_topics(reader: Reader) -> tuple[int, tuple[str, ...]]:
-    """Return the version of a subscription and its topics. Raises WireError."""
+    """Return the version and the topics of a subscription. Raises WireError."""
     version = reader.i16()
     return version, tuple(reader.string(False) for _ in range(reader.count(False, 2)))
 

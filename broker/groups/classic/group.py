@@ -25,8 +25,8 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 class ClassicGroup:
-    """A consumer group. Each method returns the effects to execute, in order. Attributes are
-    read-only for callers, except the limits.
+    """A consumer group. Methods return the effects that the caller must execute, in order.
+    Attributes are read-only for callers, except the limits.
 
     A generation has one leader and one protocol that every member offered. An assignment is
     returned only when its record is durable (`PersistGroup`, then `assignment_persisted`). Every
@@ -48,22 +48,24 @@ class ClassicGroup:
         """May be replaced between two steps."""
         self._new_member_id = new_member_id
         self._pending: dict[str, int] = {}
-        """Deadlines of member ids assigned under KIP-394 whose owners have not joined again yet."""
+        """Deadlines of the member ids that were assigned under KIP-394 and have not been used to
+        join yet.
+        """
         self._rebalance_deadline_ms: int | None = None
         self._delay_until_ms: int | None = None
         """The first rebalance of an empty group waits for more members until this time."""
         self._sync_deadline_ms: int | None = None
         self._persisting: dict[str, bytes] | None = None
         self._replacing: list[tuple[int, Token, JoinResult]] = []
-        """Responses to restarted static members that wait until their new ids are durable, each
-        after one PersistGroup of its generation.
+        """Responses to restarted static members, held back until the new member ids are durable.
+        Each has its own PersistGroup effect; the first element is the generation of that effect.
         """
 
     # --- joining ----------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
         """Handle JoinGroup. The response is immediate, or parked until all members have joined or
-        the rebalance timeout is over.
+        the rebalance times out.
         """
         refusal = self._join_refusal(request)
         if refusal is not ErrorCode.NONE:
@@ -133,7 +135,7 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and unchanged and member.member_id != self.leader:
             self._touch(member, now_ms)
             return [CompleteJoin(token, self._join_response(member))]
-        # A client that sends a second JoinGroup has abandoned the first one.
+        # A client that sends a second JoinGroup no longer waits for the first one.
         effects = self._fail_join(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._update(member, request)
         member.join_token = token
@@ -173,8 +175,8 @@ class ClassicGroup:
         return self._rebalance(now_ms)
 
     def _replace_static(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
-        """Replace the old entry of a restarted static member (KIP-345), without a rebalance if
-        nothing about it changed.
+        """Replace the old entry of a restarted static member (KIP-345), without a rebalance if the
+        member has not changed.
         """
         assert request.instance_id is not None
         old = self.members.pop(self.static_members[request.instance_id])
@@ -227,7 +229,7 @@ class ClassicGroup:
     # --- rebalancing ------------------------------------------------------------------------------
 
     def _rebalance(self, now_ms: int) -> list[Effect]:
-        """Start a rebalance unless one is being prepared, and complete it if all members have
+        """Start a rebalance unless one is in preparation, and complete it if all members have
         joined.
         """
         effects: list[Effect] = []
@@ -261,8 +263,8 @@ class ClassicGroup:
         return self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> list[Effect]:
-        """Remove members that have not rejoined (static members stay) and start the next generation
-        with the others.
+        """Remove the members that have not rejoined, except for static members, and start the next
+        generation with the remaining ones.
         """
         for member in list(self.members.values()):
             if member.join_token is None and member.instance_id is None:
@@ -291,7 +293,7 @@ class ClassicGroup:
     @staticmethod
     def vote(members: Collection[Member]) -> str:
         """Choose the protocol. Each member votes for its first protocol that all members support.
-        Most votes win; on a tie the first name in alphabetical order.
+        The protocol with the most votes wins; ties are broken alphabetically.
         """
         votes: dict[str, int] = {}
         for member in members:
@@ -357,8 +359,8 @@ class ClassicGroup:
         )
 
     def assignment_persisted(self, generation: int, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Handle the outcome of PersistGroup. A later generation makes an earlier outcome
-        irrelevant, except for restarted static members.
+        """Handle the outcome of PersistGroup. An outcome for an earlier generation is ignored,
+        except for restarted static members.
         """
         for index, (of_generation, token, response) in enumerate(self._replacing):
             if of_generation == generation:
@@ -401,8 +403,8 @@ class ClassicGroup:
     # --- staying and leaving ----------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Check that this is a member of the current generation. The order of checks is Kafka's,
-        because clients act on the code.
+        """Check that the caller is a member of the current generation. The checks are in Kafka's
+        order, because clients depend on the error code.
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -433,11 +435,13 @@ class ClassicGroup:
         *,
         transactional: bool = False,
     ) -> ErrorCode:
-        """Check whether this caller may commit offsets. A standalone consumer (generation -1) may
-        while the group has no members, with any member id: clients of KIP-848 send their own.
+        """Check whether this caller may commit offsets. While the group has no members, a
+        standalone consumer (generation -1) may commit with any member id, because KIP-848 clients
+        send their own.
 
-        transactional: as in Kafka, a member may during a rebalance, and does not extend its
-        session; and a producer older than KIP-447, which sends no member, may at any time.
+        transactional: as in Kafka, a transactional commit is allowed during a rebalance and does
+        not extend the member's session; producers older than KIP-447, which send no member id, may
+        always commit.
         """
         is_anonymous = member_id == "" and instance_id is None
         if generation < 0 and (self.state is GroupState.EMPTY or (transactional and is_anonymous)):
@@ -504,8 +508,8 @@ class ClassicGroup:
         return min(deadlines, default=None)
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Expire sessions, unused member ids, the initial delay, the rebalance and the sync
-        deadline.
+        """Expire sessions and unused member ids, and handle the deadlines for the initial delay,
+        the rebalance and the sync.
         """
         effects: list[Effect] = []
         for member_id in [
@@ -547,8 +551,8 @@ class ClassicGroup:
         members: Sequence[Member],
         now_ms: int,
     ) -> None:
-        """Restore the state of the last group record. All session timeouts restart, so that members
-        have time to find the new coordinator.
+        """Restore the state from the last group record. All session timeouts restart, so that
+        members have time to find the new coordinator.
         """
         self.generation, self.protocol_type, self.protocol, self.leader = (
             generation,
@@ -567,15 +571,15 @@ class ClassicGroup:
             self._touch(member, now_ms)
 
     def request_rejoin(self, now_ms: int) -> list[Effect]:
-        """Start a rebalance after `restore` if the group has members but never had a leader: it was
-        a consumer group (KIP-848) before.
+        """Start a rebalance after `restore` if the group has members but no leader, because it was
+        converted from a consumer group (KIP-848).
         """
         is_new = bool(self.members) and self.leader is None
         return self._rebalance(now_ms) if is_new else []
 
     def take_over(self, generation: int, members: Sequence[Member], now_ms: int) -> list[Effect]:
-        """Continue a consumer group (KIP-848) whose members all use the classic protocol; they must
-        join again.
+        """Continue a consumer group (KIP-848) whose members all use the classic protocol. They must
+        rejoin.
         """
         self.restore(
             generation=generation,
@@ -590,7 +594,7 @@ class ClassicGroup:
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
         """Complete all parked requests with an error, because this broker is no longer the
-        coordinator, or the group is no longer classic.
+        coordinator or the group is no longer classic.
         """
         self.state = GroupState.DEAD
         effects: list[Effect] = []
@@ -618,8 +622,8 @@ class ClassicGroup:
 def _without_assigning(
     response: JoinResult, former_leader: str, request: JoinRequest
 ) -> JoinResult:
-    """Return the response to a restarted leader, which must not assign partitions. Clients before
-    KIP-814 get another leader id.
+    """Return a response that prevents a restarted leader from assigning partitions. Clients older
+    than KIP-814 receive another member id as the leader.
     """
     if request.understands_skip:
         return replace(response, skip_assignment=True)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from penstock.protocol.error_codes import ErrorCode
 
 Token = int
-"""Identifies a parked request. The coordinator maps it to the waiting connection."""
+"""Identifies a parked request. The coordinator maps it to the waiting request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One assignor that a member offers, with its subscription as opaque bytes."""
+    """An assignor that a member offers, with the member's subscription as opaque bytes."""
 
     name: str
     metadata: bytes
@@ -27,11 +27,11 @@ class JoinRequest:
     protocol_type: str
     protocols: tuple[Protocol, ...]
     needs_known_member_id: bool
-    """KIP-394: version 4 and later must join twice, the second time with the member id from the
-    first response.
+    """KIP-394: clients with version 4 or later must join twice, the second time with the member id
+    from the first response.
     """
     understands_skip: bool = False
-    """KIP-814: version 9 and later support `skip_assignment`."""
+    """KIP-814: clients with version 9 or later support `skip_assignment`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class JoinResult:
     leader: str = ""
     member_id: str = ""
     members: tuple[tuple[str, str | None, bytes], ...] = ()
-    """(member id, instance id, subscription) of all members; only for the leader."""
+    """(member id, instance id, subscription) of all members; sent only to the leader."""
     skip_assignment: bool = False
-    """KIP-814: the member is the leader, and the current assignment remains valid."""
+    """KIP-814: the member is the leader, and must keep the current assignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Member:
     assignment: bytes = b""
     session_deadline_ms: int = 0
     join_token: Token | None = None
-    """A parked JoinGroup. While it or a SyncGroup waits, the session cannot expire."""
+    """The parked JoinGroup. While it or a SyncGroup is parked, the session cannot expire."""
     sync_token: Token | None = None
 
     @property
@@ -97,7 +97,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class CompleteJoin:
-    """Complete a parked (or just received) JoinGroup."""
+    """Complete a JoinGroup, which may be parked or just received."""
 
     token: Token
     result: JoinResult
@@ -134,6 +134,6 @@ class GroupLimits:
     whichever is later.
     """
     join_bytes_max: int = field(default=1 << 20)
-    """Subscription bytes of one member. They are kept in memory and sent to the leader in every
-    rebalance.
+    """Maximum size of one member's subscriptions, which are kept in memory and sent to the leader
+    in every rebalance.
     """

@@ -1,4 +1,4 @@
-"""The records of one step of a consumer, share or streams group. The step can be undone."""
+"""The records of one step of a consumer, share or streams group, which can be undone."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -26,11 +26,11 @@ class RecordedGroup(Protocol):
         ...
 
     def apply(self, key: ConsumerRecordKey, value: ConsumerValue | None) -> None:
-        """Apply one record. None: a tombstone."""
+        """Apply one record. A value of None is a tombstone."""
         ...
 
     def reset(self, deadlines: Deadlines) -> None:
-        """Restore earlier deadlines."""
+        """Restore the deadlines to an earlier copy."""
         ...
 
 
@@ -39,7 +39,7 @@ def apply_in_order(
     records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]],
     kinds: Sequence[ConsumerRecordKind],
 ) -> None:
-    """Apply records in the order of their kinds, whatever their order."""
+    """Apply records sorted by kind, regardless of their order in the log."""
     by_kind: dict[ConsumerRecordKind, list[tuple[ConsumerRecordKey, ConsumerValue]]] = {}
     for key, value in records:
         by_kind.setdefault(key.kind, []).append((key, value))
@@ -49,13 +49,15 @@ def apply_in_order(
 
 
 class GroupChanges:
-    """The records of one step, applied as they are added."""
+    """The records of one step. Each is applied to the group as it is added."""
 
     def __init__(self, group: RecordedGroup) -> None:
         self._group = group
         self._before: list[tuple[ConsumerRecordKey, ConsumerValue | None]] = []
         self._deadlines: Deadlines | None = None
-        """The deadlines before the first record: most heartbeats have no record."""
+        """The deadlines before the first record of the step. They are copied only then, because
+        most heartbeats produce no record.
+        """
         self.records: list[ConsumerRecord] = []
 
     def put(self, kind: ConsumerRecordKind, value: ConsumerValue | None, name: str = "") -> None:
@@ -67,7 +69,7 @@ class GroupChanges:
         self.records.append((key, value))
 
     def undo(self) -> None:
-        """Undo the added records, because they were not written."""
+        """Undo the added records, because they could not be written."""
         for key, value in reversed(self._before):
             self._group.apply(key, value)
         if self._deadlines is not None:

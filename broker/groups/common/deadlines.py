@@ -1,7 +1,7 @@
-"""Deadlines of group members for heartbeats, revocations, JoinGroup and SyncGroup. Pure; times are
-milliseconds.
+"""The deadlines of group members for heartbeats, revocations, JoinGroup and SyncGroup, in
+milliseconds. Pure.
 
-They are kept only in memory, so a new coordinator starts them again.
+They are kept only in memory, so a new coordinator restarts them.
 """
 
 from typing import Self
@@ -10,12 +10,14 @@ from typing import Self
 class Deadlines:
     def __init__(self) -> None:
         self._sessions: dict[str, int] = {}
-        """The next heartbeat of every member."""
+        """When the next heartbeat of each member is due."""
         self._revocations: dict[str, int] = {}
-        """Members that must revoke partitions."""
+        """When members must have revoked partitions."""
         self._joins: dict[str, int] = {}
         self._syncs: dict[str, int] = {}
-        """Classic members that must send JoinGroup or SyncGroup."""
+        """When classic members must have sent SyncGroup; `_joins` has the deadlines for
+        JoinGroup.
+        """
 
     @property
     def member_ids(self) -> set[str]:
@@ -30,7 +32,7 @@ class Deadlines:
         return copied
 
     def next_ms(self) -> int | None:
-        """Return the first deadline, or None without members. O(members)."""
+        """Return the first deadline, or None if there are no members. O(members)."""
         return min(
             (
                 min(deadlines.values())
@@ -59,11 +61,11 @@ class Deadlines:
         self._revocations.pop(member_id, None)
 
     def await_join(self, member_id: str, deadline_ms: int) -> None:
-        """The first of several deadlines counts."""
+        """Set the deadline for JoinGroup, unless the member already has one."""
         self._joins.setdefault(member_id, deadline_ms)
 
     def await_sync(self, member_id: str, deadline_ms: int) -> None:
-        """The member has joined."""
+        """Replace the deadline for JoinGroup, which the member has sent, with one for SyncGroup."""
         self._joins.pop(member_id, None)
         self._syncs[member_id] = deadline_ms
 

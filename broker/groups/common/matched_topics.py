@@ -1,7 +1,7 @@
-"""The topics that regular expressions match, updated as topics come and go.
+"""The topics that match regular expressions, updated as topics are created and deleted.
 
-Matching takes 4 us per name and typical expression, so 10,000 topics and 100 expressions take 4 s;
-a malicious expression may take a thousand times as long.
+Matching a typical expression takes 4 us per name, so 10,000 topics and 100 expressions take 4 s. A
+malicious expression may take a thousand times as long.
 """
 
 from collections import OrderedDict
@@ -13,27 +13,30 @@ from penstock.base.regular_expressions import check_regex, match_steps, matching
 
 EXPRESSIONS_MAX: Final = 1_000
 STEPS_PER_SLICE: Final = 100_000
-"""About 1 ms: 250 names of 20 characters and an expression of the same length."""
+"""Steps of the matcher per slice, about 1 ms. Matching 250 names of 20 characters with an
+expression of the same length takes this many.
+"""
 
 _UNUSED_COUNT: Final = 1_000
-"""An expression is dropped when more pending changes than this plus the number of topics wait for
-it.
+"""An expression is considered unused, and dropped, when it has this many more pending names than
+there are topics.
 """
 
 
 @dataclass(slots=True)
 class _Entry:
     pending: list[str]
-    """Names to match, possibly with duplicates."""
+    """Names that have not been matched yet, possibly with duplicates."""
     matched: set[str] = field(default_factory=set[str])
     result: frozenset[str] | None = None
-    """`matched`, unless it has changed since."""
+    """A copy of `matched`, or None if `matched` has changed since the last copy."""
 
 
 class MatchedTopics:
-    """New names are queued and matched in slices between event loop iterations (`work`), or all at
-    once if a caller needs the result earlier (`of`). At most EXPRESSIONS_MAX expressions are kept;
-    the least recently used one is dropped first.
+    """Caches the topics that match each regular expression. New names are queued and matched in
+    slices between event loop iterations (`work`), or all at once if a caller needs the result
+    earlier (`of`). At most EXPRESSIONS_MAX expressions are kept; the least recently used one is
+    dropped first.
 
     names: the current names of all topics.
     """
@@ -43,7 +46,7 @@ class MatchedTopics:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     def changed(self, name: str) -> None:
-        """Record that a topic was created or deleted. Call it after the names have changed."""
+        """Record that a topic was created or deleted. Call this after `names` has changed."""
         for entry in self._entries.values():
             entry.pending.append(name)
         most = len(self._names) + _UNUSED_COUNT
@@ -53,13 +56,13 @@ class MatchedTopics:
             del self._entries[expression]  # unused for a long time
 
     def slices_max(self, expression_count: int) -> int:
-        """Return the maximum number of slices for this many expressions, unless topics are added:
-        each slice matches at least one name.
+        """Return the maximum number of slices for this many expressions if no topics are added.
+        Each slice matches at least one name.
         """
         return expression_count * (len(self._names) + 2)
 
     def work(self, expressions: Iterable[str]) -> bool:
-        """Match one slice of the pending names of these expressions. Return whether some are left.
+        """Match one slice of the pending names of these expressions. Return whether any are left.
         Raises RegexInvalid.
         """
         left = STEPS_PER_SLICE
@@ -75,7 +78,7 @@ class MatchedTopics:
         return False
 
     def of(self, expression: str) -> frozenset[str]:
-        """Return the names of the topics that match. Raises RegexInvalid."""
+        """Return the names of the topics that match the expression. Raises RegexInvalid."""
         entry = self._entry(expression)
         self._match(expression, entry, len(entry.pending))
         if entry.result is None:
@@ -93,7 +96,7 @@ class MatchedTopics:
         return entry
 
     def _match(self, expression: str, entry: _Entry, count_max: int) -> None:
-        """Match at most this many pending names."""
+        """Match at most `count_max` pending names."""
         names = entry.pending[-count_max:] if count_max else []
         if not names:
             return

@@ -1,4 +1,4 @@
-"""A hash of a group's topics, which changes with their partition counts."""
+"""A hash of a group's topics and their partition counts."""
 
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -7,7 +7,7 @@ from penstock.broker.groups.common.model import TopicsView
 
 
 def metadata_hash_of(names: Iterable[str], topics: TopicsView) -> int:
-    """Return a hash of the existing topics and their partition counts; 0 for none."""
+    """Return a hash of the existing topics and their partition counts; 0 if none exist."""
     digest = blake2b(digest_size=8)
     is_empty = True
     for name in sorted(names):

@@ -10,9 +10,11 @@ from penstock.protocol.error_codes import ErrorCode
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
-"""The epoch in the last heartbeat of a member that leaves."""
+"""The member epoch in the last heartbeat of a member that leaves."""
 STATIC_LEAVE_EPOCH: Final = -2
-"""The epoch of a static member that leaves temporarily and returns with the same instance id."""
+"""The member epoch in the last heartbeat of a static member that leaves temporarily and will return
+with the same instance id.
+"""
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 """Partitions by topic id. No topic has an empty set."""
@@ -20,22 +22,22 @@ NOTHING: Final[Assignment] = {}
 
 
 class GroupState(Enum):
-    """Names as in DescribeGroups."""
+    """States of a group, named as in DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     ASSIGNING = "Assigning"
-    """Only for consumer groups (KIP-848) and streams groups (KIP-1071), like the next one."""
+    """Only for consumer groups (KIP-848) and streams groups (KIP-1071), as is RECONCILING."""
     RECONCILING = "Reconciling"
     NOT_READY = "NotReady"
-    """A streams group whose topology does not have valid topics yet."""
+    """A streams group whose topology lacks valid topics."""
     STABLE = "Stable"
     DEAD = "Dead"
 
 
 class GroupType(Enum):
-    """Names as in ListGroups."""
+    """Group types, named as in ListGroups."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -52,7 +54,7 @@ class TopicsView(Protocol):
         ...
 
     def matching(self, expression: str) -> frozenset[str]:
-        """Return the names of the topics that match completely and that the client of this step may
+        """Return the names of the topics that match the whole expression and that the client may
         describe. Raises RegexInvalid.
         """
         ...
@@ -62,11 +64,11 @@ class TopicsView(Protocol):
     def name_of(self, topic_id: UUID) -> str | None: ...
 
     def is_gone(self, topic_id: UUID) -> bool:
-        """Return True for a topic that neither exists nor can be restored."""
+        """Return True if the topic does not exist and cannot be restored."""
         ...
 
     def partition_count(self, topic_id: UUID) -> int:
-        """Return 0 for a topic that does not exist."""
+        """Return the partition count, or 0 if the topic does not exist."""
         ...
 
 
@@ -78,11 +80,11 @@ class HeartbeatResult:
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Assignment | None = None
-    """None: as in the last response."""
+    """None if the assignment has not changed since the last response."""
 
 
 class HeartbeatRefused(Exception):
-    """Raised for a heartbeat that changes nothing, with its error."""
+    """Raised for a rejected heartbeat, which changes nothing."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)

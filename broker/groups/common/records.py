@@ -1,8 +1,8 @@
 """The record keys of consumer, share and streams groups, and common fields of their values, in
 Kafka's format.
 
-The version of a key is its kind. All values have version 0, which is flexible. A null value is a
-tombstone.
+The version of a key identifies the kind of record. All values have version 0, which is flexible. A
+null value is a tombstone.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ NULL_UUID: Final = UUID(int=0)
 
 
 class MalformedGroupRecord(Exception):
-    """Raised for a key or value in an unknown format. Loading counts it and continues with the next
-    record.
+    """Raised for a key or value in an unknown format. When a partition is loaded, such records are
+    counted and skipped.
     """
 
 
 class ConsumerRecordKind(IntEnum):
-    """The version of the key."""
+    """The kind of a record, which is the version of its key."""
 
     GROUP = 3
     PARTITION_METADATA = 4
@@ -49,7 +49,7 @@ class ConsumerRecordKind(IntEnum):
 
     @property
     def group_type(self) -> GroupType:
-        """Return the type of the groups that have this kind of records."""
+        """Return the type of the groups that use this kind of record."""
         if self >= ConsumerRecordKind.STREAMS_GROUP:
             return GroupType.STREAMS
         if ConsumerRecordKind.SHARE_MEMBER <= self <= ConsumerRecordKind.SHARE_PARTITIONS:
@@ -79,7 +79,7 @@ class ConsumerRecordKey:
     kind: ConsumerRecordKind
     group_id: str
     name: str = ""
-    """The member id or the regular expression."""
+    """The member id or the regular expression, depending on the kind."""
 
 
 ConsumerValue: TypeAlias = object
@@ -99,7 +99,9 @@ def encode_consumer_key(key: ConsumerRecordKey) -> bytes:
 
 
 def decode_consumer_key(data: bytes) -> ConsumerRecordKey | None:
-    """Decode a key. None: a key of another group protocol. Raises MalformedGroupRecord."""
+    """Decode a key. Return None for a key of another group protocol. Raises
+    MalformedGroupRecord.
+    """
     try:
         reader = Reader(data)
         kind = _KINDS.get(reader.i16())

@@ -1,3 +1,3 @@
-"""Consumer groups of the next generation (KIP-848): the broker assigns partitions, and members
-reconcile individually, without a barrier for the whole group.
+"""Consumer groups (KIP-848): the broker assigns partitions, and members reconcile individually,
+without a barrier for the whole group.
 """

@@ -13,7 +13,7 @@ from penstock.broker.groups.common.model import Assignment
 from penstock.broker.groups.consumer.model import RANGE, UNIFORM
 
 _ROUNDS_MAX: Final = 16
-"""Passes over the topics that balance members with different subscriptions."""
+"""Maximum number of passes over the topics to balance members with different subscriptions."""
 
 Counts: TypeAlias = Mapping[UUID, int]
 """Partition counts of the subscribed topics that exist."""
@@ -22,18 +22,18 @@ Held: TypeAlias = dict[UUID, set[int]]
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member, as seen by the assignors."""
+    """A group member, as seen by the assignors."""
 
     member_id: str
     instance_id: str | None
     topics: frozenset[UUID]
     previous: Assignment
-    """Its last target."""
+    """The member's previous target assignment."""
 
 
 def assign(assignor: str, members: Sequence[Subscriber], counts: Counts) -> dict[str, Assignment]:
-    """Return the partitions of each member. Topics without a count do not exist. The result does
-    not depend on the order of the arguments.
+    """Return the partitions of each member. Topics that are missing in `counts` do not exist. The
+    result does not depend on the order of the arguments.
     """
     held = _ASSIGNORS[assignor](members, counts) if members else {}
     return {
@@ -46,8 +46,8 @@ def assign(assignor: str, members: Sequence[Subscriber], counts: Counts) -> dict
 
 
 def _assign_ranges(members: Sequence[Subscriber], counts: Counts) -> dict[str, Held]:
-    """Static members come first, ordered by instance id, so that they keep their ranges when they
-    restart.
+    """Assign a range of each topic to each subscriber. Static members come first, ordered by
+    instance id, so that they keep their ranges after a restart.
     """
     ordered = sorted(
         members, key=lambda m: (m.instance_id is None, m.instance_id or m.member_id, m.member_id)
@@ -80,8 +80,8 @@ def _assign_uniformly(members: Sequence[Subscriber], counts: Counts) -> dict[str
 
 
 def _still_valid(members: Sequence[Subscriber], counts: Counts) -> dict[str, Held]:
-    """Return the previous partitions that members may keep. The first owner of a partition keeps
-    it.
+    """Return the previous partitions that each member may keep. If several members had the same
+    partition, the first one keeps it.
     """
     taken: Held = {}
     held: dict[str, Held] = {}
@@ -131,7 +131,7 @@ def _size(mine: Held) -> int:
 
 
 def _shed(mine: Held, count: int) -> Iterator[tuple[UUID, int]]:
-    """Take `count` partitions from a member, each from the topic with the most left."""
+    """Take `count` partitions from a member, each from the topic of which it has the most."""
     if count <= 0:
         return
     left = {topic: sorted(indexes) for topic, indexes in mine.items()}
@@ -148,9 +148,9 @@ def _even_out_different(
     free: list[tuple[UUID, int]],
     topics: Sequence[UUID],
 ) -> None:
-    """Balance members with different topics: first assign each free partition to the member with
-    the fewest, beginning with topics with few subscribers; then move partitions between subscribers
-    of a topic until no member has two more than another.
+    """Balance members with different topics. First, each free partition is assigned to the member
+    with the fewest partitions, starting with the topics that have few subscribers. Then partitions
+    move between subscribers of a topic until no member has two more than another.
     """
     subscribers = {
         topic: [member.member_id for member in members if topic in member.topics]
@@ -171,7 +171,7 @@ def _even_out_different(
 def _even_out_topic(
     topic: UUID, subscribers: Sequence[str], held: dict[str, Held], sizes: dict[str, int]
 ) -> bool:
-    """Move partitions of one topic. Returns True if one has moved."""
+    """Move partitions of one topic between its subscribers. Return True if any have moved."""
     has_moved = False
     while True:
         owners = [member_id for member_id in subscribers if held[member_id].get(topic)]

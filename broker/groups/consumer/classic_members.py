@@ -1,7 +1,7 @@
 """Classic members of a consumer group that migrates between protocols (KIP-848).
 
-Heartbeat makes a classic member rejoin; JoinGroup reconciles it, and SyncGroup returns its
-assignment. The group has no leader, and no member waits for the others.
+The response to Heartbeat makes a classic member rejoin, JoinGroup reconciles it, and SyncGroup
+returns its assignment. The group has no leader, and members do not wait for each other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +42,8 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 def upgraded(classic: ClassicGroup, group: ConsumerGroup, topics: TopicsView) -> GroupChanges:
-    """Fill a new consumer group with the members of a classic one. They keep their assignment, and
-    the partitions they owned when they joined (KIP-429) while a rebalance is incomplete. Raises
+    """Add the members of a classic group to a new consumer group. They keep their assignments, and
+    during an incomplete rebalance the partitions that they owned when they joined (KIP-429). Raises
     MalformedEmbedded.
     """
     subscriptions = {
@@ -82,8 +82,8 @@ def _owned_by(
     subscriptions: Mapping[str, EmbeddedSubscription],
     topics: TopicsView,
 ) -> dict[str, Assignment]:
-    """Return the partitions that each member may own. Assignments take precedence over claims of
-    other members, and later generations over earlier ones.
+    """Return the partitions that each member may own. If several members claim a partition, the one
+    to which it is assigned takes precedence, then the one with the latest generation.
     """
     claims = [
         (member_id, _by_id(decode_assignment(member.assignment), topics))
@@ -104,7 +104,9 @@ def _owned_by(
 
 
 def downgraded(group: ConsumerGroup, topics: TopicsView) -> list[Member]:
-    """Return the members of the classic group that continues this group, with their targets."""
+    """Return the members of the classic group that continues this group, with their target
+    assignments.
+    """
     found: list[Member] = []
     for member in group.members.values():
         metadata, classic = member.metadata, member.metadata.classic
@@ -247,7 +249,7 @@ def sync_classic(
 def heartbeat_classic(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int, now_ms: int
 ) -> ErrorCode:
-    """Handle Heartbeat. REBALANCE_IN_PROGRESS: the member must join again. Raises
+    """Handle Heartbeat. The error REBALANCE_IN_PROGRESS makes the member rejoin. Raises
     HeartbeatRefused.
     """
     member = _classic_member(group, member_id, instance_id, generation)
@@ -271,8 +273,8 @@ def leave_classic(
     members: Sequence[tuple[str, str | None]],
     topics: TopicsView,
 ) -> tuple[list[ErrorCode], GroupChanges]:
-    """Handle LeaveGroup of members, given as (id, instance id). Administrators may also remove
-    members that use the consumer protocol.
+    """Handle LeaveGroup for members, given as (member id, instance id). Administrators may also
+    remove members that use the consumer protocol.
     """
     changes = GroupChanges(group)
     errors: list[ErrorCode] = []

@@ -51,13 +51,13 @@ _RESTORED_IN_ORDER = (
 class ConsumerGroup:
     """A consumer group. Attributes are read-only for callers, except the limits.
 
-    The group epoch increases when a subscription, the set of members or a subscribed topic changes;
-    then a target assignment is computed for that epoch, and each member reconciles with its part in
-    its own heartbeats. Each change is a record: a step applies its records immediately and returns
-    them, and the same records restore the group elsewhere.
+    The group epoch increases when a subscription, the set of members or a subscribed topic changes.
+    A target assignment is then computed for that epoch, and each member reconciles with its target
+    in its own heartbeats. Each change is a record. A step applies its records immediately and
+    returns them; another broker restores the group from the same records.
 
     A partition has at most one owner. The target epoch never exceeds the group epoch, nor a member
-    epoch the target epoch. A rejected or undone step leaves no trace.
+    epoch the target epoch. Rejected and undone steps change nothing.
 
     `heartbeat` and `leave` return a response that is valid once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.
@@ -80,9 +80,9 @@ class ConsumerGroup:
         self.deadlines = Deadlines()
         self._topics_version = -1
         self._regexes_version = -1
-        """The version of the topics with which all regular expressions were last matched."""
+        """The topics version with which all regular expressions were last matched."""
         self._regexes_ms = 0
-        """The time of that."""
+        """The time at which all regular expressions were last matched."""
 
     # --- heartbeats -------------------------------------------------------------------------------
 
@@ -143,12 +143,12 @@ class ConsumerGroup:
         has_client: bool = False,
         sent_epoch: int = JOIN_EPOCH,
     ) -> None:
-        """Update a member, start a new epoch if that changes the group, and reconcile the member
-        with its target.
+        """Update a member, start a new group epoch if necessary, and reconcile the member with its
+        target.
 
-        member: its previous state. has_client: whether regular expressions may be matched, with the
-        rights of this step's client. sent_epoch: the epoch in its heartbeat. Raises
-        HeartbeatRefused.
+        member: the previous state of the member. has_client: whether this step has a client with
+        whose permissions regular expressions can be matched. sent_epoch: the member epoch in the
+        heartbeat. Raises HeartbeatRefused.
         """
         member_id = member.member_id
         if member_id not in self.members or metadata != member.metadata:
@@ -209,7 +209,7 @@ class ConsumerGroup:
             return self.members.get(request.member_id) or ConsumerMember(request.member_id)
         is_away = self.members[known].current.epoch == STATIC_LEAVE_EPOCH
         if not is_away and self.members[known].metadata.classic is None:
-            if known == request.member_id:  # its first response was lost; Kafka refuses it
+            if known == request.member_id:  # the first response was lost; Kafka rejects the retry
                 return self.members[known]
             raise HeartbeatRefused(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
@@ -221,7 +221,9 @@ class ConsumerGroup:
     def replace_static(
         self, old: ConsumerMember, member_id: str, changes: GroupChanges
     ) -> ConsumerMember:
-        """Pass the partitions of a static member that left temporarily to its next incarnation."""
+        """Transfer the partitions of a static member that left temporarily to its new
+        incarnation.
+        """
         target = self.targets.get(old.member_id, NOTHING)
         self._remove(old.member_id, changes)
         current = replace(old.current, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
@@ -253,7 +255,7 @@ class ConsumerGroup:
     # --- subscriptions and the group epoch --------------------------------------------------------
 
     def _replace_regex(self, old: str, new: str, changes: GroupChanges) -> None:
-        """Check a new regular expression, and drop the old one if no member uses it."""
+        """Check a new regular expression, and delete the old one if no other member uses it."""
         if new:
             try:
                 check_regex(new)
@@ -267,7 +269,7 @@ class ConsumerGroup:
     def unresolved_regexes(
         self, request: HeartbeatRequest, topics: TopicsView, now_ms: int
     ) -> set[str]:
-        """Return the regular expressions that a heartbeat must match with topics."""
+        """Return the regular expressions that the next heartbeat must match with topics."""
         found: set[str] = set()
         if self._are_regexes_old(topics, now_ms):
             found.update(member.metadata.subscribed_regex for member in self.members.values())
@@ -282,12 +284,14 @@ class ConsumerGroup:
             changes.put(ConsumerRecordKind.REGEX, None, regex)
 
     def _are_regexes_old(self, topics: TopicsView, now_ms: int) -> bool:
-        """Return True if topics or possibly the rights on them have changed."""
+        """Return True if topics have changed, or if the permissions on them may have changed."""
         is_due = now_ms - self._regexes_ms >= self.limits.regex_refresh_interval_ms
         return self._regexes_version != topics.version or (bool(self.regexes) and is_due)
 
     def _resolve_regexes(self, topics: TopicsView, now_ms: int, changes: GroupChanges) -> None:
-        """Match new regular expressions with the topics, or all of them if they are outdated."""
+        """Match new regular expressions with the topics, or all of them if the results are
+        outdated.
+        """
         are_old = self._are_regexes_old(topics, now_ms)
         used = {member.metadata.subscribed_regex for member in self.members.values()}
         for regex in sorted(name for name in used if name):
@@ -314,15 +318,15 @@ class ConsumerGroup:
         self._topics_version = topics.version
 
     def refresh(self, topics: TopicsView) -> GroupChanges:
-        """Start a new epoch if the topics have changed. Heartbeats of consumer members do that
-        themselves.
+        """Start a new group epoch if the topics have changed. For members with the consumer
+        protocol, heartbeats do this.
         """
         changes = GroupChanges(self)
         self._update_epoch(topics, changes, is_bumped=False)
         return changes
 
     def subscribed_names(self) -> set[str]:
-        """Return the topics to which the group subscribes, whether they exist or not."""
+        """Return the topics to which the group subscribes, including topics that do not exist."""
         names: set[str] = set()
         for member in self.members.values():
             names.update(member.metadata.subscribed_names)
@@ -331,7 +335,7 @@ class ConsumerGroup:
         return names
 
     def _topics_of(self, metadata: MemberMetadata, topics: TopicsView) -> frozenset[UUID]:
-        """Return the existing topics of a member."""
+        """Return the ids of the member's topics that exist."""
         names = set(metadata.subscribed_names)
         regex = self.regexes.get(metadata.subscribed_regex)
         if regex is not None:
@@ -354,7 +358,7 @@ class ConsumerGroup:
         return max(sorted(votes), key=lambda name: votes[name])
 
     def _update_targets(self, topics: TopicsView, changes: GroupChanges) -> None:
-        """Compute the target assignment of the group epoch."""
+        """Compute the target assignment for the current group epoch."""
         shared: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
         subscribers: list[Subscriber] = []
         for member in self.members.values():
@@ -400,12 +404,14 @@ class ConsumerGroup:
             has_new_subscription=has_new_subscription,
         )
         if JOIN_EPOCH < sent_epoch < member.current.epoch:
-            # Several responses in a row may be lost. Kafka fences the member after the second.
+            # Accept the last epoch that the member sent, because several responses in a row may be
+            # lost. Kafka fences the member after the second.
             current = replace(current, previous_epoch=sent_epoch)
         if current == member.current:
             return
         changes.put(ConsumerRecordKind.CURRENT, current, member_id)
-        is_timed = member.metadata.classic is None  # a classic member must join and sync in time
+        # a classic member has deadlines for JoinGroup and SyncGroup instead
+        is_timed = member.metadata.classic is None
         if current.state is MemberState.UNREVOKED_PARTITIONS and is_timed:
             self._await_revocation(member_id, now_ms)
         else:
@@ -416,8 +422,8 @@ class ConsumerGroup:
     def leave(
         self, request: HeartbeatRequest, topics: TopicsView
     ) -> tuple[HeartbeatResult, GroupChanges]:
-        """Handle the last heartbeat of a member, or of a static member that leaves temporarily.
-        Raises HeartbeatRefused.
+        """Handle the last heartbeat of a member that leaves, permanently or as a static member
+        temporarily. Raises HeartbeatRefused.
         """
         if request.instance_id is None:
             member = self.members.get(request.member_id)
@@ -451,11 +457,11 @@ class ConsumerGroup:
     # --- timers -----------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` is due next, or None while there are no members."""
+        """Return when `tick` is due next, or None if there are no members."""
         return self.deadlines.next_ms()
 
     def touch(self, member_id: str, now_ms: int) -> None:
-        """Restart the session of a member."""
+        """Restart the session timeout of a member."""
         classic = self.members[member_id].metadata.classic
         timeout_ms = (
             self.limits.session_timeout_ms if classic is None else classic.session_timeout_ms
@@ -483,7 +489,7 @@ class ConsumerGroup:
         return now_ms + self.members[member_id].metadata.rebalance_timeout_ms
 
     def is_waiting(self, member_id: str) -> bool:
-        """Return True while another member owns a partition of the target."""
+        """Return True if another member still owns a partition of this member's target."""
         assigned = self.members[member_id].current.assigned
         return any(
             index in self._owners.get(topic, ())
@@ -498,14 +504,18 @@ class ConsumerGroup:
         return bool(members) and all(member.metadata.classic is not None for member in members)
 
     def tick(self, topics: TopicsView, now_ms: int) -> GroupChanges:
-        """Remove members that sent no heartbeat in time, or did not revoke their partitions."""
+        """Remove members that have not sent a heartbeat, or not revoked their partitions, in
+        time.
+        """
         changes = GroupChanges(self)
         if late := self.deadlines.passed(now_ms):
             self.fence(sorted(late), topics, changes)
         return changes
 
     def reset(self, deadlines: Deadlines) -> None:
-        """Restore earlier deadlines, and check the topics again in the next heartbeat."""
+        """Restore the deadlines to an earlier copy, and check the topics again in the next
+        heartbeat.
+        """
         self.deadlines = deadlines
         self._topics_version = self._regexes_version = -1
 
@@ -514,10 +524,11 @@ class ConsumerGroup:
     def check_commit(
         self, member_id: str, epoch: int, *, supports_epochs: bool = True
     ) -> ErrorCode:
-        """Check whether this caller may commit offsets. A caller without a member (epoch -1) may,
-        while the group has no members.
+        """Check whether this caller may commit offsets. A caller that is not a member (epoch -1)
+        may commit while the group has no members.
 
-        knows_epochs: False for a request version that only classic members may use.
+        supports_epochs: False for a request version without member epochs, which only classic
+        members may use.
         """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
@@ -527,7 +538,7 @@ class ConsumerGroup:
         return self._check_member(member_id, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Check whether this caller may read offsets. Administrators send no member."""
+        """Check whether this caller may read offsets. Administrators send no member id."""
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         return self._check_member(member_id or "", epoch)
@@ -573,7 +584,7 @@ class ConsumerGroup:
                 return None
 
     def apply(self, key: ConsumerRecordKey, value: ConsumerValue | None) -> None:
-        """Apply one record. None: a tombstone."""
+        """Apply one record. A value of None is a tombstone."""
         name = key.name
         match key.kind:
             case ConsumerRecordKind.GROUP:
@@ -610,7 +621,9 @@ class ConsumerGroup:
             self.static_members[metadata.instance_id] = member_id
 
     def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
-        """Replace the assignment of a member. A record without a member has no effect."""
+        """Replace the current assignment of a member. A record for an unknown member has no
+        effect.
+        """
         member = self.members.get(member_id)
         if member is None:
             return
@@ -629,7 +642,7 @@ class ConsumerGroup:
     def restore(
         self, records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]], now_ms: int
     ) -> None:
-        """Restore the state of these records, in any order. All session timeouts restart, so that
+        """Restore the state from these records, in any order. All session timeouts restart, so that
         members have time to find the new coordinator.
         """
         apply_in_order(self, records, _RESTORED_IN_ORDER)
@@ -660,14 +673,14 @@ class ConsumerGroup:
 
 
 def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
-    """Reject an epoch other than the member's. The one of its last heartbeat is accepted if the
-    member owns nothing that another member may get, because the response with the next epoch may
-    have been lost; and so is the epoch of a member that starts again.
+    """Reject a member epoch other than the current one. The previous epoch is accepted if the
+    member owns no partition that another member may receive, because the response with the current
+    epoch may have been lost. The epoch of a joining member is always accepted.
     """
     current, epoch = member.current, request.member_epoch
     if epoch in {JOIN_EPOCH, current.epoch}:
         return
-    # Kafka fences a member that has lost the request to revoke partitions.
+    # Kafka fences a member that did not receive the request to revoke partitions.
     is_repeated = epoch == current.previous_epoch and is_subset(
         request.owned, union(current.assigned, current.pending_revocation)
     )

@@ -1,4 +1,4 @@
-"""Values of consumer groups (KIP-848): members, assignments, heartbeats and their responses."""
+"""Data types of consumer groups (KIP-848): members, assignments, heartbeats and their responses."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,13 +14,13 @@ MIGRATION_BOTH: Final = "bidirectional"
 
 
 class MemberState(Enum):
-    """The state of a member's reconciliation. The values are those of the records."""
+    """The reconciliation state of a member. The numbers are those in the records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
-    """The member must still revoke partitions, and stays in its epoch until then."""
+    """The member must still revoke partitions, and keeps its epoch until then."""
     UNRELEASED_PARTITIONS = 2
-    """The member waits for partitions that other members have not revoked yet."""
+    """The member waits for other members to revoke partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class ConsumerLimits:
     assignors: tuple[str, ...] = ASSIGNORS
     """Names of the assignors that members may request; the first one is the default."""
     migration: str = MIGRATION_BOTH
-    """In which direction groups with members may change their protocol: disabled, upgrade,
+    """The direction in which groups with members may change their protocol: disabled, upgrade,
     downgrade or bidirectional.
     """
     classic_members_max: int = 1_000
     """Maximum number of members of a group that is converted to classic."""
     regex_refresh_interval_ms: int = 600_000
-    """How long the topics that match a regular expression are valid, before the rights on them are
-    checked again.
+    """How long the matches of a regular expression are valid before permissions are checked
+    again.
     """
 
     @property
@@ -58,7 +58,7 @@ class ClassicMetadata:
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """Name and subscription of each offered assignor."""
+    """Name and subscription of each assignor that the member offers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,18 @@ class MemberMetadata:
     client_id: str = ""
     client_host: str = ""
     subscribed_names: tuple[str, ...] = ()
-    """In order, without duplicates."""
+    """Sorted, without duplicates."""
     subscribed_regex: str = ""
-    """Empty: no regular expression."""
+    """Empty if the member subscribes without a regular expression."""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
     classic: ClassicMetadata | None = None
-    """None: the member uses the consumer protocol."""
+    """None if the member uses the consumer protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """The partitions of a member, and their epoch."""
+    """The partitions of a member, with the member epoch."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -102,8 +102,8 @@ class ConsumerMember:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that match a regular expression and that the client of that heartbeat may
-    describe.
+    """The topics that matched a regular expression, restricted to those that the client of that
+    heartbeat could describe.
     """
 
     topics: frozenset[str]
@@ -114,7 +114,7 @@ class ResolvedRegex:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """None and -1 mean: as in the last heartbeat."""
+    """A heartbeat. Fields that are None or -1 are unchanged since the last heartbeat."""
 
     member_id: str
     member_epoch: int
@@ -130,8 +130,8 @@ class HeartbeatRequest:
 
     @property
     def is_full(self) -> bool:
-        """Return True if the response must contain the assignment: the member joins, or starts
-        again after an error.
+        """Return True if the response must contain the assignment, because the member joins or
+        restarts after an error.
         """
         is_complete = (
             self.rebalance_timeout_ms != -1

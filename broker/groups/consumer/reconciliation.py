@@ -1,4 +1,4 @@
-"""Move a member towards its target assignment (KIP-848): it first revokes partitions, then gets
+"""Move a member towards its target assignment (KIP-848): it first revokes partitions, then receives
 free ones.
 """
 
@@ -11,7 +11,7 @@ from penstock.broker.groups.common.model import NOTHING, Assignment
 from penstock.broker.groups.consumer.model import CurrentAssignment, MemberState
 
 IsOwned: TypeAlias = Callable[[UUID, int], bool]
-"""Return whether any member owns the partition."""
+"""Returns whether any member owns the partition."""
 
 
 def reconcile(
@@ -27,7 +27,8 @@ def reconcile(
     """Return the next assignment of the member. A partition is added only if no member owns it, and
     the member keeps its epoch until it has revoked everything.
 
-    owned: partitions reported by the member; None: not reported. subscribed: ids of its topics.
+    owned: the partitions that the member reported, or None if it reported none. subscribed: the ids
+    of the member's topics.
     """
     is_waiting = current.state is MemberState.UNREVOKED_PARTITIONS and owns_any(
         owned, current.pending_revocation
@@ -40,14 +41,14 @@ def reconcile(
 
 
 def owns_any(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Return True unless the member reported that it owns none of these partitions."""
+    """Return True unless the member reported its partitions and owns none of these."""
     if owned is None:
         return True
     return any(indexes & partitions.get(topic, frozenset()) for topic, indexes in owned.items())
 
 
 def is_subset(owned: Assignment | None, assigned: Assignment) -> bool:
-    """Return True if the member reported its partitions, and owns none besides these."""
+    """Return True if the member reported its partitions and owns only partitions in `assigned`."""
     return owned is not None and all(
         indexes <= assigned.get(topic, frozenset()) for topic, indexes in owned.items()
     )

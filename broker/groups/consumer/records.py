@@ -32,9 +32,7 @@ _CLASSIC_TAG: Final = 0
 class GroupEpoch:
     epoch: int
     metadata_hash: int
-    """Hash of the subscribed topics, which changes with their partition counts. 0: there
-    are none.
-    """
+    """Hash of the subscribed topics and their partition counts; 0 if there are none."""
 
 
 def _write_group(writer: Writer, value: GroupEpoch) -> None:
@@ -94,7 +92,7 @@ def _read_member(reader: Reader) -> MemberMetadata:
 
 
 def _classic(value: ClassicMetadata | None) -> Writer:
-    """Return the tagged struct after a byte that is 0 for null, as Kafka writes it."""
+    """Encode the nullable struct as Kafka does, with a leading byte that is 0 for null."""
     if value is None:
         return Writer(b"\x00")
     writer = Writer(b"\x01")
@@ -153,7 +151,7 @@ def _read_regex(reader: Reader) -> ResolvedRegex:
 
 
 def _write_nothing(writer: Writer, value: object) -> None:
-    """Partition metadata is read, but never written."""
+    """Do nothing: partition metadata is read, but never written."""
 
 
 def _skip(reader: Reader) -> int:

@@ -1,4 +1,4 @@
-"""Validate a consumer group heartbeat before the group is looked up (KIP-848, KIP-1082)."""
+"""Validate a ConsumerGroupHeartbeat before the group is looked up (KIP-848, KIP-1082)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,13 +13,15 @@ from penstock.broker.groups.consumer.model import HeartbeatRequest
 from penstock.protocol.error_codes import ErrorCode
 
 _FIRST_WITH_OWN_IDS: Final = 1
-"""From this version on, members generate their ids."""
+"""From this version on, members generate their own ids."""
 
 
 def check_heartbeat(
     group_id: str, request: HeartbeatRequest, version: int, assignors: Sequence[str]
 ) -> None:
-    """Raises HeartbeatRefused: INVALID_REQUEST or UNSUPPORTED_ASSIGNOR."""
+    """Validate the heartbeat. Raises HeartbeatRefused with INVALID_REQUEST or
+    UNSUPPORTED_ASSIGNOR.
+    """
     has_own_id = version >= _FIRST_WITH_OWN_IDS
     epoch = request.member_epoch
     if has_own_id or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH:

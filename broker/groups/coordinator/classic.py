@@ -37,8 +37,8 @@ Result = TypeVar("Result", JoinResult, SyncResult)
 class ClassicGroups:
     """Classic groups of one broker. Call all methods on the event loop.
 
-    A parked request is completed once, when the rebalance completes or when this broker no longer
-    coordinates the group.
+    Each parked request is completed exactly once, when the rebalance completes or when this broker
+    stops coordinating the group.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ClassicGroups:
         new_member_id: Callable[[str], str],
     ) -> None:
         self.limits = limits
-        """For groups that are created from now on."""
+        """The limits of groups created from now on."""
         self._home = home
         self._now_ms = now_ms
         self._new_member_id = new_member_id
@@ -61,7 +61,7 @@ class ClassicGroups:
         return ClassicGroup(group_id, self.limits, self._new_member_id)
 
     def restore(self, group: Group) -> None:
-        """Restore the group from its record. Its members must join again."""
+        """Restore the group from its record. Its members must rejoin."""
         assert group.record is not None
         snapshot = decode_group_value(group.record)
         group.classic.restore(
@@ -109,7 +109,7 @@ class ClassicGroups:
         return error
 
     def leave(self, group: Group, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
-        """Remove members, given as (id, instance id). Returns one error per member."""
+        """Remove members, given as (member id, instance id). Return one error per member."""
         errors: list[ErrorCode] = []
         for member_id, instance_id in members:
             error, effects = group.classic.leave(member_id, instance_id, self._now_ms())
@@ -120,7 +120,9 @@ class ClassicGroups:
     def check_commit(
         self, group: Group, member: tuple[str, str | None, int], *, transactional: bool
     ) -> ErrorCode:
-        """Return whether the member may commit offsets. member: id, instance id, generation."""
+        """Return an error unless the member may commit offsets. member: (member id, instance id,
+        generation).
+        """
         error = group.classic.check_commit(*member, self._now_ms(), transactional=transactional)
         self._set_timer(group)
         return error
@@ -128,12 +130,12 @@ class ClassicGroups:
     # --- protocol changes -------------------------------------------------------------------------
 
     def retire(self, group: Group) -> None:
-        """Make parked members rejoin, and empty the classic group."""
+        """Make the parked members rejoin, and empty the classic group."""
         self._apply(group, group.classic.unload(ErrorCode.REBALANCE_IN_PROGRESS))
         group.classic = self.new(group.classic.group_id)
 
     def take_over(self, group: Group, generation: int, members: Sequence[Member]) -> None:
-        """Continue as a classic group, whose members must join again."""
+        """Continue another group as a classic group, whose members must rejoin."""
         self._apply(group, group.classic.take_over(generation, members, self._now_ms()))
 
     # --- effects of the state machine -------------------------------------------------------------

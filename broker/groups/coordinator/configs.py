@@ -1,7 +1,7 @@
-"""The typed configs of groups, with the broker settings as defaults.
+"""Typed group configs, with the broker settings as defaults.
 
 Use `group_configs(image, config).of(group_id)`. Values in the metadata may exceed the limits of
-this broker, because those of other brokers may differ.
+this broker, because brokers may have different limits.
 """
 
 import re
@@ -18,13 +18,13 @@ from penstock.controller.metadata.image import MetadataImage
 
 @dataclass(frozen=True, slots=True)
 class InitialOffset:
-    """Where a share group starts to read a partition: at its start, at its end, or at the first
-    record within a duration.
+    """Where a share group starts to read a partition: at the start, at the end, or at the first
+    record that is not older than a duration.
     """
 
     is_earliest: bool = False
     duration_ms: int | None = None
-    """None: at the start or at the end."""
+    """None to read from the start or the end."""
 
 
 LATEST: Final = InitialOffset()
@@ -69,7 +69,7 @@ _BOUNDED: Final = (
     _bounded(known.STREAMS_SESSION_TIMEOUT),
     _Bounded(known.STREAMS_STANDBY_REPLICAS, None, "group.streams.max.standby.replicas"),
 )
-"""In the order in which Kafka checks them."""
+"""In the order in which Kafka checks these configs."""
 _WITHOUT_SETTING: Final = frozenset({known.SHARE_AUTO_OFFSET_RESET, known.SHARE_ISOLATION_LEVEL})
 """Configs without a broker setting."""
 
@@ -91,7 +91,7 @@ def group_defaults(config: BrokerConfig) -> dict[str, str]:
 
 
 def group_problem(config: BrokerConfig, configs: Mapping[str, str]) -> str:
-    """Return why a group cannot have these configs, with Kafka's messages, or "" if it can.
+    """Return Kafka's message for invalid configs, or "" if the group can have these configs.
 
     configs: all configs of the group, after the change.
     """
@@ -150,14 +150,14 @@ class GroupConfigs:
 
 
 def group_configs(image: MetadataImage, config: BrokerConfig) -> GroupConfigs:
-    """Return the configs of all groups. Cheap: call it for each use, because the image and the
-    settings change.
+    """Return the configs of all groups. This is cheap; do not keep the result, because the image
+    and the settings change.
     """
     return GroupConfigs(image.configs, config)
 
 
 def parse_initial_offset(value: str) -> InitialOffset:
-    """Parse a valid value of `share.auto.offset.reset`; empty for the default."""
+    """Parse a valid value of `share.auto.offset.reset`. An empty value stands for the default."""
     found = re.fullmatch(known.DURATION_PREFIX + known.DURATION_PATTERN, value)
     if found is None:
         return InitialOffset(is_earliest=value == "earliest")

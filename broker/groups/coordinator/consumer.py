@@ -80,14 +80,14 @@ class ConsumerGroupDescription:
     target_epoch: int
     assignor: str
     members: tuple[tuple[ConsumerMember, Assignment], ...]
-    """Each member with its target."""
+    """Each member with its target assignment."""
 
 
 class ConsumerCoordinator:
     """Consumer groups of one broker. Call all methods on the event loop.
 
-    A response is sent only when the records it depends on are durable, including those of earlier
-    heartbeats. Changes of a rejected append are undone; after an append that fails later, the
+    A response is sent only after the records that it depends on are durable, including those of
+    earlier heartbeats. If an append is rejected, its changes are undone; if it fails later, the
     partition is reloaded from its log.
     """
 
@@ -99,7 +99,7 @@ class ConsumerCoordinator:
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], str],
     ) -> None:
-        """limits_of: returns the limits of a group, which may change at any time."""
+        """limits_of: returns the current limits of a group."""
         self._home = home
         self._journal = GroupJournal(home, now_ms)
         self._new_member_id = new_member_id
@@ -117,10 +117,11 @@ class ConsumerCoordinator:
         may_describe: Callable[[str], bool] | None = None,
         connection_id: int | None = None,
     ) -> HeartbeatResult:
-        """Handle ConsumerGroupHeartbeat. The response is durable. Raises LateRequest.
+        """Handle ConsumerGroupHeartbeat. Returns after the response has become durable. Raises
+        LateRequest.
 
-        version: the request version. Members of version 0 get an id when they join. may_describe:
-        returns whether the client may describe a topic; None if everyone may. connection_id: see
+        version: the request version. Version 0 members receive an id when they join. may_describe:
+        returns whether the client may describe a topic; None permits all topics. connection_id: see
         `GroupCoordinator.join`.
         """
         topics = DescribableTopics(self._topics, may_describe) if may_describe else self._topics
@@ -145,8 +146,8 @@ class ConsumerCoordinator:
     async def _match_topics(
         self, group_id: str, request: HeartbeatRequest, topics: ImageTopics | DescribableTopics
     ) -> None:
-        """Match regular expressions with thousands of topics in slices, so that other requests are
-        not delayed, and check the rights on the topics. The heartbeat then uses the results.
+        """Match regular expressions with thousands of topics, and check the permissions on them, in
+        slices that do not delay other requests. The heartbeat then uses the cached results.
         """
         group = self._home.find(group_id, create=False, is_read=True)
         consumer = None if isinstance(group, ErrorCode) else group.consumer
@@ -182,7 +183,7 @@ class ConsumerCoordinator:
         return result, outcome
 
     def _current(self, group: Group) -> ConsumerGroup:
-        """Return the consumer group with its current limits."""
+        """Return the consumer group, with its limits updated."""
         assert group.consumer is not None
         group.consumer.limits = self._limits_of(group.consumer.group_id)
         return group.consumer
@@ -190,7 +191,7 @@ class ConsumerCoordinator:
     def _begin(
         self, group: Group, request: HeartbeatRequest, topics: TopicsView
     ) -> tuple[HeartbeatResult, "asyncio.Future[ErrorCode]"]:
-        """Create a consumer group with its first member, replacing a classic one. Raises
+        """Create a consumer group with its first member. It replaces a classic group. Raises
         HeartbeatRefused.
         """
         group_id = group.classic.group_id
@@ -239,7 +240,7 @@ class ConsumerCoordinator:
     # --- classic members --------------------------------------------------------------------------
 
     async def join(self, group: Group, request: JoinRequest) -> JoinResult:
-        """Handle JoinGroup of a classic member of a consumer group."""
+        """Handle JoinGroup for a classic member of a consumer group."""
         consumer = self._current(group)
         try:
             result, changes = join_classic(
@@ -249,14 +250,14 @@ class ConsumerCoordinator:
             return JoinResult(error=refused.result.error, member_id=request.member_id)
         if request.instance_id is None:
             outcome = self._write(group, changes)
-        else:  # it may have replaced the last member of the consumer protocol
+        else:  # the member may have replaced the last one with the consumer protocol
             outcome = self._write_or_downgrade(group, consumer, changes)
         self._set_timer(group)
         code = await outcome
         return result if code is ErrorCode.NONE else JoinResult(error=failed_heartbeat(code).error)
 
     async def sync(self, group: Group, request: SyncRequest) -> SyncResult:
-        """Handle SyncGroup of a classic member of a consumer group."""
+        """Handle SyncGroup for a classic member of a consumer group."""
         consumer = self._current(group)
         try:
             result = sync_classic(consumer, request, self._topics, self._now_ms())
@@ -268,7 +269,7 @@ class ConsumerCoordinator:
         return result if code is ErrorCode.NONE else SyncResult(error=failed_heartbeat(code).error)
 
     def heartbeat_classic(self, group: Group, member: tuple[str, str | None, int]) -> ErrorCode:
-        """Handle Heartbeat of a classic member, given as (id, instance id, generation)."""
+        """Handle Heartbeat for a classic member, given as (member id, instance id, generation)."""
         consumer = self._current(group)
         changes = consumer.refresh(self._topics)
         if changes.records:
@@ -286,7 +287,9 @@ class ConsumerCoordinator:
     async def leave(
         self, group: Group, members: Sequence[tuple[str, str | None]]
     ) -> ErrorCode | list[ErrorCode]:
-        """Handle LeaveGroup of members, given as (id, instance id). The response is durable."""
+        """Handle LeaveGroup for members, given as (member id, instance id). Returns after the
+        response has become durable.
+        """
         consumer = self._current(group)
         errors, changes = leave_classic(consumer, members, self._topics)
         code = await self._write_or_downgrade(group, consumer, changes)
@@ -302,7 +305,9 @@ class ConsumerCoordinator:
     def _write_or_downgrade(
         self, group: Group, consumer: ConsumerGroup, changes: GroupChanges
     ) -> "asyncio.Future[ErrorCode]":
-        """Write a step. The group becomes classic if only classic members are left."""
+        """Write a step. The group becomes classic if no members with the consumer protocol are
+        left.
+        """
         if changes.records and self._may_downgrade(consumer):
             return self._downgrade(group, consumer, changes)
         return self._write(group, changes)
@@ -310,7 +315,7 @@ class ConsumerCoordinator:
     def _downgrade(
         self, group: Group, consumer: ConsumerGroup, changes: GroupChanges
     ) -> "asyncio.Future[ErrorCode]":
-        """Continue as a classic group, in the generation before the members that left."""
+        """Continue as a classic group, in the generation before members left."""
         is_bumped = any(key.kind is ConsumerRecordKind.GROUP for key, _ in changes.records)
         generation = consumer.epoch - is_bumped
         members = downgraded(consumer, self._topics)
@@ -328,7 +333,9 @@ class ConsumerCoordinator:
         return outcome
 
     def make_classic(self, group: Group) -> ErrorCode:
-        """Convert an empty consumer or streams group to classic, unless the log rejects that."""
+        """Convert an empty consumer or streams group to a classic group, unless the log rejects the
+        records.
+        """
         if group.is_classic:
             return ErrorCode.NONE
         records = consumer_tombstones(group)
@@ -378,14 +385,15 @@ class ConsumerCoordinator:
     # --- describing -------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> ConsumerGroupDescription | ErrorCode:
-        """Describe a consumer group once its last change is durable. GROUP_ID_NOT_FOUND: the group
-        does not exist.
+        """Describe a consumer group once its last change is durable. Returns GROUP_ID_NOT_FOUND if
+        the group does not exist.
         """
         group = self._home.find(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
             return group
         consumer = group.consumer
-        if consumer is None or consumer.epoch == 0:  # epoch 0: its deletion is in flight
+        # with epoch 0, the deletion of the group is in flight
+        if consumer is None or consumer.epoch == 0:
             return ErrorCode.GROUP_ID_NOT_FOUND
         described = ConsumerGroupDescription(
             group_id,
@@ -402,7 +410,7 @@ class ConsumerCoordinator:
 
 
 def _all_tombstones(group: Group, consumer: ConsumerGroup) -> list[KeyValue]:
-    """Return the tombstones of a consumer group with its members."""
+    """Return the tombstones for a consumer group and its members."""
     of_member = (ConsumerRecordKind.CURRENT, ConsumerRecordKind.TARGET, ConsumerRecordKind.MEMBER)
     keys = [
         encode_consumer_key(ConsumerRecordKey(kind, consumer.group_id, member_id))
@@ -416,7 +424,7 @@ def _all_tombstones(group: Group, consumer: ConsumerGroup) -> list[KeyValue]:
 def _classic_record(
     empty: ClassicGroup, generation: int, members: Sequence[Member], now_ms: int
 ) -> tuple[bytes, bytes]:
-    """Return the record of the classic group in the generation before its members join again."""
+    """Return the record of the classic group, in the generation before its members rejoin."""
     protocol = empty.vote(members)
     snapshot = GroupSnapshot(CONSUMER_PROTOCOL, generation, protocol, None, now_ms, tuple(members))
     return encode_group_key(GroupKey(empty.group_id)), encode_group_value(snapshot)

@@ -21,12 +21,12 @@ class GroupDescription:
 
 
 def state_of(group: Group) -> GroupState:
-    """Return the state in the group's current protocol."""
+    """Return the group state in its current protocol."""
     return (group.modern or group.classic).state
 
 
 def describe(group: Group) -> GroupDescription:
-    """Return the group; members only for the classic protocol."""
+    """Return a snapshot of the group, with members only for the classic protocol."""
     if group.share is not None:
         return GroupDescription(
             group.classic.group_id, group.share.state, "share", "", (), GroupType.SHARE

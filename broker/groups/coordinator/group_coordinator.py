@@ -1,4 +1,4 @@
-"""The group coordinator of one broker: looks up groups, and keeps their offsets and state in
+"""The group coordinator of one broker: looks up groups, and stores their offsets and state in
 `__consumer_offsets`. `ClassicGroups`, `ConsumerCoordinator`, `ShareGroups` and `StreamsGroups`
 implement membership.
 """
@@ -70,7 +70,7 @@ log = structlog.get_logger(__name__)
 GROUPS_MAX = 50_000
 OFFSETS_MAX = 1_000_000
 OFFSET_METADATA_CHARS_MAX = 4_096
-"""In UTF-16, as Java counts. Kafka's setting is called `offset.metadata.max.bytes`."""
+"""UTF-16 units, as counted by Java. Kafka's setting is called `offset.metadata.max.bytes`."""
 EXPIRY_INTERVAL_S = 600.0
 
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -81,12 +81,13 @@ Result = TypeVar("Result", JoinResult, SyncResult)
 class GroupCoordinator:
     """The group coordinator. Call all methods on the event loop.
 
-    A group belongs to a partition of `__consumer_offsets`, whose leader coordinates it. Becoming
-    leader loads the partition; losing it completes parked requests with NOT_COORDINATOR and drops
-    the state. An offset commit is visible and acknowledged only when its record is durable, or, in
-    a transaction, its marker (KIP-447). Records of a group are appended in the order of its events,
-    and become visible in log order. Above GROUPS_MAX and OFFSETS_MAX per partition, clients get
-    COORDINATOR_NOT_AVAILABLE, which they retry.
+    A group belongs to a partition of `__consumer_offsets`, whose leader coordinates the group. A
+    broker that becomes the leader loads the partition; one that loses the partition completes
+    parked requests with NOT_COORDINATOR and drops the state. An offset commit is acknowledged and
+    visible only after its record is durable; in a transaction, it becomes visible with the durable
+    marker (KIP-447). Records of a group are appended in the order of its events, and become visible
+    in log order. Above GROUPS_MAX or OFFSETS_MAX per partition, clients receive
+    COORDINATOR_NOT_AVAILABLE and retry.
 
     now_ms: milliseconds since 1970 of a clock that never steps (`base.clock.steady`).
     """
@@ -106,7 +107,7 @@ class GroupCoordinator:
         streams_limits: Callable[[str], StreamsLimits] = lambda _: StreamsLimits(),
         offset_topics: OffsetTopics | None = None,
     ) -> None:
-        """offset_topics: None in tests without topics."""
+        """offset_topics: None only in tests without topics."""
         self._limits = limits
         self._now_ms = now_ms
         self._shards: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
@@ -118,25 +119,27 @@ class GroupCoordinator:
         self.consumers = ConsumerCoordinator(
             self, self.topics, consumer_limits or _default_limits, now_ms, new_member_id
         )
-        """The protocol of KIP-848."""
+        """Consumer groups (KIP-848)."""
         self.shares = ShareGroups(self, self.topics, share_limits, now_ms, share_states)
-        """The protocol of KIP-932."""
+        """Share groups (KIP-932)."""
         self.streams = StreamsGroups(self, self.topics, streams_limits, now_ms)
-        """The protocol of KIP-1071."""
+        """Streams groups (KIP-1071)."""
         self._janitor = GroupJanitor(self, self._shards, self.shares)
         self._offset_topics = offset_topics
         self._sweep = (
             None if offset_topics is None else OffsetSweep(self, self._shards, offset_topics)
         )
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
-        """By partition: transactions that ended after the part of the log that is being loaded."""
+        """By partition, the transactions that ended after the part of the log that is being
+        loaded.
+        """
         self._expiry: asyncio.TimerHandle | None = None
         self.transactional_commits = ConnectionOrder()
-        """Detects late requests by group, for TxnOffsetCommit."""
+        """Detects late TxnOffsetCommit requests, by group."""
         self._requests = ConnectionOrder(MEMBERS_MAX)
 
     def reconfigure(self, limits: GroupLimits) -> None:
-        """Replace the limits, starting with the next step of each group."""
+        """Replace the limits. Each group applies them in its next step."""
         self._limits = self._classics.limits = limits
         for state in self._shards.loaded():
             for group in state.groups.values():
@@ -145,7 +148,7 @@ class GroupCoordinator:
     # --- leadership -------------------------------------------------------------------------------
 
     def partition_opened(self, partition: int) -> None:
-        """Load the offsets partition, because this broker leads it now."""
+        """Load the partition of `__consumer_offsets`, which this broker now leads."""
         self._markers_while_loading[partition] = []
         self._shards.opened(partition)
         if self._expiry is None:
@@ -163,7 +166,7 @@ class GroupCoordinator:
             group.cancel_timers()
 
     def topics_changed(self, delta: MetadataDelta) -> None:
-        """Update committed offsets if they may be affected by changed topics."""
+        """Update the committed offsets that a topic change may affect."""
         sweep = self._sweep
         if sweep is not None and (
             delta.everything
@@ -183,7 +186,9 @@ class GroupCoordinator:
         self._shards.close()
 
     async def ready(self, group_id: str) -> None:
-        """Wait briefly for a group that is loading here. Every group request begins with this."""
+        """Wait briefly while the group is loading here. Every group request starts with this
+        wait.
+        """
         await self._shards.ready(group_id)
 
     async def _load(self, partition: int) -> OffsetsPartition:
@@ -194,8 +199,8 @@ class GroupCoordinator:
         async for batch in self._shards.read(partition):
             malformed_count += replay(batch, records, offsets, state.open_groups, consumers)
         await self._create_groups(state, records, offsets, consumers)
-        # No await below: sessions start when members can reach the group, and no marker and no
-        # limit change is missed.
+        # Do not await below, so that sessions start only when members can reach the group, and no
+        # marker or changed limit is missed.
         for group in state.groups.values():
             group.classic.limits = self._limits
         for group_id in records:
@@ -227,7 +232,7 @@ class GroupCoordinator:
         offsets: dict[str, GroupOffsets],
         consumers: ConsumerRecords,
     ) -> None:
-        """Create the groups with a group record, then those that only have offsets."""
+        """Create the groups with a group record, then those with offsets only."""
         with_record = dict.fromkeys([*records, *consumers])
         without_record = [
             group_id
@@ -252,7 +257,7 @@ class GroupCoordinator:
         return self._shards.partition_of(group_id)
 
     def find(self, group_id: str, *, create: bool, is_read: bool = False) -> Group | ErrorCode:
-        """Return the group, or why it is not available here.
+        """Return the group, or the error that makes it unavailable here.
 
         is_read: see `CoordinatorShards.find`.
         """
@@ -272,15 +277,15 @@ class GroupCoordinator:
     def _find_with_offsets(
         self, group_id: str, *, create: bool, is_read: bool = False
     ) -> Group | ErrorCode:
-        """Return the group, unless it is a share group, which commits no offsets and only has
-        members of its own protocol.
+        """Return the group, or an error for a share group, which commits no offsets and accepts
+        only share members.
         """
         group = self.find(group_id, create=create, is_read=is_read)
         is_share = isinstance(group, Group) and group.share is not None
         return ErrorCode.GROUP_ID_NOT_FOUND if is_share else group
 
     def _find_for_classic(self, group_id: str) -> Group | ErrorCode:
-        """Return the group, unless it cannot have classic members."""
+        """Return the group, or an error if it cannot have classic members."""
         if group_id == "":
             return ErrorCode.INVALID_GROUP_ID
         group = self._find_with_offsets(group_id, create=False)
@@ -293,8 +298,8 @@ class GroupCoordinator:
     # --- membership -------------------------------------------------------------------------------
 
     def admit(self, api_key: int, group: Group, member_id: str, connection_id: int | None) -> None:
-        """See `ConnectionOrder.admit_member`. Protocols call this in the step that executes the
-        request, once the group has been found, or created for it.
+        """See `ConnectionOrder.admit_member`. The group protocols call this in the step that
+        executes the request, after the group has been found or created.
         """
         group_id = group.classic.group_id
         try:
@@ -306,11 +311,10 @@ class GroupCoordinator:
     async def join(
         self, group_id: str, request: JoinRequest, connection_id: int | None = None
     ) -> JoinResult:
-        """Join the group. Waits until the rebalance completes, at most for the members' rebalance
-        timeout.
+        """Join the group. Waits until the rebalance completes, at most for the rebalance timeout.
 
-        connection_id: increases with each connection of this broker, as for the other requests of
-        members; None: there is no connection. Raises LateRequest.
+        connection_id: a number that increases with each connection to this broker, as for other
+        member requests; None without a connection. Raises LateRequest.
         """
         if group_id == "":
             return JoinResult(error=ErrorCode.INVALID_GROUP_ID, member_id=request.member_id)
