@@ -1,6 +1,7 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: read from the image, and change ACLs at the controller.
+"""DescribeAcls, CreateAcls and DeleteAcls: read ACLs from the image, and change them at the
+controller.
 
-After a response, this broker authorizes by the new ACLs (read your writes). Without an authorizer,
+After it has responded, this broker uses the new ACLs (read your writes). Without an authorizer,
 every request fails with SECURITY_DISABLED, as in Kafka.
 """
 

@@ -1,7 +1,7 @@
-"""AlterReplicaLogDirs: the object store is the only log dir. Moving a partition there succeeds
-without effect; other directories do not exist.
+"""AlterReplicaLogDirs: the object store is the only log dir. Moving a partition there has no effect
+and succeeds; other directories are rejected.
 
-If a partition is listed several times, its last directory counts, as in Kafka.
+If a partition is listed several times, the last directory is used, as in Kafka.
 """
 
 from penstock.base.acls import Operation

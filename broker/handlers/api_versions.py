@@ -1,4 +1,4 @@
-"""ApiVersions: return the supported APIs (KIP-35, KIP-511, KIP-584). It is served before
+"""ApiVersions: return the supported APIs (KIP-35, KIP-511, KIP-584). The request is allowed before
 authentication and in any version, and never closes the connection.
 """
 
@@ -21,17 +21,19 @@ from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_CHARS_MAX: Final = 256
-"""Each connection stores its client software; longer names are truncated."""
+"""Limit for stored client software names and versions, because each connection keeps them. Longer
+ones are truncated.
+"""
 _FIRST_WITH_SOFTWARE: Final = 3
 _FIRST_WITH_RANGES_FROM_ZERO: Final = 4
 
 
 def make_handler(served_keys: Iterable[int]) -> Handler:
-    """Return a handler that lists the served APIs, in the order of `protocol.apis.APIS`.
+    """Return a handler that lists the supported APIs, in the order of `protocol.apis.APIS`.
 
-    The response to an unknown version is error 35 in the encoding of version 0, with the whole
-    list; the request body is not read. Version 3 omits supported features whose range begins at 0,
-    because old clients fail on them (KAFKA-17011).
+    The response to an unknown version has error code 35, the encoding of version 0 and the whole
+    list; the request body is not read. Version 3 omits supported features whose range starts at 0,
+    because old clients cannot decode them (KAFKA-17011).
     """
     served = set(served_keys) | {apis.API_VERSIONS.key}
     announced = [
@@ -85,7 +87,7 @@ def make_handler(served_keys: Iterable[int]) -> Handler:
 
 @lru_cache(maxsize=256)
 def _software(name: str, version: str) -> SoftwareInfo:
-    """Return the same object for all connections of the same software, to save memory."""
+    """Return one shared object per software name and version, to save memory."""
     return SoftwareInfo(name, version)
 
 
@@ -95,7 +97,7 @@ def _finalized(node: Node) -> Iterable[tuple[str, int]]:
 
 
 def _supported(node: Node, version: int) -> list[api_versions.SupportedFeatureKey]:
-    # A broker takes part in a cluster with this feature only if it supports it.
+    # Every broker of a cluster with this feature enabled supports it.
     has_wal_store = node.image.features.level(WAL_STORE_VERSION) > 0
     return [
         api_versions.SupportedFeatureKey(feature.name, feature.min_level, feature.max_level)

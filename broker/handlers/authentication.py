@@ -1,7 +1,8 @@
-"""Dispatcher that admits only authenticated clients to the next dispatcher, as Kafka's
-SaslServerAuthenticator does.
+"""A dispatcher that forwards only requests of authenticated clients, like Kafka's
+SaslServerAuthenticator.
 
-On listeners without SASL all requests pass, and SaslHandshake and SaslAuthenticate are errors.
+On listeners without SASL, it forwards all requests, except that SaslHandshake and SaslAuthenticate
+fail.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ _ILLEGAL_STATE: Final = "SaslAuthenticate request received after successful auth
 
 
 def handle_sasl_handshake(node: Node, ctx: RequestContext) -> Response:
-    """Respond to an unexpected handshake."""
+    """Reject an unexpected SaslHandshake."""
     _decoded(ctx, sasl_handshake.decode_request)
     return encode_response(
         ctx, sasl_handshake.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
@@ -47,7 +48,7 @@ def handle_sasl_handshake(node: Node, ctx: RequestContext) -> Response:
 
 
 def handle_sasl_authenticate(node: Node, ctx: RequestContext) -> Response:
-    """Respond to an unexpected token."""
+    """Reject an unexpected SaslAuthenticate."""
     _decoded(ctx, sasl_authenticate.decode_request)
     return encode_response(
         ctx,
@@ -58,8 +59,8 @@ def handle_sasl_authenticate(node: Node, ctx: RequestContext) -> Response:
 
 
 def _decoded(ctx: RequestContext, decode: Callable[[Reader, int], _Message]) -> _Message:
-    """Return the request. Rejects requests with many tagged fields, to limit the cost of
-    unauthenticated clients. Raises WireError.
+    """Decode the request. Requests with many tagged fields are rejected, to limit the work that
+    unauthenticated clients can cause. Raises WireError.
     """
     return framing.decode_body(
         decode, ctx.frame, ctx.body_offset, ctx.api_version, ELEMENTS_AT_ONCE_MAX
@@ -67,7 +68,7 @@ def _decoded(ctx: RequestContext, decode: Callable[[Reader, int], _Message]) -> 
 
 
 class AuthenticatingDispatcher:
-    """Implements `broker.network.dispatcher.Dispatcher` in front of another dispatcher.
+    """Implements `broker.network.dispatcher.Dispatcher`, wrapping another dispatcher.
 
     Before authentication, a connection may only send ApiVersions and authentication requests; any
     other request closes it. Every failure of an exchange, including bugs, rejects the client. The
@@ -114,7 +115,7 @@ class AuthenticatingDispatcher:
         frame: bytearray,
         respond: Respond,
     ) -> Coroutine[Any, Any, Response] | None:
-        """Handle a request of a client that is not authenticated or authenticates again."""
+        """Handle a request of a client that is not authenticated or reauthenticates."""
         if sasl.phase is SaslPhase.TOKENS and key == apis.SASL_AUTHENTICATE.key:
             return self._token(sasl, self._context(connection, frame))
         if sasl.phase is SaslPhase.HANDSHAKE:
@@ -171,7 +172,7 @@ class AuthenticatingDispatcher:
     async def _bare_token(
         self, connection: ConnectionInfo, sasl: SaslState, token: bytes
     ) -> Response:
-        """Handle a token without a request header, as clients send after a handshake v0."""
+        """Handle a token without a request header, which clients send after a SaslHandshake v0."""
         try:
             data, _ = await self._receive(connection, sasl, token)
         except AuthenticationFailed as error:
@@ -181,7 +182,7 @@ class AuthenticatingDispatcher:
         return len(data).to_bytes(_SIZE_BYTES, "big") + data
 
     async def _refuse(self, connection: ConnectionInfo, response: Response) -> Response:
-        """Return the error response after the delay. The connection closes then."""
+        """Return the error response after a delay, and then close the connection."""
         await asyncio.sleep(self._access.config.failed_authentication_delay_ms / 1_000)
         self._loop.call_soon(connection.close_quietly)
         return response
@@ -191,7 +192,7 @@ class AuthenticatingDispatcher:
     async def _receive(
         self, connection: ConnectionInfo, sasl: SaslState, token: bytes
     ) -> tuple[bytes, int]:
-        """Process a token. Returns the response and the session lifetime. Raises
+        """Process a token. Return the response and the session lifetime in ms. Raises
         AuthenticationFailed.
         """
         try:
@@ -223,7 +224,7 @@ class AuthenticatingDispatcher:
     async def _checked(
         self, connection: ConnectionInfo, sasl: SaslState, step: Step
     ) -> Challenge | Done:
-        """Run the slow part of authentication. Raises AuthenticationFailed."""
+        """Run the asynchronous checks of authentication. Raises AuthenticationFailed."""
         if isinstance(step, CheckPassword):
             await self._access.users.check_password(step.user, step.password)
             return Done(step.user)
@@ -237,7 +238,7 @@ class AuthenticatingDispatcher:
         except AuthenticationFailed as error:
             self._log_failure(connection, str(error), sasl.mechanism)
             scopes = error.required if isinstance(error, ScopeMissing) else ()
-            return exchange.refuse(scopes)  # the client responds, and then authentication fails
+            return exchange.refuse(scopes)  # authentication fails after the client has responded
         exchange.check_user(token.user)
         return Done(token.user, expires_ms=token.expires_ms)
 

@@ -1,7 +1,7 @@
-"""GetTelemetrySubscriptions and PushTelemetry: client metrics (KIP-714), forwarded unchanged with
-attributes of the client. Served only by brokers with a metrics receiver. Unlike in Kafka, clients
-push cumulative values: a lost push loses no count, and Prometheus accepts them. As in Kafka, no
-rights are required.
+"""GetTelemetrySubscriptions and PushTelemetry: receive client metrics (KIP-714), add client
+attributes and forward them. Only brokers with a metrics receiver support these APIs. Unlike in
+Kafka, clients push cumulative values, so that a lost push loses no counts and Prometheus accepts
+the values. As in Kafka, no permissions are required.
 """
 
 from base64 import urlsafe_b64encode
@@ -27,9 +27,9 @@ DECOMPRESSED_BYTES_MAX: Final = 4 << 20
 SERVICE_NAME: Final = "kafka-client"
 _RESERVED: Final = UUID(int=1)
 _IDENTITY_CHARS_MAX: Final = 256
-"""Longer client names are truncated for patterns and attributes."""
+"""Longer client names are truncated before they are matched with patterns or used as attributes."""
 _ACCEPTED: Final = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
-"""In the order of preference."""
+"""In order of preference."""
 
 
 def handle_get_telemetry_subscriptions(node: Node, ctx: RequestContext) -> Response:
@@ -110,13 +110,13 @@ def _identity(ctx: RequestContext, instance: UUID) -> ClientIdentity:
 
 
 def _text_of(instance: UUID) -> str:
-    """Return the id as Kafka's clients log it."""
+    """Return the id in the format that Kafka clients log."""
     return urlsafe_b64encode(instance.bytes).decode().rstrip("=")
 
 
 def _resource(node: Node, ctx: RequestContext, identity: ClientIdentity) -> bytes:
-    """Return the attributes of the client: the names of KIP-714, and `job` and `instance`, which
-    distinguish Prometheus series.
+    """Return the attributes of the client: those of KIP-714, and `job` and `instance`, which
+    distinguish time series in Prometheus.
     """
     return resource_of(
         [

@@ -1,8 +1,8 @@
-"""DescribeClientQuotas and AlterClientQuotas: quotas of users, clients and addresses (KIP-546,
+"""DescribeClientQuotas and AlterClientQuotas: quotas of users, client ids and addresses (KIP-546,
 KIP-612).
 
-Validation and error messages follow Kafka. The broker resolves host names; the controller validates
-everything else.
+Validation and error messages follow Kafka. The broker resolves host names, and the controller
+validates everything else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,14 +64,16 @@ class _FilterRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """exact: names by type, None for the default. types: types that may have any name."""
+    """exact: names by entity type, None for the default entity. types: entity types with any
+    name.
+    """
 
     exact: Mapping[str, str | None]
     types: frozenset[str]
     is_strict: bool
 
     def matches(self, entity: Entity) -> bool:
-        """Return whether the entity has all of these components, and no others in strict mode."""
+        """Return whether the entity has all of these components and, in strict mode, no others."""
         names = {part.type: part.name for part in entity}
         wanted = len(self.exact) + len(self.types)
         if self.is_strict and (not wanted or len(names) != wanted):
@@ -82,7 +84,7 @@ class _Filter:
 
 
 def handle_describe_client_quotas(node: Node, ctx: RequestContext) -> Response:
-    """Return the quotas of the entities that match, or the error of the filter."""
+    """Return the quotas of the matching entities, or an error if the filter is invalid."""
     request = decoded(ctx, decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE_CONFIGS)
     try:
@@ -104,7 +106,7 @@ def handle_describe_client_quotas(node: Node, ctx: RequestContext) -> Response:
 
 
 def _filter(request: DescribeClientQuotasRequest) -> _Filter:
-    """Raises _FilterRefused."""
+    """Parse the filter. Raises _FilterRefused."""
     exact: dict[str, str | None] = {}
     types: set[str] = set()
     for component in request.components:
@@ -170,7 +172,9 @@ async def handle_alter_client_quotas(node: Node, ctx: RequestContext) -> Respons
 
 
 def _alteration(entry: altering.EntryData) -> QuotaAlteration:
-    """If an entity type is repeated, the last name counts, as in Kafka."""
+    """Return the alteration of one entity. If an entity type is repeated, the last name is used, as
+    in Kafka.
+    """
     names = {part.entity_type: part.entity_name for part in entry.entity}
     return QuotaAlteration(
         entity=tuple(QuotaTarget(kind, name) for kind, name in sorted(names.items())),
@@ -188,7 +192,9 @@ async def _altered(
     *,
     validate_only: bool,
 ) -> dict[Entity, tuple[ErrorCode, str]]:
-    """Return code and message by entity. Raises ControllerError, TimeoutError."""
+    """Alter quotas. Return the error code and message by entity. Raises ControllerError,
+    TimeoutError.
+    """
     unknown = await _unknown_hosts(alterations)
     results = {
         entity: (ErrorCode.INVALID_REQUEST, f"{host} is not a valid IP or resolvable host.")
@@ -208,7 +214,7 @@ async def _altered(
 
 
 async def _unknown_hosts(alterations: Sequence[QuotaAlteration]) -> dict[Entity, str]:
-    """Return the hosts that cannot be resolved, by entity."""
+    """Return the host names that cannot be resolved, by entity."""
     hosts = {
         item.entity: item.entity[0].name or ""
         for item in alterations

@@ -1,8 +1,8 @@
-"""DescribeCluster: return the brokers and the cluster id to Java's Admin client (KIP-700), on
-request including fenced brokers (KIP-1073).
+"""DescribeCluster: return the brokers and the cluster id (KIP-700), optionally including fenced
+brokers (KIP-1073).
 
-Endpoint type controllers is rejected, as in Kafka's brokers, because clients cannot reach the
-controllers.
+The endpoint type for controllers is rejected, as in Kafka's brokers, because clients cannot connect
+to the controllers.
 """
 
 from typing import Final
@@ -49,7 +49,7 @@ def handle_describe_cluster(node: Node, ctx: RequestContext) -> Response:
 def _brokers(
     node: Node, connection: ConnectionInfo, *, with_fenced: bool
 ) -> list[DescribeClusterBroker]:
-    """Return the brokers by id: live ones, or all registered ones."""
+    """Return the brokers by id, either the live ones or all registered ones."""
     states = advertised.registered_nodes(node) if with_fenced else advertised.live_nodes(node)
     found: list[DescribeClusterBroker] = []
     for state in states:

@@ -1,7 +1,7 @@
 """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken and DescribeDelegationToken
 (KIP-48). The broker generates ids and derives secrets (`broker.security.delegation_tokens`); the
-controller validates the rest. Unlike in Kafka, owners of types other than `User` are rejected,
-because they would log in as the user with that name.
+controller validates the rest. Unlike in Kafka, only owners of type `User` are accepted, because
+other owners would be authenticated as the user with the same name.
 """
 
 from collections.abc import Collection
@@ -39,7 +39,9 @@ _REFUSED_AT_ONCE: Final = frozenset(
         ErrorCode.INVALID_PRINCIPAL_TYPE,
     }
 )
-"""Errors with these codes return times of -1, other errors 0, as in Kafka."""
+"""Responses with these error codes contain -1 as their times; other errors contain 0, as in
+Kafka.
+"""
 
 
 async def handle_create_delegation_token(node: Node, ctx: RequestContext) -> Response:
@@ -172,7 +174,7 @@ def _is_of_any(token: DelegationTokenRecord, principals: Collection[str]) -> boo
 
 
 def _may_describe(node: Node, ctx: RequestContext, token: DelegationTokenRecord) -> bool:
-    """Return whether the client owns, created or may renew the token, or has the right to describe
+    """Return whether the client owns, created or may renew the token, or has permission to describe
     it.
     """
     if _is_of_any(token, {str(ctx.connection.principal)}):
@@ -201,7 +203,7 @@ def _described(node: Node, token: DelegationTokenRecord) -> describing.Described
 
 
 def _parts(principal: str) -> tuple[str, str]:
-    """Return the type and the name, which may be empty."""
+    """Return the type and the name of a principal. The name may be empty."""
     kind, _, name = principal.partition(":")
     return kind, name
 
@@ -211,8 +213,8 @@ def _time_with(code: int) -> int:
 
 
 def _check_channel(ctx: RequestContext) -> None:
-    """Reject clients that are not authenticated, or authenticated with a token. Raises
-    KafkaError.
+    """Reject clients that are not authenticated, or that authenticated with a delegation token.
+    Raises KafkaError.
     """
     connection = ctx.connection
     if (
@@ -229,7 +231,7 @@ def _check_on(node: Node) -> None:
 
 
 async def _shown_token(node: Node, ctx: RequestContext, shown: bytes) -> str:
-    """Return the id of the presented token. Raises KafkaError."""
+    """Return the id of the token with this HMAC. Raises KafkaError."""
     _check_channel(ctx)
     _check_on(node)
     hmac = bytes(shown)

@@ -1,8 +1,8 @@
 """DescribeLogDirs: return the size of each partition that this broker leads (KIP-113, KIP-827).
 
-The only log dir is the URL of the object store, without parameters. Each partition is listed only
-by its leader, so sums over brokers count no byte twice. Right after a leader change, two brokers or
-none may list it.
+The only log dir is the URL of the object store, without parameters. Only its leader lists a
+partition, so that a sum over all brokers counts every byte once. Right after a leader change, two
+brokers or none may list the partition.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from penstock.protocol.gen.describe_log_dirs import (
 from penstock.stream.ports import BrokerIncarnation
 
 _Wanted: TypeAlias = Mapping[str, Collection[int]]
-"""Partitions by topic."""
+"""Requested partitions by topic."""
 _ENTRIES_PER_SLICE_COUNT: Final = 5_000
-"""Ranges measured between two yields to the event loop: about 1 ms."""
+"""Ranges measured between two yields to the event loop, which takes about 1 ms."""
 
 
 async def handle_describe_log_dirs(node: Node, ctx: RequestContext) -> Response:
@@ -57,8 +57,8 @@ async def handle_describe_log_dirs(node: Node, ctx: RequestContext) -> Response:
 
 
 async def _shared_ranges(node: Node) -> SharedRanges:
-    """Return the ranges that forks, snapshots and deleted topics refer to, as of some moment of
-    this call.
+    """Return the ranges that forks, snapshots and deleted topics refer to, as of some point in time
+    during this call.
     """
     shared = SharedRanges()
     for stream in node.image.streams.sharing():
@@ -70,7 +70,7 @@ async def _shared_ranges(node: Node) -> SharedRanges:
 
 
 def _wanted(topics: Sequence[DescribableLogDirTopic] | None) -> _Wanted | None:
-    """Return the requested partitions by topic; None for all."""
+    """Return the requested partitions by topic, or None if all are requested."""
     if topics is None:
         return None
     wanted: dict[str, set[int]] = {}
@@ -80,8 +80,8 @@ def _wanted(topics: Sequence[DescribableLogDirTopic] | None) -> _Wanted | None:
 
 
 def _led(node: Node, wanted: _Wanted | None) -> list[tuple[str, PartitionKey]]:
-    """Return the requested partitions that this broker leads, in order, with their topics. Others
-    are omitted without an error, as in Kafka.
+    """Return the requested partitions that this broker leads, in order, with their topics. Other
+    partitions are omitted without an error, as in Kafka.
     """
     topics = node.image.topics
     led = [
@@ -94,10 +94,10 @@ def _led(node: Node, wanted: _Wanted | None) -> list[tuple[str, PartitionKey]]:
 
 
 def _measure(node: Node, key: PartitionKey, shared: SharedRanges) -> PartitionUsage | None:
-    """Return the sizes of one partition; None if it was deleted meanwhile.
+    """Return the sizes of one partition, or None if it was deleted meanwhile.
 
-    Clients that set the tagged `details` field also get the number of objects, the bytes in WAL
-    objects, and bytes shared with other partitions.
+    For clients that set the tagged `details` field, the result also contains the number of objects,
+    the bytes in WAL objects, and the bytes shared with other partitions.
     """
     record = node.image.topics.partition(key)
     stream = None if record is None else node.image.streams.get(record.data_stream_id)

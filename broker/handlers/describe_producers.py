@@ -1,7 +1,7 @@
 """DescribeProducers: return the producer states of partitions from their leaders (KIP-664),
-including batches that are not durable yet. Administrators use it to find hanging transactions.
-Candidates of a partition forward the request to its leader. Forwarded requests have no client id,
-and requests without one are not forwarded again.
+including batches that are not durable yet. Administrators use this API to find hanging
+transactions. Candidates of a partition forward the request to its leader. Forwarded requests have
+no client id, and requests without one are not forwarded again.
 """
 
 import asyncio

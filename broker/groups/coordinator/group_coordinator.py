@@ -340,7 +340,7 @@ class GroupCoordinator:
     async def sync(
         self, group_id: str, request: SyncRequest, connection_id: int | None = None
     ) -> SyncResult:
-        """Return the assignment of the member, once it is durable. Raises LateRequest."""
+        """Return the assignment of the member once it is durable. Raises LateRequest."""
         group = self._find_for_classic(group_id)
         if isinstance(group, ErrorCode):
             return SyncResult(
@@ -369,8 +369,8 @@ class GroupCoordinator:
         members: Sequence[tuple[str, str | None]],
         connection_id: int | None = None,
     ) -> ErrorCode | list[ErrorCode]:
-        """Remove members, given as (id, instance id). Returns one error for the whole request, or
-        one per member.
+        """Remove members, given as (member id, instance id). Return one error for the whole
+        request, or one per member.
 
         connection_id: see `join`.
         """
@@ -383,7 +383,8 @@ class GroupCoordinator:
             )
         present = (group.consumer or group.classic).members
         for member_id, _ in members:
-            # A consumer group adds unknown members: it does not remember the ids that it gave out.
+            # Not for unknown members: a consumer group adds them when they join, because it does
+            # not store the member ids that it has generated.
             if connection_id is not None and member_id in present:
                 self._requests.end_member(apis.JOIN_GROUP.key, group_id, member_id, connection_id)
         if group.consumer is not None:
@@ -403,12 +404,13 @@ class GroupCoordinator:
         supports_epochs: bool = True,
         connection_id: int | None = None,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Commit offsets; they are durable if the result is NONE. Offsets with too long metadata
-        are rejected individually. As in Kafka, consumers without a group use the empty id.
+        """Commit offsets. They are durable if the result is NONE. Offsets whose metadata is too
+        long are rejected individually. As in Kafka, consumers without a group use the empty group
+        id.
 
-        generation: the member epoch in a consumer or streams group. knows_epochs: the request
-        version has one (9 and later). Raises LateRequest; a commit without a generation may come
-        from an administrator, who may reset offsets, and is never late.
+        generation: the member epoch in a consumer or streams group. supports_epochs: whether the
+        request version has a member epoch (9 and later). Raises LateRequest, except for a commit
+        without a generation, which may come from an administrator who resets offsets.
         """
         member = (member_id, instance_id, generation)
         group = self._admit(group_id, member, offsets, supports_epochs=supports_epochs)
@@ -453,8 +455,8 @@ class GroupCoordinator:
         """Commit offsets as part of a transaction. They are durable if the result is NONE, and
         become visible after `complete_transaction`.
 
-        member: id, instance id and generation. Clients before KIP-447 omit them, and are not
-        checked.
+        member: (member id, instance id, generation). Clients older than KIP-447 send none of these,
+        and are not checked.
         """
         if group_id == "":
             return dict.fromkeys(offsets, ErrorCode.INVALID_GROUP_ID)
@@ -479,8 +481,8 @@ class GroupCoordinator:
         transactional: bool = False,
         supports_epochs: bool = True,
     ) -> Group | ErrorCode:
-        """Check whether this member may commit offsets of these partitions. A commit without a
-        generation creates the group.
+        """Check whether the member may commit offsets of these partitions. A commit without a
+        generation may create the group.
         """
         member_id, _, generation = member
         group = self.find(group_id, create=generation < 0)
@@ -537,8 +539,8 @@ class GroupCoordinator:
         )
 
     def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
-        """Apply or drop the pending offsets of a producer whose marker is durable in this partition
-        of `__consumer_offsets`.
+        """Commit or drop the pending offsets of a producer after its transaction marker has become
+        durable in this partition of `__consumer_offsets`.
         """
         state = self._shards.get(partition)
         if state is not None:
@@ -549,9 +551,9 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, member_id: str | None = None, member_epoch: int = -1
     ) -> GroupOffsets | ErrorCode:
-        """Return the committed offsets; none for an unknown group, which is not an error.
+        """Return the committed offsets, which are empty for an unknown group.
 
-        member_id, member_epoch: identify a member of a consumer or streams group, and are checked.
+        member_id, member_epoch: checked if the group is a consumer or streams group.
         """
         group = self._find_with_offsets(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
@@ -564,9 +566,7 @@ class GroupCoordinator:
         return group.offsets
 
     def assigned_topics(self, group_id: str, member_id: str) -> Collection[UUID]:
-        """Return the topics of a consumer group member's partitions, including those it is
-        revoking.
-        """
+        """Return the topics of the partitions that a consumer group member owns or is revoking."""
         group = self.find(group_id, create=False)
         consumer = group.consumer if isinstance(group, Group) else None
         member = None if consumer is None else consumer.members.get(member_id)
@@ -583,8 +583,8 @@ class GroupCoordinator:
         failed: Callable[[], None] | None = None,
         producer: TransactionalProducer | None = None,
     ) -> ErrorCode:
-        """Append records. `durable` or `failed` runs in the append's own callback, so that effects
-        become visible in log order.
+        """Append records. `durable` or `failed` is called directly when the append completes, so
+        that effects become visible in log order.
         """
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
@@ -609,7 +609,9 @@ class GroupCoordinator:
         *,
         producer: TransactionalProducer | None = None,
     ) -> None:
-        """Append records of a group. `done` receives the outcome, maybe before this returns."""
+        """Append records of a group. `done` is called with the outcome, possibly before this method
+        returns.
+        """
         group.appends_count += 1
 
         def settled(error: ErrorCode) -> None:
@@ -626,13 +628,13 @@ class GroupCoordinator:
         ]
 
     def states(self) -> Iterator[GroupState]:
-        """Return the state of every group coordinated here."""
+        """Yield the state of every group coordinated by this broker."""
         return (
             state_of(group) for loaded in self._shards.loaded() for group in loaded.groups.values()
         )
 
     def describe_group(self, group_id: str) -> GroupDescription | ErrorCode:
-        """Describe a classic group. An unknown group and one of another type are described as dead,
+        """Describe a classic group. Unknown groups and groups of other types are described as dead,
         without an error (DescribeGroups up to version 5).
         """
         group = self.find(group_id, create=False)
@@ -642,8 +644,8 @@ class GroupCoordinator:
         return group if isinstance(group, ErrorCode) else describe(group)
 
     def unknown_group(self, group_id: str) -> str | None:
-        """Return Kafka's error message if there is no classic group with this id here; None if
-        there is one, or if this broker cannot determine that.
+        """Return Kafka's error message if this broker coordinates the id and has no classic group
+        with it, otherwise None.
         """
         group = self.find(group_id, create=False)
         if group is ErrorCode.GROUP_ID_NOT_FOUND:
@@ -659,11 +661,13 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode] | ErrorCode:
-        """Delete committed offsets, and those of open transactions; durable if the result is NONE.
-        Offsets that are committed later stay. Partitions without one are not an error.
+        """Delete committed offsets, and pending ones of open transactions. The deletion is durable
+        if the result is NONE, and does not affect later commits. Partitions without an offset are
+        not an error.
 
-        GROUP_SUBSCRIBED_TO_TOPIC: a member consumes the topic. Returns one error for the whole
-        request: NON_EMPTY_GROUP for members that are not consumers, or the error of the log.
+        A partition gets GROUP_SUBSCRIBED_TO_TOPIC if a member consumes the topic. Returns a single
+        error for the whole request if the group has members that are not consumers
+        (NON_EMPTY_GROUP) or the log rejects the tombstones.
         """
         if group_id == "":
             return ErrorCode.INVALID_GROUP_ID
@@ -679,8 +683,8 @@ class GroupCoordinator:
         )
 
     def expire(self) -> None:
-        """Append tombstones for expired offsets, and for groups without members and offsets. Share
-        groups stay until they are deleted.
+        """Append tombstones for expired offsets, and for groups with neither members nor offsets.
+        Share groups are kept until they are deleted.
         """
         self._janitor.expire(self._now_ms() - self._limits.offsets_retention_ms)
         if self._sweep is not None:
@@ -689,23 +693,25 @@ class GroupCoordinator:
     # --- interface for protocols ------------------------------------------------------------------
 
     def retire_classic(self, group: Group) -> None:
-        """Make parked members of the classic group rejoin, and empty it."""
+        """Continue another group as a classic group, whose members must rejoin."""
         self._classics.retire(group)
 
     def take_over(self, group: Group, generation: int, members: Sequence[Member]) -> None:
-        """Continue as a classic group, whose members must join again."""
+        """Reload the partition of a group, because the state in memory has diverged from the
+        log.
+        """
         self._classics.take_over(group, generation, members)
 
     def reload(self, group: Group) -> None:
-        """Reload the partition of a group, because memory is ahead of the log."""
+        """Reload the partition of a group, because the state in memory has diverged from the
+        log.
+        """
         state = self._shards.get(group.partition)
         if state is not None and state.groups.get(group.classic.group_id) is group:
             self.partition_opened(group.partition)
 
     def forget_unused(self, group: Group) -> None:
-        """Drop a group that was created by a rejected request, or by a client that did not
-        return.
-        """
+        """Drop a group that was created by a rejected request, or by a client that never joined."""
         if group.is_unused:
             self.forget(group)
 
@@ -724,7 +730,9 @@ def _default_limits(group_id: str) -> ConsumerLimits:
 def _check_metadata(
     offsets: dict[TopicPartition, CommittedOffset],
 ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, CommittedOffset]]:
-    """Return errors as if all offsets were rejected, and the accepted offsets."""
+    """Return an error for every offset, as if all were rejected, and the offsets with valid
+    metadata.
+    """
     accepted = {
         key: value
         for key, value in offsets.items()

@@ -1,4 +1,4 @@
-"""Delete groups and offsets, on request and after their retention."""
+"""Delete groups and offsets, on request and when their retention expires."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -34,10 +34,10 @@ class JanitorHome(GroupHome, Protocol):
 
 
 class GroupJanitor:
-    """Delete groups and offsets of one coordinator, on request and when they expire.
+    """Deletes groups and offsets of one coordinator, on request and when they expire.
 
-    An expiry never appends a tombstone after a commit in flight, and a group with a record in
-    flight is not dropped, so that a commit after its deletion is visible.
+    Expiration never appends a tombstone while a commit of the same offset is in flight, and a group
+    with a record in flight is not dropped, so that a commit that follows the deletion is not lost.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class GroupJanitor:
         self._shares = shares
 
     async def delete_group(self, group: Group) -> ErrorCode:
-        """Delete the group with its offsets, also those of open transactions; durable if the result
-        is NONE. A group with members stays.
+        """Delete the group with its offsets, including pending ones of open transactions. The
+        deletion is durable if the result is NONE. A group with members is not deleted.
         """
         if group.has_members:
             return ErrorCode.NON_EMPTY_GROUP
@@ -96,7 +96,7 @@ class GroupJanitor:
         return results if outcome is ErrorCode.NONE else outcome
 
     def _commits_in_flight(self, group: Group) -> list[TopicPartition]:
-        """Return the partitions that may get their first offset from a record in flight."""
+        """Return the partitions whose first offset is in a record in flight."""
         group_id, known = group.classic.group_id, set(group.offsets.known())
         decoded = (
             [decode_key(key) for key in self._shards.in_flight(group.partition)]
@@ -113,9 +113,9 @@ class GroupJanitor:
     def _begin_deletion(
         self, group: Group, keys: Iterable[TopicPartition]
     ) -> "asyncio.Future[ErrorCode]":
-        """Append the tombstones of a group without members and of these offsets. As in Kafka, the
-        group begins again immediately: a member that joins before they are durable writes all
-        records of the group.
+        """Append the tombstones of these offsets and of a group without members. As in Kafka, the
+        group can be used again immediately: a member that joins before the tombstones are durable
+        writes all records of the group again.
         """
         records = _tombstones(group, keys)
 
@@ -123,15 +123,15 @@ class GroupJanitor:
             group.offsets.drop(keys)
             group.record = None
             group.consumer_records.clear()
-            if group.modern is not None and group.modern.epoch == 0:  # nobody has joined since
+            if group.modern is not None and group.modern.epoch == 0:  # nobody has joined meanwhile
                 group.consumer = group.share = group.streams = None
             self._home.forget_unused(group)
 
         return append_step(self._home, group, emptied(group), records, durable)
 
     def expire(self, oldest_ms: int) -> None:
-        """Append tombstones for offsets committed before this time, and for groups without members
-        and offsets.
+        """Append tombstones for offsets committed before `oldest_ms`, and for groups with neither
+        members nor offsets.
         """
         for state in self._shards.loaded():
             for group in list(state.groups.values()):

@@ -1,4 +1,4 @@
-"""Write the steps of consumer, share and streams groups to the log, and keep their timers."""
+"""Write the steps of consumer, share and streams groups to the log, and manage their timers."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from penstock.broker.groups.offsets.records import GroupKey, encode_group_key
 from penstock.protocol.error_codes import ErrorCode
 
 RETRY_S: Final = 1.0
-"""Pause before a timeout is handled again whose records could not be written."""
+"""Pause before a timeout is handled again if its records could not be written."""
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
@@ -55,9 +55,10 @@ class GroupJournal:
     def write(
         self, group: Group, changes: GroupChanges, *, is_new: bool = False
     ) -> "asyncio.Future[ErrorCode]":
-        """Append the records of a step. Returns the outcome of this step and all earlier ones.
+        """Append the records of a step. Return a future with the outcome of this step and all
+        earlier ones.
 
-        is_new: the group replaces a classic one.
+        is_new: whether the group replaces a classic group.
         """
         if not changes.records:
             return _following(group.consumer_append)
@@ -82,8 +83,8 @@ class GroupJournal:
         *,
         delay_s: float = 0.0,
     ) -> None:
-        """Set the timer to the next deadline, at the earliest after the delay. An earlier timer is
-        kept, and set again when it fires, because each heartbeat moves a deadline.
+        """Set the timer to the next deadline, but at least `delay_s` from now. A timer that is due
+        earlier is kept and set again when it fires, because every heartbeat moves a deadline.
         """
         if deadline_ms is None:
             return
@@ -103,11 +104,11 @@ def append_step(
     records: Sequence[KeyValue],
     durable: Callable[[], None],
 ) -> "asyncio.Future[ErrorCode]":
-    """Append the records of a step. Returns the outcome. A step that is rejected immediately is
-    undone; if its append fails later, the partition is reloaded from its log.
+    """Append the records of a step, and return a future with the outcome. If the append is rejected
+    immediately, the step is undone; if it fails later, the partition is reloaded from its log.
 
-    changes: the step; None if it changes nothing before it is durable. durable: runs in the
-    append's own callback.
+    changes: the step, or None if nothing changes before the records are durable. durable: called
+    directly when the append completes.
     """
     outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     is_accepted = False
@@ -140,7 +141,7 @@ def encoded(changes: GroupChanges) -> list[KeyValue]:
 
 
 def is_refused(outcome: "asyncio.Future[ErrorCode]") -> bool:
-    """Return whether an append was rejected immediately, and its step undone."""
+    """Return whether an append was rejected immediately, so that its step was undone."""
     return outcome.done() and outcome.result() is not ErrorCode.NONE
 
 
@@ -175,7 +176,7 @@ def _following(before: "asyncio.Future[ErrorCode] | None") -> "asyncio.Future[Er
 
 
 def _keep(group: Group, records: Sequence[KeyValue]) -> None:
-    """Update the durable records."""
+    """Apply records that have become durable to `consumer_records`."""
     for key, value in records:
         if value is None:
             group.consumer_records.pop(key, None)

@@ -24,9 +24,9 @@ from penstock.protocol.error_codes import ErrorCode
 log = structlog.get_logger(__name__)
 
 SWEEP_DELAY_S: Final = 1.0
-"""The delay before a sweep, so that one sweep covers several changes."""
+"""Delay before a sweep, so that one sweep handles several changes."""
 SWEEP_AGAIN_S: Final = 10.0
-"""Pause before the next sweep, if one left offsets out."""
+"""Pause before the next sweep if a sweep had to skip offsets."""
 APPENDS_MAX: Final = 100
 RECORDS_PER_APPEND_MAX: Final = 500
 OFFSETS_PER_TURN_COUNT: Final = 2_000
@@ -34,26 +34,26 @@ OFFSETS_PER_TURN_COUNT: Final = 2_000
 
 @dataclass(slots=True)
 class OffsetChanges:
-    """The changes in one group.
+    """The changes of one group's offsets.
 
-    Offsets of permanently deleted topics get tombstones, as in Kafka. Those of a restorable topic
-    stay, and follow it if it is restored under another name. After a change of `offsets.version`,
-    offsets are written again with or without topic ids. A partition with a record in flight or in
-    an open transaction waits for the next sweep.
+    Offsets of permanently deleted topics get tombstones, as in Kafka. Offsets of a deleted topic
+    that can be restored are kept, and move to the new name if the topic is restored under another
+    one. After a change of `offsets.version`, offsets are rewritten with or without topic ids. A
+    partition with a record in flight or in an open transaction is skipped until the next sweep.
     """
 
     kept: dict[TopicPartition, CommittedOffset] = field(
         default_factory=dict[TopicPartition, CommittedOffset]
     )
-    """Offsets to write again."""
+    """Offsets to rewrite."""
     dropped: list[TopicPartition] = field(default_factory=list[TopicPartition])
     left_out: int = 0
-    """Offsets that must wait."""
+    """Number of skipped offsets."""
     parked: set[UUID] = field(default_factory=set[UUID])
-    """Deleted topics whose offsets are kept."""
+    """Deleted topics that can be restored and whose offsets are kept."""
 
     def pieces(self) -> Iterator["OffsetChanges"]:
-        """Yield the changes in chunks for one append each."""
+        """Split the changes into chunks, each for one append."""
         kept, dropped = list(self.kept.items()), self.dropped
         size = RECORDS_PER_APPEND_MAX
         for at in range(0, len(kept), size):
@@ -65,8 +65,8 @@ class OffsetChanges:
 def find_changes(
     offsets: GroupOffsets, topics: OffsetTopics, is_busy: Callable[[TopicPartition], bool]
 ) -> OffsetChanges:
-    """Return the necessary changes. is_busy: returns whether a record of the partition is in
-    flight.
+    """Return the changes that the offsets need. is_busy: returns whether a record of the partition
+    is in flight.
     """
     changes = OffsetChanges()
     for key, value in offsets.committed.items():
@@ -91,19 +91,21 @@ def find_changes(
 def _target(
     key: TopicPartition, value: CommittedOffset, topics: OffsetTopics
 ) -> TopicPartition | None:
-    """Return the topic name of the offset; None if its topic was deleted."""
+    """Return the topic name and partition under which the offset should be stored, or None if its
+    topic was deleted permanently.
+    """
     if value.topic_id is None:
         return None
     name = topics.name_of(value.topic_id)
     if name is not None:
         return name, key[1]
-    # Without an id in its record, the offset would pass to a new topic with this name.
+    # Without a topic id in its record, the offset would apply to a new topic with this name.
     is_safe = topics.stores_ids or topics.id_of(key[0]) is None
     return key if topics.can_return(value.topic_id) and is_safe else None
 
 
 def _is_taken(offsets: GroupOffsets, target: TopicPartition, value: CommittedOffset) -> bool:
-    """Return whether the group has already committed for the topic under its new name."""
+    """Return whether the group has already committed an offset under the topic's new name."""
     present = offsets.committed.get(target)
     return present is not None and present.topic_id == value.topic_id
 
@@ -115,7 +117,7 @@ class SweepHome(Protocol):
 
 
 class OffsetSweep:
-    """The sweeps of one coordinator."""
+    """Schedules and runs the sweeps of one coordinator."""
 
     def __init__(
         self,
@@ -131,10 +133,10 @@ class OffsetSweep:
         self._is_due = False
         self._is_left_out = False
         self.parked: set[UUID] = set()
-        """Deleted topics whose offsets were kept by the last sweep."""
+        """Deleted topics whose offsets the last sweep kept."""
 
     def request(self, delay_s: float = SWEEP_DELAY_S) -> None:
-        """Sweep after the delay, or earlier if an earlier sweep is scheduled."""
+        """Sweep after the delay, unless a sweep is already scheduled for an earlier time."""
         if self._task is not None:
             self._is_due = True
             return
@@ -222,7 +224,7 @@ class OffsetSweep:
 
 
 async def _failed_count(appends: "list[asyncio.Future[ErrorCode]]") -> int:
-    """Wait for all appends and clear them. Return how many failed."""
+    """Wait for all appends and clear them. Return the number of failed appends."""
     outcomes = await asyncio.gather(*appends)
     appends.clear()
     return sum(code is not ErrorCode.NONE for code in outcomes)

@@ -1,4 +1,4 @@
-"""Values of consumer, share and streams group records, by key kind."""
+"""Encode and decode the values of consumer, share and streams group records, by key kind."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ def encode_consumer_value(kind: ConsumerRecordKind, value: ConsumerValue) -> byt
 
 
 def decode_consumer_value(kind: ConsumerRecordKind, data: bytes) -> ConsumerValue:
-    """Decode the value of a key of this kind. Raises MalformedGroupRecord."""
+    """Decode the value of a record with a key of this kind. Raises MalformedGroupRecord."""
     try:
         reader = Reader(data)
         version = reader.i16()

@@ -1,4 +1,4 @@
-"""The groups of one partition of `__consumer_offsets`, as replayed from its records, and its live
+"""The groups of one partition of `__consumer_offsets`, replayed from its records, and the live
 records. Pure.
 """
 
@@ -49,26 +49,26 @@ class Group:
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     timer: asyncio.TimerHandle | None = None
     emptied_ms: int = 0
-    """When the last member left; 0 for groups that never had members."""
+    """When the last member left, or 0 if the group never had members."""
     record: bytes | None = None
-    """Value of the newest durable group record."""
+    """Value of the newest durable record of the classic group."""
     appends_count: int = 0
-    """Number of appends in flight."""
+    """Number of appends of this group in flight."""
     consumer: ConsumerGroup | None = None
-    """The members, if they use the consumer protocol (KIP-848)."""
+    """The group, if it uses the consumer protocol (KIP-848)."""
     consumer_timer: asyncio.TimerHandle | None = None
     consumer_records: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
-    """The newest durable records of `consumer`, `share` or `streams`."""
+    """The newest durable records of `consumer`, `share` or `streams`, by key."""
     consumer_append: asyncio.Future[ErrorCode] | None = None
-    """The last append of `consumer`, `share` or `streams`."""
+    """The outcome of the last append of `consumer`, `share` or `streams`."""
     share: ShareGroup | None = None
-    """The members of a share group (KIP-932)."""
+    """The group, if it is a share group (KIP-932)."""
     streams: StreamsGroup | None = None
-    """The members of a streams group (KIP-1071)."""
+    """The group, if it is a streams group (KIP-1071)."""
 
     @property
     def modern(self) -> ConsumerGroup | ShareGroup | StreamsGroup | None:
-        """Return the group in its current protocol; None for the classic one."""
+        """Return the consumer, share or streams group, or None for a classic group."""
         return self.consumer or self.share or self.streams
 
     @property
@@ -81,18 +81,18 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """Return True if the group was just created, so that it does not have a type yet."""
+        """Return True if the group was just created and does not have a type yet."""
         is_typed = self.modern is not None or self.record is not None
         return not is_typed and not self.consumer_records and self.is_forgettable
 
     @property
     def is_forgettable(self) -> bool:
-        """Return True if the group is empty and has nothing in flight."""
+        """Return True if the group is empty, with no record or member id pending."""
         is_held = self.has_members or len(self.offsets) or self.appends_count
         return not is_held and self.classic.next_deadline_ms() is None
 
     def cancel_modern_timer(self) -> None:
-        """Cancel the timer of `modern`, before another protocol sets its own."""
+        """Cancel the timer of `modern`, because another protocol replaces it."""
         if self.consumer_timer is not None:
             self.consumer_timer.cancel()
             self.consumer_timer = None
@@ -109,12 +109,12 @@ class OffsetsPartition:
     partition: int
     groups: dict[str, Group] = field(default_factory=dict[str, Group])
     open_groups: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
-    """By producer id: the groups in which its transaction has offsets."""
+    """By producer id, the groups with offsets in the producer's open transaction."""
 
 
 class LiveGroups:
     """Implements `LiveKeys`. An offset that exists only in an open transaction is not live yet,
-    because its record lies above the stable offset.
+    because its record is above the stable offset.
     """
 
     def __init__(self, state: OffsetsPartition) -> None:
@@ -189,7 +189,7 @@ def _end_transaction(
 
 
 ConsumerRecords: TypeAlias = dict[str, dict[bytes, bytes]]
-"""Values by group and key."""
+"""Record values by group and key."""
 
 
 _KINDS_WITHOUT_MEMBERS: Final[Mapping[GroupType, tuple[ConsumerRecordKind, ...]]] = {
@@ -205,7 +205,7 @@ _KINDS_WITHOUT_MEMBERS: Final[Mapping[GroupType, tuple[ConsumerRecordKind, ...]]
         ConsumerRecordKind.STREAMS_TOPOLOGY,
     ),
 }
-"""Records of a group without members, in the order in which Kafka deletes them."""
+"""Kinds of records that a group without members has, in the order in which Kafka deletes them."""
 
 
 def consumer_tombstones(group: Group) -> list[KeyValue]:
@@ -217,7 +217,9 @@ def consumer_tombstones(group: Group) -> list[KeyValue]:
 
 
 def emptied(group: Group) -> GroupChanges | None:
-    """Apply the tombstones of a group without members to its state. None: a classic group."""
+    """Apply the tombstones of a group without members to its state. Returns None for a classic
+    group.
+    """
     if group.modern is None:
         return None
     changes = GroupChanges(group.modern)
@@ -233,7 +235,7 @@ def _type_now(group: Group) -> GroupType:
 
 
 def recorded_type(group: Group) -> GroupType:
-    """Return the type of a group with durable records."""
+    """Return the type of a group from its durable records."""
     keys = map(decode_consumer_key, group.consumer_records)
     found = {key.kind.group_type for key in keys if key is not None}
     others = found - {GroupType.CONSUMER}
@@ -247,10 +249,10 @@ def replay(
     open_groups: dict[int, set[str]],
     consumers: ConsumerRecords,
 ) -> int:
-    """Apply a batch of the log to the previous state. Returns the number of malformed records.
+    """Apply a batch of the log to the state. Return the number of malformed records.
 
-    Replaying the whole log results in the coordinator's state at its end, except for state that is
-    only in memory.
+    Replaying the whole log restores the coordinator's state, except for the parts that exist only
+    in memory.
     """
     if batch.committed is not None:
         _end_transaction(open_groups, offsets, batch.producer_id, committed=batch.committed)
@@ -317,7 +319,7 @@ def _replay_consumer(key: bytes, value: bytes | None, consumers: ConsumerRecords
 def _stage(
     staged: dict[str, PendingOffsets], table: GroupOffsets, group_id: str, producer_id: int
 ) -> PendingOffsets:
-    """Return the staged offsets of a group in this batch, one entry per group."""
+    """Return the pending offsets of a group in this batch. Each group gets one entry per batch."""
     if group_id not in staged:
         staged[group_id] = table.stage(producer_id, {})
         staged[group_id].is_durable = True

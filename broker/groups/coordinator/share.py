@@ -1,5 +1,5 @@
-"""Run `ShareGroup` for the group coordinator: respond to heartbeats, keep timers, write records,
-and have the share coordinator initialize and delete states of partitions.
+"""Run `ShareGroup` for the group coordinator: respond to heartbeats, manage timers, write records,
+and have the share coordinator initialize and delete share-partition states.
 """
 
 import asyncio
@@ -52,16 +52,16 @@ log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
 StartOffsets: TypeAlias = Mapping[UUID, Mapping[int, int | None]]
-"""By topic and partition. None: an alteration may or may not have changed the existing state, which
-stays as it is.
+"""By topic and partition. None for an existing state that must keep its start offset, because an
+alteration may or may not have changed it.
 """
 Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
 _HEARTBEAT: Final = apis.SHARE_GROUP_HEARTBEAT.key
 CHANGES_MAX: Final = 10
-"""Requests that alter or delete states of one group at the same time."""
+"""Maximum number of concurrent requests that alter or delete states of one group."""
 _EPOCH_MAX: Final = (1 << 31) - 2
 _NO_STATE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Outcomes of a deletion after which no state exists."""
+"""Error codes of a deletion after which no state exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,18 @@ class ShareGroupDescription:
 class ShareGroups:
     """Share groups of one broker. Call all methods on the event loop.
 
-    A partition is recorded as initializing before its state is initialized, and as initialized only
-    when that is durable; it is recorded as deleting before its state is deleted. So the next
-    coordinator completes unfinished work, and no state is forgotten. A state with an alteration
-    whose outcome is unknown is not used before it has a newer epoch, so that no copy of the
-    alteration resets it later.
+    A partition is recorded as initializing before its state is initialized, as initialized only
+    after the state is durable, and as deleting before its state is deleted. The next coordinator
+    can thus complete unfinished work, and no state is leaked. After an alteration with an unknown
+    outcome, the state is not used until it has a newer epoch, so that a late copy of the alteration
+    cannot reset it.
 
-    Requests that alter or delete states of a group run one after the other, and a partition is
-    initialized only while none of them concerns it. A state that has a newer epoch than its request
-    is replaced or deleted only in a newer group epoch, which this coordinator must record first.
+    Requests that alter or delete states of a group are serialized, and a partition is initialized
+    only while none of them affects it. If a state has a newer epoch than the request, it is
+    replaced or deleted only in an even newer group epoch, which this coordinator must record first.
 
-    limits_of: returns the limits of a group. store: None only in tests without states.
+    limits_of: returns the limits of a group. store: None only in tests without share-partition
+    states.
     """
 
     def __init__(
@@ -106,9 +107,11 @@ class ShareGroups:
         self._now_ms = now_ms
         self._store = store
         self._initializations: dict[asyncio.Task[Any], str] = {}
-        """For heartbeats, with their groups."""
+        """Tasks that initialize states after heartbeats, with their group ids."""
         self._changes: dict[asyncio.Task[Any], str] = {}
-        """Requests that alter or delete states, with their groups, in the order of arrival."""
+        """Tasks of requests that alter or delete states, with their group ids, in order of
+        arrival.
+        """
 
     def close(self) -> None:
         for task in [*self._initializations, *self._changes]:
@@ -116,7 +119,7 @@ class ShareGroups:
 
     @property
     def is_busy(self) -> bool:
-        """Whether states of partitions are being initialized, altered or deleted."""
+        """Whether states are being initialized, altered or deleted."""
         return bool(self._initializations or self._changes)
 
     # --- heartbeats -------------------------------------------------------------------------------
@@ -124,7 +127,8 @@ class ShareGroups:
     async def heartbeat(
         self, group_id: str, request: ShareHeartbeatRequest, connection_id: int | None = None
     ) -> HeartbeatResult:
-        """Handle ShareGroupHeartbeat. The response is durable. Raises LateRequest.
+        """Handle ShareGroupHeartbeat. Returns after the response has become durable. Raises
+        LateRequest.
 
         connection_id: see `GroupCoordinator.join`.
         """
@@ -137,7 +141,8 @@ class ShareGroups:
             result, outcome = self._step(group, request)
         except HeartbeatRefused as refused:
             return refused.result
-        # The initialization of states awaits it, too, and continues if this request is cancelled.
+        # Shielded, because the task that initializes states also awaits this future, and must
+        # continue if the request is cancelled.
         code = await asyncio.shield(outcome)
         return result if code is ErrorCode.NONE else failed_heartbeat(code)
 
@@ -197,7 +202,7 @@ class ShareGroups:
     def _initializing(
         self, share: ShareGroup, missing: NamedPartitions, work: Coroutine[Any, Any, None]
     ) -> None:
-        """Initialize states in a task. If it fails, the next heartbeat starts another one."""
+        """Initialize states in a task. If the task fails, the next heartbeat starts another one."""
 
         def ended(task: "asyncio.Task[None]") -> None:
             del self._initializations[task]
@@ -211,7 +216,8 @@ class ShareGroups:
 
     async def _in_turn(self, group_id: str, work: Callable[[], Awaitable[_T]]) -> _T:
         """Do the work after earlier changes of the group's states, in a task that continues if its
-        caller is cancelled. Raises HeartbeatRefused: COORDINATOR_NOT_AVAILABLE if too many wait.
+        caller is cancelled. Raises HeartbeatRefused with COORDINATOR_NOT_AVAILABLE if too many
+        changes are waiting.
         """
         earlier = [task for task, owner in self._changes.items() if owner == group_id]
         if len(earlier) >= CHANGES_MAX:
@@ -232,7 +238,7 @@ class ShareGroups:
         task.add_done_callback(_record_failure)
         return await asyncio.shield(task)
 
-    # --- states of partitions ---------------------------------------------------------------------
+    # --- share-partition states -------------------------------------------------------------------
 
     async def _initialize(
         self,
@@ -245,7 +251,7 @@ class ShareGroups:
         """Initialize states that are recorded as initializing."""
         if await noted is not ErrorCode.NONE:
             share.give_up(missing)
-            return  # the partition loads again, and the next heartbeat starts again
+            return  # the partition is reloaded, and the next heartbeat retries
         existing = indexes_of(share.partitions.initialized)
         offsets = {
             topic_id: {
@@ -262,9 +268,9 @@ class ShareGroups:
     async def _supersede(
         self, group: Group, share: ShareGroup, offsets: StartOffsets
     ) -> dict[tuple[UUID, int], ErrorCode]:
-        """Initialize states that an earlier group with this id has left or deleted, in a
-        newer epoch than theirs. A coordinator that has lost the partition cannot: it must write
-        that epoch first.
+        """Initialize states that an earlier group with this id has left or deleted, in an epoch
+        above theirs. The epoch must be recorded first, so a coordinator that has lost the partition
+        fails.
         """
         keys = [
             SharePartitionKey(share.group_id, topic_id, index)
@@ -284,10 +290,10 @@ class ShareGroups:
         *,
         is_deletion: bool = False,
     ) -> int | ErrorCode:
-        """Start a group epoch higher than those of these states, and return it.
+        """Start a group epoch above the epochs of these states, and return it.
 
-        is_deletion: only while there are no members. Their heartbeats would initialize states in
-        this epoch, which a late copy of the deletion would delete.
+        is_deletion: fail if the group has members. Their heartbeats would initialize states in this
+        epoch, and a late copy of the deletion would delete these.
         """
         left = await asyncio.gather(*map(self._epoch_of, keys))
         if not self._is_current(group, share):
@@ -295,14 +301,16 @@ class ShareGroups:
         if is_deletion and share.members:
             return ErrorCode.NON_EMPTY_GROUP
         highest = max(left, default=0)
-        if highest >= _EPOCH_MAX:  # not the state of a group: too high
+        if highest >= _EPOCH_MAX:  # too high for the state of a group
             return ErrorCode.FENCED_STATE_EPOCH
         changes = share.raise_epoch(highest)
         epoch, code = share.epoch, await self._journal.write(group, changes)
         return epoch if code is ErrorCode.NONE else code
 
     async def _epoch_of(self, key: SharePartitionKey) -> int:
-        """Return the epoch of a state, or of its deletion; 0 if it currently cannot be read."""
+        """Return the epoch of a state or of its deletion, or 0 if it cannot be read at the
+        moment.
+        """
         if self._store is None:
             return 0
         try:
@@ -319,7 +327,7 @@ class ShareGroups:
         codes: Mapping[tuple[UUID, int], ErrorCode],
     ) -> None:
         if not self._is_current(group, share):
-            share.give_up(missing)  # the group may become available again, unchanged
+            share.give_up(missing)  # the same group may become available again
             return
         done: dict[UUID, tuple[str, frozenset[int]]] = {}
         failed: dict[UUID, tuple[str, frozenset[int]]] = {}
@@ -334,7 +342,7 @@ class ShareGroups:
     async def _initialize_states(
         self, group_id: str, epoch: int, offsets: StartOffsets
     ) -> dict[tuple[UUID, int], ErrorCode]:
-        """Initialize the states of partitions with these start offsets."""
+        """Initialize the states of these partitions with the given start offsets."""
         keys = [
             (SharePartitionKey(group_id, topic_id, index), offset)
             for topic_id, by_index in offsets.items()
@@ -375,14 +383,14 @@ class ShareGroups:
     async def _delete_states(
         self, group: Group, share: ShareGroup, topic_ids: Iterable[UUID] | None = None
     ) -> dict[UUID, ErrorCode] | ErrorCode:
-        """Delete the states of topics of an empty group; None: of all. Returns an error for each
-        topic, or one for all.
+        """Delete the states of an empty group for the given topics, or for all topics if None.
+        Return an error for each topic, or one for the whole request.
         """
         wanted = None if topic_ids is None else set(topic_ids)
         before = share.partitions
         changes = share.begin_deletion(wanted)
         try:
-            # Members may join from here on. Their epochs may be lost, and begin again.
+            # From here on, members may join. Their epochs may be lost and reused.
             epoch, code = share.epoch, await self._journal.write(group, changes)
             if code is not ErrorCode.NONE:
                 return code
@@ -405,7 +413,7 @@ class ShareGroups:
                     results[key.topic_id] = found
             if not self._is_current(group, share):
                 return ErrorCode.NOT_COORDINATOR
-        finally:  # the group may become available again, unchanged
+        finally:  # the same group may become available again
             share.give_up_deletion(wanted)
         done = [key for key, found in results.items() if found is ErrorCode.NONE]
         code = await self._journal.write(group, share.end_deletion(done))
@@ -415,8 +423,8 @@ class ShareGroups:
         return await asyncio.gather(*(self._delete_state(key, epoch) for key in keys))
 
     def _indexes(self, topic_id: UUID, *known: NamedPartitions) -> frozenset[int]:
-        """Return the partitions of a topic that may have a state: all existing ones, if an earlier
-        deletion has failed.
+        """Return the partitions of a topic that may have a state: the known ones, and all that
+        exist, because an earlier deletion may have failed.
         """
         found = frozenset(range(self._topics.partition_count(topic_id)))
         for partitions in known:
@@ -426,7 +434,7 @@ class ShareGroups:
     async def alter_offsets(
         self, group_id: str, chosen: NamedPartitions, offsets: Mapping[tuple[UUID, int], int]
     ) -> dict[tuple[UUID, int], ErrorCode]:
-        """Set start offsets of an empty group, which is created if necessary. Returns an error for
+        """Set start offsets of an empty group, which is created if necessary. Return an error for
         each partition. Raises HeartbeatRefused if the whole request is rejected.
         """
         return await self._in_turn(group_id, lambda: self._alter(group_id, chosen, offsets))
@@ -464,8 +472,8 @@ class ShareGroups:
     async def delete_offsets(
         self, group_id: str, topic_ids: Iterable[UUID]
     ) -> dict[UUID, ErrorCode]:
-        """Delete the states of topics of an empty group. Returns an error for each topic that has
-        states. Raises HeartbeatRefused if the whole request is rejected.
+        """Delete the states of an empty group for these topics. Return an error for each topic that
+        has states. Raises HeartbeatRefused if the whole request is rejected.
         """
         chosen = frozenset(topic_ids)
         return await self._in_turn(group_id, lambda: self._delete_offsets(group_id, chosen))
@@ -484,7 +492,9 @@ class ShareGroups:
     async def delete_group(
         self, group_id: str, delete: Callable[[Group], Awaitable[ErrorCode]]
     ) -> ErrorCode:
-        """Delete all states of an empty group, then the group. delete: deletes its records."""
+        """Delete all states of an empty group, then the group itself. delete: deletes the records
+        of the group.
+        """
         try:
             return await self._in_turn(group_id, lambda: self._delete_group(group_id, delete))
         except HeartbeatRefused as refused:
@@ -505,8 +515,9 @@ class ShareGroups:
         return ErrorCode.NON_EMPTY_GROUP if share.members else await delete(group)
 
     def initialized(self, group_id: str) -> Assignment | ErrorCode:
-        """Return the partitions with a state; none if the group is not a share group. The empty id
-        is rejected: Kafka returns nothing, or UNKNOWN_SERVER_ERROR if topics are given.
+        """Return the initialized partitions, or nothing if the group is not a share group. Returns
+        INVALID_GROUP_ID for the empty id, for which Kafka returns nothing, or UNKNOWN_SERVER_ERROR
+        if topics are given.
         """
         if group_id == "":
             return ErrorCode.INVALID_GROUP_ID
@@ -516,14 +527,15 @@ class ShareGroups:
         return {} if group.share is None else indexes_of(group.share.partitions.initialized)
 
     async def _empty(self, group_id: str, *, create: bool) -> tuple[Group, ShareGroup]:
-        """Return a group without members, once no state of it is being initialized. Otherwise
-        states that are initialized late would remain. Raises HeartbeatRefused.
+        """Return a group without members, after pending initializations of its states have ended.
+        They would otherwise leave states behind. Raises HeartbeatRefused.
         """
         found = self._find_empty(group_id, create=create)
         if earlier := self._initializations_of(group_id):
             await asyncio.wait(earlier)
             found = self._find_empty(group_id, create=create)
-            if self._initializations_of(group_id):  # of members that have joined and left again
+            # started for members that have joined and left meanwhile
+            if self._initializations_of(group_id):
                 raise _refusal(ErrorCode.NON_EMPTY_GROUP)
         return found
 
@@ -548,7 +560,7 @@ class ShareGroups:
         return group, share
 
     def _is_current(self, group: Group, share: ShareGroup) -> bool:
-        """Return True unless the group was lost, reloaded or deleted meanwhile."""
+        """Return True unless the group was lost, reloaded or deleted in the meantime."""
         return group.share is share and self._home.find(share.group_id, create=False) is group
 
     # --- timers -----------------------------------------------------------------------------------
@@ -575,14 +587,15 @@ class ShareGroups:
     # --- describing -------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> ShareGroupDescription | ErrorCode:
-        """Describe a share group once its last change is durable. GROUP_ID_NOT_FOUND: the group
-        does not exist.
+        """Describe a share group once its last change is durable. Returns GROUP_ID_NOT_FOUND if the
+        group does not exist.
         """
         group = self._home.find(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
             return group
         share = group.share
-        if share is None or share.epoch == 0:  # epoch 0: its deletion is in flight
+        # with epoch 0, the deletion of the group is in flight
+        if share is None or share.epoch == 0:
             return ErrorCode.GROUP_ID_NOT_FOUND
         described = ShareGroupDescription(
             group_id,
@@ -595,8 +608,8 @@ class ShareGroups:
 
 
 async def _settle(store: ShareStateStore, key: SharePartitionKey, epoch: int) -> None:
-    """Let a state begin an epoch unchanged, so that late requests of earlier epochs do not change
-    it. Initializes a missing state. Raises ShareStateError.
+    """Advance a state to this epoch without other changes, so that late requests of earlier epochs
+    are fenced. Initializes a missing state. Raises ShareStateError.
     """
     summary = await store.summary(key)
     if not summary.state_epoch:
@@ -613,7 +626,7 @@ async def _settle(store: ShareStateStore, key: SharePartitionKey, epoch: int) ->
 
 
 def _record_failure(task: "asyncio.Task[Any]") -> None:
-    """Log the error of a task, whose caller may no longer wait."""
+    """Log the error of a task, because its caller may no longer be waiting for it."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, HeartbeatRefused):
         log.warning("share_states_failed", error=str(error), kind=type(error).__name__)

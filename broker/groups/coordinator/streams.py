@@ -1,5 +1,5 @@
-"""Run `StreamsGroup` for the group coordinator: respond to heartbeats, keep timers and write
-records. `broker.groups.coordinator.journal` writes them.
+"""Run `StreamsGroup` for the group coordinator: respond to heartbeats, manage timers and write
+records.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class StreamsGroupDescription:
     target_epoch: int
     topology: Topology
     members: tuple[tuple[StreamsMember, Tasks], ...]
-    """Each member with its target."""
+    """Each member with its target assignment."""
 
 
 class StreamsGroups:
@@ -58,7 +58,7 @@ class StreamsGroups:
         limits_of: Callable[[str], StreamsLimits],
         now_ms: Callable[[], int],
     ) -> None:
-        """limits_of: returns the limits of a group, which may change at any time."""
+        """limits_of: returns the current limits of a group."""
         self._home = home
         self._journal = GroupJournal(home, now_ms)
         self._topics = topics
@@ -70,7 +70,8 @@ class StreamsGroups:
     async def heartbeat(
         self, group_id: str, request: StreamsHeartbeatRequest, connection_id: int | None = None
     ) -> StreamsHeartbeatResult:
-        """Handle StreamsGroupHeartbeat. The response is durable. Raises LateRequest.
+        """Handle StreamsGroupHeartbeat. Returns after the response has become durable. Raises
+        LateRequest.
 
         connection_id: see `GroupCoordinator.join`.
         """
@@ -106,7 +107,7 @@ class StreamsGroups:
     def _begin(
         self, group: Group, request: StreamsHeartbeatRequest
     ) -> tuple[StreamsHeartbeatResult, Outcome]:
-        """Create a streams group with its first member, possibly replacing an empty classic one.
+        """Create a streams group with its first member. It may replace an empty classic group.
         Raises HeartbeatRefused.
         """
         group_id = group.classic.group_id
@@ -158,8 +159,8 @@ class StreamsGroups:
     # --- describing -------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> StreamsGroupDescription | ErrorCode:
-        """Describe a streams group once its last change is durable. GROUP_ID_NOT_FOUND: the group
-        does not exist.
+        """Describe a streams group once its last change is durable. Returns GROUP_ID_NOT_FOUND if
+        the group does not exist.
         """
         group = self._home.find(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):

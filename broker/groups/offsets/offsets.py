@@ -1,4 +1,6 @@
-"""The committed offsets of one group, and pending offsets of transactions (KIP-98, KIP-447)."""
+"""The committed offsets of one group, and the pending offsets of its transactions (KIP-98,
+KIP-447).
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +14,7 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class PendingOffsets:
-    """The offsets appended by one request of a transaction."""
+    """The offsets in one commit request of a transaction."""
 
     producer_id: int
     offsets: dict[TopicPartition, CommittedOffset]
@@ -25,7 +27,7 @@ class GroupOffsets:
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
         self._appending: dict[TopicPartition, CommittedOffset] = {}
-        """The last offsets that are being appended outside of transactions."""
+        """The newest offsets that are being appended outside of transactions."""
         self._pending: list[PendingOffsets] = []
         """In log order."""
 
@@ -47,31 +49,33 @@ class GroupOffsets:
         return key in self.committed or self.is_pending(key)
 
     def is_pending(self, key: TopicPartition) -> bool:
-        """Return True if an open transaction may still change the offset of this partition."""
+        """Return True if an open transaction may still change the offset of the partition."""
         return any(key in pending.offsets for pending in self._pending)
 
     def of_topic(self, key: TopicPartition, topic_id: UUID | None) -> CommittedOffset | None:
-        """Return the offset of the partition, if it was committed for this topic."""
+        """Return the partition's offset if it was committed for this topic id."""
         found = self.committed.get(key)
         return found if found is not None and found.topic_id == topic_id else None
 
     def is_unstable(self, key: TopicPartition, topic_id: UUID | None) -> bool:
-        """Return True if an open transaction may still change the offset of this topic."""
+        """Return True if an open transaction may still change the partition's offset for this topic
+        id.
+        """
         return any(
             key in pending.offsets and pending.offsets[key].topic_id == topic_id
             for pending in self._pending
         )
 
     def assign_topics(self, owner: Callable[[str], UUID | None]) -> None:
-        """Give every offset whose record has no id the id of its topic."""
+        """Set the topic id of every offset whose record does not contain one."""
         for offsets in (self.committed, *(pending.offsets for pending in self._pending)):
             for key, value in offsets.items():
                 if value.topic_id is None:
                     offsets[key] = replace(value, topic_id=owner(key[0]))
 
     def compare(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> tuple[bool, bool]:
-        """Return whether these offsets only advance those of the same partitions, and whether they
-        move one back. Includes offsets that are being appended.
+        """Return whether these offsets only advance known ones, and whether they move any back.
+        Offsets that are being appended are included in the comparison.
         """
         advances, moves_back = True, False
         for key, value in offsets.items():
@@ -83,7 +87,7 @@ class GroupOffsets:
         return advances, moves_back
 
     def begin_append(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Record that these offsets are being appended, until `end_append`."""
+        """Record that these offsets are being appended. Call `end_append` afterwards."""
         self._appending.update(offsets)
 
     def end_append(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
@@ -92,13 +96,15 @@ class GroupOffsets:
                 del self._appending[key]
 
     def put(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Apply a durable commit outside of transactions. It is newer than everything durable."""
+        """Apply a durable commit outside of transactions. It overrides everything that is already
+        durable.
+        """
         self.committed.update(offsets)
         self._supersede(offsets, [pending for pending in self._pending if pending.is_durable])
 
     def drop(self, keys: Iterable[TopicPartition]) -> None:
-        """Apply durable tombstones. They are newer than everything durable, so pending offsets of
-        these partitions are not restored when their transactions commit.
+        """Apply durable tombstones. They override everything that is already durable, so pending
+        offsets of these partitions are dropped even if their transactions commit.
         """
         dropped = list(keys)
         for key in dropped:
@@ -108,23 +114,24 @@ class GroupOffsets:
     def stage(
         self, producer_id: int, offsets: dict[TopicPartition, CommittedOffset]
     ) -> PendingOffsets:
-        """Add offsets of a transaction that are being appended, which makes their partitions
-        unstable. Afterwards set `is_durable`, or call `unstage`.
+        """Add offsets of a transaction that are being appended. Their partitions become unstable.
+        Afterwards, either set `is_durable` or call `unstage`.
         """
         pending = PendingOffsets(producer_id, dict(offsets))
         self._pending.append(pending)
         return pending
 
     def unstage(self, pending: PendingOffsets) -> None:
-        """Remove offsets that did not become durable."""
+        """Remove pending offsets that did not become durable."""
         if pending in self._pending:
             self._pending.remove(pending)
 
     def complete(self, producer_id: int, *, committed: bool) -> bool:
-        """End the producer's transaction, whose marker is durable. Returns False if none of its
-        offsets is pending.
+        """End the producer's transaction, whose marker is durable. Return False if it has no
+        pending offsets.
 
-        Afterwards each partition has the offset that was appended last, in a transaction or not.
+        Afterwards, each partition has the offset that was appended last, inside or outside of a
+        transaction.
         """
         ended = [
             pending
@@ -145,7 +152,7 @@ class GroupOffsets:
 
 
 def _is_advanced_by(known: CommittedOffset, value: CommittedOffset) -> bool:
-    """Return whether a commit undoes nothing of a known one."""
+    """Return whether a commit does not move a known offset back."""
     if known.topic_id != value.topic_id:
         return False
     is_same = (known.leader_epoch, known.metadata) == (value.leader_epoch, value.metadata)

@@ -1,4 +1,4 @@
-"""Encode and decode the records of `__consumer_offsets` in Kafka's binary format, so that Kafka's
+"""Encode and decode the records of `__consumer_offsets` in Kafka's binary format, so that Kafka
 tools can read the topic.
 """
 
@@ -19,9 +19,9 @@ _I64 = struct.Struct(">q")
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 PLAIN_OFFSETS: Final = 3
-"""The last version of offset values without a topic id."""
+"""The last version of offset values, which have no topic id in this version."""
 OFFSETS_WITH_IDS: Final = 4
-"""The first version of offset values that is flexible and may contain a topic id."""
+"""The first version of offset values that may contain a topic id. It is flexible."""
 _TOPIC_ID_TAG: Final = 0
 _OFFSET_HEAD: Final = struct.Struct(">hqi")
 GROUP_VALUE_VERSION = 3
@@ -46,14 +46,14 @@ class CommittedOffset:
     metadata: str
     commit_timestamp_ms: int
     topic_id: UUID | None = None
-    """None: the record has no id, and its topic was not found."""
+    """None if the record contains no topic id and the topic was not found by name."""
     has_stored_id: bool = False
-    """Whether the record in the log contains the id (version 4)."""
+    """Whether the record in the log contains the topic id (version 4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """The part of a group that survives a coordinator change."""
+    """The part of a group that is stored in its record."""
 
     protocol_type: str
     generation: int
@@ -94,7 +94,7 @@ class _Writer:
 
 
 class _Reader:
-    """A bounds-checked reader: the log may be corrupt or written by another tool."""
+    """A bounds-checked reader, because the log may be corrupt or written by another tool."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -157,8 +157,8 @@ def encode_group_key(key: GroupKey) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """Decode a key. None: a key version of a later Kafka, to be skipped. Raises
-    MalformedGroupRecord.
+    """Decode a key. Return None for the key version of a later Kafka version, which is skipped.
+    Raises MalformedGroupRecord.
     """
     reader = _Reader(data)
     version = reader.i16()
@@ -246,8 +246,8 @@ def encode_group_value(value: GroupSnapshot) -> bytes:
 
 
 def decode_group_value(data: bytes) -> GroupSnapshot:
-    """Decode a group. Members only offer the selected protocol, because no other is stored, as in
-    Kafka.
+    """Decode a group. Members offer only the selected protocol, because Kafka's format stores no
+    other.
     """
     reader = _Reader(data)
     version = reader.i16()

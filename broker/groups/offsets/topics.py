@@ -1,7 +1,7 @@
-"""Determine the topic of a committed offset: offsets belong to a topic id, not to a name.
+"""Determine the topic of a committed offset. Offsets belong to a topic id, not to a topic name.
 
-Records without an id belong to the topic with their name. From level 1 of `offsets.version` on, it
-must have existed at the upgrade.
+Records without a topic id belong to the topic with their name. From level 1 of `offsets.version`
+on, this topic must have existed at the upgrade.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from penstock.controller.metadata.topics import TopicState
 
 
 class OffsetTopics:
-    """Looks up the topics of committed offsets in the newest image."""
+    """Looks up the topics of committed offsets in the current image."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
 
     @property
     def stores_ids(self) -> bool:
-        """Return whether new records contain the topic id."""
+        """Return whether new records must contain the topic id."""
         return stores_ids(self._image())
 
     def id_of(self, name: str) -> UUID | None:
@@ -30,16 +30,16 @@ class OffsetTopics:
         return None if topic is None else topic.topic_id
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """Return the name of a topic, or None if it was deleted."""
+        """Return the name of the topic, or None if it was deleted."""
         topic = self._image().topics.by_id(topic_id)
         return None if topic is None else topic.name
 
     def can_return(self, topic_id: UUID) -> bool:
-        """Return whether this is a deleted topic that can be restored."""
+        """Return whether the topic was deleted but can be restored."""
         return self._image().frozen_topics.deleted_by_id(topic_id) is not None
 
     def owner_of_plain(self, name: str) -> UUID | None:
-        """Return the topic of an offset whose record has no id, or None."""
+        """Return the topic id for an offset whose record has none, or None."""
         image = self._image()
         topic = image.topics.by_name(name)
         if topic is not None and _owns_plain(image, topic):
@@ -54,7 +54,7 @@ class OffsetTopics:
 
 
 def stores_ids(image: MetadataImage) -> bool:
-    """Return whether records of committed offsets contain the topic id."""
+    """Return whether records of committed offsets contain topic ids at this feature level."""
     return image.features.level(OFFSETS_VERSION) >= 1
 
 

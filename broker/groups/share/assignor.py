@@ -1,8 +1,8 @@
-"""Assign partitions to the members of a share group, which may read a partition together, like
-Kafka's SimpleAssignor (KIP-932).
+"""Assign partitions to the members of a share group, like Kafka's SimpleAssignor (KIP-932). Several
+members may read the same partition.
 
-Members keep their partitions as long as they are balanced. With fewer partitions than members, a
-partition has several readers, so that every member has one.
+Members keep their partitions as long as the assignment is balanced. If there are fewer partitions
+than members, partitions have several readers, so that every member has one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,12 +20,12 @@ Partition: TypeAlias = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True)
 class ShareSubscriber:
-    """A member, as seen by the assignor."""
+    """A group member, as seen by the assignor."""
 
     member_id: str
     topics: frozenset[UUID]
     previous: Assignment
-    """Its last target."""
+    """The member's previous target assignment."""
 
 
 def assign_shared(
@@ -45,8 +45,8 @@ def assign_shared(
 def _pools(
     members: Sequence[ShareSubscriber], assignable: Assignment
 ) -> Iterator[tuple[list[Partition], list[ShareSubscriber]]]:
-    """Yield partitions with the members among which they are balanced: all together if the members
-    subscribe to the same topics, otherwise by topic.
+    """Yield sets of partitions with the members among which they are balanced: a single set if all
+    members subscribe to the same topics, otherwise one set per topic.
     """
     topics = sorted(assignable, key=lambda topic: topic.int)
     if all(member.topics == members[0].topics for member in members):
@@ -74,7 +74,7 @@ def _share(
 
 
 def _quotas(total: int, members: Sequence[ShareSubscriber]) -> dict[str, int]:
-    """Return how many partitions each member gets; members with more partitions get the
+    """Return the number of partitions for each member. Members that had more partitions get the
     remainder.
     """
     quota, extras_count = divmod(total, len(members))
@@ -92,7 +92,7 @@ def _keep(
     sharing: int,
     held: Mapping[str, set[Partition]],
 ) -> dict[Partition, int]:
-    """Keep previous partitions, up to the quota of each member. Returns the number of readers of
+    """Assign previous partitions again, up to each member's quota. Return the number of readers of
     each partition.
     """
     readers = dict.fromkeys(partitions, 0)
@@ -113,8 +113,8 @@ def _fill(
     sharing: int,
     held: Mapping[str, set[Partition]],
 ) -> None:
-    """Assign the rest round robin, partitions without a reader first. A partition that every member
-    with room already reads gets no further reader.
+    """Assign the rest round-robin, starting with partitions without a reader. A partition gets no
+    further reader if all members below their quota already read it.
     """
     unfilled = [member_id for member_id, mine in held.items() if len(mine) < quotas[member_id]]
     for partition, count in sorted(readers.items(), key=lambda item: item[1]):

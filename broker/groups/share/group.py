@@ -1,8 +1,8 @@
 """One share group (KIP-932), as a pure state machine.
 
 It works like a consumer group (`broker.groups.consumer.group`), with two differences: several
-members may read a partition, so members do not wait for others; and only partitions with a state at
-the share coordinator are assigned.
+members may read a partition, so members do not wait for each other, and only partitions with a
+state at the share coordinator are assigned.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,9 +60,9 @@ _RESTORED_IN_ORDER = (
 class ShareGroup:
     """A share group. Attributes are read-only for callers.
 
-    Targets only contain partitions in `initialized` that are not in `initializing`. The target
-    epoch never exceeds the group epoch, nor a member epoch the target epoch. A rejected or undone
-    step leaves no trace.
+    Target assignments contain only partitions in `initialized` that are not in `initializing`. The
+    target epoch never exceeds the group epoch, nor a member epoch the target epoch. Rejected and
+    undone steps change nothing.
 
     `heartbeat` and `leave` return a response that is valid once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.
@@ -80,9 +80,9 @@ class ShareGroup:
         """May be replaced when the configs of the group change."""
         self.deadlines = Deadlines()
         self._busy: NamedPartitions = {}
-        """Partitions whose states are being initialized from here."""
+        """Partitions whose states this coordinator is initializing."""
         self._busy_deleting: set[UUID] = set()
-        """Topics whose states are being deleted from here."""
+        """Topics whose states this coordinator is deleting."""
         self._topics_version = -1
 
     # --- heartbeats -------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class ShareGroup:
     # --- the group epoch and targets --------------------------------------------------------------
 
     def subscribed_names(self) -> set[str]:
-        """Return the topics to which the group subscribes, whether they exist or not."""
+        """Return the topics to which the group subscribes, including topics that do not exist."""
         return {
             name for member in self.members.values() for name in member.metadata.subscribed_names
         }
@@ -171,7 +171,7 @@ class ShareGroup:
         self._topics_version = topics.version
 
     def _drop_deleted(self, topics: TopicsView, changes: GroupChanges) -> None:
-        """Drop permanently deleted topics. The share coordinator deletes their states."""
+        """Remove permanently deleted topics. The share coordinator deletes their states."""
         known = self.partitions
         gone = [
             topic_id
@@ -187,7 +187,7 @@ class ShareGroup:
             changes.put(ConsumerRecordKind.SHARE_PARTITIONS, left)
 
     def _update_targets(self, topics: TopicsView, changes: GroupChanges) -> None:
-        """Compute the target assignment of the group epoch."""
+        """Compute the target assignment for the current group epoch."""
         subscribers = [
             ShareSubscriber(
                 member.member_id,
@@ -209,7 +209,7 @@ class ShareGroup:
         }
 
     def _settled(self) -> Assignment:
-        """Return the partitions whose state may be used: those that no alteration may change."""
+        """Return the partitions whose state may be used, because no alteration of it is pending."""
         known = self.partitions
         return indexes_of(without_partitions(known.initialized, indexes_of(known.initializing)))
 
@@ -230,7 +230,8 @@ class ShareGroup:
         target = self.targets.get(member_id, NOTHING)
         assigned = {topic: indexes for topic, indexes in target.items() if topic in subscribed}
         if current.epoch != self.target_epoch:
-            # Several responses in a row may be lost. Kafka fences the member after the second.
+            # Accept the last epoch that the member sent, because several responses in a row may be
+            # lost. Kafka fences the member after the second.
             is_repeated = JOIN_EPOCH < sent_epoch < current.epoch
             previous = sent_epoch if is_repeated else current.epoch
             current = ShareAssignment(self.target_epoch, previous, assigned)
@@ -242,7 +243,7 @@ class ShareGroup:
     # --- leaving ----------------------------------------------------------------------------------
 
     def leave(self, member_id: str, topics: TopicsView) -> tuple[HeartbeatResult, GroupChanges]:
-        """Handle the last heartbeat of a member. Raises HeartbeatRefused."""
+        """Handle the last heartbeat of a member that leaves. Raises HeartbeatRefused."""
         if member_id not in self.members:
             raise self._unknown(member_id)
         changes = GroupChanges(self)
@@ -260,9 +261,9 @@ class ShareGroup:
     # --- states of partitions ---------------------------------------------------------------------
 
     def begin_initialization(self, topics: TopicsView, changes: GroupChanges) -> NamedPartitions:
-        """Return the subscribed partitions whose states the caller must initialize, or settle if
-        they are initialized. They are now recorded as initializing, including those started by an
-        earlier coordinator.
+        """Record the subscribed partitions without a usable state as initializing, and return them.
+        They include partitions that an earlier coordinator was initializing. The caller must
+        initialize their states, or settle those that already exist.
         """
         busy, settled = indexes_of(self._busy), self._settled()
         missing: dict[UUID, tuple[str, frozenset[int]]] = {}
@@ -287,16 +288,16 @@ class ShareGroup:
         return missing
 
     def raise_epoch(self, above: int) -> GroupChanges:
-        """Start an epoch above this one."""
+        """Start a group epoch above this one."""
         changes = GroupChanges(self)
         value = ShareEpoch(max(self.epoch, above) + 1, self.metadata_hash)
         changes.put(ConsumerRecordKind.SHARE_GROUP, value)
         return changes
 
     def begin_alteration(self, chosen: NamedPartitions) -> GroupChanges:
-        """Start a new epoch, in which the caller initializes these states with start offsets.
-        Existing states stay until then, but no member gets them: if the outcome of the alteration
-        is unknown, a newer epoch must begin first.
+        """Start a new epoch in which the caller initializes these states with new start offsets.
+        Existing states are kept until then, but their partitions are not assigned to members. If
+        the outcome of the alteration is unknown, a newer epoch must be started first.
         """
         changes = GroupChanges(self)
         changes.put(ConsumerRecordKind.SHARE_GROUP, ShareEpoch(self.epoch + 1, self.metadata_hash))
@@ -308,13 +309,14 @@ class ShareGroup:
         return changes
 
     def end_initialization(self, done: NamedPartitions, failed: NamedPartitions) -> GroupChanges:
-        """Record which states exist now. Failed ones remain recorded as initializing, because the
-        request may still arrive: the next heartbeat retries them, and a deletion includes them.
+        """Record which states exist now. The failed ones remain recorded as initializing, because
+        the request may still take effect: the next heartbeat retries them, and a deletion includes
+        them.
         """
         changes = GroupChanges(self)
         self._busy = without_partitions(self._busy, indexes_of(with_partitions(done, failed)))
         known = self.partitions
-        noted = {  # without topics that were deleted meanwhile
+        noted = {  # without topics that have been deleted meanwhile
             topic_id: value for topic_id, value in done.items() if topic_id in known.initializing
         }
         value = replace(
@@ -327,11 +329,13 @@ class ShareGroup:
         return changes
 
     def give_up(self, missing: NamedPartitions) -> None:
-        """Undo the start of an initialization that could not be written."""
+        """Forget an initialization that has failed, so that a later heartbeat can start it
+        again.
+        """
         self._busy = without_partitions(self._busy, indexes_of(missing))
 
     def begin_deletion(self, topic_ids: Iterable[UUID] | None = None) -> GroupChanges:
-        """Record that the caller deletes the states of these topics; None: of all."""
+        """Record that the caller deletes the states of these topics, or of all topics if None."""
         known = self.partitions
         named = with_partitions(known.initialized, known.initializing)
         wanted = None if topic_ids is None else set(topic_ids)
@@ -348,11 +352,11 @@ class ShareGroup:
         return changes
 
     def give_up_deletion(self, topic_ids: Iterable[UUID] | None) -> None:
-        """Let heartbeats initialize states of these topics again; None: of all."""
+        """Allow heartbeats to initialize states of these topics again, or of all topics if None."""
         self._busy_deleting -= self._busy_deleting if topic_ids is None else set(topic_ids)
 
     def end_deletion(self, done: Iterable[UUID]) -> GroupChanges:
-        """Record which states were deleted. Call `give_up_deletion` first."""
+        """Record the topics whose states were deleted. Call `give_up_deletion` first."""
         gone, known = set(done), self.partitions
         left = {key: name for key, name in known.deleting.items() if key not in gone}
         changes = GroupChanges(self)
@@ -363,22 +367,24 @@ class ShareGroup:
     # --- timers -----------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` is due next, or None while there are no members."""
+        """Return when `tick` is due next, or None if there are no members."""
         return self.deadlines.next_ms()
 
     def touch(self, member_id: str, now_ms: int) -> None:
-        """Restart the session of a member."""
+        """Restart the session timeout of a member."""
         self.deadlines.await_heartbeat(member_id, now_ms + self.limits.session_timeout_ms)
 
     def tick(self, topics: TopicsView, now_ms: int) -> GroupChanges:
-        """Remove members that sent no heartbeat in time."""
+        """Remove members that have not sent a heartbeat in time."""
         changes = GroupChanges(self)
         if late := self.deadlines.passed(now_ms):
             self._fence(sorted(late), topics, changes)
         return changes
 
     def reset(self, deadlines: Deadlines) -> None:
-        """Restore earlier deadlines, and check the topics again in the next heartbeat."""
+        """Restore the deadlines to an earlier copy, and check the topics again in the next
+        heartbeat.
+        """
         self.deadlines = deadlines
         self._topics_version = -1
 
@@ -408,7 +414,7 @@ class ShareGroup:
                 return None
 
     def apply(self, key: ConsumerRecordKey, value: ConsumerValue | None) -> None:
-        """Apply one record. None: a tombstone."""
+        """Apply one record. A value of None is a tombstone."""
         name = key.name
         match key.kind:
             case ConsumerRecordKind.SHARE_GROUP:
@@ -437,7 +443,9 @@ class ShareGroup:
         self.members[member_id] = replace(known, metadata=metadata)
 
     def _apply_current(self, member_id: str, current: ShareAssignment | None) -> None:
-        """Replace the assignment of a member. A record without a member has no effect."""
+        """Replace the current assignment of a member. A record for an unknown member has no
+        effect.
+        """
         member = self.members.get(member_id)
         if member is not None:
             self.members[member_id] = replace(member, current=current or ShareAssignment())
@@ -445,7 +453,7 @@ class ShareGroup:
     def restore(
         self, records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]], now_ms: int
     ) -> None:
-        """Restore the state of these records, in any order. All session timeouts restart, so that
+        """Restore the state from these records, in any order. All session timeouts restart, so that
         members have time to find the new coordinator.
         """
         apply_in_order(self, records, _RESTORED_IN_ORDER)
@@ -468,7 +476,7 @@ class ShareGroup:
 
 
 def check_share_heartbeat(group_id: str, request: ShareHeartbeatRequest) -> None:
-    """Validate a heartbeat before the group is looked up. Raises HeartbeatRefused:
+    """Validate a heartbeat before the group is looked up. Raises HeartbeatRefused with
     INVALID_REQUEST.
     """
     _require(bool(request.member_id.strip()), "MemberId can't be empty.")
@@ -488,9 +496,9 @@ def _require(is_met: bool, message: str) -> None:
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """Reject an epoch other than the member's. The one of its last heartbeat is accepted, because
-    the response with the next epoch may have been lost; and so is the epoch of a member that starts
-    again.
+    """Reject a member epoch other than the current one. The previous epoch is accepted, because the
+    response with the current epoch may have been lost. The epoch of a joining member is always
+    accepted.
     """
     current = member.current
     if epoch in {JOIN_EPOCH, current.epoch, current.previous_epoch}:
@@ -521,6 +529,6 @@ def _updated(known: ShareMetadata, request: ShareHeartbeatRequest) -> ShareMetad
 
 
 def _ids(names: Iterable[str], topics: TopicsView) -> frozenset[UUID]:
-    """Return the existing topics."""
+    """Return the ids of the topics that exist."""
     found: Mapping[str, UUID | None] = {name: topics.id_of(name) for name in names}
     return frozenset(topic_id for topic_id in found.values() if topic_id is not None)

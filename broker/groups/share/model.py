@@ -1,4 +1,6 @@
-"""Values of share groups (KIP-932): members, assignments, heartbeats, partitions with a state."""
+"""Data types of share groups (KIP-932): members, assignments, heartbeats, partitions with a
+state.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -30,7 +32,7 @@ class ShareMember:
 
 @dataclass(frozen=True, slots=True)
 class ShareHeartbeatRequest:
-    """None means: as in the last heartbeat."""
+    """A heartbeat. Fields that are None are unchanged since the last heartbeat."""
 
     member_id: str
     member_epoch: int
@@ -67,5 +69,5 @@ def without_topics(known: NamedPartitions, topic_ids: Iterable[UUID]) -> NamedPa
 
 
 def indexes_of(partitions: NamedPartitions) -> Assignment:
-    """Return the partitions without topic names."""
+    """Remove the topic names, and return the partitions by topic id."""
     return {topic_id: indexes for topic_id, (_, indexes) in partitions.items()} or NOTHING

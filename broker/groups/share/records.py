@@ -1,4 +1,4 @@
-"""Values of share group records, in Kafka's binary format."""
+"""Encode and decode the values of share group records, in Kafka's binary format."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -27,7 +27,7 @@ from penstock.broker.groups.share.values import (
 from penstock.protocol.primitives import Reader, Writer
 
 _STABLE: Final = 0
-"""The only state of a member: partitions are shared, so nothing is revoked first."""
+"""The only member state, because members share partitions and never have to revoke any first."""
 
 
 def _write_metadata(writer: Writer, value: ShareMetadata) -> None:

@@ -16,12 +16,12 @@ class ShareMetadata:
     client_id: str = ""
     client_host: str = ""
     subscribed_names: tuple[str, ...] = ()
-    """In order, without duplicates."""
+    """Sorted, without duplicates."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareEpoch:
-    """The group epoch, and the hash of the group's topics."""
+    """The group epoch, and a hash of the group's topics."""
 
     epoch: int = 0
     metadata_hash: int = 0
@@ -29,7 +29,7 @@ class ShareEpoch:
 
 @dataclass(frozen=True, slots=True)
 class ShareAssignment:
-    """The partitions of a member, and their epoch."""
+    """The partitions of a member, with the member epoch."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -42,12 +42,14 @@ NamedPartitions: TypeAlias = Mapping[UUID, tuple[str, frozenset[int]]]
 
 @dataclass(frozen=True, slots=True)
 class SharePartitions:
-    """The partitions whose state is, or will soon be, at the share coordinator for this group."""
+    """The partitions that have, or will soon have, a state for this group at the share
+    coordinator.
+    """
 
     initializing: NamedPartitions = field(default_factory=dict[UUID, tuple[str, frozenset[int]]])
     initialized: NamedPartitions = field(default_factory=dict[UUID, tuple[str, frozenset[int]]])
-    """Only these are assigned to members, unless they are being initialized again: with an altered
-    start offset, in a newer epoch.
+    """Only these partitions are assigned to members, except while they are initialized again in a
+    newer epoch with an altered start offset.
     """
     deleting: Mapping[UUID, str] = field(default_factory=dict[UUID, str])
-    """Names of topics whose states are being deleted."""
+    """Names of the topics whose states are being deleted, by id."""

@@ -16,12 +16,12 @@ Task: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamsSubscriber:
-    """A member, as seen by the assignor."""
+    """A group member, as seen by the assignor."""
 
     member_id: str
     process_id: str
     previous: Tasks
-    """Its last target."""
+    """The member's previous target assignment."""
 
 
 def assign_tasks(
@@ -31,11 +31,12 @@ def assign_tasks(
 ) -> dict[str, Tasks]:
     """Return the tasks of each member.
 
-    Members are threads; those of one process share its state directory. An active task stays at its
-    member, or moves to one that had it as standby, up to an equal share; the rest goes to the
-    members with the fewest tasks. Standby tasks are assigned to other processes in the same way. A
-    process has a task at most once, and the numbers of active tasks of two members differ by at
-    most one. The result does not depend on the order of the arguments.
+    Members are threads, and the threads of a process share its state directory. An active task
+    stays with its member, or moves to one that had it as a standby task, as long as that member
+    does not exceed an equal share. The other tasks are assigned to the members with the fewest
+    tasks. Standby tasks are assigned to other processes in the same way. A process has each task at
+    most once, and the numbers of active tasks of any two members differ by at most one. The result
+    does not depend on the order of the arguments.
     """
     if not members:
         return {}
@@ -53,7 +54,9 @@ def _tasks(counts: Mapping[str, int]) -> list[Task]:
 
 
 class _Share:
-    """How many tasks a member may keep. It shrinks when members have reached it."""
+    """The maximum number of tasks that a member may keep. It may shrink as members reach it, so
+    that the rest are balanced.
+    """
 
     def __init__(self, task_count: int, member_count: int) -> None:
         self._task_count, self._member_count = task_count, member_count
@@ -72,12 +75,12 @@ class _Process:
         self.process_id = process_id
         self.tasks: set[Task] = set()
         self.members: list[tuple[int, int, _Member]] = []
-        """A heap of members by their number of tasks, which may have increased since."""
+        """A heap of members by number of tasks. The numbers may be outdated: they only increase."""
         self.member_count = 0
 
     @property
     def rank(self) -> tuple[float, str]:
-        """The process with the lowest rank has the least load."""
+        """The process with the lowest rank has the lowest load."""
         return len(self.tasks) / self.member_count, self.process_id
 
     def lightest(self) -> "_Member":
@@ -95,8 +98,8 @@ class _Member:
         self.standby: set[Task] = set()
         self.count = 0
         self.place = (process.member_count, process.process_id)
-        """Among members with equally many tasks, the one with the lowest place gets the next one.
-        Places alternate between processes.
+        """Breaks ties between members with equally many tasks: the one with the lowest place is
+        assigned the next task. Consecutive places belong to different processes.
         """
         process.members.append((0, process.member_count, self))
         process.member_count += 1
@@ -108,7 +111,9 @@ class _Member:
 
     @property
     def rank(self) -> tuple[tuple[float, str], int]:
-        """Among members that had a task as standby, the one with the lowest rank gets it."""
+        """Of the members that had a task as a standby task, the one with the lowest rank gets
+        it.
+        """
         return self.process.rank, self.count
 
 
@@ -184,7 +189,7 @@ class _Assignment:
                     break
 
     def _keep_standby(self, task: Task) -> bool:
-        """Assign the task to a member that had it, as active or standby."""
+        """Assign a standby task to a member that had the task, as active or standby."""
         active = self._active_before.get(task)
         if active is not None and self._has_room(active, task):
             self._add_standby(active, task)
@@ -210,7 +215,7 @@ class _Assignment:
     def _add_standby_anywhere(
         self, heap: list[tuple[tuple[float, str], _Process]], task: Task
     ) -> bool:
-        """Assign the task to the least loaded process that does not have it."""
+        """Assign a standby task to the process with the lowest load that does not have the task."""
         passed: list[_Process] = []
         found = False
         while heap and not found:

@@ -1,4 +1,4 @@
-"""The endpoints at which the application serves interactive queries, with their partitions
+"""The endpoints at which an application serves interactive queries, with the partitions of each
 (KIP-1071, KIP-535).
 """
 
@@ -27,7 +27,9 @@ def endpoint_partitions(
 def _partitions(
     tasks: Mapping[str, Collection[int]], configured: ConfiguredTopology, topics: TopicsView
 ) -> dict[str, list[int]]:
-    """Return the partitions by topic. A topic may have fewer than its subtopology has tasks."""
+    """Return the partitions of these tasks by topic. A topic may have fewer partitions than its
+    subtopology has tasks.
+    """
     found: dict[str, list[int]] = {}
     for key, indexes in sorted(tasks.items()):
         known = configured.subtopologies.get(key)

@@ -2,7 +2,7 @@
 
 It works like a consumer group (`broker.groups.consumer.group`), with tasks instead of partitions:
 members send the topology of their application, the group determines the required topics
-(`broker.groups.streams.topology`), and once all of them exist, its tasks are assigned.
+(`broker.groups.streams.topology`), and assigns tasks once all of these topics exist.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -56,15 +56,15 @@ _RESTORED_IN_ORDER = (
     ConsumerRecordKind.STREAMS_TARGET_EPOCH,
 )
 _FIRST_EPOCH: Final = 2
-"""Members that wait for the first assignment have epoch 1."""
+"""The first group epoch. Members that wait for the first assignment have epoch 1."""
 
 
 class StreamsGroup:
     """A streams group. Attributes are read-only for callers, except the limits.
 
-    A task is active at one member at most. The target epoch never exceeds the group epoch, nor a
+    A task is active on at most one member. The target epoch never exceeds the group epoch, nor a
     member epoch the target epoch, except for epoch 1 of members that wait for the first assignment.
-    A rejected or undone step leaves no trace in the records.
+    Rejected and undone steps produce no records.
 
     `heartbeat` and `leave` return a response that is valid once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.
@@ -81,19 +81,19 @@ class StreamsGroup:
         """May be replaced when the configs of the group change."""
         self.deadlines = Deadlines()
         self.endpoint_epoch = 0
-        """Increases when a member with an endpoint gets other tasks. Only in memory."""
+        """Increases when the tasks of a member with an endpoint change. Kept only in memory."""
         self._shutdown_by: str | None = None
         """The member that requested the shutdown of all members."""
         self._assign_at_ms: int | None = None
-        """When the delayed first assignment is due."""
+        """When the first assignment is due, if it is delayed."""
         self._active: dict[Task, str] = {}
-        """The member of each active task, until it is revoked."""
+        """The member that has each active task, until the member has revoked it."""
         self._standby: dict[Task, set[str]] = {}
         self._sent_over: dict[str, int] = {}
-        """The connection over which each member last received its tasks. Only in memory."""
+        """The connection over which each member last received its tasks. Kept only in memory."""
         self._topics_version = -1
         self._configured: ConfiguredTopology | None = None
-        """The configured topology, with the topics of `_topics_version`."""
+        """The topology as configured with the topics of `_topics_version`."""
 
     @property
     def epoch(self) -> int:
@@ -176,7 +176,7 @@ class StreamsGroup:
         *,
         is_delayed: bool,
     ) -> tuple[tuple[Status, str], ...]:
-        """Return the statuses for the member, in Kafka's order."""
+        """Return the statuses for the response to the member, in Kafka's order."""
         found: list[tuple[Status, str]] = []
         if metadata.topology_epoch < topology.epoch:
             found.append(
@@ -220,11 +220,12 @@ class StreamsGroup:
         endpoint_epoch = self.endpoint_epoch
         if is_changed and member.metadata.endpoint is not None:
             endpoint_epoch += 1
-        # A response may be lost with its connection. Kafka does not send the tasks again.
+        # Resend the tasks on a new connection, because the response may have been lost with the old
+        # one. Kafka does not resend them.
         is_sent = is_changed or request.connection_id != self._sent_over.get(member.member_id)
         if request.connection_id is not None:
             self._sent_over[member.member_id] = request.connection_id
-        if not is_new:  # Kafka forgets the epoch of the first heartbeat of a group
+        if not is_new:  # Kafka does not keep the endpoint epoch of the first heartbeat of a group
             self.endpoint_epoch = endpoint_epoch
         endpoints = None
         if endpoint_epoch != request.endpoint_epoch:
@@ -243,10 +244,10 @@ class StreamsGroup:
     # --- the topology and the group epoch ---------------------------------------------------------
 
     def _update_topology(self, sent: Topology | None, changes: GroupChanges) -> Topology:
-        """Return the topology of the group, which is set by the first member."""
+        """Return the topology of the group, which the first member sets."""
         known = self.topology
         if known is None:
-            if sent is None:  # only a damaged log has members without a topology
+            if sent is None:  # members have no topology only if the log is damaged
                 raise HeartbeatRefused(
                     ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.message
                 )
@@ -289,8 +290,8 @@ class StreamsGroup:
     def _update_targets_unless_delayed(
         self, configured: ConfiguredTopology, now_ms: int, changes: GroupChanges
     ) -> bool:
-        """Compute the targets of a new epoch. Returns whether the first assignment is delayed for
-        more members.
+        """Compute the target assignment for a new group epoch. Return whether the first assignment
+        is delayed to wait for more members.
         """
         if self.epoch <= self.target_epoch:
             return False
@@ -301,7 +302,7 @@ class StreamsGroup:
         return False
 
     def _update_targets(self, configured: ConfiguredTopology, changes: GroupChanges) -> None:
-        """Compute the target assignment of the group epoch."""
+        """Compute the target assignment for the current group epoch."""
         targets = dict.fromkeys(self.members, NO_TASKS)
         if configured.is_ready:
             subscribers = [
@@ -340,7 +341,8 @@ class StreamsGroup:
             owners=self,
         )
         if not request.is_joining and request.member_epoch < before.current.epoch:
-            # Several responses in a row may be lost. Kafka fences the member after the second.
+            # Accept the last epoch that the member sent, because several responses in a row may be
+            # lost. Kafka fences the member after the second.
             current = replace(current, previous_epoch=request.member_epoch)
         if current == before.current:
             return
@@ -366,7 +368,7 @@ class StreamsGroup:
     def leave(
         self, request: StreamsHeartbeatRequest
     ) -> tuple[StreamsHeartbeatResult, GroupChanges]:
-        """Handle the last heartbeat of a member. Raises HeartbeatRefused."""
+        """Handle the last heartbeat of a member that leaves. Raises HeartbeatRefused."""
         member_id = request.member_id
         if request.is_shutdown:
             self._shutdown_by = self._shutdown_by or member_id
@@ -388,16 +390,16 @@ class StreamsGroup:
     # --- timers -----------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` is due next, or None."""
+        """Return when `tick` is due next, or None if no deadline is pending."""
         found = (self.deadlines.next_ms(), self._assign_at_ms)
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
     def touch(self, member_id: str, now_ms: int) -> None:
-        """Restart the session of a member."""
+        """Restart the session timeout of a member."""
         self.deadlines.await_heartbeat(member_id, now_ms + self.limits.session_timeout_ms)
 
     def tick(self, now_ms: int) -> GroupChanges:
-        """Remove members that sent no heartbeat in time, or did not revoke their tasks, and make
+        """Remove members that have not sent a heartbeat, or not revoked their tasks, in time. Make
         the first assignment when it is due.
         """
         changes = GroupChanges(self)
@@ -411,14 +413,16 @@ class StreamsGroup:
         return changes
 
     def reset(self, deadlines: Deadlines) -> None:
-        """Restore earlier deadlines, and check the topics again in the next heartbeat."""
+        """Restore the deadlines to an earlier copy, and check the topics again in the next
+        heartbeat.
+        """
         self.deadlines = deadlines
         self._topics_version = -1
 
     # --- offsets ----------------------------------------------------------------------------------
 
     def subscribed_names(self) -> set[str]:
-        """Return the source topics of the group, whether they exist or not."""
+        """Return the source topics of the group, including topics that do not exist."""
         if not self.members or self.topology is None:
             return set()
         return set(source_subtopologies(self.topology))
@@ -431,11 +435,12 @@ class StreamsGroup:
         *,
         supports_epochs: bool = True,
     ) -> ErrorCode:
-        """Check whether this caller may commit offsets of these partitions. A caller without a
-        member (epoch -1) may, while the group has no members. An earlier epoch is accepted for
-        tasks that the member already had in it.
+        """Check whether this caller may commit offsets of these partitions. A caller that is not a
+        member (epoch -1) may commit while the group has no members. An earlier epoch is accepted if
+        the member already had the tasks of these partitions in that epoch.
 
-        knows_epochs: False for a request version that only classic members may use.
+        supports_epochs: False for a request version without member epochs, which only classic
+        members may use.
         """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
@@ -458,7 +463,7 @@ class StreamsGroup:
         return ErrorCode.NONE
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Check whether this caller may read offsets. Administrators send no member."""
+        """Check whether this caller may read offsets. Administrators send no member id."""
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         member = self.members.get(member_id or "")
@@ -484,7 +489,7 @@ class StreamsGroup:
 
     @property
     def described_topology(self) -> Topology | None:
-        """Return the topology, with partition counts once all topics exist."""
+        """Return the topology, with partition counts if all its topics exist."""
         configured = self._configured
         if self.topology is None or configured is None or not configured.is_ready:
             return self.topology
@@ -513,7 +518,7 @@ class StreamsGroup:
                 return None
 
     def apply(self, key: ConsumerRecordKey, value: ConsumerValue | None) -> None:
-        """Apply one record. None: a tombstone."""
+        """Apply one record. A value of None is a tombstone."""
         name = key.name
         match key.kind:
             case ConsumerRecordKind.STREAMS_GROUP:
@@ -545,7 +550,7 @@ class StreamsGroup:
         self.members[member_id] = replace(known, metadata=metadata)
 
     def _apply_current(self, member_id: str, current: StreamsAssignment | None) -> None:
-        """Replace the tasks of a member. A record without a member has no effect."""
+        """Replace the current tasks of a member. A record for an unknown member has no effect."""
         member = self.members.get(member_id)
         if member is None:
             return
@@ -567,7 +572,7 @@ class StreamsGroup:
     def restore(
         self, records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]], now_ms: int
     ) -> None:
-        """Restore the state of these records, in any order. All session timeouts restart, so that
+        """Restore the state from these records, in any order. All session timeouts restart, so that
         members have time to find the new coordinator.
         """
         apply_in_order(self, records, _RESTORED_IN_ORDER)
@@ -600,7 +605,7 @@ class StreamsGroup:
 
 
 def _held_tasks(current: StreamsAssignment) -> list[tuple[Task, bool]]:
-    """Return the tasks that a member has or must revoke, and whether each is active."""
+    """Return the tasks that a member has or must revoke, and whether each task is active."""
     held = (current.assigned, current.revoking)
     active = [
         ((key, index), True) for part in held for key, each in part.active.items() for index in each
@@ -615,14 +620,14 @@ def _held_tasks(current: StreamsAssignment) -> list[tuple[Task, bool]]:
 
 
 def _check_epoch(member: StreamsMember, request: StreamsHeartbeatRequest) -> None:
-    """Reject an epoch other than the member's. The one of its last heartbeat is accepted if the
-    member has no tasks that another member may get, because the response with the next epoch may
-    have been lost; and so is the epoch of a member that starts again.
+    """Reject a member epoch other than the current one. The previous epoch is accepted if the
+    member has no task that another member may receive, because the response with the current epoch
+    may have been lost. The epoch of a joining member is always accepted.
     """
     current, epoch = member.current, request.member_epoch
     if request.is_joining or epoch == current.epoch:
         return
-    # Kafka fences a member that has lost the request to revoke tasks.
+    # Kafka fences a member that did not receive the request to revoke tasks.
     is_repeated = epoch == current.previous_epoch and is_within(
         request.owned, (current.assigned, current.revoking)
     )

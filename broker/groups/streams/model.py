@@ -1,4 +1,4 @@
-"""Values of streams groups (KIP-1071): limits, members, heartbeats and their responses."""
+"""Data types of streams groups (KIP-1071): limits, members, heartbeats and their responses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ from penstock.protocol.error_codes import ErrorCode
 
 SUBTOPOLOGIES_MAX: Final = 1_000
 TOPICS_MAX: Final = 10_000
-"""Topics in one topology."""
+"""Maximum number of topics in one topology."""
 CLIENT_TAGS_MAX: Final = 100
 TASKS_MAX: Final = 10_000
-"""Active tasks of one group. Assigning them takes about 10 ms of the event loop, or about 50 ms
-with two standby tasks each.
+"""Maximum number of active tasks in one group. Assigning this many blocks the event loop for about
+10 ms, or for about 50 ms with two standby tasks for each.
 """
 STANDBY_REPLICAS: Final = "num.standby.replicas"
-"""The name of the config in the records of a group."""
+"""The name under which the records of a group store this config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class StreamsLimits:
 
 
 class Status(IntEnum):
-    """A status of the group for its members. The values are those of the protocol."""
+    """Statuses of a group that are sent to its members, with the protocol's numbers."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -62,7 +62,7 @@ class StreamsMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsHeartbeatRequest:
-    """None and -1 mean: as in the last heartbeat."""
+    """A heartbeat. Fields that are None or -1 are unchanged since the last heartbeat."""
 
     member_id: str
     member_epoch: int
@@ -82,7 +82,7 @@ class StreamsHeartbeatRequest:
     has_task_offsets: bool = False
     has_task_end_offsets: bool = False
     is_shutdown: bool = False
-    """The member requests the shutdown of all members."""
+    """Whether the member requests the shutdown of all members."""
     connection_id: int | None = None
     """The connection of the request, or None."""
 
@@ -92,7 +92,7 @@ class StreamsHeartbeatRequest:
 
     @property
     def owned(self) -> Tasks | None:
-        """Return the tasks reported by the member; None if it does not report them."""
+        """Return the tasks that the member reported, or None if it reported none."""
         if self.active is None or self.standby is None:
             return None
         return Tasks(self.active, self.standby)
@@ -100,11 +100,11 @@ class StreamsHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class EndpointPartitions:
-    """The partitions whose state the application serves at one of its endpoints."""
+    """The partitions whose state an application serves at one of its endpoints."""
 
     endpoint: tuple[str, int]
     active: Mapping[str, list[int]]
-    """Partitions by source topic."""
+    """Partitions of active tasks, by source topic."""
     standby: Mapping[str, list[int]]
 
 
@@ -117,17 +117,17 @@ class StreamsHeartbeatResult:
     heartbeat_interval_ms: int = 0
     statuses: tuple[tuple[Status, str], ...] = ()
     tasks: Tasks | None = None
-    """None: as in the last response."""
+    """None if the tasks have not changed since the last response."""
     endpoint_epoch: int = 0
     endpoints: tuple[EndpointPartitions, ...] | None = None
-    """None: the member already has the endpoints of this epoch."""
+    """None if the member already has the endpoints of this endpoint epoch."""
     missing_topics: Mapping[str, "MissingTopic"] = field(default_factory=dict[str, "MissingTopic"])
-    """Missing internal topics."""
+    """Internal topics that do not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingTopic:
-    """An internal topic to be created."""
+    """An internal topic that must be created."""
 
     name: str
     partitions: int

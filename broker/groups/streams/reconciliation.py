@@ -1,5 +1,5 @@
-"""Move a member of a streams group towards its target (KIP-1071): it first revokes tasks, then gets
-free ones.
+"""Move a member of a streams group towards its target assignment (KIP-1071): it first revokes
+tasks, then receives free ones.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 
 class TaskOwners(Protocol):
-    """The current owners of tasks, including those that must revoke them."""
+    """The current owners of tasks, including members that must revoke them."""
 
     def active_process(self, subtopology_id: str, partition: int) -> str | None:
         """Return the process of the member with the active task."""
@@ -41,12 +41,12 @@ def reconcile(
     owned: Tasks | None,
     owners: TaskOwners,
 ) -> StreamsAssignment:
-    """Return the next assignment of the member. Raises HeartbeatRefused: FENCED_MEMBER_EPOCH.
+    """Return the next assignment of the member. Raises HeartbeatRefused with FENCED_MEMBER_EPOCH.
 
-    An active task is added only if no member has it, and a process never gets a task that one of
-    its members has. A member keeps its epoch until it has revoked everything.
+    An active task is added only if no member has it, and never to a process that already has it on
+    another member. A member keeps its epoch until it has revoked everything.
 
-    owned: tasks reported by the member; None: not reported.
+    owned: the tasks that the member reported, or None if it reported none.
     """
     step = _Step(
         current=current,
@@ -74,7 +74,7 @@ def reconcile(
 
 
 def has_any(owned: Tasks | None, tasks: HeldTasks) -> bool:
-    """Return True unless the member reported that it has none of these tasks."""
+    """Return True unless the member reported its tasks and has none of these."""
     if owned is None:
         return True
     return any(
@@ -84,7 +84,7 @@ def has_any(owned: Tasks | None, tasks: HeldTasks) -> bool:
 
 
 def is_within(owned: Tasks | None, held: Sequence[HeldTasks]) -> bool:
-    """Return True if the member reported its tasks, and all of them are among these."""
+    """Return True if the member reported its tasks and has only tasks in `held`."""
     if owned is None:
         return False
     active = [(key, index) for key, indexes in owned.active.items() for index in indexes]
@@ -104,7 +104,9 @@ class _Step:
     owners: TaskOwners
 
     def next(self, epoch: int) -> StreamsAssignment:
-        """epoch: that of the member while it must revoke tasks."""
+        """Return the next assignment. epoch: the member epoch to use if the member must revoke
+        tasks first.
+        """
         current, assigned = self.current, self.current.assigned
         kept = HeldTasks(
             _common(assigned.active, self.target.active),

@@ -1,4 +1,4 @@
-"""Values of streams group records, in Kafka's binary format.
+"""Encode and decode the values of streams group records, in Kafka's binary format.
 
 Fields that Kafka 4.2 does not use are written empty and skipped: instance ids and warm-up tasks.
 """
@@ -201,7 +201,7 @@ def _write_active(writer: Writer, tasks: ActiveTasks) -> None:
 
 
 def _read_held(reader: Reader, epoch: int) -> HeldTasks:
-    """epoch: used for tasks that have none."""
+    """epoch: the epoch of tasks that are stored without one."""
     active: dict[str, dict[int, int]] = {}
     for _ in range(reader.count(True, 3)):
         subtopology_id, partitions = reader.string(True), reader.i32s(True)

@@ -1,4 +1,4 @@
-"""Determine how many partitions the topics of a topology need, and which topics are missing
+"""Determine the required partition counts of a topology's topics, and which topics are missing
 (KIP-1071).
 """
 
@@ -24,7 +24,7 @@ _SHOWN_MAX: Final = 3
 class ConfiguredSubtopology:
     task_count: int
     subtopology: Subtopology
-    """Its internal topics have their partition counts."""
+    """The subtopology, with the partition counts of its internal topics filled in."""
 
     @property
     def is_stateful(self) -> bool:
@@ -36,9 +36,9 @@ class ConfiguredTopology:
     subtopologies: Mapping[str, ConfiguredSubtopology] = field(
         default_factory=dict[str, ConfiguredSubtopology]
     )
-    """In order of their ids; none if the topics are not valid."""
+    """In the order of their ids; empty if the topics are invalid."""
     missing: Mapping[str, MissingTopic] = field(default_factory=dict[str, MissingTopic])
-    """Missing internal topics."""
+    """Internal topics that do not exist yet."""
     problem: tuple[Status, str] | None = None
     """Why no tasks can be assigned."""
 
@@ -48,7 +48,7 @@ class ConfiguredTopology:
 
 
 class _NotConfigured(Exception):
-    """Raised if the topics do not match the topology, with the status for its members."""
+    """Raised if the topics do not match the topology, with the status to send to members."""
 
     def __init__(self, status: Status, detail: str) -> None:
         super().__init__(detail)
@@ -56,7 +56,9 @@ class _NotConfigured(Exception):
 
 
 def required_topics(topology: Topology) -> set[str]:
-    """Return the topics that a topology reads and writes, except its sinks."""
+    """Return the topics that the topology requires: source, repartition source and changelog
+    topics.
+    """
     names: set[str] = set()
     for subtopology in topology.subtopologies:
         names.update(subtopology.all_sources)
@@ -65,7 +67,7 @@ def required_topics(topology: Topology) -> set[str]:
 
 
 def source_subtopologies(topology: Topology) -> dict[str, str]:
-    """Return the subtopology that reads each source topic."""
+    """Return the id of the subtopology that reads each source topic."""
     return {
         name: subtopology.subtopology_id
         for subtopology in topology.subtopologies
@@ -128,11 +130,12 @@ def _invalid(message: str) -> HeartbeatRefused:
 
 
 def configure(topology: Topology, topics: TopicsView) -> ConfiguredTopology:
-    """Return the required topics. Raises HeartbeatRefused: STREAMS_INVALID_TOPOLOGY.
+    """Configure the topology with the existing topics. Raises HeartbeatRefused with
+    STREAMS_INVALID_TOPOLOGY.
 
-    Repartition topics have as many partitions as the largest source of the subtopology that writes
-    to them; topics of a copartition group have equal counts; changelog topics have one partition
-    per task.
+    A repartition topic has as many partitions as the largest source topic of the subtopology that
+    writes to it. The topics of a copartition group have equal partition counts, and changelog
+    topics have one partition per task.
     """
     try:
         return _Configuration(topology, topics).result()
@@ -146,10 +149,10 @@ class _Configuration:
         self._subtopologies = topology.subtopologies
         self._topics = topics
         self._decided: dict[str, int] = {}
-        """Partition counts of internal topics."""
+        """The computed partition counts of internal topics."""
 
     def result(self) -> ConfiguredTopology:
-        """Raises _NotConfigured, HeartbeatRefused."""
+        """Return the configured topology. Raises _NotConfigured and HeartbeatRefused."""
         self._check_sources()
         self._decide_repartition_topics()
         for subtopology in self._subtopologies:
@@ -174,7 +177,7 @@ class _Configuration:
         return None if topic_id is None else self._topics.partition_count(topic_id)
 
     def _count(self, name: str) -> int | None:
-        """Return the actual or required partition count of the topic."""
+        """Return the partition count of the topic, or the computed one if it does not exist."""
         existing = self._existing(name)
         return self._decided.get(name) if existing is None else existing
 
@@ -226,7 +229,7 @@ class _Configuration:
         self._decided.update(counts)
 
     def _largest_source(self, subtopology: Subtopology, counts: Mapping[str, int]) -> int | None:
-        """Return the largest known partition count of the sources, or None."""
+        """Return the largest known partition count of the subtopology's sources, or None."""
         found = [counts.get(topic.name) for topic in subtopology.repartition_source_topics]
         found += [self._existing(name) for name in subtopology.source_topics]
         return max((count for count in found if count is not None), default=None)
@@ -296,7 +299,9 @@ class _Configuration:
         )
 
     def _missing(self, configured: Iterable[ConfiguredSubtopology]) -> dict[str, MissingTopic]:
-        """Raises _NotConfigured for an internal topic with a different partition count."""
+        """Return the missing internal topics. Raises _NotConfigured if an existing one has a
+        different partition count.
+        """
         missing: dict[str, MissingTopic] = {}
         for each in configured:
             subtopology = each.subtopology
@@ -316,7 +321,7 @@ class _Configuration:
 
 
 def _same(counts: Mapping[str, int], shown: Mapping[str, int]) -> int:
-    """Return the common partition count of all topics. Raises _NotConfigured."""
+    """Return the common partition count of the topics. Raises _NotConfigured if they differ."""
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name}={count}" for name, count in sorted(shown.items()))
         raise _NotConfigured(

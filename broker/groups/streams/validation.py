@@ -1,4 +1,4 @@
-"""Validate a streams group heartbeat before the group is looked up (KIP-1071)."""
+"""Validate a StreamsGroupHeartbeat before the group is looked up (KIP-1071)."""
 
 from penstock.broker.groups.common.model import STATIC_LEAVE_EPOCH, HeartbeatRefused
 from penstock.broker.groups.streams.model import CLIENT_TAGS_MAX, StreamsHeartbeatRequest
@@ -7,7 +7,9 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 def check_streams_heartbeat(group_id: str, request: StreamsHeartbeatRequest) -> None:
-    """Raises HeartbeatRefused: INVALID_REQUEST or STREAMS_INVALID_TOPOLOGY."""
+    """Validate the heartbeat. Raises HeartbeatRefused with INVALID_REQUEST or
+    STREAMS_INVALID_TOPOLOGY.
+    """
     _check_support(request)
     _require(bool(request.member_id.strip()), "MemberId can't be empty.")
     _require(bool(group_id.strip()), "GroupId can't be empty.")

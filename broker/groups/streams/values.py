@@ -1,5 +1,5 @@
-"""Values of streams group records (KIP-1071): members, tasks, topologies, without warm-up tasks,
-which Kafka 4.2 does not assign.
+"""Values of streams group records (KIP-1071): members, tasks and topologies. Warm-up tasks are
+omitted, because Kafka 4.2 does not assign any.
 """
 
 from collections.abc import Mapping
@@ -10,19 +10,19 @@ from typing import Final, TypeAlias
 TaskIds: TypeAlias = Mapping[str, frozenset[int]]
 """Partitions by subtopology. No subtopology has an empty set."""
 ActiveTasks: TypeAlias = Mapping[str, Mapping[int, int]]
-"""The epoch in which the member got each task, by subtopology and partition."""
+"""The member epoch in which the member received each task, by subtopology and partition."""
 
 
 class StreamsMemberState(Enum):
-    """The state of a member's reconciliation. The values are those of the records."""
+    """The reconciliation state of a member. The numbers are those in the records."""
 
     STABLE = 1
     UNREVOKED_TASKS = 2
     """The member must still revoke tasks."""
     UNRELEASED_TASKS = 3
-    """The member waits for tasks that others have not revoked yet."""
+    """The member waits for other members to revoke tasks."""
     UNKNOWN = 127
-    """A state of a later version. The member must join again."""
+    """A state written by a later version. The member must rejoin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class HeldTasks:
-    """Tasks of a member, with epochs."""
+    """Tasks of a member. Active tasks have the epoch in which they were assigned."""
 
     active: ActiveTasks = field(default_factory=dict[str, Mapping[int, int]])
     standby: TaskIds = field(default_factory=dict[str, frozenset[int]])
@@ -53,7 +53,7 @@ HOLDS_NOTHING: Final = HeldTasks()
 
 @dataclass(frozen=True, slots=True)
 class StreamsAssignment:
-    """The tasks of a member, and their epoch."""
+    """The tasks of a member, with the member epoch."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -76,42 +76,40 @@ class StreamsMetadata:
     rebalance_timeout_ms: int = -1
     topology_epoch: int = -1
     process_id: str = ""
-    """The process of the member: each thread is a member."""
+    """The process of the member. Each thread of a process is a member."""
     endpoint: tuple[str, int] | None = None
     """Host and port at which the application serves interactive queries."""
     client_tags: tuple[tuple[str, str], ...] = ()
-    """In order of the keys."""
+    """Sorted by key."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamsEpoch:
-    """The group epoch, and the inputs of its assignment."""
+    """The group epoch, and the inputs of the assignment in that epoch."""
 
     epoch: int = 0
     metadata_hash: int = 0
-    """Hash of the topics of the topology, which changes with their partition counts. 0: there are
-    none.
-    """
+    """Hash of the topics of the topology and their partition counts; 0 if there are none."""
     validated_topology_epoch: int = -1
-    """The topology whose topics are complete; -1: none."""
+    """The epoch of the last topology whose topics all existed, or -1."""
     assignment_configs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A repartition topic or changelog topic, as specified by the application."""
+    """A repartition or changelog topic, as specified by the application."""
 
     name: str
     partitions: int = 0
-    """0: the count follows from the source topics."""
+    """0 if the partition count is derived from the source topics."""
     replication_factor: int = 0
-    """0: the default of the cluster."""
+    """0 for the cluster default."""
     configs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CopartitionGroup:
-    """Source topics that must have equal partition counts, as indexes into the lists of the
+    """Source topics that must have equal partition counts, as indexes into the topic lists of the
     subtopology.
     """
 
@@ -125,7 +123,7 @@ class Subtopology:
     subtopology_id: str
     source_topics: tuple[str, ...] = ()
     source_topic_regex: tuple[str, ...] = ()
-    """Empty: Kafka 4.2 does not support subscriptions with regular expressions."""
+    """Always empty, because Kafka 4.2 does not support regular expressions."""
     changelog_topics: tuple[InternalTopic, ...] = ()
     repartition_sink_topics: tuple[str, ...] = ()
     repartition_source_topics: tuple[InternalTopic, ...] = ()
@@ -143,7 +141,7 @@ class Topology:
     subtopologies: tuple[Subtopology, ...] = ()
 
     def is_same(self, other: "Topology") -> bool:
-        """Return whether both are equal; the order of subtopologies does not matter."""
+        """Return whether both topologies are equal, ignoring the order of subtopologies."""
         return self.epoch == other.epoch and self._by_id() == other._by_id()
 
     def _by_id(self) -> dict[str, Subtopology]:

@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs and AlterConfigs: change configs of topics, brokers, groups and client
 metrics subscriptions at the controller, and log levels in this broker.
 
-All changes of one resource are made, or none. A list is appended to by setting its new value, which
-the controller rejects if the list has changed since this broker read it.
+The changes of one resource are atomic. Appending to a list sets its new value, which the controller
+rejects if the list has changed since this broker read it.
 """
 
 from collections import Counter
@@ -56,7 +56,7 @@ _APPEND: Final = 2
 _SUBTRACT: Final = 3
 _OF_LISTS: Final = frozenset({_APPEND, _SUBTRACT})
 _ATTEMPTS_MAX: Final = 10
-"""How often a list is changed by others in between before the request fails."""
+"""Maximum number of attempts to change a list that others change concurrently."""
 _TIMEOUT_S: Final = 30.0
 _Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _Resource: TypeAlias = tuple[int, str]
@@ -76,7 +76,7 @@ _NO_DEFAULTS: Final = {
 
 
 class _Refused(Exception):
-    """Raised for a resource that is not changed, with its error."""
+    """Raised with the error of a resource that is rejected."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -157,7 +157,8 @@ async def _alter(
             response = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
         except (ControllerError, TimeoutError) as error:
             return code_of(error), str(error)
-        # The client waits until this broker's metadata contain the change of the list.
+        # The response arrives only after this broker's metadata contain the concurrent change, so
+        # that the next attempt uses the new list.
         if response.items[0].status is not Status.CONFIG_CHANGED or not attempts_left:
             return _outcome(response.items[0])
     raise AssertionError("the last attempt returns")
@@ -201,7 +202,7 @@ def _value(node: Node, resource: _Resource, config: wire.AlterableConfig) -> str
 
 
 def _list_default(node: Node, resource_type: int, name: str) -> str | None:
-    """Return the default of a list; None if the config is not a list."""
+    """Return the default of a list config, or None if the config is not a list."""
     if resource_type == BROKER_RESOURCE:
         return list_default(node, name)
     known = TOPIC_CONFIGS.get(name) if resource_type == TOPIC_RESOURCE else None
@@ -209,7 +210,7 @@ def _list_default(node: Node, resource_type: int, name: str) -> str | None:
 
 
 def _check_resource(node: Node, resource: _Resource) -> None:
-    """Raises _Refused if the request for this resource is not forwarded to the controller."""
+    """Raises _Refused if the request for this resource must not be sent to the controller."""
     resource_type, name = resource
     if resource_type == BROKER_LOGGER_RESOURCE:
         problem = "AlterConfigs cannot change levels of loggers: use IncrementalAlterConfigs"
@@ -232,8 +233,8 @@ async def _checked(
     present: Mapping[str, str],
     values: Sequence[tuple[str, str | None]],
 ) -> Sequence[tuple[str, str | None]]:
-    """Check values that depend on the settings of this broker. Return the values to store. Raises
-    _Refused.
+    """Check the values that depend on the settings of this broker. Return the values to store.
+    Raises _Refused.
     """
     resource_type, name = resource
     if resource_type == TOPIC_RESOURCE:
@@ -258,8 +259,8 @@ async def _checked(
 async def _check_schemas(
     node: Node, present: Mapping[str, str], values: Mapping[str, str | None]
 ) -> None:
-    """Raises _Refused if the resulting schema configs of a topic are unusable. Changes of other
-    configs are not rejected for that.
+    """Raises _Refused if the change leaves the topic with an invalid combination of schema configs.
+    Changes of other configs are not checked.
     """
     if not any(map(is_schema_config, values)):
         return
@@ -295,8 +296,8 @@ def _outcome(result: ItemResult) -> _Outcome:
 
 async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
     """AlterConfigs (33). The request replaces all configs of a resource, except the sources of
-    forks and mirrors. The controller determines which configs to reset, because the metadata of a
-    broker may lag.
+    forks and mirrors. The controller determines which configs are reset, because the metadata of a
+    broker may be outdated.
     """
     request = decoded(ctx, replacing.decode_request)
     named = Counter((item.resource_type, item.resource_name) for item in request.resources)
@@ -336,7 +337,7 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
 async def _replacement(
     node: Node, item: replacing.AlterConfigsResource, *, is_repeated: bool
 ) -> Sequence[tuple[str, str | None]]:
-    """Return the resulting values of the resource. Raises _Refused."""
+    """Return the new values of all configs of the resource. Raises _Refused."""
     invalid = ErrorCode.INVALID_REQUEST
     if is_repeated:
         raise _Refused(*_REPEATED)
@@ -355,7 +356,7 @@ async def _replace(
     *,
     validate_only: bool,
 ) -> dict[_Resource, _Outcome]:
-    """Replace the configs of resources. Returns the outcome of each resource."""
+    """Replace the configs of resources. Return the outcome for each resource."""
     topics = [name for kind, name in wanted if kind == TOPIC_RESOURCE]
     others = [resource for resource in wanted if resource[0] != TOPIC_RESOURCE]
     changes = await listed(

@@ -1,7 +1,7 @@
-"""Broker configs for DescribeConfigs and the two APIs that alter them.
+"""Broker configs, for DescribeConfigs and the two APIs that alter configs.
 
-As in Kafka, a broker only describes and changes itself and the cluster-wide default (the empty
-name), so that it can validate values against its own settings.
+As in Kafka, a broker describes and alters only its own configs and the cluster-wide ones (with the
+empty name), so that it can validate values against its own settings.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,14 +42,14 @@ _TYPES: Final = {
     Kind.SECRET: ConfigType.PASSWORD,
 }
 _NULLABLE: Final = frozenset({Kind.TEXT, Kind.PATH})
-"""Settings that are null in Kafka if they have no value."""
+"""Kinds of settings that Kafka reports as null if they have no value."""
 _AUTHORIZER: Final = "authorizer.class.name"
 ALL_BROKERS: Final = ""
 
 
 class BrokerConfigRefused(Exception):
-    """Raised if broker configs cannot be changed, with the reason. Kafka returns
-    INVALID_REQUEST.
+    """Raised with the reason if broker configs cannot be changed. The client receives
+    INVALID_REQUEST, as in Kafka.
     """
 
 
@@ -57,7 +57,7 @@ class BrokerConfigRefused(Exception):
 
 
 def described_name_problem(node: Node, name: str) -> str:
-    """Return why this broker cannot describe another one, or "" if it can."""
+    """Return why this broker cannot describe the given broker's configs, or "" if it can."""
     if name in {ALL_BROKERS, str(node.node_id)}:
         return ""
     if not _is_integer(name):
@@ -68,7 +68,7 @@ def described_name_problem(node: Node, name: str) -> str:
 
 
 def broker_entries(node: Node) -> list[ConfigEntry]:
-    """Return all settings of this broker, and those that are set but have no effect."""
+    """Return all settings of this broker, including settings without effect if they are set."""
     own, common = broker_layers(node)
     return [
         *(_entry(node, field, own, common) for field in all_settings().values()),
@@ -90,7 +90,7 @@ def common_entries(node: Node) -> list[ConfigEntry]:
 
 
 def broker_layers(node: Node) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the configs of this broker, and the cluster-wide ones."""
+    """Return the configs of this broker and the cluster-wide configs."""
     configs = node.image.configs
     return configs.broker(str(node.node_id)), configs.broker(ALL_BROKERS)
 
@@ -125,7 +125,7 @@ def _entry(
 
 
 def _shown(field: Field, value: object) -> str | None:
-    """Return a value as Kafka displays it: null for an unset string, and listeners with their
+    """Return a value as Kafka displays it: unset strings as null, and listeners with their
     names.
     """
     setting = field.setting
@@ -196,9 +196,9 @@ def checked_values(
     present: Mapping[str, str],
     values: Sequence[tuple[str, str | None]],
 ) -> list[tuple[str, str | None]]:
-    """Return the values to store for one broker or for all. Raises BrokerConfigRefused.
+    """Return the values to store for one broker or for the cluster. Raises BrokerConfigRefused.
 
-    present: the configs that are kept if `values` does not contain them.
+    present: the current configs, which are kept unless `values` contains them.
     """
     fixed = [name for name, value in values if value is not None and not is_dynamic(name)]
     if fixed:
@@ -219,7 +219,7 @@ def checked_values(
 
 
 def _hint(unknown: str) -> str:
-    """Return a hint for an unknown broker config."""
+    """Return a hint for the error message about an unknown broker config."""
     of_topics = [name for name, synonym in BROKER_SYNONYMS.items() if synonym == unknown]
     if of_topics:
         return f"there are no defaults for all topics: set {of_topics[0]} of each topic"
@@ -233,8 +233,8 @@ def _checked_value(name: str, value: str) -> str:
 
 
 def list_default(node: Node, name: str) -> str | None:
-    """Return the value to which list items can be appended if the config is not set; None if it is
-    not a dynamic list.
+    """Return the list to which items are appended if the config is not set, or None if the config
+    is not a dynamic list.
     """
     field = all_settings().get(name)
     if field is None or not field.setting.is_dynamic or field.setting.kind is not Kind.LIST:

@@ -1,4 +1,4 @@
-"""One config in the responses of DescribeConfigs and CreateTopics (KIP-226)."""
+"""A config entry in responses of DescribeConfigs and CreateTopics (KIP-226)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,13 +13,14 @@ DEFAULT: Final = 5
 DYNAMIC_BROKER_LOGGER: Final = 6
 DYNAMIC_CLIENT_METRICS: Final = 7
 DYNAMIC_GROUP: Final = 8
-"""Values of Kafka's DescribeConfigsResponse.ConfigSource."""
+"""Numbers of Kafka's DescribeConfigsResponse.ConfigSource."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """synonyms: all values of the config, as (name, value, source), the effective one first; empty
-    for a null default. has_synonyms: whether DescribeConfigs lists them.
+    """A config entry. synonyms: all values of the config as (name, value, source), with the
+    effective one first; empty if the default is null. has_synonyms: whether DescribeConfigs
+    includes them.
     """
 
     name: str
@@ -40,5 +41,5 @@ class ConfigEntry:
 
 
 def synonyms_of(name: str, *values: tuple[str | None, int]) -> tuple[tuple[str, str, int], ...]:
-    """Return the synonyms of a config, given as (value, source); None if it has no value."""
+    """Return the synonyms of a config, given as (value, source), or None if it has no value."""
     return tuple((name, value, source) for value, source in values if value is not None)

@@ -1,8 +1,8 @@
 """DescribeConfigs: return configs of topics, groups, client metrics subscriptions, this broker and
 its loggers, with the source of each value (KIP-226).
 
-All configs that have an effect, or that tools expect, are listed. Settings that need a restart are
-read-only.
+The response contains all configs that have an effect or that tools expect. Settings that need a
+restart are read-only.
 """
 
 from collections.abc import Iterable, Mapping
@@ -64,8 +64,9 @@ from penstock.protocol.gen.describe_configs import (
 )
 
 CONFIGS_MAX: Final = 50_000
-"""Non-topic configs in one response, about 30 MB with their documentation. Groups need not exist,
-so their number alone limits nothing.
+"""Maximum number of configs in one response, not counting topic configs: about 30 MB with their
+documentation. Limiting the number of existing groups would not suffice, because groups in the
+request need not exist.
 """
 _CLUSTER_RESOURCES: Final = frozenset(
     {BROKER_RESOURCE, BROKER_LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE}
@@ -74,14 +75,14 @@ _UNNAMED: Final = {
     CLIENT_METRICS_RESOURCE: "Client metrics subscription name must not be empty",
     GROUP_RESOURCE: "Group name must not be empty",
 }
-"""Error messages for resources without a name."""
+"""Error messages for resources whose name is empty."""
 
 
 def topic_entries(node: Node, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return all configs of a topic with the given overrides; internal ones only if they are set.
-    As in Kafka, broker configs are defaults of topic configs. Only those without effect can be set
-    here. In a Kafka 4.2 cluster, `min.insync.replicas` is among them from the start, because of its
-    eligible leader replicas.
+    """Return all configs of a topic with the given overrides; internal configs only if they are
+    set. As in Kafka, broker configs are defaults of topic configs; only those of topic configs
+    without effect can be set here. A Kafka 4.2 cluster starts with a broker config for
+    `min.insync.replicas`, because of its eligible leader replicas.
     """
     layers = broker_layers(node)
     return [
@@ -114,8 +115,8 @@ def _topic_entry(
 
 
 def group_entries(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return all configs of a group. As in Kafka, an explicit value has no default among its
-    synonyms.
+    """Return all configs of a group. As in Kafka, the synonyms of an explicit value do not include
+    the default.
     """
     return [
         _set_or_default(config, overrides, DYNAMIC_GROUP, defaults[config.name])
@@ -124,7 +125,9 @@ def group_entries(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> 
 
 
 def _client_metrics_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return all configs of a subscription, which need not exist. Defaults have no synonyms."""
+    """Return all configs of a client metrics subscription, which need not exist. Defaults have no
+    synonyms.
+    """
     return [
         _set_or_default(
             config,
@@ -172,8 +175,8 @@ async def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
 
 
 def _named_once(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
-    """Return each resource once, with all configs requested for it; without a list of names, all
-    configs.
+    """Merge repeated resources. Return each resource once with all configs requested for it; a
+    request without a list of names includes all configs.
     """
     wanted: dict[tuple[int, str], dict[str, None] | None] = {}
     for resource in resources:
@@ -230,8 +233,8 @@ def _describe(
 def configs_denial(
     node: Node, ctx: RequestContext, operation: Operation, resource_type: int, name: str
 ) -> tuple[ErrorCode, str] | None:
-    """Return why the client may not access the configs of a resource in this way; None if it may,
-    or if such a resource has no configs.
+    """Return why the client may not access the configs of a resource in this way. Return None if it
+    may, or if resources of this type have no configs.
     """
     if node.authorizer is None:
         return None
@@ -288,7 +291,7 @@ def _entries_of_topic(node: Node, name: str) -> list[ConfigEntry] | tuple[ErrorC
 def _config_result(
     entry: ConfigEntry, *, with_synonyms: bool, with_docs: bool
 ) -> DescribeConfigsResourceResult:
-    """Return the response entry of one config, without the values of secrets."""
+    """Return the response entry of one config. The values of secrets are omitted."""
     synonyms = [
         DescribeConfigsSynonym(name, None if entry.is_sensitive else value, source)
         for name, value, source in entry.synonyms

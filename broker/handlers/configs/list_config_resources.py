@@ -1,5 +1,5 @@
 """ListConfigResources (KIP-1142): list topics, brokers, loggers, and the groups and client metrics
-subscriptions that have configs. Version 0 only lists subscriptions.
+subscriptions that have configs. Version 0 lists only subscriptions.
 """
 
 from collections.abc import Collection, Iterator
@@ -39,7 +39,9 @@ _FIRST_WITH_TYPES: Final = 1
 
 
 def handle_list_config_resources(node: Node, ctx: RequestContext) -> Response:
-    """Returns UNSUPPORTED_VERSION for an unknown type, as Kafka does. No types: all."""
+    """List the resources of the requested types, or of all types if none are given. Returns
+    UNSUPPORTED_VERSION for an unknown type, as Kafka does.
+    """
     request = decoded(ctx, decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE_CONFIGS)
     wanted = set(request.resource_types)

@@ -1,5 +1,5 @@
-"""Log levels of this broker's loggers for DescribeConfigs and IncrementalAlterConfigs (KIP-412).
-Loggers are packages. A restart resets the levels to the `log.level` setting.
+"""Log levels of this broker's loggers, for DescribeConfigs and IncrementalAlterConfigs (KIP-412).
+Each package has a logger. A restart resets the levels to the `log.level` setting.
 """
 
 import re
@@ -47,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LoggerRefused(Exception):
-    """Raised for a change that is rejected, with its error."""
+    """Raised with the error of a rejected change."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class LoggerRefused(Exception):
 
 
 def described_broker_problem(node_id: int, name: str) -> str:
-    """Return why this broker cannot describe the loggers of another one, or "" if it can."""
+    """Return why this broker cannot describe the given broker's loggers, or "" if it can."""
     if not name:
         return "Broker id must not be empty"
     if _INTEGER.fullmatch(name) is None:
@@ -82,7 +82,9 @@ def logger_entries() -> list[ConfigEntry]:
 def alter_loggers(
     node_id: int, name: str, changes: Sequence[AlterableConfig], *, validate_only: bool
 ) -> None:
-    """Make all changes or none. name: the broker. Raises LoggerRefused."""
+    """Apply all changes, or none if one is invalid. name: the broker id in the request. Raises
+    LoggerRefused.
+    """
     if any(count > 1 for count in Counter(change.name for change in changes).values()):
         raise LoggerRefused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     null = next((change for change in changes if _lacks_value(change)), None)
@@ -107,7 +109,7 @@ def _lacks_value(change: AlterableConfig) -> bool:
 
 
 def _check(change: AlterableConfig) -> None:
-    """Raises LoggerRefused."""
+    """Check one change. Raises LoggerRefused."""
     operation, logger = change.config_operation, change.name
     if operation in _NOT_ALLOWED:
         word = _NOT_ALLOWED[operation]

@@ -1,1 +1,1 @@
-"""Share partitions on their leader: acquisition locks, acknowledgments, sessions."""
+"""Share partitions on the partition leader: acquisition locks, acknowledgments, sessions."""

@@ -1,4 +1,4 @@
-"""The batches read by a share fetch, by their offsets."""
+"""The batches read by a share fetch, indexed by offset."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from penstock.stream.format.transaction_log import AbortedTransaction
 
 
 class FetchedBatches:
-    """Batches in the order of the log, up to the one that contains the last requested offset."""
+    """Batches in log order, up to the one that contains the last requested offset."""
 
     __slots__ = ("_chunks", "_places", "aborted", "bounds", "size_bytes")
 
@@ -18,9 +18,9 @@ class FetchedBatches:
         self._chunks = chunks
         self.bounds: list[Bounds] = []
         self._places: list[tuple[int, int, int]] = []
-        """(chunk, from byte, to byte) of each batch."""
+        """(chunk, start byte, end byte) of each batch."""
         self.aborted: list[Bounds] | None = None
-        """Batches of aborted transactions; None: not determined yet."""
+        """Batches of aborted transactions; None if not determined yet."""
         self.size_bytes = 0
         for number, chunk in enumerate(chunks):
             at, size = 0, len(chunk)
@@ -38,7 +38,9 @@ class FetchedBatches:
         return self.bounds[-1].end
 
     def find_aborted(self, transactions: Sequence[AbortedTransaction] | None) -> None:
-        """Find the batches of aborted transactions. None: they must be read first."""
+        """Find the batches of aborted transactions. None if the transactions have not been read
+        yet.
+        """
         if transactions is None:
             return
         self.aborted = []
@@ -57,7 +59,7 @@ class FetchedBatches:
                 self.aborted.append(bounds)
 
     def within(self, first_offset: int, last_offset: int) -> Sequence[Buffer]:
-        """Return the whole batches that contain these offsets, as views."""
+        """Return the complete batches that contain these offsets, as views."""
         first = max(0, bisect_right(self.bounds, first_offset, key=_base) - 1)
         if self.bounds[first].end <= first_offset and first + 1 < len(self.bounds):
             first += 1

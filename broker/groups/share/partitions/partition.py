@@ -1,5 +1,5 @@
 """One share partition on its leader: loads its state, writes changes, and expires locks. Deliveries
-that end while the share coordinator is unreachable are written as soon as possible.
+that end while the share coordinator is unreachable are written as soon as it is available again.
 """
 
 import asyncio
@@ -103,13 +103,13 @@ class SharePartition:
         self.key = key
         self.partition = partition
         self.window: ShareWindow | None = None
-        """None until the state is loaded, and after `stop`."""
+        """None before the state is loaded, and after `stop`."""
         self.error_code = ErrorCode.NONE
-        """Why there is no window and will not be one."""
+        """Why the window cannot be loaded or was dropped."""
         self.is_reading = False
+        """Whether a fetch is reading from the store. Other fetches then skip the share partition."""
         self.news_count = 0
         """Increases when delivered records become available again, and on similar changes."""
-        """A fetch reads from the store, and others leave the share partition to it."""
         self._store = store
         self._config = config
         self._index = index
@@ -130,7 +130,7 @@ class SharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the window can be dropped without loss."""
+        """Return whether the window can be dropped without losing state."""
         window = self.window
         return (
             not self._queue
@@ -141,8 +141,8 @@ class SharePartition:
     # --- waiting ----------------------------------------------------------------------------------
 
     def add_wait(self, wait: FetchWait) -> None:
-        """Interrupt `wait` when delivered records become available again, or when there is room for
-        new ones.
+        """Interrupt `wait` when delivered records become available again, or when the window has
+        room for new ones.
         """
         self._waits[wait] = None
 
@@ -150,12 +150,12 @@ class SharePartition:
         self._waits.pop(wait, None)
 
     def wake(self) -> None:
-        """Interrupt the waits after a change."""
+        """Interrupt the waiting fetches after a change."""
         self.news_count += 1
         self._interrupt()
 
     def end_read(self) -> None:
-        """Allow the next fetch to read, even if the data read was not used."""
+        """Allow the next fetch to read from the store, even if the records were not used."""
         self.is_reading = False
         self._interrupt()
 
@@ -224,7 +224,7 @@ class SharePartition:
         return partition.last_stable_offset if config.reads_committed else partition.high_watermark
 
     def stop(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """Drop the state. Waiting requests get an error."""
+        """Drop the state. Waiting requests fail."""
         if self.error_code is ErrorCode.NONE:
             self.error_code = code
         self.window = None
@@ -279,7 +279,9 @@ class SharePartition:
     # --- acknowledgments ------------------------------------------------------------------------
 
     def acknowledge(self, member_id: str, acknowledgements: Sequence[Acknowledgement]) -> Outcome:
-        """Return the outcome, once it is stored."""
+        """Acknowledge records. Return the outcome, or a future that completes when the change is
+        stored.
+        """
         if self.window is None:
             return self.error_code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         deadline = self._loop.time() + self.config.lock_duration_s
@@ -290,7 +292,7 @@ class SharePartition:
         return self._written(changes)
 
     def release(self, member_id: str) -> Outcome:
-        """Release all records of the member."""
+        """Release all records that the member has acquired. Returns as `acknowledge` does."""
         if self.window is None:
             return self.error_code
         return self._written(self.window.release(member_id))
@@ -308,8 +310,8 @@ class SharePartition:
             self._writer = self._loop.create_task(self._write_all())
 
     async def _write_all(self) -> None:
-        """Write queued changes, one write at a time. Changes that arrive meanwhile share the next
-        write.
+        """Write queued changes, one write at a time. Changes that arrive during a write share the
+        next one.
         """
         window = self.window
         while self._queue and window is not None and self.error_code is ErrorCode.NONE:
@@ -322,7 +324,7 @@ class SharePartition:
             for changes, _ in queue:
                 window.settle(changes, is_written=code is ErrorCode.NONE)
             if code is not ErrorCode.NONE and code not in _RETRIABLE:
-                # Another leader has written, or the group no longer has such a state.
+                # Another leader has written the state, or the group no longer has this state.
                 self._writer = None
                 self.stop(_client_code(code))
             _respond_all(queue, _client_code(code))

@@ -1,7 +1,7 @@
-"""The share partitions of this broker: loaded for the first fetch of a group, and dropped with the
-leadership of their partition.
+"""The share partitions of this broker. They are loaded for the first fetch of a group, and dropped
+when this broker loses the leadership of their partition.
 
-Their number is limited by the sessions, because the share partitions of a group without sessions
+The session limit also limits their number, because the share partitions of a group without sessions
 are dropped.
 """
 
@@ -36,7 +36,7 @@ class SharePartitions:
         self._by_group: dict[str, dict[SharePartitionKey, None]] = {}
         self._by_partition: dict[tuple[str, int], dict[SharePartitionKey, None]] = {}
         self._ending: dict[str, None] = {}
-        """Groups without sessions that still have unexpired locks."""
+        """Groups that have no sessions but still have unexpired locks."""
 
     def __iter__(self) -> Iterator[SharePartition]:
         return iter(list(self._by_key.values()))
@@ -45,11 +45,12 @@ class SharePartitions:
         return len(self._by_key)
 
     def load(self, group_id: str, partition: Partition) -> SharePartition:
-        """Return the share partition of a partition that is led here. It may not have a window yet.
+        """Return the share partition of a partition that this broker leads. Its window may not be
+        loaded yet.
 
-        A share partition is valid until its partition closes; opening it again creates a new one.
-        One that could not be loaded is returned once more to its waiters, and loads again for the
-        next fetch.
+        A share partition is valid until its partition closes; reopening the partition creates a new
+        one. If loading has failed, waiting fetches still receive the failed share partition, and
+        the next fetch loads it again.
         """
         key = SharePartitionKey(group_id, partition.topic_id, partition.index)
         found = self._by_key.get(key)
@@ -91,7 +92,7 @@ class SharePartitions:
         share.stop(code)
 
     def drop_group(self, group_id: str) -> None:
-        """Drop the share partitions of a group without sessions here."""
+        """Drop the share partitions of a group that has no sessions on this broker."""
         for key in list(self._by_group.get(group_id, ())):
             share = self._by_key[key]
             if share.is_idle:

@@ -1,8 +1,9 @@
 """Share sessions (KIP-932): track which partitions a member of a share group fetches from this
 broker.
 
-A ShareFetch with epoch 0 opens a session, one with epoch -1 closes it. Requests in between only
-contain added and removed partitions, and responses only partitions with records or errors.
+A ShareFetch with epoch 0 opens a session, and one with epoch -1 closes it. In between, requests
+contain only added and removed partitions, and responses contain only partitions with records or
+errors.
 """
 
 from collections import OrderedDict
@@ -22,7 +23,7 @@ from penstock.protocol.error_codes import ErrorCode
 FIRST_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 PARTITIONS_MAX: Final = 100_000
-"""Over all sessions of a broker."""
+"""Maximum number of partitions in all sessions of a broker."""
 _EPOCH_MAX: Final = 2**31 - 1
 
 
@@ -37,7 +38,7 @@ class TopicIdPartition(NamedTuple):
 
 
 class ShareSessionRefused(Exception):
-    """Raised if a request does not match its session."""
+    """Raised when a request does not match its session."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -48,29 +49,31 @@ class ShareSessionRefused(Exception):
 class ShareSession:
     key: ShareSessionKey
     connection_id: int
-    """The newest connection of its ShareFetch requests. The session ends with it."""
+    """The newest connection with a ShareFetch of this session. The session closes with this
+    connection.
+    """
     partitions: dict[TopicIdPartition, bool]
-    """Each partition, and whether the next response must contain it even without records."""
+    """For each partition, whether the next response must include it even without records."""
     owner: str = ""
-    """The principal and the address of the client that opened it."""
+    """The principal and address of the client that opened the session."""
     epoch: int = FIRST_EPOCH + 1
-    """The epoch of the next request."""
+    """The session epoch of the next request."""
 
 
 @dataclass(slots=True)
 class ShareSessions:
     """The sessions of one broker.
 
-    Each request has the next epoch; one with another epoch gets INVALID_SHARE_SESSION_EPOCH and
-    changes nothing. At the limit of sessions or partitions, the owner with the most sessions loses
-    its oldest one to an owner with fewer, and the records of that member are released. Otherwise a
-    member gets SHARE_SESSION_LIMIT_REACHED.
+    Each request increments the session epoch; a request with another epoch fails with
+    INVALID_SHARE_SESSION_EPOCH and changes nothing. At the session or partition limit, the oldest
+    session of the owner with the most sessions is evicted if the new owner has fewer, and its
+    records are released. Otherwise the request fails with SHARE_SESSION_LIMIT_REACHED.
     """
 
     sessions_max: int
     partitions_max: int = PARTITIONS_MAX
     on_evicted: Callable[[ShareSession], None] = lambda _: None
-    """Releases the records of an evicted session."""
+    """Called to release the records of an evicted session."""
     partition_count: int = 0
     _sessions: dict[ShareSessionKey, ShareSession] = field(
         default_factory=dict[ShareSessionKey, ShareSession]
@@ -81,14 +84,14 @@ class ShareSessions:
     _by_owner: dict[str, dict[ShareSessionKey, None]] = field(
         default_factory=dict[str, dict[ShareSessionKey, None]]
     )
-    """Oldest sessions first."""
+    """The sessions of each owner, oldest first."""
     _group_counts: dict[str, int] = field(default_factory=dict[str, int])
     _requests: ConnectionOrder = field(default_factory=lambda: ConnectionOrder(MEMBERS_MAX))
     _left: OrderedDict[tuple[int, ShareSessionKey], None] = field(
         default_factory=OrderedDict[tuple[int, ShareSessionKey], None]
     )
-    """Connections on which a member had a session that has left them otherwise than by their end.
-    At most `MEMBERS_MAX`, the last ones.
+    """Connections that a member's session has left before they closed. Only the last `MEMBERS_MAX`
+    are kept.
     """
 
     def __len__(self) -> int:
@@ -103,8 +106,9 @@ class ShareSessions:
     def admit(self, api_key: int, key: ShareSessionKey, connection_id: int) -> None:
         """Record a request that is about to be executed. Raises LateRequest.
 
-        A client may have a connection per API. If it opens its sessions on the connection of its
-        acknowledgments, a session on a newer one shows that it has abandoned this connection.
+        A client may use one connection per API. If it has opened its session on the connection of
+        its acknowledgments, and the session has moved to a newer connection, the client has
+        abandoned the old one.
         """
         self._requests.admit_member(api_key, *key, connection_id)
         session = self._sessions.get(key)
@@ -129,7 +133,7 @@ class ShareSessions:
     ) -> ShareSession:
         """Open a session, replacing an earlier one. Raises ShareSessionRefused.
 
-        O(1), with an eviction O(owners).
+        O(1), or O(owners) if a session is evicted.
         """
         session = ShareSession(key, connection_id, dict.fromkeys(partitions, True), owner)
         replaced = self._sessions.get(key)
@@ -169,9 +173,9 @@ class ShareSessions:
         forgotten: Iterable[TopicIdPartition] = (),
         connection_id: int = 0,
     ) -> ShareSession:
-        """Return the session of the next request, with added and removed partitions. A final
-        request changes nothing. connection_id: that of a ShareFetch. The session moves to a newer
-        one, because the client no longer uses the other. Raises ShareSessionRefused.
+        """Add and remove partitions, and return the session of the request. A final request changes
+        nothing. connection_id: the connection of a ShareFetch. The session moves to it if it is
+        newer, because the client no longer uses the old one. Raises ShareSessionRefused.
         """
         session = self._sessions.get(key)
         if session is None:
@@ -210,7 +214,7 @@ class ShareSessions:
             self._left.popitem(last=False)
 
     def is_open(self, session: ShareSession) -> bool:
-        """Return whether the session was neither closed nor replaced."""
+        """Return whether the session has been neither closed nor replaced."""
         return self._sessions.get(session.key) is session
 
     def close(self, session: ShareSession) -> bool:

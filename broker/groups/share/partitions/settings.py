@@ -12,13 +12,15 @@ class ShareGroupConfig:
     """The configs of one share group."""
 
     lock_duration_ms: int = 30_000
-    """How long a record is locked for a member."""
+    """How long a record stays locked for a member."""
     begins_earliest: bool = False
-    """A share partition without a state starts at the log start, otherwise at the end."""
+    """Whether a share partition without a state starts at the log start; otherwise it starts at the
+    end.
+    """
     begins_ms_ago: int | None = None
-    """It starts with the records of this period instead."""
+    """If set, the share partition starts with the records of this period instead."""
     reads_committed: bool = False
-    """Members get no records of aborted or open transactions."""
+    """Whether members receive only records outside of aborted and open transactions."""
     limits: WindowLimits = field(default_factory=WindowLimits)
 
     @property
@@ -37,5 +39,5 @@ class ShareCounts:
     delivered: int = 0
     """Records delivered to members, including redeliveries."""
     expired: int = 0
-    """Records whose lock expired before their member acknowledged them."""
+    """Records whose lock expired before the member acknowledged them."""
     failed_writes: int = 0

@@ -1,4 +1,4 @@
-"""A range of offsets of a share partition whose records are in the same state."""
+"""A range of offsets of a share partition with records in the same state."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -6,7 +6,9 @@ from typing import Final, NamedTuple
 from penstock.broker.groups.share.state.model import ACKNOWLEDGED, ARCHIVED, AVAILABLE
 
 ACQUIRED: Final = 1
-"""Locked for one member. Stored states have the other numbers."""
+"""The state of records that are locked for a member. The other states have the numbers of the
+stored delivery states.
+"""
 UNCHANGED: Final = -1
 NO_MEMBER: Final = ""
 
@@ -15,14 +17,14 @@ ACCEPT: Final = 1
 RELEASE: Final = 2
 REJECT: Final = 3
 RENEW: Final = 4
-"""Acknowledgment types on the wire. A gap is an offset at which the member found no record."""
+"""Acknowledgment types on the wire. GAP marks an offset at which the member found no record."""
 
 OUTCOMES: Final = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED}
 
 
 class Acknowledgement(NamedTuple):
-    """The outcome of the records of [first_offset, last_offset]: one type for all of them, or one
-    for each offset.
+    """The acknowledgment of the records in [first_offset, last_offset], with one type for all of
+    them or one per offset.
     """
 
     first_offset: int
@@ -39,8 +41,8 @@ class AcquiredRange(NamedTuple):
 
 
 class Span:
-    """[first, end), in one state. While a span is being written (`target`), nobody else splits or
-    changes it until the write has an outcome.
+    """The offsets [first, end), whose records are in the same state. While a change is being
+    written (`target` is set), the span must not be split or changed.
     """
 
     __slots__ = (
@@ -60,17 +62,19 @@ class Span:
         self.end = end
         self.state = state
         self.count = count
-        """Deliveries so far, including that of the lock."""
+        """Number of deliveries, including the current one if the records are locked."""
         self.member_id = NO_MEMBER
         self.deadline = 0.0
         """When the lock expires."""
         self.target = UNCHANGED
-        """The state that is being written."""
+        """The state that is being written, or UNCHANGED."""
         self.unstored_count = 0
-        """Deliveries whose end could not be stored; 0: the stored count is correct."""
+        """Number of deliveries whose end could not be stored. If 0, the stored delivery count is
+        correct.
+        """
         self.origin_count = end - first
-        """Records of the span from which this one was cut. It determines how many repeatedly
-        failing records are delivered together.
+        """Number of records in the span from which this one was cut. It limits how many records are
+        delivered together after repeated failures.
         """
 
     def __repr__(self) -> str:
@@ -81,12 +85,14 @@ class Span:
 
     @property
     def is_done(self) -> bool:
-        """Return whether the records are never delivered again, and this is stored."""
+        """Return whether the records are done, meaning that they will never be delivered again, and
+        this is stored.
+        """
         return self.target == UNCHANGED and self.state in (ACKNOWLEDGED, ARCHIVED)
 
     @property
     def will_be_done(self) -> bool:
-        """Return whether the records are never delivered again once the pending write succeeds."""
+        """Return whether the records will be done after the pending write succeeds."""
         state = self.state if self.target == UNCHANGED else self.target
         return state in (ACKNOWLEDGED, ARCHIVED)
 
@@ -108,11 +114,11 @@ class Span:
         self.member_id = NO_MEMBER
 
     def take_back(self) -> None:
-        """Restore the state from before the failed write."""
+        """Discard the target state after a failed write."""
         self.target = UNCHANGED
 
     def cut(self, offset: int) -> "Span":
-        """Keep [first, offset) and return the rest."""
+        """Shorten this span to [first, offset) and return the rest."""
         rest = Span(offset, self.end, self.state, self.count)
         rest.member_id = self.member_id
         rest.deadline = self.deadline

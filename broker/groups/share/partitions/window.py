@@ -23,7 +23,9 @@ from penstock.protocol.error_codes import ErrorCode
 
 _THROTTLE_COUNT_MIN: Final = 2
 _ALONE_FROM_LIMIT: Final = 3
-"""With a delivery limit from this value on, the last delivery of a record is separate."""
+"""If the delivery limit is at least this value, the last delivery of a record contains only this
+record.
+"""
 _MERGE_FROM_SPANS: Final = 32
 
 _first = attrgetter("first")
@@ -43,8 +45,8 @@ class WindowLimits:
 
     @property
     def throttle_from(self) -> int:
-        """Return the number of deliveries after which fewer and fewer records are delivered
-        together, so that one bad record does not exhaust the deliveries of its neighbors.
+        """Return the delivery count from which on fewer and fewer records are delivered together,
+        so that one bad record does not exhaust the deliveries of its neighbors.
         """
         return max(_THROTTLE_COUNT_MIN, -(-self.deliveries_max // 2))
 
@@ -53,13 +55,15 @@ class WindowLimits:
 class AcquireOptions:
     records_max: int
     batch_records: int
-    """Records of one acquired range, unless a batch is larger."""
+    """Number of records per acquired range, unless a single batch is larger."""
     is_record_limit: bool = False
-    """`records_max` is exact, and ranges may end within batches."""
+    """Whether `records_max` is a strict limit, for which ranges may end within batches."""
 
 
 class _Acquire(NamedTuple):
-    """The records that one member may acquire at once."""
+    """The parameters of one acquisition: the member, the fetched batches, limits and the lock
+    deadline.
+    """
 
     member_id: str
     fetched: Sequence[Bounds]
@@ -68,15 +72,15 @@ class _Acquire(NamedTuple):
     deadline: float
 
     def end_of(self, offset: int) -> int:
-        """Return `offset`, or the end of the batch that contains it."""
+        """Return `offset`, rounded up to the end of its batch unless the record limit is strict."""
         if self.options.is_record_limit:
             return offset
         at = bisect_right(self.fetched, offset - 1, key=_base) - 1
         return max(offset, self.fetched[at].end) if at >= 0 else offset
 
     def piece_ends(self, first: int, end: int) -> list[int]:
-        """Return the ends of ranges in [first, end). They have at least `batch_records` records,
-        apart from the last one, and end at batch boundaries.
+        """Return where to split [first, end) into ranges, the last end included. Ranges end at
+        batch boundaries and have at least `batch_records` records, except for the last one.
         """
         size = self.options.batch_records
         ends: list[int] = []
@@ -91,7 +95,7 @@ class _Acquire(NamedTuple):
 
 
 class AcknowledgementRefused(Exception):
-    """Raised if an acknowledgment is invalid. Nothing in its request was applied."""
+    """Raised for an invalid acknowledgment. No part of the request was applied."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -104,7 +108,7 @@ class WindowChanges:
 
     spans: list[Span] = field(default_factory=list[Span])
     is_final: bool = False
-    """They change even if the write fails, because their locks have expired."""
+    """Whether the changes apply even if the write fails, because the locks have expired."""
 
     def __bool__(self) -> bool:
         return bool(self.spans)
@@ -112,7 +116,7 @@ class WindowChanges:
 
 @dataclass(frozen=True, slots=True)
 class WindowDraft:
-    """The state to write, so that a new leader can continue from there."""
+    """The state to write, with which a new leader can continue."""
 
     start_offset: int
     complete_count: int
@@ -120,6 +124,14 @@ class WindowDraft:
 
 
 class ShareWindow:
+    """The offsets [start_offset, end_offset), as contiguous spans of records in the same state.
+
+    All records below the window are done, and no record above it has been delivered. A record is
+    locked by at most one member, and is not delivered again once it is done or has reached the
+    delivery limit. A state change is invisible until its write succeeds; if the write fails, the
+    records stay locked until their deadline.
+    """
+
     __slots__ = (
         "_has_available",
         "_spans",
@@ -132,19 +144,15 @@ class ShareWindow:
     def __init__(
         self, start_offset: int, limits: WindowLimits, batches: Iterable[StateBatch] = ()
     ) -> None:
-        """The window is [start offset, end offset). Below it everything is done; nothing after it
-        has been delivered. Spans fill it without gaps, and are cut only where the states of
-        neighbors differ. A record is locked by at most one member, and never delivered again once
-        it is done, or beyond the delivery limit. A change of state is invisible until its write has
-        succeeded; if it fails, the records stay locked until their deadline.
-
-        batches: the stored state. Gaps between them were delivered to members that did not respond,
-        or not at all.
+        """batches: the stored state. Records in gaps between the batches become available, because
+        they were delivered to members that did not respond, or never delivered.
         """
         self.start_offset = self.end_offset = start_offset
         self.limits = limits
         self.has_unstored = False
-        """Locks have expired whose write failed: a reload would count their deliveries again."""
+        """Whether locks have expired without a successful write. A reload would restart the
+        delivery counts of these records from the stored values.
+        """
         self._spans: list[Span] = []
         for batch in batches:
             if batch.last_offset < self.end_offset:
@@ -158,11 +166,11 @@ class ShareWindow:
         self._has_available = bool(self._spans)
         self._advance()
 
-    # --- what is there ----------------------------------------------------------------------------
+    # --- contents ---------------------------------------------------------------------------------
 
     @property
     def next_fetch_offset(self) -> int:
-        """Return the first offset that a member may get."""
+        """Return the first offset that a member can acquire."""
         if self._has_available:
             for span in self._spans:
                 if span.is_available:
@@ -172,19 +180,21 @@ class ShareWindow:
 
     @property
     def records_count(self) -> int:
-        """Return the offsets in the window."""
+        """Return the number of offsets in the window."""
         return self.end_offset - self.start_offset
 
     @property
     def may_acquire(self) -> bool:
-        """Return whether there is room for more records, or some may be delivered again."""
+        """Return whether the window has room for more records or contains some that can be
+        delivered again.
+        """
         return (
             self.records_count < self.limits.records_max or self.next_fetch_offset < self.end_offset
         )
 
     @property
     def next_deadline(self) -> float | None:
-        """Return when the next lock expires."""
+        """Return when the next lock expires, or None."""
         return min(
             (
                 span.deadline
@@ -214,7 +224,7 @@ class ShareWindow:
         deadline: float,
         aborted: Sequence[Bounds] = (),
     ) -> list[AcquiredRange]:
-        """Lock records of the batches that were read at `fetch_offset` for a member.
+        """Lock records for a member, from the batches that were read at `fetch_offset`.
 
         aborted: batches of `fetched` that are invisible to committed reads.
         """
@@ -238,7 +248,7 @@ class ShareWindow:
         return [AcquiredRange(span.first, span.end - 1, span.count) for span in found]
 
     def _archive_missing(self, offset: int, end: int) -> None:
-        """Archive records that log compaction has removed."""
+        """Archive records that are missing in the log because of log compaction."""
         if offset >= min(end, self.end_offset):
             return
         for span in self._within(offset, end):
@@ -247,7 +257,9 @@ class ShareWindow:
         self._advance()
 
     def _acquire_again(self, wanted: "_Acquire", left: int) -> tuple[list[Span], int]:
-        """Lock released records again. Return them, and how many more records are wanted."""
+        """Lock released records again. Return their spans and the number of records that may still
+        be acquired.
+        """
         found: list[Span] = []
         base = wanted.fetched[0].base
         if not self._has_available or base >= self.end_offset:
@@ -258,7 +270,7 @@ class ShareWindow:
             if not span.is_available:
                 continue
             if span.count >= self.limits.deliveries_max:
-                # The limit was lowered meanwhile.
+                # The delivery limit was lowered meanwhile.
                 span.state = ARCHIVED
                 continue
             is_throttled = span.count >= self.limits.throttle_from
@@ -273,7 +285,7 @@ class ShareWindow:
         return found, left
 
     def _end_of_acquired(self, span: Span, wanted: "_Acquire", left: int) -> int:
-        """Return the offset up to which a span is acquired."""
+        """Return the end offset of the part of a span that is acquired."""
         end = span.end
         if end - span.first > left:
             end = min(end, wanted.end_of(span.first + left))
@@ -303,7 +315,7 @@ class ShareWindow:
         return found
 
     def _pass_hole(self, offset: int) -> None:
-        """Include offsets that do not exist in the log."""
+        """Advance the window over offsets that do not exist in the log."""
         if self._spans:
             self._spans.append(Span(self.end_offset, offset, ARCHIVED, 0))
         else:
@@ -311,7 +323,7 @@ class ShareWindow:
         self.end_offset = offset
 
     def _archive_aborted(self, found: Sequence[Span], aborted: Sequence[Bounds]) -> list[Span]:
-        """Archive aborted records among those locked in `found`. Return the rest."""
+        """Archive aborted records among the locked spans in `found`. Return the remaining spans."""
         kept: list[Span] = []
         for locked in found:
             for span in self._parts(locked, aborted):
@@ -335,7 +347,8 @@ class ShareWindow:
     def acknowledge(
         self, member_id: str, acknowledgements: Sequence[Acknowledgement], deadline: float
     ) -> WindowChanges:
-        """Return the changes to write; `settle` completes them. Renewed locks expire at `deadline`.
+        """Acknowledge records. Return the changes to write, after which the caller must call
+        `settle`. Renewed locks expire at `deadline`.
 
         Raises AcknowledgementRefused.
         """
@@ -385,7 +398,7 @@ class ShareWindow:
         span.target = state
 
     def release(self, member_id: str) -> WindowChanges:
-        """Release all records that a member has locked."""
+        """Release all records that a member has locked. Return the changes to write."""
         changes = WindowChanges()
         for span in self._spans:
             if span.state == ACQUIRED and span.target == UNCHANGED and span.member_id == member_id:
@@ -394,7 +407,7 @@ class ShareWindow:
         return changes
 
     def expire(self, now: float) -> WindowChanges:
-        """Release expired locks."""
+        """Release the records with expired locks. Return the changes to write."""
         changes = WindowChanges(is_final=True)
         for span in self._spans:
             if span.state == ACQUIRED and span.target == UNCHANGED and span.deadline <= now:
@@ -403,7 +416,7 @@ class ShareWindow:
         return changes
 
     def settle(self, changes: WindowChanges, *, is_written: bool) -> None:
-        """Complete a change whose write has succeeded or failed."""
+        """Complete changes after their write has succeeded or failed."""
         for span in changes.spans:
             if is_written or changes.is_final:
                 span.finish()
@@ -420,14 +433,16 @@ class ShareWindow:
             self._merge()
 
     def _record_stored(self) -> None:
-        """Record a write, which includes everything that could not be stored before."""
+        """Record that a write has succeeded, which includes everything that could not be stored
+        before.
+        """
         self.has_unstored = False
         for span in self._spans:
             span.unstored_count = 0
 
     def draft(self, changes: Sequence[WindowChanges]) -> WindowDraft:
-        """Return the state to write for these changes, which are all pending ones, and for locks
-        that expired earlier without a write.
+        """Return the state to write for these changes, which must be all pending ones, and for
+        locks that expired earlier without a successful write.
         """
         start_offset, complete_count = self.start_offset, 0
         is_moving = True
@@ -451,7 +466,7 @@ class ShareWindow:
     # --- the log ----------------------------------------------------------------------------------
 
     def trim(self, log_start_offset: int) -> None:
-        """Archive records that the log has lost at its start."""
+        """Archive records below the new log start."""
         if log_start_offset <= self.start_offset:
             return
         self.start_offset = log_start_offset
@@ -465,7 +480,9 @@ class ShareWindow:
     # --- spans ------------------------------------------------------------------------------------
 
     def _within(self, first: int, end: int) -> Iterator[Span]:
-        """Yield the spans of [first, end), cut at both ends unless they are being written."""
+        """Yield the spans in [first, end). Spans at both ends are cut, unless they are being
+        written.
+        """
         at = max(0, bisect_right(self._spans, first, key=_first) - 1)
         while at < len(self._spans):
             span = self._spans[at]
@@ -496,7 +513,7 @@ class ShareWindow:
             del self._spans[:done]
 
     def _merge(self) -> None:
-        """Merge neighbors that are done."""
+        """Merge neighboring spans that are done."""
         merged: list[Span] = []
         for span in self._spans:
             last = merged[-1] if merged else None
@@ -538,7 +555,7 @@ def _add_batch(batches: list[StateBatch], span: Span, start_offset: int) -> None
 
 
 def _runs(item: Acknowledgement) -> Iterator[tuple[int, int, int]]:
-    """Yield [first, end) of equal types, with the type."""
+    """Yield the ranges of consecutive offsets with the same type, as [first, end) with the type."""
     if len(item.types) == 1:
         yield item.first_offset, item.last_offset + 1, item.types[0]
         return

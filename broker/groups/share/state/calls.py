@@ -1,7 +1,7 @@
-"""The calls of `ShareStateStore` as values, with their Kafka requests.
+"""The calls of `ShareStateStore` as objects, and their Kafka requests.
 
-Each call runs at a coordinator of this broker, or is sent together with others of its kind and
-group.
+Each call runs at a coordinator on this broker, or is batched with other calls of the same kind and
+group and sent to another broker.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,14 +39,14 @@ class Call(Protocol, Generic[_T_co]):
     def key(self) -> SharePartitionKey: ...
 
     async def run(self, store: ShareStateStore) -> _T_co:
-        """Run the call here. Raises ShareStateError."""
+        """Run the call at the coordinator on this broker. Raises ShareStateError."""
         ...
 
     async def send(
         self, peers: PeerConnections, node_id: NodeId, calls: Sequence[Any]
     ) -> Sequence[_T_co | ShareStateError]:
-        """Send calls of this kind and group in one request. Returns their results in order. Raises
-        the errors of `PeerConnections.send_request`.
+        """Send calls of this kind for one group in one request. Return their results in order.
+        Raises the errors of `PeerConnections.send_request`.
         """
         ...
 
@@ -270,7 +270,7 @@ def _summary(result: summing.PartitionResult) -> ShareStateSummary:
 
 
 def elements_count(call: Call[Any]) -> int:
-    """Return the maximum number of elements that the call adds to the arrays of a request."""
+    """Return the maximum number of array elements that the call adds to a request."""
     return 2 + (len(call.batches) if isinstance(call, WriteCall) else 0)
 
 

@@ -1,5 +1,5 @@
-"""Read and write the states of share partitions at their share coordinators: directly if that is
-this broker, otherwise over the Kafka protocol.
+"""Read and write the states of share partitions at their share coordinators: directly if this
+broker is the coordinator, otherwise over the Kafka protocol.
 """
 
 import asyncio
@@ -39,14 +39,15 @@ if TYPE_CHECKING:
     from penstock.controller.metadata.image import MetadataImage
 
 STORE_TIMEOUT_S: Final = 15.0
-"""Longer than a failover takes."""
+"""How long a call is retried. Longer than a failover takes."""
 REQUEST_TIMEOUT_S: Final = 5.0
 LANES_COUNT: Final = 8
 CALLS_MAX: Final = 1_000
 """Maximum number of calls in one request."""
 ELEMENTS_MAX: Final = 2_000
-"""Elements after which no further call is added to a request: `protocol.request_limits` allows
-4,000, and for writes as many more as a group may have records of a partition in flight.
+"""No further call is added to a request with this many array elements. `protocol.request_limits`
+allows 4,000, and for writes additionally as many as a group may have records of a partition in
+flight.
 """
 _PAUSE_MIN_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
@@ -64,7 +65,7 @@ _UNREACHABLE: Final = (PeerGone, OSError, EOFError, WireError, TimeoutError)
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """One connection, and the calls that wait for it."""
+    """One connection, and the calls that are queued for it."""
 
     peers: PeerConnections
     waiting: list[Waiting] = field(default_factory=list[Waiting])
@@ -74,9 +75,9 @@ class _Lane:
 class RoutedShareStates:
     """Implements `ShareStateStore` with the brokers of the image.
 
-    There is one request at a time per connection, and waiting calls for one broker and group share
-    a request. A call is retried until it succeeds, is rejected, or `STORE_TIMEOUT_S` has passed.
-    Late copies of old writes are harmless (`broker.groups.share.state.machine`).
+    Each connection has at most one request in flight, and queued calls for the same broker and
+    group share a request. A call is retried until it succeeds, is rejected, or `STORE_TIMEOUT_S`
+    has passed. Late copies of old writes are harmless (`broker.groups.share.state.machine`).
     """
 
     def __init__(self, node: LocalBroker, local: ShareCoordinator) -> None:
@@ -146,9 +147,9 @@ class RoutedShareStates:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _may_pass(self, refused: ShareStateError, key: SharePartitionKey) -> bool:
-        """Return True if the call may succeed later."""
+        """Return True if a retry may succeed."""
         if refused.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # The image of the coordinator may not contain the topic yet.
+            # The metadata image of the coordinator may not contain the topic yet.
             topic = self._image.topics.by_id(key.topic_id)
             return topic is not None and key.partition < len(topic.partitions)
         return refused.code in _REPEATED
@@ -190,7 +191,7 @@ class RoutedShareStates:
     # --- requests ---------------------------------------------------------------------------------
 
     async def _work(self, node_id: NodeId, lane: _Lane) -> None:
-        """Send waiting calls until there are none."""
+        """Send the queued calls until none are left."""
         while lane.waiting:
             chosen, lane.waiting = _next_request(lane.waiting)
             if chosen:
@@ -214,8 +215,8 @@ class RoutedShareStates:
 
 
 def _next_request(waiting: Sequence[Waiting]) -> tuple[list[Waiting], list[Waiting]]:
-    """Return the calls of the next request, of one kind and group, and the others. Abandoned calls
-    are dropped.
+    """Return the calls of the next request, which have the same kind and group, and the remaining
+    calls. Abandoned calls are dropped.
     """
     first = waiting[0][0]
     chosen: list[Waiting] = []

@@ -1,8 +1,8 @@
 """Merge state batches, so that each offset is in at most one batch.
 
-Of several states of an offset, a final one (acknowledged or archived) wins, then the one with the
-highest delivery count, then the highest delivery state. So a late copy of an old write changes
-nothing. In Kafka, only the delivery count decides.
+If an offset has several states, a final one (acknowledged or archived) wins, then the one with the
+highest delivery count, then the one with the highest delivery state. A late copy of an old write
+therefore changes nothing. In Kafka, only the delivery count decides.
 """
 
 import heapq
@@ -17,11 +17,11 @@ from penstock.broker.groups.share.state.model import AVAILABLE, StateBatch
 def combine(
     known: Sequence[StateBatch], added: Sequence[StateBatch], start_offset: int
 ) -> tuple[StateBatch, ...]:
-    """Return the batches of both in offset order, without offsets below the start offset. Neighbors
-    in the same state become one batch.
+    """Merge both sequences of batches in offset order, and drop offsets below the start offset.
+    Neighboring batches in the same state become one batch.
 
-    known: a previous result of `combine`. Only the batches next to `added` take time. An unknown
-    start offset (-1) is below all.
+    known: a previous result of `combine`. Only its batches next to `added` are processed. An
+    unknown start offset (-1) is below all offsets.
     """
     known = known[bisect_left(known, start_offset, key=lambda batch: batch.last_offset) :]
     known = (*_prune(known[:1], start_offset), *known[1:])
@@ -31,7 +31,7 @@ def combine(
 
 
 def _near(known: Sequence[StateBatch], added: Sequence[StateBatch]) -> tuple[int, int]:
-    """Return the known batches that overlap or touch the range of the added ones."""
+    """Return the known batches that overlap or touch the range of the added batches."""
     if not added:
         return 0, 0
     first = min(batch.first_offset for batch in added)
@@ -45,7 +45,9 @@ def _combine_all(unsorted: Iterable[StateBatch]) -> list[StateBatch]:
     batches = sorted(unsorted, key=lambda batch: batch.first_offset, reverse=True)
     edges = sorted({edge for batch in batches for edge in _edges(batch)})
     active: list[tuple[bool, int, int, int]] = []
-    """(may be delivered, -delivery count, -delivery state, last offset), the winner first."""
+    """A heap of (may be delivered, -delivery count, -delivery state, last offset), with the winning
+    state first.
+    """
     combined: list[StateBatch] = []
     for first, end in pairwise(edges):
         while batches and batches[-1].first_offset == first:

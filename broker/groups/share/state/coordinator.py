@@ -37,20 +37,20 @@ STATES_MAX: Final = 500_000
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _T = TypeVar("_T")
 _Step: TypeAlias = Callable[[ShareStates], tuple[_T, Sequence[EncodedRecord]]]
-"""Returns the response, and the records to write first."""
+"""Returns the response, and the records to write before it is sent."""
 _Before: TypeAlias = tuple[StoredState | None, int]
-"""The state, and the epoch of its deletion."""
+"""The state of a share partition before a step, and the epoch of its deletion."""
 
 
 class KnownTopics(Protocol):
     """The topics of the cluster, as seen by the share coordinator."""
 
     def is_gone(self, topic_id: UUID) -> bool:
-        """Return True for a topic that neither exists nor can be restored."""
+        """Return True if the topic does not exist and cannot be restored."""
         ...
 
     def partition_count(self, topic_id: UUID) -> int:
-        """Return 0 for a topic that does not exist."""
+        """Return the partition count, or 0 if the topic does not exist."""
         ...
 
 
@@ -61,7 +61,7 @@ class _Partition:
     index: int
     states: ShareStates
     append: "asyncio.Future[ErrorCode] | None" = field(default=None)
-    """The last append."""
+    """The outcome of the last append."""
 
 
 class ShareCoordinator:
@@ -69,11 +69,12 @@ class ShareCoordinator:
     broker, without retries. Call all methods on the event loop.
 
     A share partition belongs to a partition of `__share_group_state`, whose leader coordinates it.
-    A response is sent only when the record it depends on is durable, including those of earlier
-    requests; one without its own record requires that no other broker can lead. Changes of a
-    rejected append are undone, and an append that fails later makes the partition load again.
+    A response is sent only after the records that it depends on are durable, including those of
+    earlier requests. A response without a record of its own is sent only while no other broker can
+    be the leader. If an append is rejected, its changes are undone; if it fails later, the
+    partition is reloaded.
 
-    updates_max: update records between two snapshots of a share partition.
+    updates_max: number of update records between two snapshots of a share partition.
     """
 
     def __init__(
@@ -119,8 +120,8 @@ class ShareCoordinator:
                     state.states.replay(key, value)
                 except MalformedShareRecord:
                     malformed_count += 1
-        # Topics may have been deleted while there was no leader. Runs once this state can be looked
-        # up.
+        # Topics may have been deleted while the partition had no leader. The call must run after
+        # this state is registered.
         asyncio.get_running_loop().call_soon(self._drop_deleted, state)
         log.info(
             "share_states_loaded",
@@ -133,7 +134,9 @@ class ShareCoordinator:
     # --- deleted topics ---------------------------------------------------------------------------
 
     def topics_changed(self, topic_ids: Iterable[UUID] | None) -> None:
-        """Delete the states of permanently deleted topics. None: any topic may have changed."""
+        """Delete the states of permanently deleted topics. With None, any topic may have
+        changed.
+        """
         if topic_ids is not None and not any(map(self._topics.is_gone, topic_ids)):
             return
         for state in self._shards.loaded():
@@ -214,10 +217,11 @@ class ShareCoordinator:
     def _submit(
         self, key: SharePartitionKey, step: _Step[_T], *, may_create: bool = True
     ) -> "asyncio.Future[_T]":
-        """Run the step. The future completes when its record and all earlier ones are durable, or
-        immediately if there is nothing to wait for: a task would take longer than a rejection.
+        """Run the step. The future completes when the record of the step and all earlier ones are
+        durable, or immediately if there is nothing to wait for, because a task costs more than
+        rejecting the request.
 
-        may_create: False for a step that rejects a missing state.
+        may_create: False if the step rejects a missing state.
         """
         name = key.coordinator_key
         state = self._shards.find(name)
@@ -256,7 +260,7 @@ class ShareCoordinator:
         outcome = self._append(state, key, before, records) if records else state.append
 
         def settle(outcome: "asyncio.Future[ErrorCode] | None") -> None:
-            if future.done():  # the caller has cancelled it
+            if future.done():  # the caller has cancelled the request
                 return
             code = ErrorCode.NONE if outcome is None else outcome.result()
             if code is ErrorCode.NONE and not records and not self._log.leads_alone:
@@ -274,8 +278,8 @@ class ShareCoordinator:
         return future
 
     def _checked(self, step: _Step[_T], states: ShareStates) -> tuple[_T, Sequence[EncodedRecord]]:
-        """Run the step. Rejections are not protected by the fence in the WAL, and the next
-        coordinator may decide differently.
+        """Run the step. A rejection appends nothing, so WAL fencing does not protect it, and is
+        returned only while no other coordinator could decide differently.
         """
         try:
             return step(states)
@@ -314,7 +318,7 @@ class ShareCoordinator:
         return outcome
 
     def _reload(self, state: _Partition) -> None:
-        """Reload the partition, because memory is ahead of the log."""
+        """Reload the partition, because the state in memory has diverged from the log."""
         if self._shards.get(state.index) is state:
             self._shards.opened(state.index)
 
@@ -324,14 +328,16 @@ def _before(states: ShareStates, key: SharePartitionKey) -> _Before:
 
 
 def _refuse(future: "asyncio.Future[Any]", error: ShareStateError) -> None:
-    future.set_exception(error.with_traceback(None))  # it refers to local variables
-    # asyncio logs an error that nobody retrieves, for example after a cancelled request
+    # without the traceback, which refers to local variables
+    future.set_exception(error.with_traceback(None))
+    # mark it as retrieved: asyncio would log the error if nobody awaits the future, for example
+    # after the request was cancelled
     future.exception()
 
 
 class _LiveShareStates:
-    """Implements `LiveKeys`: one snapshot per state. It includes records in flight: the copy
-    follows them in the log, and is durable only if they are.
+    """Implements `LiveKeys` with one snapshot per state. A snapshot includes records in flight,
+    because the copy follows them in the log and becomes durable only if they do.
     """
 
     def __init__(self, partition: _Partition) -> None:

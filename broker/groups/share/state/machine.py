@@ -35,7 +35,9 @@ from penstock.broker.groups.share.state.records import (
 from penstock.protocol.error_codes import ErrorCode
 
 DELETED_MAX: Final = 50_000
-"""Entries of about 300 bytes. After a load, only deletions that are still in the log."""
+"""Maximum number of remembered deletions, of about 300 bytes each. After a load, only deletions
+that are still in the log are remembered.
+"""
 _DELIVERY_STATES: Final = frozenset({AVAILABLE, ACKNOWLEDGED, ARCHIVED})
 
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
@@ -49,16 +51,16 @@ class StoredState:
 
 
 class ShareStates:
-    """Methods that change a state return the record to write, or None (`delete`: the records) if
-    nothing has changed, and raise ShareStateError.
+    """Methods that change a state return the record to write, or None if nothing has changed;
+    `delete` returns a tuple of records. They raise ShareStateError.
 
     A write is one record: an update with the changes, or a snapshot with the whole state after
     `updates_max` updates. Each change is applied as soon as its record is created; replaying the
     records rebuilds the same states on another broker. Writes with an older state epoch or leader
     epoch change nothing. The start offset of a state epoch never decreases, and nothing below it is
-    kept, so late writes do not restore records that are done. Initializing a state again in its
-    epoch has no effect, because a coordinator may send a late duplicate. A deletion does not affect
-    newer epochs, and the state cannot be created again in its epoch or an older one.
+    stored, so late writes cannot restore records that are done. Initializing a state twice in the
+    same epoch has no effect, because a coordinator may send a late duplicate. A deletion does not
+    affect newer epochs, and the state cannot be created again in its epoch or an older one.
     """
 
     def __init__(self, updates_max: int) -> None:
@@ -77,13 +79,15 @@ class ShareStates:
         return self._states.get(key)
 
     def deleted_epoch(self, key: SharePartitionKey) -> int:
-        """Return the last epoch of a deleted state, or ANY_EPOCH if it is not known."""
+        """Return the last epoch of a deleted state, or ANY_EPOCH if it is unknown."""
         return self._deleted.get(key, ANY_EPOCH)
 
     def put_back(
         self, key: SharePartitionKey, before: StoredState | None, deleted_epoch: int
     ) -> None:
-        """Undo a step whose records were rejected immediately. deleted_epoch: before it."""
+        """Undo a step whose records were rejected immediately. before, deleted_epoch: the values
+        before the step.
+        """
         if before is None:
             self._states.pop(key, None)
         else:
@@ -125,7 +129,7 @@ class ShareStates:
     def read(
         self, key: SharePartitionKey, leader_epoch: int, now_ms: int
     ) -> tuple[ShareState, EncodedRecord | None]:
-        """Return the state. A new leader epoch is recorded to fence earlier leaders."""
+        """Return the state. A new leader epoch is recorded, to fence earlier leaders."""
         before = self._states.get(key)
         if before is None:
             raise ShareStateError(
@@ -185,8 +189,8 @@ class ShareStates:
     def delete(
         self, key: SharePartitionKey, state_epoch: int = ANY_EPOCH
     ) -> tuple[EncodedRecord, ...]:
-        """Return the records to write: a tombstone, after a snapshot if the next coordinator would
-        not remember the epoch otherwise.
+        """Return the records to write: a tombstone, and before it a snapshot with the epoch if the
+        next coordinator would not otherwise remember it.
         """
         known = self._states.get(key)
         if known is not None and ANY_EPOCH != state_epoch < known.current.state_epoch:
@@ -203,12 +207,12 @@ class ShareStates:
         return () if known is None else ((record_key, None),)
 
     def _forget(self, key: SharePartitionKey, state_epoch: int) -> None:
-        """Remove a state, and keep its last epoch."""
+        """Remove a state, and remember its last epoch."""
         known = self._states.pop(key, None)
         if known is not None:
             state_epoch = max(state_epoch, known.current.state_epoch)
-        # Groups begin with epoch 1. An epoch up to 0 fences none of them, but would refuse requests
-        # that begin with epoch 0, as Kafka allows, and take memory for each deleted key.
+        # Group epochs start at 1. An epoch of 0 or below fences no group, but would reject requests
+        # with epoch 0, which Kafka allows, and use memory for each deleted key.
         if state_epoch > self._deleted.get(key, 0):
             self._deleted[key] = state_epoch
             self._deleted.move_to_end(key)
@@ -216,8 +220,8 @@ class ShareStates:
             self._deleted.popitem(last=False)
 
     def summary(self, key: SharePartitionKey) -> ShareStateSummary:
-        """Return the state without its batches; without a start offset if the state does
-        not exist.
+        """Return the state without its batches. If the state does not exist, the result has no
+        start offset.
         """
         stored = self._states.get(key)
         if stored is None:
@@ -238,8 +242,8 @@ class ShareStates:
         state_epoch: int,
         now_ms: int,
     ) -> EncodedRecord:
-        """Apply a change as an update, or as a snapshot if there were many updates or the state
-        epoch changes, which an update does not contain.
+        """Apply a change as an update. Apply it as a snapshot instead after many updates, or if the
+        state epoch changes, which an update does not contain.
         """
         is_new_epoch = state_epoch != before.current.state_epoch
         if before.updates_count < self._updates_max and not is_new_epoch:
@@ -262,7 +266,7 @@ class ShareStates:
         return encode_share_key(key, kind), encode_share_value(value)
 
     def apply(self, key: SharePartitionKey, value: ShareValue | None) -> None:
-        """Apply one record. None: the state is deleted."""
+        """Apply one record. A value of None deletes the state."""
         before = self._states.get(key)
         if value is None:
             self._forget(key, ANY_EPOCH)
@@ -272,7 +276,7 @@ class ShareStates:
             self._states[key] = StoredState(
                 _merged(before.current, value), before.updates_count + 1
             )
-        # An update without its snapshot is a remainder from before the log start: a copy of the
+        # An update without its snapshot was left over when the log start advanced: a copy of the
         # whole state follows (`broker.coordination.compaction`).
 
     def replay(self, key: bytes, value: bytes | None) -> None:

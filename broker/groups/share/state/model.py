@@ -1,8 +1,8 @@
 """The durable state of share partitions (KIP-932), and the port through which their leaders access
 it.
 
-A share partition is a partition as consumed by one share group. Its state contains which records
-are done, and the delivery counts of the others.
+A share partition is a partition as consumed by one share group. Its state records which records are
+done, and the delivery counts of the others.
 """
 
 from base64 import urlsafe_b64encode
@@ -16,16 +16,16 @@ from penstock.protocol.error_codes import ErrorCode
 AVAILABLE: Final = 0
 ACKNOWLEDGED: Final = 2
 ARCHIVED: Final = 4
-"""The delivery states that are stored, with Kafka's numbers."""
+"""The stored delivery states, with Kafka's numbers."""
 
 ANY_EPOCH: Final = -1
-"""The caller has no epoch, and is not fenced."""
+"""Sent by callers that have no epoch and are not fenced."""
 NO_START_OFFSET: Final = -1
-"""The share-partition leader must determine the start offset from `share.auto.offset.reset`."""
+"""The share-partition leader must derive the start offset from `share.auto.offset.reset`."""
 TOPIC_ID_LENGTH: Final = 22
-"""Length of a topic id as a string."""
+"""Length of a topic id in text form."""
 NO_COUNT: Final = -1
-"""The number of complete deliveries is unknown."""
+"""The number of completed deliveries is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ class StateBatch:
 class ShareState:
     state_epoch: int
     start_offset: int
-    """The first offset that is not done; NO_START_OFFSET: not known yet."""
+    """The first offset that is not done, or NO_START_OFFSET if it is not known yet."""
     leader_epoch: int
     batches: tuple[StateBatch, ...] = ()
-    """Ordered by offset, without overlaps."""
+    """In offset order, without overlaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +68,19 @@ class ShareStateSummary:
     leader_epoch: int
     start_offset: int
     delivery_complete_count: int
-    """Records at or after the start offset that are done; NO_COUNT: unknown."""
+    """Number of done records at or after the start offset, or NO_COUNT if unknown."""
     deleted_epoch: int = ANY_EPOCH
-    """The last epoch of a deleted state, if the coordinator still has it."""
+    """The last epoch of a deleted state, if the coordinator remembers it."""
 
 
 class ShareStateError(Exception):
-    """Raised if the state cannot be read or written; `code` is the reason.
+    """Raised when a state cannot be read or written. `code` is one of:
 
-    FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH: another group or leader has written since.
+    FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH: a newer group or leader has written the state.
     UNKNOWN_TOPIC_OR_PARTITION: the partition does not exist. INVALID_REQUEST: the state was not
     initialized, or the values are invalid. NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE: retries have failed until the deadline, and the outcome of a write is
-    unknown.
+    COORDINATOR_NOT_AVAILABLE: all retries until the deadline have failed, and the outcome of a
+    write is unknown.
     """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
@@ -89,10 +89,12 @@ class ShareStateError(Exception):
 
 
 class ShareStateStore(Protocol):
-    """Reads and writes states. Writes are durable when they return. Raises ShareStateError."""
+    """Reads and writes states. Writes return after they are durable. All methods raise
+    ShareStateError.
+    """
 
     def read(self, key: SharePartitionKey, leader_epoch: int) -> Awaitable[ShareState]:
-        """Return the state for the leader of this epoch, and fence earlier leaders."""
+        """Return the state for the leader with this epoch, and fence earlier leaders."""
         ...
 
     def write(
@@ -115,8 +117,8 @@ class ShareStateStore(Protocol):
         ...
 
     def delete(self, key: SharePartitionKey, *, state_epoch: int = ANY_EPOCH) -> Awaitable[None]:
-        """Delete the state, unless a group with a newer epoch has created it (FENCED_STATE_EPOCH).
-        A missing state is not an error.
+        """Delete the state. Fails with FENCED_STATE_EPOCH if a group with a newer epoch has created
+        it. A missing state is not an error.
         """
         ...
 
@@ -128,12 +130,14 @@ class ShareStateStore(Protocol):
 
 
 def encode_topic_id(topic_id: UUID) -> str:
-    """Return the id as displayed by Kafka's tools: URL-safe base64 without padding."""
+    """Return the id as Kafka tools display it, in URL-safe base64 without padding."""
     return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
 def is_coordinator_key(text: str) -> bool:
-    """Return True for group:topicId:partition. The group may be any non-empty string."""
+    """Return True if the key has the form group:topicId:partition. The group may be any non-empty
+    string.
+    """
     group_id, _, rest = text.partition(":") if text.count(":") == 2 else ("", "", "")
     topic_id, _, partition = rest.partition(":")
     return bool(group_id) and len(topic_id) == TOPIC_ID_LENGTH and partition.isdecimal()

@@ -1,7 +1,7 @@
 """Encode and decode the records of `__share_group_state` in Kafka's binary format.
 
-Keys: version 0 = snapshot, 1 = update, each with group, topic id and partition. All values have
-version 0, which is flexible. A snapshot without a value deletes the state.
+Keys have version 0 for snapshots and 1 for updates, and contain group, topic id and partition.
+Values have version 0, which is flexible. A snapshot key with a null value deletes the state.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class MalformedShareRecord(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ShareSnapshot:
-    """The whole state of a share partition."""
+    """The complete state of a share partition."""
 
     snapshot_epoch: int
     state_epoch: int
@@ -62,7 +62,7 @@ def encode_share_key(key: SharePartitionKey, kind: int) -> bytes:
 
 
 def decode_share_key(data: bytes) -> tuple[int, SharePartitionKey] | None:
-    """Return the kind and the share partition, or None for a key of a later Kafka version. Raises
+    """Return the kind and the share partition, or None for the key of a later Kafka version. Raises
     MalformedShareRecord.
     """
     try:
@@ -97,7 +97,7 @@ def encode_share_value(value: ShareValue) -> bytes:
 
 
 def decode_share_value(kind: int, data: bytes) -> ShareValue:
-    """Decode the value of a key of this kind. Raises MalformedShareRecord."""
+    """Decode the value of a record with a key of this kind. Raises MalformedShareRecord."""
     try:
         reader = Reader(data)
         version = reader.i16()
@@ -149,7 +149,7 @@ def _read_batches(reader: Reader) -> tuple[StateBatch, ...]:
 
 
 def _read_count(reader: Reader) -> int:
-    """Read the trailing tagged fields: the number of complete deliveries."""
+    """Read the number of completed deliveries from the trailing tagged fields."""
     found = NO_COUNT
     for _ in range(reader.tag_count()):
         tag, stop = reader.tag()
