@@ -107,7 +107,7 @@ class SharePartition:
         self.error_code = ErrorCode.NONE
         """Why the window cannot be loaded or was dropped."""
         self.is_reading = False
-        """Whether a fetch is reading from the store. Other fetches then skip the share partition."""
+        """Whether a fetch is reading from the store. Other fetches then skip this partition."""
         self.news_count = 0
         """Increases when delivered records become available again, and on similar changes."""
         self._store = store
