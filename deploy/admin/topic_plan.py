@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from penstock.base.settings import without_unit
+from penstock.deploy.admin.config_units import number_of
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import counted
 
@@ -86,7 +86,7 @@ def plan(wanted: Sequence[WantedTopic], found: Mapping[str, FoundTopic]) -> list
     """
     changes: list[ChangedTopic] = []
     for topic in wanted:
-        configs = {name: without_unit(name, _text(value)) for name, value in topic.configs.items()}
+        configs = {name: number_of(name, _text(value)) for name, value in topic.configs.items()}
         there = found.get(topic.name)
         if there is None:
             changes.append(ChangedTopic(topic.name, True, topic.partitions, configs))

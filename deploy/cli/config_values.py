@@ -3,7 +3,7 @@
 import base64
 from pathlib import Path
 
-from penstock.base.settings import without_unit
+from penstock.deploy.admin.config_units import number_of
 from penstock.deploy.errors import UsageError
 
 FILE_MARK = "@"
@@ -19,7 +19,7 @@ def parse_pair(option: str, text: str, example: str) -> tuple[str, str]:
     """Return name and value, in milliseconds or bytes if it has a unit. A binary file, such as a
     Protobuf descriptor set, is encoded as Base64.
 
-    Raises UsageError with the option and an example.
+    Raises UsageError with the option and an example, or with the allowed units.
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -27,7 +27,7 @@ def parse_pair(option: str, text: str, example: str) -> tuple[str, str]:
             f"{option} {text!r} is invalid: use KEY=VALUE or KEY=@FILE, as in {example}"
         )
     if not value.startswith(FILE_MARK):
-        return name, without_unit(name, value)
+        return name, number_of(name, value)
     try:
         data = Path(value.removeprefix(FILE_MARK)).read_bytes()
     except OSError as error:

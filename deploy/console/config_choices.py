@@ -17,6 +17,8 @@ _UNITS: Final = {
     "rate": "per second",
 }
 """Units by the last word of a name."""
+_EXAMPLES: Final = {"ms": ", or as in 7d", "bytes": ", or as in 1GiB"}
+"""What values may look like beside a number, by the last word of a name."""
 _NUMBERS: Final = frozenset({"int", "short", "long", "double"})
 
 
@@ -32,7 +34,8 @@ class ConfigChoice:
 
 
 def choice_of(config: ConfigView) -> ConfigChoice:
-    return ConfigChoice(config.name, config.value, config.default, unit_of(config), config.doc)
+    unit = unit_of(config) + _EXAMPLES.get(config.name.rpartition(".")[2], "")
+    return ConfigChoice(config.name, config.value, config.default, unit, config.doc)
 
 
 def unit_of(config: ConfigView) -> str:

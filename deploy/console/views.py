@@ -14,6 +14,7 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.controller.metadata.records import PartitionRecord
 from penstock.controller.metadata.topics import is_moving
+from penstock.deploy.admin.config_units import number_of
 from penstock.deploy.admin.reassign.trace import MoveView
 from penstock.deploy.clients import kafka as clients
 from penstock.deploy.console.health import STALE_S, BrokerHealth
@@ -315,13 +316,13 @@ def topic_name(image: MetadataImage, topic_id: UUID) -> str:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """Parse KEY=VALUE lines. Raises UsageError."""
+    """Parse KEY=VALUE lines; values may have units. Raises UsageError."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         if not line.strip():
             continue
         key, equals, value = line.partition("=")
         if not equals or not key.strip():
-            raise UsageError(f"{line.strip()!r} is not KEY=VALUE, as in retention.ms=86400000")
-        found[key.strip()] = value.strip()
+            raise UsageError(f"{line.strip()!r} is not KEY=VALUE, as in retention.ms=7d")
+        found[key.strip()] = number_of(key.strip(), value.strip())
     return found

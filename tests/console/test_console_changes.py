@@ -36,14 +36,16 @@ def test_a_topic_is_created_altered_deleted_and_brought_back(
 ) -> None:
     """The list shows it at once, before the figures of the cluster are measured again."""
     said = sent(
-        visitor, "/topics", "/topics", name="bills", partitions="3", configs="retention.ms=1"
+        visitor, "/topics", "/topics", name="bills", partitions="3", configs="retention.ms=1h"
     )
     assert "Created bills." in said
     assert "bills 3 0" in said
     assert "retention.ms" in visitor.get("/topics/bills").words
-    sent(visitor, "/topics/bills", "/topics/bills/configs", key="retention.ms", value="86400000")
     configs = requested(cluster, "topics", "describe", "bills")["configs"]
-    assert configs["retention.ms"] == "86400000"
+    assert configs["retention.ms"] == "3600000"
+    sent(visitor, "/topics/bills", "/topics/bills/configs", key="retention.ms", value="7d")
+    configs = requested(cluster, "topics", "describe", "bills")["configs"]
+    assert configs["retention.ms"] == "604800000"
     said = sent(visitor, "/topics/bills", "/topics/bills/delete", confirm="bill")
     assert "type 'bills' into the field" in said
     said = sent(visitor, "/topics/bills", "/topics/bills/delete", confirm="bills")
@@ -64,6 +66,12 @@ def test_a_refused_change_states_why(visitor: Visitor) -> None:
     assert "topic 'a b' was not created" in said
     said = sent(visitor, "/topics", "/topics", name="c", partitions="1", configs="retention")
     assert "'retention' is not KEY=VALUE" in said
+    wrong = {"key": "segment.bytes", "value": "7 GB/s"}
+    said = sent(visitor, "/topics/orders", "/topics/orders/configs", **wrong)
+    assert "segment.bytes='7 GB/s' is not allowed: bytes, or a number with KiB, MiB or GiB" in said
+    wrong = {"key": "log.retention.ms", "value": "7m", "broker": ""}
+    said = sent(visitor, "/configs", "/configs", **wrong)
+    assert "log.retention.ms='7m' is not allowed: milliseconds, or a number with ms, s, min" in said
 
 
 def test_snapshots_come_and_go(visitor: Visitor, cluster: LocalCluster) -> None:

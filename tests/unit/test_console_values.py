@@ -15,7 +15,7 @@ from penstock.deploy.admin.views import view_cluster
 from penstock.deploy.clients.configs import ConfigView
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 from penstock.deploy.console import formats, views
-from penstock.deploy.console.config_choices import unit_of
+from penstock.deploy.console.config_choices import choice_of, unit_of
 from penstock.deploy.console.deferred import is_use
 from penstock.deploy.console.guard import is_known_host, is_same_origin
 from penstock.deploy.console.health import BrokerHealth, StoreHealth, diagnose
@@ -401,7 +401,13 @@ def test_configs_have_units(name: str, kind: str, unit: str) -> None:
     assert unit_of(ConfigView(name, "1", "default", True, (), kind)) == unit
 
 
+def test_forms_name_the_notation_of_units() -> None:
+    config = ConfigView("retention.ms", "1", "default", True, (), "long")
+    assert choice_of(config).unit == "milliseconds, or as in 7d"
+
+
 def test_settings_are_lines() -> None:
-    assert views.parse_settings("a=1\n\n b = x=y ") == {"a": "1", "b": "x=y"}
+    found = views.parse_settings("a=1\n\n b = x=y \nretention.ms = 7d")
+    assert found == {"a": "1", "b": "x=y", "retention.ms": "604800000"}
     with pytest.raises(UsageError, match="'nothing' is not KEY=VALUE"):
         views.parse_settings("nothing")

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.controller.metadata.configs import BROKER_RESOURCE
+from penstock.deploy.admin.config_units import number_of
 from penstock.deploy.clients import configs as client
 from penstock.deploy.console.config_choices import choice_of
 from penstock.deploy.console.console import console_of, done, form_of, page, rights_of
@@ -44,9 +45,8 @@ async def alter(request: Request) -> Response:
     key, value, broker = (form.get(name, "").strip() for name in ("key", "value", "broker"))
     if not key:
         raise UsageError("specify the config to change")
-    await console.call(
-        client.alter, console.bootstrap, (BROKER_RESOURCE, broker), {key: value or None}
-    )
+    changes = {key: number_of(key, value) or None}
+    await console.call(client.alter, console.bootstrap, (BROKER_RESOURCE, broker), changes)
     whose = f"broker {broker}" if broker else "all brokers"
     return done(
         request, f"/configs?broker={broker}" if broker else "/configs", f"{key} of {whose} changed."

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.controller.metadata.topics import is_moving
+from penstock.deploy.admin.config_units import number_of
 from penstock.deploy.admin.cost import prices_of
 from penstock.deploy.admin.reassign.admin import elect_preferred
 from penstock.deploy.admin.reassign.plan import Key
@@ -180,9 +181,8 @@ async def alter_config(request: Request) -> Response:
     key, value = form.get("key", "").strip(), form.get("value", "").strip()
     if not key:
         raise UsageError("specify the config to change")
-    await console.call(
-        configs.alter, console.bootstrap, (TOPIC_RESOURCE, name), {key: value or None}
-    )
+    changes = {key: number_of(key, value) or None}
+    await console.call(configs.alter, console.bootstrap, (TOPIC_RESOURCE, name), changes)
     return done(request, path_of(request).removesuffix("/configs"), f"{key} of {name} is changed.")
 
 

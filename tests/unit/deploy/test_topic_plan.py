@@ -66,6 +66,12 @@ def test_only_differences_are_changed() -> None:
     assert plan([WantedTopic("orders")], FOUND) == []
 
 
+def test_configs_may_have_units() -> None:
+    assert plan([WantedTopic("orders", 3, {"retention.ms": "1s"})], FOUND) == []
+    with pytest.raises(UsageError, match=r"retention\.ms='1m' .* ms, s, min, h or d"):
+        plan([WantedTopic("orders", 3, {"retention.ms": "1m"})], FOUND)
+
+
 def test_partitions_are_never_removed() -> None:
     requested = [WantedTopic("events"), WantedTopic("orders", 2)]
     with pytest.raises(UsageError, match="cannot be reduced to 2"):
