@@ -693,13 +693,11 @@ class GroupCoordinator:
     # --- interface for protocols ------------------------------------------------------------------
 
     def retire_classic(self, group: Group) -> None:
-        """Continue another group as a classic group, whose members must rejoin."""
+        """Make parked members of the classic group rejoin, and empty the group."""
         self._classics.retire(group)
 
     def take_over(self, group: Group, generation: int, members: Sequence[Member]) -> None:
-        """Reload the partition of a group, because the state in memory has diverged from the
-        log.
-        """
+        """Continue another group as a classic group, whose members must rejoin."""
         self._classics.take_over(group, generation, members)
 
     def reload(self, group: Group) -> None:
