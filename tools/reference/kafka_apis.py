@@ -81,7 +81,7 @@ Kafka's settings without a meaning in Penstock are stored without effect: the ra
 Unlike Kafka, brokers reject unknown names, TLS and SASL settings, which come from files, and defaults for all topics that would have an effect, such as `log.retention.ms`: set them on each topic.
 The default of `min.insync.replicas` has source 5; a new cluster of Kafka 4.2 stores it for all brokers (source 3), because of eligible leader replicas.
 
-**Reads in the rack.** A Fetch with a rack (version 11 and later) may return a preferred read replica: any broker in that rack ([Read in the own zone](../how-to/tune-latency-and-cost.md#read-in-the-own-zone)).
+**Reads in the rack.** A Fetch with a rack (version 11 and later) may return a preferred read replica: any broker in that rack ([Read within a zone](../how-to/tune-latency-and-cost.md#read-within-a-zone)).
 If a Fetch contains the replica id and epoch of a live broker, the response contains the WAL slots of the records in MessagePack instead of the records ([design note](../design/fetch.md#reads-in-the-rack)). Other callers get NOT_LEADER_OR_FOLLOWER.
 
 **Features** have levels (KIP-584), which ApiVersions reports and `penstock features` and `kafka-features.sh` change: `transaction.version` 0 to 2, `group.version`, `share.version`, `streams.version` and `offsets.version` 0 to 1.
