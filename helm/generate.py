@@ -194,12 +194,12 @@ _NOTE: Final = (
 
 _README: Final = """# Penstock on Kubernetes
 
-Kafka-protocol streaming on object storage: a small quorum of controllers, brokers without disks,
-every byte in a bucket.
-[Run on Kubernetes](docs/how-to/kubernetes.md) has the steps of installation, security,
-upgrades and scaling, and [Respond to alerts](docs/how-to/alerts.md) what to do about each alert.
+Kafka-compatible streaming on object storage: a small quorum of controllers, and brokers without
+disks that store all data in a bucket.
+[Run on Kubernetes](docs/how-to/kubernetes.md) describes installation, security,
+upgrades and scaling, and [Respond to alerts](docs/how-to/alerts.md) the response to each alert.
 
-The chart refuses unknown values.
+The chart rejects unknown values.
 This file, `values.yaml` and `values.schema.json` are generated:
 helm/schema.yaml in the Penstock repository contains their text.
 
@@ -210,8 +210,8 @@ helm/schema.yaml in the Penstock repository contains their text.
 {values}
 
 `values.schema.json` lists the settings under `config.broker` and `config.controller` with their
-limits, without those that the chart computes.
-`penstock config docs` prints what they mean.
+limits, except those that the chart computes.
+`penstock config docs` describes them.
 
 ## External listeners
 
