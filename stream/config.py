@@ -293,7 +293,7 @@ class StreamConfig:
 
     @property
     def wal_leave_after_ms(self) -> int:
-        """How long no PUT succeeds before the WAL leaves its WAL store; 0: it does not."""
+        """How long no PUT succeeds before the WAL leaves its WAL store; 0 if it never does."""
         return min(self.wal_fallback_after_ms, self.wal_put_deadline_ms // 2)
 
 

@@ -171,8 +171,8 @@ class WalVanished(StreamError):
 
 
 class WalStoreWrong(StreamError):
-    """The WAL store is not the one in the metadata: it is empty, restored or another one. What it
-    lacks proves nothing, so recovery must not continue.
+    """The WAL store is not the one in the metadata: it is empty, restored or another one. Objects
+    missing from it prove nothing, so recovery must not continue.
     """
 
     retriable = True

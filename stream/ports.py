@@ -28,7 +28,7 @@ OWN_STREAM = StreamId(-1)
 
 
 IN_STORE = WalStoreId(0)
-"""The WAL is in the cluster's own store, with the objects."""
+"""The WAL is in the cluster's own store, like all other objects."""
 
 NO_OBJECT = ObjectId(-1)
 NOTHING_CLEANED = Offset(0)
@@ -168,10 +168,10 @@ class WalMove(NamedTuple):
 class CommitObjects:
     """One atomic transaction, idempotent if a response is lost.
 
-    wal_committed: recovery needs no slot below it. It never decreases; None does not change it.
-    wal_move: takes effect only if `wal_committed` increases, so a late copy of the request changes
-    nothing. cleaned_end: log compaction removed records from the replaced ranges in favor of others
-    below this offset; 0: nothing was removed.
+    wal_committed: recovery needs no slot below this one. It never decreases; None leaves it
+    unchanged. wal_move: applied only if `wal_committed` increases, so that a late copy of the
+    request has no effect. cleaned_end: log compaction removed records from the replaced ranges
+    because newer records with their keys exist below this offset; 0 if nothing was removed.
     """
 
     objects: tuple[NewObject, ...] = ()

@@ -228,13 +228,13 @@ class Storage:
 
     @property
     def wal_store_problem(self) -> WalStoreWrong | None:
-        """Why the WAL store is not the right one any more."""
+        """The reason why the WAL store is no longer the right one; None if it is."""
         return self._check.wrong
 
     @property
     def stalled_s(self) -> float:
-        """How long no PUT has ended, or the identity of the WAL store could not be read. An idle
-        broker leaves a lost WAL store, too.
+        """How long no PUT has ended or the identity of the WAL store could not be read, in seconds.
+        The identity is included so that an idle broker also leaves a lost WAL store.
         """
         doubtful_s = self._check.doubtful_s if self._acknowledging.is_set() else 0.0
         return max(self._wal.stalled_s, doubtful_s)
@@ -317,8 +317,8 @@ class Storage:
 
     async def start(self) -> None:
         """Verify with one HEAD that this WAL is new: a (node, epoch) that was used before must
-        never write again. In a WAL store, verify its identity and write the marker of this WAL,
-        before this broker owns a stream.
+        never write again. If there is a WAL store, verify its identity and write the marker of this
+        WAL before this broker owns a stream.
 
         Raises WalFenced, WalStoreWrong.
         """
@@ -376,8 +376,8 @@ class Storage:
         self._acknowledging.clear()
 
     def resume_acknowledging(self) -> None:
-        """Acknowledge again, in a WAL store as soon as its identity was read: what is mounted may
-        have changed while this process was paused.
+        """Acknowledge again. With a WAL store, its identity is read first, because another store
+        may have been mounted while this process was paused.
         """
         self._acknowledging.set()
         if self._held:
@@ -410,11 +410,11 @@ class Storage:
     async def move_wal(self, target: WalStoreIdentity | None) -> None:
         """Continue the WAL in another store. target: None for the cluster's own store.
 
-        Everything appended so far is uploaded, including slots whose PUTs may have succeeded, with
-        its offsets; it is acknowledged when the upload and the move are committed and backed up.
-        So nothing depends on what the old store contains. Appends wait meanwhile. Continues when
-        the caller is cancelled. Raises WalStoreWrong and errors of the target before anything
-        changes, and the WAL's failure. See docs/design/wal-store-outages.md.
+        Everything appended so far is uploaded with its offsets, including slots whose PUTs may have
+        succeeded; it is acknowledged when the upload and the move are committed and backed up, so
+        nothing depends on the contents of the old store. Appends wait meanwhile. Continues when the
+        caller is cancelled. Raises WalStoreWrong and errors of the target before anything changes,
+        and the WAL's failure. See docs/design/wal-store-outages.md.
         """
         assert not self._is_moving, "the WAL moves already"
         if target is not None:
@@ -732,8 +732,8 @@ class Storage:
         return self._cache.entries_of(stream_id, start, end)
 
     def forget_cached(self, stream_id: StreamId, end: Offset) -> None:
-        """Read this stream from the store below `end`, because log compaction has removed records
-        there.
+        """Drop the cached entries of a stream below `end`, where log compaction has removed
+        records: later reads use the store.
         """
         self._cache.forget(stream_id, end)
 
@@ -776,7 +776,7 @@ class Storage:
         try:
             return self._objects.read_kept(ranges, offset, max_bytes, end_offset)[0]
         except ObjectCorrupt:
-            return []  # `read_tail` finds it again
+            return []  # `read_tail` finds the damage again
 
     async def load_tail(self, source: ObjectRange) -> None:
         """Load a slot into the read caches, as far as one GET does. Raises the errors of
@@ -839,7 +839,7 @@ class Storage:
         for stream_id, run in block.runs.items():
             handle = self._handles.get(stream_id)
             if handle is not None:
-                # Uploaded slots are confirmed when the move of the WAL ends.
+                # While the WAL moves, uploaded slots are confirmed only at the end of the move.
                 handle.committed_offset = min(run.end_offset, handle.confirmed_offset)
         self._cache.mark_committed(block)
         self._wake_room_waiters()

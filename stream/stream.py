@@ -55,7 +55,7 @@ class StreamHandle:
 
 
 def refusal(stream_id: StreamId, handle: StreamHandle | None) -> StreamNotOpened | StreamFenced:
-    """Return why a stream accepts no appends."""
+    """Return the error for an append to a stream that does not accept appends."""
     if handle is None or not handle.fenced:
         return StreamNotOpened(stream_id)
     return StreamFenced(stream_id, "another broker opened it")
@@ -64,6 +64,6 @@ def refusal(stream_id: StreamId, handle: StreamHandle | None) -> StreamNotOpened
 def restore_next_offsets(
     handles: Mapping[StreamId, StreamHandle], entries: Sequence[AppendEntry]
 ) -> None:
-    """Take back entries of a group that is rejected."""
+    """Restore the ends from before a group that is rejected."""
     for entry in reversed(entries):
         handles[entry.stream_id].next_offset = entry.base_offset

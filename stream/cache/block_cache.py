@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 class LoadedValue(NamedTuple, Generic[V]):
     """A value and its weight. is_shared: the value shares memory with the other shared values of
-    the same load, so none of them is freed before all are.
+    the same load, so their memory is freed only when all of them are evicted.
     """
 
     value: V
@@ -110,7 +110,9 @@ class LoadingCache(Generic[K, V]):
         self._flights: dict[K, asyncio.Future[V]] = {}
         self._loads: set[asyncio.Task[Sequence[LoadedValue[V] | Exception]]] = set()
         self.hit_count = 0
-        """Keys that were cached. Keys whose load was in flight count as missed."""
+        """Number of keys that were found in the cache. A key whose load is in flight counts as a
+        miss.
+        """
         self.miss_count = 0
 
     @property
@@ -141,7 +143,9 @@ class LoadingCache(Generic[K, V]):
         self._kept.put_shared(values, size_bytes)
 
     async def get(self, key: K, load: Load[K, V]) -> V:
-        """Return the value of a key. Raises what `load` raises or returns for it."""
+        """Return the value of a key. Raises the error that `load` raised or returned for the
+        key.
+        """
         (found,) = await self.get_each((key,), load)
         if isinstance(found, Exception):
             raise found

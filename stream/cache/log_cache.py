@@ -21,13 +21,13 @@ from penstock.stream.config import StreamConfig
 from penstock.stream.errors import NotContiguous
 
 ENTRY_OVERHEAD_BYTES = 600
-"""Memory of one entry besides its payload: 525 bytes measured (the entry, its ints, the memoryview,
-list slots), and the buffer's own object.
+"""Memory of one entry besides its payload: 525 bytes as measured (the entry, its ints, the
+memoryview, list slots), plus the buffer object.
 """
 
 READ_ENTRIES_MAX: Final = 8_192
-"""Entries returned by one read, at most. Encoding a response with this many entries (69 bytes or
-more each) blocks the event loop for 5 to 14 ms.
+"""Maximum number of entries returned by one read. Encoding a response with this many entries (69
+bytes or more each) blocks the event loop for 5 to 14 ms.
 """
 
 _HEAD_SLACK_COUNT = 256
@@ -147,8 +147,8 @@ class LogCache:
     def add(
         self, runs: Mapping[StreamId, Sequence[AppendEntry]], end_sequence: WalSequence, now: float
     ) -> None:
-        """Add the entries of a durable WAL slot. Raises NotContiguous before anything of the
-        offending stream is stored.
+        """Add the entries of a durable WAL slot. If this raises NotContiguous, nothing was added
+        for the offending stream.
         """
         active = self._active
         if active is None:

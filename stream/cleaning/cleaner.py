@@ -136,8 +136,9 @@ class LogCleaner:
     A failed pass leaves only replaced ranges and prepared objects, which expire; the next pass
     starts from the beginning. A damaged object ends the pass; nothing is skipped.
 
-    Memory: the key map, twice `group_bytes_max`, and what remains of one range. Cost: one read of
-    the dirty part, one of the blocks with remaining records, and one write of changed ranges.
+    Memory: the key map, twice `group_bytes_max`, and the remaining records of one range. Cost: one
+    read of the dirty part, one of the blocks with remaining records, and one write of changed
+    ranges.
 
     owned: returns the streams that are open here. turn: held during a replacement, because object
     compaction uses the same ranges. forget: called after a replacement, to drop cached data of the
@@ -249,8 +250,8 @@ class LogCleaner:
     async def _is_behind(
         self, header: BatchHeader, source: ObjectRange, task: CleaningTask
     ) -> bool:
-        """Return whether the pass ends before a batch. Without a known timestamp, the age of its
-        object counts, as Kafka uses the age of the segment.
+        """Return whether the pass ends before this batch. If its timestamp is unknown, the creation
+        time of its object is used, as Kafka uses that of a segment.
         """
         if task.young_from_ms is None or header.next_offset > task.end:
             return header.next_offset > task.end
@@ -260,8 +261,9 @@ class LogCleaner:
         return newest_ms > task.young_from_ms
 
     async def _map_batch(self, batch: memoryview, header: BatchHeader, keys: KeyMap) -> bool:
-        """Return False if the map is full. It may then contain some keys of the batch. Records that
-        they supersede may be removed, because the batch is durable.
+        """Add the keys of a batch. Return False if the map is full. It may then contain some keys
+        of the batch; older records with these keys may still be removed, because the batch is
+        durable.
         """
         plain = plain_records(batch, header, self._config.decompressed_bytes_max)
         done = RecordPosition()
@@ -387,7 +389,7 @@ def _batches(entries: _Entries) -> Iterator[tuple[memoryview, BatchHeader, Objec
 
 
 def _unusable(source: ObjectRange, header: BatchHeader, error: BatchCorrupt) -> Exception:
-    """Return why a batch ends the pass."""
+    """Return the error with which an unreadable batch ends the pass."""
     if isinstance(error, BatchTooLarge):
         return BatchTooLarge(f"the batch at offset {header.base_offset}: {error}")
     return ObjectCorrupt(source.key, 0, str(error))
@@ -458,7 +460,7 @@ class _Rewriter:
         return cleaned
 
     def _drop(self, start: Offset, end: Offset, result: "_Output") -> None:
-        """Skip neighboring parts that were not needed, each of them dense."""
+        """Skip neighboring dense parts of which no record remains; they were not read."""
         self._report.removed_records += end - start
         leader_epoch = self._dense.leader_epoch(Offset(end - 1), end)
         assert leader_epoch is not None, f"[{start}, {end}) was read as dense"
@@ -545,7 +547,7 @@ class _Output:
         self._entries.append(RunEntry.of_batch(kept, header))
 
     def drop(self, leader_epoch: int) -> None:
-        """Skip batches, the last of which has this leader epoch."""
+        """Omit batches. leader_epoch: of the last one, for the empty batches that fill the gap."""
         self._leader_epoch = leader_epoch
 
     def finish(self, end: Offset) -> list[Entry]:
@@ -567,16 +569,16 @@ class _Pace:
         self._began = 0.0
         self._slice_end = 0.0
         self._now: Callable[[], float]
-        """Getting the running loop from asyncio is a system call."""
+        """Cached: `asyncio.get_running_loop` makes a system call."""
 
     def change(self, bytes_per_s_max: int) -> None:
-        """Use another limit from now on, without carrying over earlier bytes."""
+        """Change the limit. Bytes handled before the change are not counted against it."""
         if bytes_per_s_max != self._bytes_per_s_max:
             self._bytes_per_s_max = bytes_per_s_max
             self.begin()
 
     def begin(self) -> float:
-        """Begin a pass. Return the time."""
+        """Start a pass. Return the current event loop time."""
         self._bytes = 0
         self._now = asyncio.get_running_loop().time
         self._began = self._now()

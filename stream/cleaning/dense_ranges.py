@@ -1,5 +1,5 @@
-"""Track dense parts of a log, with one keyed record at every offset. For these, the key map alone
-shows which records remain, so parts without any are not read again. Pure.
+"""Track the dense parts of a log, which have one keyed record at every offset. The key map alone
+shows which of their records remain, so a part without remaining records is not read again. Pure.
 """
 
 from bisect import bisect_right
@@ -11,7 +11,7 @@ class DenseParts:
     """The dense parts of one log, added in offset order. Adjacent parts with the same leader epoch
     are merged, so their number is bounded by the leader changes and the gaps.
 
-    parts_max: further parts are not tracked. Each takes 64 bytes.
+    parts_max: the number of parts that are tracked. Each takes 64 bytes.
     """
 
     __slots__ = ("_ends", "_epochs", "_parts_max", "_starts")

@@ -14,21 +14,24 @@ from penstock.base.buffers import Buffer
 
 _CONTINUED: Final = bytes(range(0x80, 0x100))
 _LAST: Final = bytes(range(0x80))
-"""Values of the bytes of a varint: of all but the last, and of the last."""
+"""Possible values of the bytes of a varint: `_CONTINUED` for all but the last, `_LAST` for the
+last.
+"""
 
 _EVEN: Final = bytes(range(0, 0x100, 2))
-"""Values of the first byte of a non-negative varint."""
+"""Possible values of the first byte of a non-negative varint."""
 
 _RECORDS_MIN: Final = 16
-"""Below this number, reading records together is not faster."""
+"""For fewer records, reading them together is not faster."""
 
 _KEYS_AT_ONCE: Final = 64
 
 
 class Run(NamedTuple):
-    """Consecutive records with the same layout. All positions refer to the first one.
+    """Consecutive records with the same layout. All positions refer to the first record.
 
-    body: after the length. delta_at: the offset delta. key_bytes: size of the key, -1 for null.
+    body: the position after the record length. delta_at: the position of the offset delta.
+    key_bytes: size of the key, -1 for null.
     """
 
     record_count: int
@@ -51,7 +54,7 @@ class Run(NamedTuple):
         return self.key_at + max(0, self.key_bytes)
 
     def keys(self, plain: Buffer) -> list[bytes]:
-        """Return the key of each record, which must not be null. Costs 40 ns per record."""
+        """Return the key of each record; keys must not be null. Takes 40 ns per record."""
         found: list[bytes] = []
         at, step, key_bytes = self.key_at, self.record_bytes, self.key_bytes
         # The last record is read separately, because the bytes may end less than a step after its
@@ -66,7 +69,7 @@ class Run(NamedTuple):
 
     def value_bytes(self, plain: Buffer) -> int | None:
         """Return the size of every value, -1 for null, or None if they differ or contradict the
-        record size. Costs 5 ns per record and byte of the size.
+        record size. Takes 5 ns per record for each byte of the encoded size.
         """
         value_bytes, behind = varint(plain, self.value_at)
         if behind + max(0, value_bytes) > self.at + self.record_bytes:
@@ -78,7 +81,7 @@ class Run(NamedTuple):
         return value_bytes
 
     def largest_delta(self, plain: Buffer) -> int:
-        """Return the largest offset delta, or -1 if one is negative. Costs 40 ns per record."""
+        """Return the largest offset delta, or -1 if one is negative. Takes 40 ns per record."""
         columns = [
             bytes(plain[place : place + self.end - self.at : self.record_bytes])
             for place in range(self.delta_at, self.key_bytes_at)
@@ -93,8 +96,8 @@ class Run(NamedTuple):
 
 def find_run(plain: Buffer, at: int, count_max: int) -> Run | None:
     """Return the run that begins with the record at this position, or None if it is too short to
-    pay off. Raises IndexError at the end of the bytes. Costs 0.6 us if the sizes differ, otherwise
-    5 us and 25 ns per record.
+    pay off. Raises IndexError at the end of the bytes. Takes 0.6 us if the sizes differ, otherwise
+    5 us plus 25 ns per record.
     """
     length, body = varint(plain, at)
     record_bytes = body + length - at
@@ -125,7 +128,7 @@ def find_run(plain: Buffer, at: int, count_max: int) -> Run | None:
 
 
 def _columns(start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the positions of a varint, and the values that result in the same size."""
+    """Yield each byte position of a varint, with the byte values that keep the varint's size."""
     for place in range(start, end - 1):
         yield place, _CONTINUED
     yield end - 1, _LAST

@@ -1,8 +1,8 @@
 """Log compaction of transactional batches, as Kafka's `CleanedTransactionMetadata` (KIP-98).
 
-Records of aborted transactions are removed, but not abort markers: readers take the transaction
-from its event in the txn stream and skip batches of the producer up to the marker. A commit marker
-is removed once no record of its transaction remains before it.
+Records of aborted transactions are removed, but abort markers are kept: readers find the
+transaction in the txn stream and skip the producer's batches up to the marker. A commit marker is
+removed once no record of its transaction remains before it.
 """
 
 from bisect import bisect_right

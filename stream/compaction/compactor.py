@@ -62,7 +62,7 @@ _STREAMS_PER_TURN = 20
 
 _PAGES_PER_LOOK = 8
 _PAUSE_MAX_S = 60.0
-"""Between two attempts to reach a WAL store."""
+"""Longest pause between two attempts to reach a WAL store."""
 
 
 class OwnedStream(Protocol):
@@ -86,8 +86,8 @@ class RoundReport:
 class CompactionCounts:
     """Counters of compaction.
 
-    settled_at: event loop time at which planning last found nothing to do, or at which this broker
-    started. from_wal_stores_bytes: ranges that were in WAL stores.
+    settled_at: event loop time when planning last found nothing to do, or when this broker started.
+    from_wal_stores_bytes: rewritten bytes that were in WAL stores.
     """
 
     settled_at: float
@@ -102,12 +102,12 @@ class CompactionCounts:
 class Compactor:
     """Compact the streams of this broker in the background.
 
-    Only streams that are open in this process are compacted. Streams that close during a round drop
-    out of it; the controller has the final say. The commit is atomic; a failed round leaves only
-    prepared objects, which expire. Streams with damaged objects are skipped for a while. Rounds run
-    one at a time and hold `round_bytes_max` twice (blocks and the body of a PUT). Ranges in WAL
-    stores are replaced in rounds of their own, which take turns with others, so that a WAL store
-    that is down does not stop the compaction of other ranges.
+    Only streams that are open in this process are compacted. Streams that close during a round are
+    left out of its commit, and the controller checks ownership again. The commit is atomic; a
+    failed round leaves only prepared objects, which expire. Streams with damaged objects are
+    skipped for a while. Rounds run one at a time and hold `round_bytes_max` twice (blocks and the
+    body of a PUT). Ranges in WAL stores are replaced in rounds of their own, which take turns with
+    others, so that a WAL store that is down does not stop the compaction of other ranges.
 
     owned: returns the streams that are open here. assigned: returns closed streams whose ranges in
     WAL stores are rewritten here, because they have no leader. writer: this broker, for object
@@ -149,7 +149,7 @@ class Compactor:
 
     @property
     def config(self) -> CompactionConfig:
-        """May be replaced at any time; takes effect with the next step, and ends pauses."""
+        """May be replaced at any time. The new values apply from the next step; a pause ends."""
         return self._config
 
     @config.setter
@@ -182,8 +182,9 @@ class Compactor:
                 await self._pause(self.config.interval_ms / 1000)
 
     async def _run_wal_store_rounds(self) -> None:
-        """Pauses double after each failure. The turn is not held while a WAL store that has failed
-        does not respond, because requests to it take up to 30 s.
+        """Run rounds for ranges in WAL stores, with pauses that double after each failure. After a
+        failure, the WAL store is probed before the turn is acquired, because a request to it may
+        take 30 s.
         """
         pause_s = 0.0
         while True:
@@ -206,7 +207,7 @@ class Compactor:
                 await self._pause(pause_s or interval_s)
 
     async def _pause(self, pause_s: float) -> None:
-        """Sleep, or until the configuration is replaced."""
+        """Sleep for `pause_s`, or until the configuration is replaced."""
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._reconfigured.wait()
@@ -238,8 +239,8 @@ class Compactor:
         return await self._rewrite(outputs, self._open_here)
 
     async def run_wal_store_round(self) -> RoundReport | None:
-        """Rewrite ranges that are in WAL stores. Return None if there are none. Raises and skips
-        like `run_round`.
+        """Rewrite ranges that are in WAL stores. Return None if there are none. Raises the errors
+        of `run_round`, and also skips damaged streams.
         """
         if not self._metadata.wal_store_bytes():
             return None
@@ -264,7 +265,7 @@ class Compactor:
         return {stream.stream_id for stream in self._owned()}
 
     async def _rewrite(self, outputs: Sequence[Output], ours: _Ours) -> RoundReport | None:
-        """Return None if no stream is ours any more."""
+        """Return None if this process no longer owns any of the streams."""
         try:
             entries = await read_entries(
                 self._reader,
@@ -334,8 +335,9 @@ class Compactor:
     async def _find_in_wal_stores(
         self, stream_ids: Iterable[StreamId], *, with_neighbors: bool = True
     ) -> list[Compaction]:
-        """with_neighbors: whether to merge ranges with small ones in `store`. In snapshots, these
-        are shared with the live topic, and would be copied.
+        """Plan the rewrites of ranges in WAL stores. with_neighbors: whether to merge them with
+        small neighbors in `store`. A snapshot shares these with the live topic, so a merge would
+        copy them.
         """
         metadata = self._metadata
         compactions: list[Compaction] = []
@@ -360,7 +362,7 @@ class Compactor:
         end = (
             self._metadata.committed_end(stream.stream_id)
             if in_wal_store is None
-            else in_wal_store  # the other rounds rewrite it
+            else in_wal_store  # rounds for WAL stores rewrite the rest
         )
         for _ in range(_PAGES_PER_LOOK):
             ranges = (
@@ -395,8 +397,8 @@ class Compactor:
     async def _commit(
         self, outputs: Sequence[Output], objects: Sequence[NewObject], ours: _Ours
     ) -> tuple[Sequence[Output], Sequence[NewObject]]:
-        """Commit the parts of streams that are still ours, and return them. Other streams keep
-        their ranges, although the objects contain them.
+        """Commit the parts of streams that this process still owns, and return them. Other streams
+        keep their old ranges, although the new objects contain copies.
         """
         while True:
             found = ours()
@@ -408,7 +410,8 @@ class Compactor:
             try:
                 await self._metadata.commit(commit)
             except (StreamFenced, StreamNotOpened):
-                # Nothing was committed, and the metadata now include what it was rejected for.
+                # Nothing was committed, and the local image now includes the change that caused the
+                # rejection.
                 if _parts_of(outputs, ours()) == outputs:
                     raise
             else:
@@ -432,7 +435,7 @@ def _is_in_wal_store(source: ObjectRange) -> bool:
 
 
 def _parts_of(outputs: Sequence[Output], stream_ids: Collection[StreamId]) -> tuple[Output, ...]:
-    """Return the outputs without other streams."""
+    """Return the parts of the outputs that belong to these streams."""
     parts = (
         tuple(found for found in output.compactions if found.stream_id in stream_ids)
         for output in outputs

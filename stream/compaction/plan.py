@@ -1,8 +1,8 @@
 """Plan compactions: select committed ranges to rewrite together, and assign them to objects. Does
 no I/O.
 
-A small range is only rewritten into one of at least twice its size, so each byte is rewritten at
-most about log2(small_bytes_max / size) times.
+A small range is only rewritten into a range of at least twice its size, so each byte is rewritten
+about log2(small_bytes_max / size) times at most.
 """
 
 from collections.abc import Iterable, Sequence
@@ -130,7 +130,7 @@ def plan_stream(ranges: Sequence[ObjectRange], config: CompactionConfig) -> Stre
         chosen = _choose(run, config)
         if chosen:
             return StreamPlan(Compaction(chosen), settled)
-        # A range that is not compacted ends this run: no later range can join it.
+        # A range that is not compacted ends the current run.
         settled, run = source.range.end_offset, []
     chosen = _choose(run, config)
     return StreamPlan(Compaction(chosen) if chosen else None, settled)

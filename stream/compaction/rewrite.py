@@ -58,7 +58,7 @@ async def read_entries(
 ) -> SourceEntries:
     """Read the entries of every source: the part of each verified block that belongs to the range,
     or entries that are still in memory. Sources in the same object are read together, because their
-    streams are stored side by side. Everything is held in memory.
+    streams are stored side by side. The result is kept in memory.
 
     is_needed: whether to read the block with these offsets; otherwise its entry is missing.
 

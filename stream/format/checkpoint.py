@@ -1,5 +1,5 @@
-"""Entries of a partition's meta stream that are read by others than its leader. Fields are only
-added at the end, with defaults (docs/reference/formats.md, section 5).
+"""Entries of a partition's meta stream that are read not only by its leader. Fields are only added
+at the end, with defaults (docs/reference/formats.md, section 5).
 """
 
 from typing import Final

@@ -19,8 +19,8 @@ from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 WAL_ROOT = "wal/"
 WAL_STORE_ROOT = "wals/"
-"""In the cluster, `wals/<id>/` contains the keys of WAL store `id`, which has them below `wals/`
-(`stream.wal.wal_store`).
+"""Prefix of keys in WAL stores. The cluster refers to the objects of WAL store `id` by keys below
+`wals/<id>/`; in the WAL store itself, the keys begin with `wals/` (`stream.wal.wal_store`).
 """
 DATA_ROOT = "data/"
 META_ROOT = "meta/"

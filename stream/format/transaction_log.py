@@ -137,7 +137,7 @@ class AbortedWithin:
         self._end_offset = end_offset
         self._found: list[AbortedTransaction] = []
         self.is_complete = start_offset >= end_offset
-        """Whether no later event affects this range."""
+        """Whether later events cannot affect this range."""
 
     def take(self, events: Iterable[TransactionEventAt]) -> None:
         for found in events:

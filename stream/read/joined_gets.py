@@ -33,7 +33,7 @@ class _PendingGet:
 
 class JoinedGets:
     """Merges GETs. If a merged GET fails on a damaged object, each range is read again separately,
-    so callers only get their own errors.
+    so each caller only gets the error of its own range.
 
     gap_bytes_max: how many unneeded bytes may be read to save a GET. get_bytes_max: the limit of a
     merged GET.

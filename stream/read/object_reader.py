@@ -31,7 +31,7 @@ from penstock.stream.read.read_ahead import ReadAhead, Reader
 from penstock.stream.read.timestamp_reader import TimestampReader
 
 Replan = Callable[[int, int], Sequence[ObjectRange]]
-"""Returns the ranges from an offset on, of about this many bytes."""
+"""Returns ranges from an offset on, about this many bytes in total."""
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")
@@ -41,8 +41,8 @@ _GAP_BYTES = 128 << 10
 
 LOADED_BYTES_MAX: Final = 4 << 20
 LOADED_RECORDS_MAX: Final = 2_000
-"""Limits of a read from memory, which does not yield to other tasks: it ends after the block in
-which it reaches one of them. Each record may be a batch, which costs 1 us.
+"""Limits of a read from memory, which does not yield to other tasks. The read ends after the block
+in which it reaches one of the limits. Each record may be a batch of its own, which takes 1 us.
 """
 
 _STEP_RECORDS_MAX: Final = 8_192
@@ -55,7 +55,7 @@ read, which other consumers may need next.
 
 _FULL_ENOUGH: Final = 7 / 8
 """A read ends before a block of which less than an eighth would fit into the response, because the
-rest of that block may be evicted before the consumer comes back.
+rest of that block may be evicted before the consumer's next request.
 """
 
 _SHARED_PART = 8
@@ -65,8 +65,8 @@ _SHARED_PART = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectReaderConfig:
     index_cache_bytes_max: int = 32 << 20
-    """Cached indexes, at 68 bytes per block: the indexes of about 400,000 blocks of up to 1 MiB are
-    read once.
+    """Size of the index cache. An index takes 68 bytes per block, so the indexes of about 400,000
+    blocks fit.
     """
 
     whole_bytes_max: int = 1 << 20

@@ -15,7 +15,7 @@ _BORDERS_BYTES: Final = 2 << 20
 """A window consists of whole blocks of up to 1 MiB, so it may exceed its size by two blocks."""
 
 _COUNTED_EACH_S: Final = 0.1
-"""How often active readers are counted: 1,000 take 0.1 ms."""
+"""Interval between two counts of the active readers. Counting 1,000 readers takes 0.1 ms."""
 
 
 @dataclass(slots=True)
@@ -58,10 +58,10 @@ class ReadAhead:
     def on_read(
         self, stream_id: StreamId, start_offset: int, next_offset: int, now_s: float
     ) -> Reader | None:
-        """Record a read of [start, next). Return the reader to read ahead for now.
+        """Record a read of [start, next). Return the reader for which data must be read ahead now.
 
-        Returns None for a new reader, for one that has most of its window left, and while so many
-        are active that `bytes_min` exceeds the share of each.
+        Returns None for a new reader, for one that has most of its window left, and while the share
+        of each active reader is less than `bytes_min`.
         """
         self._count_at_work(now_s)
         reader = self._readers.pop((stream_id, start_offset), None)

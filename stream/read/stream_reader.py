@@ -22,10 +22,11 @@ from penstock.stream.read.timestamp_reader import TimestampReader
 
 _REPLANS_MAX = 5
 _LOADED_OBJECTS_MAX: Final = 4
-"""Object ranges that a read from memory looks up, which is most of its cost."""
+"""Maximum number of object ranges that a read from memory looks up; the lookup is most of its cost.
+"""
 _AHEAD_OBJECTS_MAX: Final = (4, 16, 64)
-"""Object ranges that are looked up for read-ahead, until they contain enough bytes: an object with
-many partitions contains little of each.
+"""Numbers of object ranges that are looked up for read-ahead, one after the other until the ranges
+contain enough bytes: an object with many partitions contains few bytes of each.
 """
 _FAILED_ATTEMPTS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
 """Consecutive failed attempts at one object that prove damage. A new plan shows whether an object
@@ -276,7 +277,7 @@ def _batches_of(payload: Buffer) -> Iterator[memoryview]:
 
 
 class _ReadAttempts:
-    """Counts the failed attempts of one read, by object."""
+    """Counts the consecutive failed attempts of one read at the same object."""
 
     def __init__(self, damage: DamageLog, stream_id: StreamId) -> None:
         self._damage = damage
@@ -286,7 +287,7 @@ class _ReadAttempts:
         self._count = 0
 
     def failed(self, error: ObjectNotFound | ObjectCorrupt, offset: Offset) -> None:
-        """Return if another attempt is worthwhile.
+        """Count a failed attempt. Returns normally if another attempt is worthwhile.
 
         Raises ObjectCorrupt, ObjectMissing or ObjectLost for damage, and `error` after too many
         attempts at different objects.

@@ -15,8 +15,8 @@ from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.wal.slot_reader import read_slot
 
 PROOF_READS_MAX = 8
-"""Slots after a hole that are tried until one is readable, starting with the last slot, which
-proves most.
+"""Number of slots after a hole that are tried until one is readable. The last slot is tried first,
+because it proves the most slots.
 """
 
 LISTED_MAX = 100_000

@@ -141,7 +141,7 @@ class _RecoveryCommits:
         config: StreamConfig,
         check_store: Callable[[], Awaitable[None]],
     ) -> None:
-        """check_store: raises an error if the slots were read from another store."""
+        """check_store: raises an error if the slots were read from the wrong store."""
         self._metadata = metadata
         self._failed = failed
         self._check_store = check_store
@@ -261,8 +261,8 @@ class WalWalker:
             await asyncio.gather(*reads, listing, return_exceptions=True)
 
     async def check_store(self) -> None:
-        """Check that slots were read in the right store, and that those absent in it do not exist.
-        Raises WalStoreWrong.
+        """Check that the slots were read in the right store; only then does a missing slot not
+        exist. Raises WalStoreWrong.
         """
         if self._wal_store is not None:
             await check_identity(self._store, self._wal_store)

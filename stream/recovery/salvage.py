@@ -49,8 +49,8 @@ class Salvage:
     end before the first bad slot that may affect them, as if the writer had died there. Transaction
     events and checkpoints are in the slot of their data, so none is used without it.
 
-    ends: of the streams that the writer still owns. data_of: maps each stream to the data stream of
-    its partition.
+    ends: the committed end of each stream that the writer still owns. data_of: maps each stream to
+    the data stream of its partition.
     """
 
     ends: dict[StreamId, Offset]

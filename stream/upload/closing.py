@@ -39,7 +39,7 @@ class Closer:
         check: StoreCheck,
     ) -> None:
         """cut: archive the active block and submit it to the uploader. forget: remove the streams
-        from all local state. check: of the store that contains the slots.
+        from all local state. check: the check of the store that contains the slots.
         """
         self._check = check
         self._config = config
@@ -83,8 +83,9 @@ class Closer:
         return self._slots.are_in_wal_store and self._commits.wal_store_bytes() > limit
 
     async def _upload_first(self) -> None:
-        """Wait until everything is uploaded, for at most `close_upload_wait_ms`, but without a
-        limit if the slots are in another store: they exist in this process only.
+        """Wait until everything is uploaded, for at most `close_upload_wait_ms`. Wait without a
+        limit if the slots were written to the wrong store, because their data then exists only in
+        this process.
         """
         self._cut()
         uploading = asyncio.ensure_future(self._uploader.drained())

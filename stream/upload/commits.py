@@ -68,8 +68,9 @@ class CommitSequencer:
                 _log.warning(
                     "stream_fenced_at_commit", stream_id=error.stream_id, reason=str(error)
                 )
-                # A retry may omit ranges, those of streams that are not ours, but never add any:
-                # if an earlier attempt was committed, the controller skips the objects of a retry.
+                # A retry may omit ranges of streams that this broker no longer owns, but never adds
+                # any: if an earlier attempt was committed, the controller skips the objects of a
+                # retry.
                 self._on_stream_fenced(error.stream_id)
             except ObjectNotPrepared as error:
                 _log.warning("commit_refused_prepared_object_gone", reason=str(error))

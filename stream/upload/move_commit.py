@@ -28,6 +28,6 @@ async def commit_move(
 
     async with commits.lock:
         await commits.send(build)
-    # From then on, readers and the recovery from a backup look into the other store.
+    # Once this is backed up, readers and a recovery from the backup read the other store.
     await metadata.backed_up(metadata.position())
     return target

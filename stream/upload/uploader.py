@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 _DELETE_TRIES_MAX = 5
 _UNDELETED_MAX = 10_000
-"""Slots whose deletion failed and is retried with the next ones. The janitor deletes any excess,
-and the rest when the WAL ends.
+"""Maximum number of slots whose deletion failed and is retried with the next deletion. The janitor
+deletes any others, and all that remain when the WAL ends.
 """
 _ATTEMPT_S_MAX = 60.0
 UPLOAD_STEPS = ("prepare", "put", "commit")
@@ -320,7 +320,7 @@ class Uploader:
             return
         await asyncio.sleep(self._config.wal_delete_grace_ms / 1000)
         keys, self._undeleted = [*self._undeleted, *keys], []
-        # After a move of the WAL, one of the stores may be down.
+        # After a move of the WAL, the slots are in two stores, one of which may be down.
         for in_one_store in _by_store(keys):
             await self._delete_now(in_one_store)
 
@@ -333,7 +333,7 @@ class Uploader:
             try:
                 for at in range(0, len(keys), DELETE_BATCH_COUNT):
                     await self._store.delete(keys[at : at + DELETE_BATCH_COUNT])
-            except StoreUnknown:  # the WAL store has ended: nobody deletes its slots
+            except StoreUnknown:  # the WAL store has ended: its slots are not deleted
                 return
             except ObjectStoreError as error:
                 last = repr(error)

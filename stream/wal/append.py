@@ -17,7 +17,7 @@ WalAppend: TypeAlias = tuple[Sequence[AppendEntry], AppendDone]
 
 
 class MovedSlot(NamedTuple):
-    """A slot whose groups become durable by an upload, while the WAL moves."""
+    """A slot whose groups become durable through an upload while the WAL moves."""
 
     sequence: WalSequence
     runs: Mapping[StreamId, Sequence[AppendEntry]]

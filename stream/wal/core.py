@@ -19,11 +19,11 @@ _GAP_MAX_S = 0.02
 _PAUSE_GAPS = 4
 _AGAIN_S_MIN = 0.001
 _AGAIN_S_MAX = 0.005
-"""Limits of how long after an acknowledgment a bulk waits for further requests of the acknowledged
-clients: half as long as their PUT took. uvloop timers have a resolution of 1 ms.
+"""Limits of the time that a bulk waits after an acknowledgment for further requests of the
+acknowledged clients: half as long as their PUT took. uvloop timers have a resolution of 1 ms.
 """
 _AGAIN_BYTES_MAX = 65_536
-"""Bulk size up to which the PUT costs more than the bytes, so that waiting saves PUTs."""
+"""Bulk size up to which a PUT costs more than transferring the bytes, so that waiting pays off."""
 _NOT_SEALED = WalSequence(-1)
 
 
@@ -31,8 +31,8 @@ class Bulk(Generic[G]):
     """Groups that share one WAL object. `sequence` is -1 until the bulk is sealed.
 
     depth: the number of slots from the first one that is not durable to this one, when its PUT
-    begins. senders: one for each group of a client that waits for its response. joinable: those of
-    them that may still add to the bulk.
+    begins. senders: one for each group whose client waits for the response. joinable: senders that
+    may still add to the bulk.
     """
 
     __slots__ = (
@@ -89,8 +89,8 @@ class WalCore(Generic[G]):
         self._again_count = 0
         self._again_until = 0.0
         self._returning: dict[Sender, float] = {}
-        """When clients were acknowledged that can send again, oldest first: those of the last
-        `_linger_idle_s`, which may still join the open bulk.
+        """Clients that were acknowledged within the last `_linger_idle_s`, with the time, oldest
+        first. They can send again and may still join the open bulk.
         """
 
     def reconfigure(self, config: StreamConfig) -> None:
@@ -131,7 +131,7 @@ class WalCore(Generic[G]):
 
     @property
     def end(self) -> WalSequence:
-        """The slot that the next sealed bulk gets."""
+        """The slot of the next bulk to be sealed."""
         return self._next
 
     @property
@@ -144,8 +144,8 @@ class WalCore(Generic[G]):
     def append(self, group: G, size_bytes: int, now: float, sender: Sender | None = None) -> None:
         """Add a group to the open bulk, in 0.5 to 1 us. Raises WalClosed after a failure.
 
-        sender: the client that waits for the acknowledgment; None if there is none, or if it is not
-        known what else it has in flight.
+        sender: the client that waits for the acknowledgment; None if no client waits, or if its
+        other requests in flight are unknown.
         """
         if self._failed:
             raise WalClosed("the WAL has failed or is fenced")
@@ -283,7 +283,7 @@ class WalCore(Generic[G]):
             bulk.joinable.add(sender)
 
     def _settle(self, bulk: Bulk[G], now: float) -> None:
-        """Note that the clients of a bulk get their responses, so that they may send again."""
+        """Mark the clients of an acknowledged bulk as able to send again."""
         waiting, returning = self._open, self._returning
         for sender in bulk.senders:
             sender.settled()
@@ -318,10 +318,10 @@ class WalCore(Generic[G]):
     def _due_at(self, bulk: Bulk[G], now: float) -> float:
         """Return when the open bulk is due by time.
 
-        An idle system writes at once, a busy one batches, and clients that wait for this bulk are
-        only delayed for others that may still join it: with nothing in flight for those
-        acknowledged with the last bulk, otherwise for those acknowledged lately, because each PUT
-        more may delay the acknowledgments after it.
+        An idle system writes at once, a busy one batches. If all clients of the bulk wait for its
+        response, the bulk only waits for clients that may still join it: those acknowledged with
+        the last bulk if no PUT is in flight, otherwise those acknowledged within the last
+        `_linger_idle_s`, because each additional PUT may delay later acknowledgments.
         """
         if bulk.senders and not bulk.joinable:
             if not self._in_flight_count:
@@ -333,7 +333,9 @@ class WalCore(Generic[G]):
         return max(self._last_put + self._interval_s, wanted_at)
 
     def _with_acknowledged(self, bulk: Bulk[G]) -> float:
-        """Return when a bulk is due that waits for the clients acknowledged with the last one."""
+        """Return when a bulk is due that waits for the clients acknowledged with the previous
+        bulk.
+        """
         if len(bulk.groups) < self._again_count:
             return max(bulk.opened_at, self._again_until)
         return bulk.opened_at

@@ -7,7 +7,9 @@ from penstock.stream.wal.wal import DurableBulk
 
 
 class HeldSlots:
-    """A queue of slots and their size. Its limit is that of unacknowledged bytes."""
+    """A queue of slots and their total size, which counts toward the limit of unacknowledged
+    bytes.
+    """
 
     def __init__(self) -> None:
         self._bulks: deque[DurableBulk] = deque()
@@ -23,7 +25,7 @@ class HeldSlots:
 
     @property
     def end(self) -> int:
-        """One more than the number of the newest slot; 0 without slots."""
+        """One more than the number of the newest slot; 0 if the queue is empty."""
         return self._bulks[-1].sequence + 1 if self._bulks else 0
 
     def append(self, bulk: DurableBulk) -> None:
@@ -36,6 +38,6 @@ class HeldSlots:
         return bulk
 
     def take_all(self) -> Sequence[DurableBulk]:
-        """Return all slots, and forget them."""
+        """Remove and return all slots."""
         bulks, self._bulks, self.size_bytes = self._bulks, deque(), 0
         return bulks

@@ -1,18 +1,18 @@
-"""What one client has in flight in the WAL, to decide whether it can send more before a response.
-Pure.
+"""The unacknowledged WAL appends of one client, from which the WAL decides whether the client can
+send more before it gets a response. Pure.
 """
 
 from typing import Final
 
 _WINDOW_GROUPS: Final = 64
-"""Groups after which a peak begins to be forgotten: a client that once had more requests in flight
-is taken at its new number after at most twice as many.
+"""Number of groups in one measuring window. The peak covers the current and the previous window, so
+if a client reduces its requests in flight, this is noticed after at most twice as many groups.
 """
 
 
 class Sender:
-    """The unacknowledged groups of one connection, and their recent peak, which is taken for the
-    number of requests that the client keeps in flight.
+    """The unacknowledged groups of one connection, and their recent peak, which estimates how many
+    requests the client keeps in flight.
     """
 
     __slots__ = ("_group_count", "_peak", "_previous_peak", "bulk_number", "in_flight_count")
@@ -20,7 +20,7 @@ class Sender:
     def __init__(self) -> None:
         self.in_flight_count = 0
         self.bulk_number = 0
-        """The bulk of its newest group."""
+        """The bulk that contains the client's newest group."""
         self._group_count = 0
         self._peak = 0
         self._previous_peak = 0

@@ -25,9 +25,9 @@ _FIRST_GUESS_S = 1.0
 _DURATION_WEIGHT = 0.1
 _SIZE_UNIT_BYTES = 1 << 20
 DOUBTFUL_S = 1.0
-"""A PUT that takes this long may have seen an outage: the client of the store retries, too."""
+"""A PUT that takes this long may have been affected by an outage: the store client retries, too."""
 _HEDGES_SAVED_MAX = 3.0
-"""Limit of the hedges that accumulate in a quiet period."""
+"""Maximum number of hedges that accumulate in a quiet period."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class SlotWriter:
     def __init__(self, store: ObjectStore, config: StreamConfig, rng: Random) -> None:
         self._store = store
         self.config = config
-        """May be replaced; takes effect with the next PUT."""
+        """May be replaced; the new values apply from the next PUT."""
         self._rng = rng
         self._clock = asyncio.get_running_loop().time
         self._unit_s = _FIRST_GUESS_S

@@ -102,9 +102,9 @@ class SlotTable:
         be referenced.
 
         is_object: returns whether the metadata, including this commit, contain the slot with this
-        key as an object, which the controller owns. Not every slot that was taken in place is an
-        object: the controller skips deleted streams and trimmed ranges. It registers no slot below
-        `end` again.
+        key as an object, which the controller owns. Not every slot that was submitted for a commit
+        in place is an object: the controller skips deleted streams and trimmed ranges. It does not
+        register slots below `end` later.
         """
         keys: list[str] = []
         while self._slots and self._slots[0].sequence < end:

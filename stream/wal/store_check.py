@@ -23,13 +23,13 @@ RETRY_S: Final = 1.0
 
 
 class StoreCheck:
-    """Reads the identity of the WAL store again under a running broker.
+    """Rereads the identity of the WAL store while the broker runs.
 
     After an error, a slow PUT or a lost session (`doubt`), a slot is acknowledged only if the
-    identity was read after its PUT: a store is replaced or unmounted while it, or this process,
-    does not respond.
-    A store that is replaced without any error is found by the periodic `look`. Once it was another
-    store, slots may be in either, so nothing is acknowledged until the WAL has moved (`use`).
+    identity was read after its PUT, because a store may be replaced or unmounted while the store or
+    this process does not respond. The periodic `look` detects a store that was replaced without any
+    error. Once another store was found, slots may be in either, so nothing is acknowledged until
+    the WAL has moved (`use`).
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class StoreCheck:
         on_failed: Callable[[StreamError], None],
     ) -> None:
         """identity: None if the WAL is in the cluster's own store, which needs no check.
-        durable_end: returns the slot below which all PUTs have succeeded. on_checked: called when
-        slots below this one may be acknowledged, and later ones if the store `is_trusted`.
-        on_failed: called after an unexpected error, which ends the checks.
+        durable_end: returns the slot below which all PUTs have succeeded. on_checked: called with
+        the slot below which slots may be acknowledged; later ones may be as well if the store
+        `is_trusted`. on_failed: called after an unexpected error, which ends the checks.
         """
         self._store = store
         self._identity = identity
@@ -57,15 +57,15 @@ class StoreCheck:
         self._task: asyncio.Task[None] | None = None
         self.is_trusted = True
         self.wrong: WalStoreWrong | None = None
-        """Why this is not the right store."""
+        """Set when another store was found."""
 
     @property
     def doubtful_s(self) -> float:
-        """How long the identity could not be read; 0 if the store is trusted."""
+        """How long the identity could not be read, in seconds; 0 if the store is trusted."""
         return 0.0 if self.is_trusted else self._clock() - self._doubted_at
 
     def use(self, identity: WalStoreIdentity | None) -> None:
-        """Begin again with another store, whose identity was just read."""
+        """Restart the checks with another store, whose identity was just read."""
         self.close()
         self._identity, self.is_trusted, self.wrong = identity, True, None
 
@@ -81,7 +81,7 @@ class StoreCheck:
             self._task.add_done_callback(self._on_end)
 
     async def look(self) -> None:
-        """Read the identity once."""
+        """Read the identity once, unless the store is no longer trusted."""
         if self._identity is not None and self.is_trusted and not await self._is_right():
             self.doubt()
 
@@ -101,7 +101,7 @@ class StoreCheck:
             if not await self._is_right():
                 await asyncio.sleep(RETRY_S)
                 continue
-            # While every PUT is slow, there is a new doubt during each check.
+            # While every PUT is slow, new doubts arise during each check, but this one succeeded.
             self._doubted_at = began_at
             self.is_trusted = doubt_count == self._doubt_count
             if self.is_trusted:
@@ -125,5 +125,5 @@ class StoreCheck:
         except (ObjectStoreError, TimeoutError):
             pass
         else:
-            return self.wrong is None  # another read may have found another store meanwhile
+            return self.wrong is None  # a concurrent read may have found another store
         return False

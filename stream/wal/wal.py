@@ -80,12 +80,14 @@ class Wal:
         self._poll_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        """Stored here because uvloop timer handles do not return their time once it has passed."""
+        """Stored separately, because a uvloop timer handle does not return its time once it has
+        fired.
+        """
         self._waiters: list[tuple[WalSequence, asyncio.Future[None]]] = []
         self._failure: StreamError | None = None
 
     def reconfigure(self, config: StreamConfig) -> None:
-        """Use other waits, sizes and deadlines, from the next bulk and the next PUT on."""
+        """Change waits, sizes and deadlines, effective from the next bulk and the next PUT."""
         self._core.reconfigure(config)
         self._slots.config = config
 
@@ -145,9 +147,9 @@ class Wal:
             raise self._failure
 
     def suspend(self) -> list[Bulk[WalAppend]]:
-        """Stop writing, until `resume`. Return everything that is not passed to `on_durable`, in
-        order, each with the slot that its PUT may have written, or may still write. What is
-        appended meanwhile waits.
+        """Stop writing until `resume` is called. Return all bulks that were not passed to
+        `on_durable`, in order, each with the slot that its PUT may have written or may still write.
+        Later appends wait.
         """
         self._is_suspended = True
         pending = self._core.hand_over()

@@ -17,7 +17,9 @@ from penstock.objectstore.own_network import is_private
 
 
 class WalDefaults(NamedTuple):
-    """values: by field of StreamConfig. where: the stores that have them, for people."""
+    """values: defaults by field of StreamConfig. where: a description of the stores that they apply
+    to.
+    """
 
     values: Mapping[str, int]
     where: str
@@ -41,7 +43,7 @@ CHEAP_WAL_STORE: Final = WalDefaults(
     MappingProxyType({"wal_linger_ms": 0, "wal_linger_idle_ms": 0, "wal_put_interval_ms": 0}),
     "for a WAL store with cheap requests",
 )
-"""For a `wal.store` that charges nothing per request, or little: nothing waits for more records."""
+"""For a `wal.store` with free or cheap requests: bulks do not wait for more records."""
 CHARGED: Final = WalDefaults(MappingProxyType({}), "")
 
 
@@ -55,9 +57,9 @@ def wal_defaults(store: StoreConfig, wal_store: StoreConfig | None) -> WalDefaul
 
 
 def _is_cheap(config: StoreConfig) -> bool:
-    """Return whether requests are known to cost little: S3 Express charges a quarter of S3
-    Standard, and a file system or a server in a private network nothing. The URL does not show the
-    class of other buckets.
+    """Return whether requests are known to be cheap: S3 Express charges a quarter of S3 Standard,
+    and a file system or a server in a private network charges nothing. For other buckets, the URL
+    does not show the storage class.
     """
     if not isinstance(config, RemoteConfig):
         return True

@@ -51,7 +51,7 @@ class ConfiguredWalStore(NamedTuple):
 
 
 class _AnyWalStore(PrefixedStore):
-    """Removes the number of the WAL store from keys. Only for reads of single objects."""
+    """Removes the id of the WAL store from keys. Only for reads of single objects."""
 
     def _inner(self, key: str) -> str:
         return self._prefix + key.removeprefix(WAL_STORE_ROOT).partition("/")[2]
@@ -79,13 +79,12 @@ class WalStores:
 
     @property
     def is_used(self) -> bool:
-        """Whether the metadata list a WAL store that this process is configured with."""
+        """Whether the metadata list the WAL store that this process is configured with."""
         return bool(self._known)
 
     def follow(self, listed: Iterable[WalStoreId]) -> None:
-        """Send the keys of the WAL stores that the metadata list to the configured one, and those
-        of lost ones nowhere. Whether it is the right one is checked where it matters
-        (`check_identity`).
+        """Route keys of the WAL stores in the metadata to the configured WAL store, and stop
+        routing keys of lost ones. Callers that depend on the right store use `check_identity`.
         """
         if self.configured is None:
             return
@@ -100,8 +99,8 @@ class WalStores:
         self._known = wanted
 
     def follow_any(self) -> None:
-        """Send the keys of any WAL store to the configured one, to read what a view has planned
-        after it identified the store. No two WALs of a cluster have the same keys.
+        """Route the keys of any WAL store to the configured one, for reads planned by a view that
+        has identified the store. No two WALs of a cluster have the same keys.
         """
         if self.configured is not None:
             self._routed.add(WAL_STORE_ROOT, _AnyWalStore(self.configured.store, WAL_STORE_ROOT))
@@ -112,7 +111,7 @@ class WalStores:
 
 
 async def close_stores(store: ObjectStore, wal_store: ConfiguredWalStore | None) -> None:
-    """Close both, also if the first cannot be closed."""
+    """Close both stores, the second one even if closing the first fails."""
     try:
         await store.close()
     finally:
@@ -153,7 +152,7 @@ async def foreign_key(wal_store: ObjectStore) -> str | None:
 
 
 async def check_identity(store: ObjectStore, expected: WalStoreIdentity) -> None:
-    """Check that the routed store leads to this WAL store. Raises WalStoreWrong, and errors of the
+    """Check that keys are routed to this WAL store. Raises WalStoreWrong, and errors of the
     store.
     """
     key = wal_store_identity_key(expected.store_id)
@@ -171,8 +170,8 @@ async def check_identity(store: ObjectStore, expected: WalStoreIdentity) -> None
 
 
 async def is_readable(store: ObjectStore, expected: WalStoreIdentity) -> bool:
-    """Return whether the routed store leads to this WAL store. Tries several times, for at most
-    17 s, because a WAL store that is only slow is not lost.
+    """Return whether keys are routed to this WAL store and it is readable. Tries several times, for
+    at most 17 s, because a WAL store that is only slow is not lost.
     """
     for number in range(_READS):
         if number:

@@ -1,5 +1,5 @@
-"""Check the URL of a WAL store and open it. Must not accept a store that lacks what recovery relies
-on: see docs/design/wal-store.md.
+"""Check the URL of a WAL store and open it. Stores without the guarantees that recovery relies on
+must be rejected: see docs/design/wal-store.md.
 """
 
 import os
@@ -24,8 +24,8 @@ from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores
 
 
 def check_wal_store_url(url: str, store_url: str = "") -> None:
-    """Raise InvalidStoreUrl if the WAL store of a cluster cannot be at this URL. store_url: of the
-    cluster's own store, if it is known.
+    """Raise InvalidStoreUrl if the WAL store of a cluster cannot be at this URL. store_url: the URL
+    of the cluster's own store, if known.
     """
     config = parse_store_url(url)
     if isinstance(config, MemoryConfig):
@@ -75,9 +75,9 @@ def open_backend(
 
 
 def creates_folder(key: str) -> bool:
-    """Return whether a PUT of this key may create folders: those of the identity, of markers and of
-    probes at startup do. The folder of a slot is only missing if the file system is not mounted,
-    or the WAL has ended, and that of a health check only in the former case.
+    """Return whether a PUT of this key may create folders: PUTs of the identity, of markers and of
+    probes at startup may. The folder of a slot is only missing if the file system is not mounted or
+    the WAL has ended, the folder of a health check only if the file system is not mounted.
     """
     return is_wal_store_name(key.rpartition("/")[2]) or "/probe-" in key
 
@@ -91,8 +91,8 @@ def open_stores(store_url: str, wal_store_url: str) -> WalStores:
 
 
 def open_for_reads(store_url: str, wal_store_url: str) -> WalStores:
-    """Open both stores for slices that a view has planned, which has checked the identity. Raises
-    as `open_stores`.
+    """Open both stores to read slices planned by a view that has checked the identity. Raises the
+    errors of `open_stores`.
     """
     stores = open_stores(store_url, wal_store_url)
     stores.follow_any()

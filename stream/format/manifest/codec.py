@@ -264,8 +264,8 @@ def decode_root(raw: memoryview, footer: Footer, key: str) -> ManifestRoot:
 
 
 def _decoded_root(raw: memoryview, required_features: int) -> ManifestRoot:
-    """Decode the elements of WAL stores only if the feature says that they are there. Otherwise
-    elements at these positions are unknown ones, which readers ignore.
+    """Decode the elements of WAL stores only if the root requires their feature. Otherwise these
+    positions contain elements of an unknown optional feature, which readers ignore.
     """
     if required_features & WAL_STORES:
         return _root_decoder.decode(raw)

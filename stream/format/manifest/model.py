@@ -56,10 +56,10 @@ class LiveWal(msgspec.Struct, frozen=True, array_like=True):
     node_epoch: NodeEpoch
     first_slot: WalSequence
     wal_store: WalStoreId = IN_STORE
-    """The store of its slots. Written only if the root lists WAL stores."""
+    """The store that contains the slots. Written only if the root lists WAL stores."""
     has_streams: bool = True
-    """Whether the writer owns streams or leads partitions, so that the marker of its WAL must
-    exist. Written only if the root lists WAL stores.
+    """Whether the writer owns streams or leads partitions; if so, the marker of its WAL must exist.
+    Written only if the root lists WAL stores.
     """
 
     @property
@@ -68,8 +68,8 @@ class LiveWal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WalStoreEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A store of WALs beside the cluster's own store. Readers identify it by its UUID, and never
-    open the URL.
+    """A WAL store in addition to the cluster's own store. Readers identify it by its UUID and never
+    open this URL.
     """
 
     store_id: WalStoreId
@@ -129,7 +129,7 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def moment(self) -> tuple[int, int]:
-        """Increases with each publication."""
+        """A pair that increases with each publication."""
         return self.controller_epoch, self.version
 
     def configs_of(self, topic: TopicEntry) -> dict[str, str]:
