@@ -42,8 +42,8 @@ class BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     async def store(self, url: str, wal_store_url: str = "") -> ObjectStore:
-        """Return the store of a URL, which reaches the WAL store too if there is one. Call it on
-        the loop. Raises InvalidStoreUrl.
+        """Return the store of a URL. It also serves keys of the WAL store, if there is one. Call it
+        on the loop. Raises InvalidStoreUrl.
         """
         if not wal_store_url:
             return self._open(url)
@@ -55,8 +55,8 @@ class BackgroundLoop:
         return routed
 
     async def wal_store(self, url: str, wal_store_url: str) -> ConfiguredWalStore | None:
-        """Return the WAL store of a URL beside this store; None if it is empty. Call it on the
-        loop. Raises InvalidStoreUrl.
+        """Return the WAL store at a URL, for use with this store; None if the URL is empty. Call it
+        on the loop. Raises InvalidStoreUrl.
         """
         if not wal_store_url:
             return None
@@ -107,15 +107,15 @@ class _Process:
             return self._background
 
     def forget(self) -> None:
-        """Start over in a forked child: the thread does not exist there, and another thread may
-        have held the lock.
+        """Reset the state in a forked child, where the thread does not exist and the lock may still
+        be held.
         """
         self._lock = Lock()
         self._background = None
 
     def close(self) -> None:
-        """Close at interpreter exit, when no threads can be started; a store that needs one to
-        close has no data left to write.
+        """Close at interpreter exit. A store that needs a thread to close fails then, which is
+        harmless: it has no data left to write.
         """
         background, self._background = self._background, None
         if background is not None:

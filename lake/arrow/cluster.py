@@ -20,18 +20,18 @@ from penstock.stream.format.manifest.model import ManifestRoot
 from penstock.stream.format.transaction_log import AbortedTransaction
 
 DEADLINE_S: Final = 300.0
-"""The deadline of one call here; its requests have shorter ones of their own."""
+"""Deadline of one call of `StoreCluster`. Single requests have shorter deadlines."""
 
 LOOKUPS_MAX: Final = 16
-"""The number of partitions whose timestamps are looked up at once."""
+"""Maximum number of partitions whose timestamps are looked up concurrently."""
 
 REPLANS_MAX: Final = 3
-"""The number of new plans in a row without one more record read. The objects of a fresh plan stay
-for at least a minute.
+"""Maximum number of consecutive new plans without reading another record. The objects of a fresh
+plan exist for at least a minute.
 """
 
 _VIEW_PLANS: Final = 3
-"""The number of plans that a view makes before it gives up."""
+"""Number of plans after which a view gives up."""
 
 ALL: Final = "all"
 UPLOADED: Final = "uploaded"
@@ -42,7 +42,9 @@ _views: "WeakKeyDictionary[BackgroundLoop, dict[StoreCluster, ClusterView]]" = W
 
 
 def check_tail(tail: str, wal_store_url: str) -> str:
-    """Return the value. Raise ValueError for another one, or if a WAL store has no effect."""
+    """Return the value. Raise ValueError if it is not one of TAILS, or if it makes the WAL store
+    useless.
+    """
     if tail not in TAILS:
         raise ValueError(f"tail must be one of {', '.join(TAILS)}, got {tail!r}")
     if tail == UPLOADED and wal_store_url:
@@ -52,8 +54,8 @@ def check_tail(tail: str, wal_store_url: str) -> str:
 
 @dataclass(frozen=True)
 class StoreCluster:
-    """A cluster of a store. `cluster_id` may be empty if the store holds only one, and
-    `wal_store_url` if its WALs are in the store.
+    """A cluster in a store. `cluster_id` may be empty if the store contains only one cluster, and
+    `wal_store_url` if the WALs are in the same store.
 
     Invariant: a process has one view per cluster, which only advances; the background loop does the
     work. All state belongs to the process, so this object contains only an address and can be
@@ -68,7 +70,7 @@ class StoreCluster:
     """`uploaded`: partitions end where their records are no longer in the store."""
 
     def newest_root(self) -> ManifestRoot:
-        """Return the manifest of a fresh view. Raise as `partitions` does."""
+        """Return the manifest of a fresh view. Raise the errors of `partitions`."""
         return background().run(self._newest_root(), DEADLINE_S)
 
     def partitions(self, topic: str, *, committed: bool = False) -> list[PartitionOffsets]:
@@ -82,7 +84,7 @@ class StoreCluster:
     def plan(
         self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None = None
     ) -> list[Slice]:
-        """Return slices from the current view. Raise as `ClusterView.plan` does."""
+        """Return slices from the current view. Raise the errors of `ClusterView.plan`."""
         return background().run(self._plan(ranges, timestamp_from_ms), DEADLINE_S)
 
     def replan(
@@ -194,8 +196,10 @@ class StoreCluster:
         return await asyncio.gather(*(look_up(item, timestamp_ms) for item, timestamp_ms in wanted))
 
     async def _first_of(self, wanted: OffsetRange, timestamp_ms: int) -> int | None:
-        """Find the object by the indexes, and the record by the object's blocks and batches."""
-        # Imports Arrow, which few callers need.
+        """Find the first record: its object through the metadata, then the record in the object's
+        blocks.
+        """
+        # Imported here, because it loads Arrow, which few callers need.
         from penstock.lake.arrow.lookup import first_as_young
 
         view = await self.view()

@@ -36,8 +36,7 @@ _WEIGHTS: Final = {
     "headers": 4,
 }
 _VALUES_MAX: Final = 16
-"""The number of topic and partition columns that are kept ready; a task rarely reads more at once.
-"""
+"""Number of cached topic and partition columns; a task rarely reads more partitions at a time."""
 
 _TOPIC: Final = 0
 """Fields of a run: topic, partition, and its first row."""
@@ -76,8 +75,8 @@ def row_bytes(columns: Sequence[str], topic: str) -> int:
 
 
 class Places:
-    """Build the columns `topic` and `partition` of Arrow batches: a few runs of rows, each of one
-    partition.
+    """Build the columns `topic` and `partition` of Arrow batches, which consist of a few runs of
+    rows of the same partition.
     """
 
     __slots__ = ("_columns", "_rows_max", "_runs")
@@ -88,8 +87,8 @@ class Places:
         self._columns: dict[str | int, Array] = {}
 
     def begin(self, row: int, topic: str, partition: int) -> None:
-        """Assign rows to a partition, from this row until another partition begins. Records of a
-        snapshot have the name of the topic.
+        """Assign rows to a partition, from this row until the next call. For a snapshot, `topic`
+        becomes the name of the original topic.
         """
         topic, _ = split_name(topic)
         last = self._runs[-1] if self._runs else None
@@ -122,7 +121,9 @@ class Places:
         )
 
     def _same(self, value: str | int, rows: int) -> Array:
-        """Return a column of one value: a slice of a cached column of maximum length."""
+        """Return a column with one value in all rows: a slice of a cached column of maximum
+        length.
+        """
         column = self._columns.get(value)
         if column is None:
             if len(self._columns) >= _VALUES_MAX:
@@ -133,7 +134,7 @@ class Places:
 
 
 def readable_names(names: Array) -> Array:
-    """Return keys of headers as text. Bytes that are not UTF-8 become U+FFFD, as in Kafka's Java
+    """Return header keys as text. Bytes that are not UTF-8 become U+FFFD, as in Kafka's Java
     client.
     """
     try:

@@ -1,6 +1,6 @@
-"""Count the records of slices from metadata where possible: a dense slice needs no read, another
-one the index of its object, and only blocks without a count in the index are read. Batch headers
-are sufficient unless the range or the time bounds cut a batch.
+"""Count the records of slices, from metadata where possible. Dense slices are not read. For other
+slices, the index of the object is read, and blocks without a count in the index. Batch headers are
+sufficient unless the range or the time bounds cut a batch.
 """
 
 from collections.abc import Mapping, Sequence

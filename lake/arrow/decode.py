@@ -39,8 +39,8 @@ from penstock.protocol.batch.sound_records import BAD_CHECKSUM, sound_records
 from penstock.stream.format.transaction_log import AbortedTransaction
 
 _GROUP_BYTES: Final = 1 << 20
-"""The approximate size of decompressed batches that are decoded together. More would not fit into
-the CPU's cache, and less would cost more calls.
+"""Approximate size of the decompressed batches that are decoded together. Larger groups would not
+fit into the CPU cache, and smaller ones would need more calls.
 """
 
 _OFFSET_MAX: Final = (1 << 63) - 1
@@ -48,9 +48,7 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The offsets of a block, [start_offset, end_offset) of a partition, and the wanted ones, [low,
-    high).
-    """
+    """The offsets [start_offset, end_offset) of a block, and those that are wanted, [low, high)."""
 
     key: str
     topic: str
@@ -97,10 +95,10 @@ def open_rows(
     compiled: bool | None = None,
     size_bytes: int | None = None,
 ) -> t.Rows:
-    """Return the compiled decoder if numba is installed, its kernels are ready, and it is
-    worthwhile; otherwise the one in numpy. `compiled` forces the choice.
+    """Return the compiled decoder if numba is installed, the kernels are ready and loading them
+    pays off; otherwise the numpy decoder. `compiled` forces the choice.
 
-    `size_bytes` is the size of what will be decoded, compressed or not; None if it is unknown.
+    `size_bytes` is the size of the data to decode, compressed or not; None if it is unknown.
     """
     if (
         find_spec("numba") is not None and kernel_build.are_wanted(size_bytes)
@@ -136,8 +134,8 @@ class Decoder:
         size_bytes: int | None = None,
         on_unreadable: OnUnreadable = raise_unreadable,
     ) -> None:
-        """`open_rows` explains `compiled` and `size_bytes`. Raise ValueError for columns that do
-        not exist.
+        """See `open_rows` for `compiled` and `size_bytes`. Raise ValueError for columns that do not
+        exist.
         """
         self._on_unreadable = on_unreadable
         config = config or ReadConfig()
@@ -157,8 +155,8 @@ class Decoder:
         """Yield Arrow batches as they fill up; rows may remain until the next call or `flush`.
         Exhaust the iterator before calling anything else.
 
-        Batches without records within `times` may be skipped. Raise what `on_unreadable` raises;
-        the decoder is then unusable.
+        Batches without records within `times` may be skipped. Errors raised by `on_unreadable`
+        propagate; the decoder is then unusable.
         """
         block = np.frombuffer(data, np.uint8)
         for wanted, attributes in self._wanted(block, place, aborted, times):
@@ -169,7 +167,7 @@ class Decoder:
         determine it.
 
         Use the decoder only for counting, with the `timestamp` column if `times` has bounds. Raise
-        as `decode` does.
+        the errors of `decode`.
         """
         block, total = np.frombuffer(data, np.uint8), 0
         for wanted, attributes in self._wanted(block, place, aborted, times):
@@ -186,7 +184,7 @@ class Decoder:
     def _wanted(
         self, block: t.Bytes, place: Place, aborted: Aborted, times: TimeBounds
     ) -> Iterator[tuple[t.Table, int]]:
-        """Yield the headers of wanted batches, checked, with all attributes found."""
+        """Yield the checked headers of wanted batches, with the union of their attributes."""
         at, expected = 0, place.start_offset
         while at < block.size:
             count, at, expected, code = self._rows.walk(
@@ -202,8 +200,8 @@ class Decoder:
     def _choose(
         self, table: t.Table, view: memoryview, place: Place, aborted: Aborted, times: TimeBounds
     ) -> tuple[t.Table, int]:
-        """Return the batches with wanted records, and all attributes found. CRCs are checked first,
-        because attributes decide which batches are skipped.
+        """Return the batches with wanted records, and the union of their attributes. CRCs are
+        checked first, because attributes decide which batches are skipped.
         """
         if table[0, t.BASE_OFFSET] < place.low or table[-1, t.LAST_OFFSET] >= place.high:
             table = table[
@@ -269,8 +267,8 @@ class Decoder:
     def _groups(
         self, block: t.Bytes, table: t.Table, attributes: int, place: Place
     ) -> Iterable[t.Group]:
-        """Group batches whose records are in one buffer: the block, or their decompressed data.
-        `attributes` are those of all batches, joined by or.
+        """Group batches whose records are in one buffer: the block itself or decompressed data.
+        `attributes` is the bitwise OR of the attributes of all batches.
         """
         if not len(table):
             return ()
@@ -349,7 +347,7 @@ def _counts(table: t.Table, place: Place, times: TimeBounds) -> tuple[t.Numbers,
 
 
 def _oldest_ms(table: t.Table) -> t.Numbers:
-    """Return, for each batch, what `BatchHeader.min_timestamp_ms` returns."""
+    """Return `BatchHeader.min_timestamp_ms` of each batch."""
     attributes, count = table[:, t.ATTRIBUTES], table[:, t.RECORD_COUNT]
     is_one = (count == 1) & (
         (table[:, t.MAX_TIMESTAMP] == table[:, t.BASE_TIMESTAMP])
@@ -360,7 +358,7 @@ def _oldest_ms(table: t.Table) -> t.Numbers:
 
 
 def _newest_ms(table: t.Table) -> t.Numbers:
-    """Return, for each batch, what `BatchHeader.newest_timestamp_ms` returns."""
+    """Return `BatchHeader.newest_timestamp_ms` of each batch."""
     newest: t.Numbers = table[:, t.MAX_TIMESTAMP]
     attributes = table[:, t.ATTRIBUTES]
     is_wrong = (attributes & TIMESTAMP_TYPE_MASK == 0) & (

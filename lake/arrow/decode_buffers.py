@@ -1,4 +1,4 @@
-"""Lay out Arrow's buffers in slabs for the compiled decoder, and pass them to Arrow without a
+"""Lay out Arrow buffers in slabs for the compiled decoder, and pass them to Arrow without a
 copy.
 """
 
@@ -43,7 +43,7 @@ _NEEDS: Final = {
     j.HEADER_VALUE_CAPACITY: j.NEED_HEADER_VALUE,
 }
 _UNLIMITED: Final = 1 << 62
-"""The capacity of a column of views, whose bytes are not written."""
+"""Capacity of a column of views: its data is not copied, so there is no limit."""
 
 
 def address_of(array: NDArray[Any]) -> int:
@@ -85,7 +85,7 @@ class CompiledRows:
         self._job: NDArray[np.int64] = np.zeros(j.JOB_SIZE, np.int64)
         self._job_address = address_of(self._job)
         self._found: NDArray[np.int64] = np.zeros(3, np.int64)
-        """What `walk` found."""
+        """Output of the compiled `walk`: number of rows, position after them, and next offset."""
         self._found_address = address_of(self._found)
         self._job[j.WANTED] = sum(_WANTED.get(name, 0) for name in columns) | (
             j.WANT_VIEWS if config.views else 0
@@ -138,7 +138,7 @@ class CompiledRows:
             yield self._take()
 
     def _go_on(self, group: t.Group) -> None:
-        """Prepare for records of this group."""
+        """Prepare to append the records of this group."""
         if not self._is_begun:
             self._begin(self._usual)
         self._places.begin(int(self._job[j.OUT_ROWS]), group.topic, group.partition)
@@ -146,7 +146,7 @@ class CompiledRows:
             self._job[j.VIEWED] = self._viewed.add(group.source)
 
     def _begin(self, layout: Layout) -> None:
-        """Take new slabs. The compiled code writes the initial values itself."""
+        """Start an Arrow batch in new slabs. The compiled code writes the initial values."""
         self._slabs = [Slab(home) for home in layout.homes]
         self._job[COUNTS] = layout.counts
         self._job[OUTPUTS] = layout.addresses(self._slabs)
@@ -154,8 +154,8 @@ class CompiledRows:
         self._is_begun = True
 
     def _grow(self) -> None:
-        """Use larger slabs for a record that exceeds an Arrow batch and gets a separate one.
-        Nothing has been written yet.
+        """Start again with larger slabs, for a record that is larger than an Arrow batch and gets a
+        separate one. No row was written to the current slabs.
         """
         job = self._job
         assert job[j.OUT_ROWS] == 0, (
@@ -184,15 +184,17 @@ class CompiledRows:
 
 
 class Viewed:
-    """The memory that the views of one Arrow batch reference: each GET once, for any number of
-    blocks.
+    """The buffers that the views of one Arrow batch reference. The bytes of a GET are referenced
+    once, however many blocks they contain.
     """
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
 
     def add(self, source: t.Bytes) -> int:
-        """Hold the source's memory. Return its number and position, see `decode_job.VIEWED`."""
+        """Keep the memory of the source alive. Return the buffer number and position as in
+        `decode_job.VIEWED`.
+        """
         part = pa.py_buffer(source)
         if not self.buffers or not _holds(self.buffers[-1], part):
             base: Any = source.base

@@ -10,17 +10,17 @@ from typing import Final
 ROW: Final = 0
 """The batch of the table that is being decoded."""
 ROW_AT: Final = 1
-"""The position of its next record; -1 before the first one."""
+"""Position of the next record in the batch; -1 before the first one."""
 ROW_RECORD: Final = 2
 ROW_DELTA: Final = 3
-"""The offset delta of the record before."""
+"""Offset delta of the previous record."""
 WANTED: Final = 4
 LOW_OFFSET: Final = 5
 HIGH_OFFSET: Final = 6
 ROWS_MAX: Final = 7
 BYTES_MAX: Final = 8
 ROW_BYTES: Final = 9
-"""The bytes of a row besides key, value and headers."""
+"""Size of a row without key, value and headers, in bytes."""
 OUT_ROWS: Final = 10
 OUT_BYTES: Final = 11
 OUT_KEY: Final = 12
@@ -38,7 +38,9 @@ NEED_HEADERS: Final = 23
 NEED_NAME: Final = 24
 NEED_HEADER_VALUE: Final = 25
 KEY_CAPACITY: Final = 26
-"""The first of the capacities. They have the order of the OUTs, because `_room` depends on it."""
+"""The first capacity. `_room` requires that capacities are in the same order as the OUT
+elements.
+"""
 VALUE_CAPACITY: Final = 27
 HEADERS_CAPACITY: Final = 28
 NAME_CAPACITY: Final = 29
@@ -61,8 +63,8 @@ HEADER_VALUE_VALID: Final = 45
 HEADER_VALUE_DATA: Final = 46
 SOURCE_BYTES: Final = 47
 VIEWED: Final = 48
-"""Where views find this source: the number of the data buffer, and in the upper half the source's
-position in it.
+"""Location of the source for views: the number of the data buffer in the lower 32 bits, the
+source's position in that buffer in the upper 32 bits.
 """
 JOB_SIZE: Final = 49
 
@@ -74,12 +76,10 @@ WANT_TIMESTAMP: Final = 8
 WANT_TIMESTAMP_TYPE: Final = 16
 WANT_HEADERS: Final = 32
 WANT_VIEWS: Final = 64
-"""Write key and value as `binary_view`: views take the place of offsets, and no bytes are copied.
-"""
+"""Write key and value as `binary_view`: views instead of offsets, without copying bytes."""
 VIEW_BYTES: Final = 16
 
 HEADER_ROOM_BYTES: Final = 8
-"""The bytes of a header besides its name and value: two offsets."""
+"""Size of a header without its name and value, in bytes: two offsets."""
 PADDING_BYTES: Final = 32
-"""The room behind the capacity of data outputs, so that short fields can be copied in whole steps.
-"""
+"""Space after the capacity of data outputs, so that short fields can be copied in whole steps."""

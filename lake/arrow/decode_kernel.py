@@ -33,7 +33,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _njit: Untyped = numba.njit
 
 _INLINE_MAX = 12
-"""A view holds up to this many bytes itself."""
+"""Fields of up to this many bytes are stored in the view itself."""
 
 _INT64_MAX = (1 << 63) - 1
 _MAGIC = 2
@@ -48,13 +48,13 @@ class _Record(NamedTuple):
     """One record: its values, and the positions of its fields in the source."""
 
     code: int
-    """DONE, or what is wrong with the record."""
+    """DONE, or the error code of an invalid record."""
     end: int
-    """The position behind the record."""
+    """The position after the record."""
     delta_ms: int
     offset_delta: int
     key_length: int
-    """-1 for a null key; so is `value_length` for a null value."""
+    """-1 for a null key. `value_length` is -1 for a null value."""
     key_at: int
     value_length: int
     value_at: int
@@ -202,7 +202,7 @@ def _parse(source: int, at: int, data_end: int, is_append_time: bool) -> _Record
 @_hot_part
 def _parse_fields(source: int, at: int, end: int, is_append_time: bool) -> _Record:
     """Parse a record, starting after its length."""
-    delta_ms, at = _number_of(source, at + 1, end, 63, 1)  # one byte of attributes, unused
+    delta_ms, at = _number_of(source, at + 1, end, 63, 1)  # skips the unused attributes byte
     if at < 0:
         return _bad_record(t.BAD_VARINT)
     offset_delta, at = _number_of(source, at, end, 28, 15)
@@ -255,8 +255,8 @@ def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> _
 
     The end is -1 for every other record, including invalid ones, which `_parse` handles. Positions
     only increase, so checking the last one against the end of the record covers most of them.
-    Earlier reads are within the batch: the numbers before the key have at most 17 bytes, and those
-    after it are read once they are known to exist.
+    Earlier reads are within the batch: the numbers before the key take at most 17 bytes, and those
+    after it are read only after a bounds check.
     """
     if data_end - at < _PLAIN_HEAD_BYTES:
         return _bad_record(t.DONE)
@@ -264,7 +264,7 @@ def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> _
     end = start + (number >> 1)
     if start < 0 or number & 1 or end > data_end:
         return _bad_record(t.DONE)
-    delta_ms, at = _number_of(source, start + 1, data_end, 63, 1)  # replayed events are hours apart
+    delta_ms, at = _number_of(source, start + 1, data_end, 63, 1)  # large if events are replayed
     if at < 0:
         return _bad_record(t.DONE)
     delta, at = _short_number_of(source, at)
@@ -305,7 +305,7 @@ def _put_timestamp(timestamps: int, row: int, timestamp_ms: int) -> None:
 
 @_part
 def _put_null(valid: int, rows_max: int, row: int, job: int, nulls: int) -> None:
-    """Write a null. The validity of a column is written only from its first null on."""
+    """Write a null. The validity bitmap of a column is only written once it contains a null."""
     count = get(job, nulls)
     if count == 0:
         for byte in range((rows_max + 7) >> 3):
@@ -316,7 +316,7 @@ def _put_null(valid: int, rows_max: int, row: int, job: int, nulls: int) -> None
 
 @_hot_part
 def _copy_field(into: int, from_: int, length: int, source_end: int) -> None:
-    """Copy a field. The output has room for it, and `j.PADDING_BYTES` after it."""
+    """Copy a field. The output must have room for it plus `j.PADDING_BYTES`."""
     if length <= _SHORT_BYTES and source_end - from_ >= length + STEP_BYTES:
         done = 0
         while done < length:
@@ -397,7 +397,7 @@ def _outputs(job: int, source: int) -> _Outputs:
 
 @_hot_part
 def _used(job: int) -> _Used:
-    """Read values that every record changes; they stay in registers until `_record_used`."""
+    """Read the values that every record changes, which stay in registers until `_record_used`."""
     return _Used(
         get(job, j.OUT_ROWS), get(job, j.OUT_BYTES), get(job, j.OUT_KEY), get(job, j.OUT_VALUE)
     )
@@ -430,7 +430,9 @@ def _room(job: int, used: _Used, key: int, value: int, headers: _Headers) -> int
 def _put(
     source: int, at: int, length: int, used: int, row: int, offsets: int, data: int, source_end: int
 ) -> int:
-    """Append a field as element `row`; there must be room for it. Return the used size."""
+    """Append a field as element `row`; there must be room for it. Return the number of bytes used
+    in the output.
+    """
     if length > 0:
         _copy_field(data + used, source + at, length, source_end)
         used += length
@@ -442,8 +444,8 @@ def _put(
 def _put_view(
     source: int, at: int, length: int, row: int, views: int, viewed: int, source_end: int
 ) -> None:
-    """Write a field as element `row`: its length, then its bytes, or the first four of them and the
-    place of all.
+    """Write a view as element `row`: the length of the field, then its bytes, or its first four
+    bytes and the location of the field.
     """
     from_, view = source + at, views + j.VIEW_BYTES * row
     if length > _INLINE_MAX:
@@ -460,7 +462,9 @@ def _put_view(
 
 @_hot_part
 def _put_short_view(from_: int, length: int, view: int) -> None:
-    """Write a view of a short field. Bytes after the field are read with it, and masked."""
+    """Write a view that contains a short field. Bytes after the field are read as well, and masked
+    out.
+    """
     if length == 0:
         set64(view, 0, 0)
         set64(view, 1, 0)
@@ -505,8 +509,8 @@ def _append(
     outputs: _Outputs,
     job: int,
 ) -> tuple[int, _Used]:
-    """Append one record to the outputs. Return DONE or why it was not appended, and the used
-    sizes.
+    """Append one record to the outputs. Return DONE or the code why it was not appended, and the
+    used sizes.
     """
     wanted, row = outputs.wanted, used.row_count
     key = max(record.key_length, 0) if wanted & j.WANT_KEY else 0
@@ -515,8 +519,8 @@ def _append(
         headers.name_bytes + headers.value_bytes + j.HEADER_ROOM_BYTES * headers.header_count
     )
     size_bytes = used.size_bytes + outputs.row_bytes + key + value + header_bytes
-    # Check for room first: nothing may be written to a row that may not exist. A record larger than
-    # an Arrow batch gets a separate one.
+    # Check for room first, because nothing may be written for a row that does not fit. A record
+    # larger than an Arrow batch gets a separate one.
     if row >= outputs.rows_max or size_bytes > outputs.bytes_max:
         if row:
             return t.FULL, used
@@ -583,7 +587,7 @@ def _decode_batch(source: int, batch: int, job: int) -> int:
             code = t.BAD_DELTA
         if code == t.DONE and record.header_count:
             code, headers = _headers_of(source, record, outputs.wanted)
-        # Of records with the same offset, Kafka's consumers return the first.
+        # If several records have the same offset, Kafka consumers return the first.
         if code == t.DONE and delta > previous and low <= base_offset + delta < high:
             code, used = _append(source, record, headers, base_offset, base_ms, used, outputs, job)
         if code:

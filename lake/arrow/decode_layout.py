@@ -47,7 +47,9 @@ _NUMBERS: Final = {
 
 
 class _Nullable(NamedTuple):
-    """The elements of the job for a binary column. Its offsets, validity and data are neighbors."""
+    """The job elements of a binary column. The addresses of offsets, validity and data are
+    adjacent.
+    """
 
     offsets: int
     used: int
@@ -82,12 +84,12 @@ class Written(NamedTuple):
 
 class Column(Protocol):
     def array(self, written: Written, count: int) -> Array:
-        """Return its first `count` elements, without a copy."""
+        """Return the first `count` elements of the column, without a copy."""
         ...
 
 
 class _Room:
-    """A part of one of an Arrow batch's slabs."""
+    """A part of a slab of an Arrow batch."""
 
     __slots__ = ("_at", "_slab")
 
@@ -172,15 +174,13 @@ class _Headers:
 
 
 class Layout:
-    """The layout of Arrow batches of up to `rows` rows. `capacities` are keyed by their elements in
-    the job.
-    """
+    """The layout of Arrow batches of up to `rows` rows. `capacities` is keyed by job element."""
 
     def __init__(
         self, columns: Sequence[str], rows: int, capacities: Mapping[int, int], *, views: bool
     ) -> None:
         self.homes: list[Home] = []
-        """The homes of the slabs of one Arrow batch."""
+        """The homes that provide the slabs of one Arrow batch."""
         self.columns: dict[str, Column] = {}
         """The columns that the compiled code writes."""
         self._places: list[tuple[int, int, int]] = []
@@ -188,7 +188,7 @@ class Layout:
         for slot, capacity in capacities.items():
             counts[slot] = capacity
         self.counts = counts[COUNTS]
-        """The counts of a job when an Arrow batch begins."""
+        """The initial counts of a job for a new Arrow batch."""
         numbers = {name: _NUMBERS[name] for name in columns if name in _NUMBERS}
         rooms = self._lay("numbers", {slot: width * rows for slot, width in numbers.values()})
         self.columns |= {
@@ -213,8 +213,8 @@ class Layout:
         return found
 
     def _lay(self, home: str, sizes: Mapping[int, int]) -> _Rooms:
-        """Add one slab with these outputs in sequence. `sizes` are in bytes, keyed by the outputs'
-        elements in the job.
+        """Add one slab with these outputs in sequence. `sizes` are in bytes, keyed by job
+        element.
         """
         rooms: dict[int, _Room] = {}
         at = 0

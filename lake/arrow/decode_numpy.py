@@ -63,7 +63,7 @@ class _Records(NamedTuple):
     row: _Numbers
     offset: _Numbers
     is_new: NDArray[np.bool_]
-    """Whether the offset is larger than all before it in its batch."""
+    """Whether the offset is larger than all earlier ones in its batch."""
     timestamp_delta_ms: _Numbers
     key: _Fields
     value: _Fields

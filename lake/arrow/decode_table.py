@@ -21,7 +21,7 @@ END: Final = 1
 CRC: Final = 2
 ATTRIBUTES: Final = 3
 CHECKED: Final = slice(0, 4)
-"""The columns above, which the check of every batch reads."""
+"""The columns above, which are used to check every batch."""
 BASE_OFFSET: Final = 4
 LAST_OFFSET: Final = 5
 BASE_TIMESTAMP: Final = 6
@@ -33,7 +33,9 @@ DATA_END: Final = 11
 TABLE_COLUMNS: Final = 12
 
 TABLE_ROWS: Final = 4_096
-"""The number of headers walked at once. A block of 1 MiB of one-record batches has about 10,000."""
+"""Number of headers walked in one call. A block of 1 MiB with one-record batches has about
+10,000.
+"""
 
 RECORD_BYTES_MIN: Final = 7
 """A record has at least its length, attributes, two deltas, two lengths and a header count."""
@@ -43,8 +45,8 @@ TIMESTAMP_MS_MAX: Final = ((1 << 63) - 1) // 1_000
 
 FAR_FUTURE_MS: Final = 253_402_300_799_999
 FAR_PAST_MS: Final = -62_135_596_800_000
-"""What timestamps beyond that become: the end of the year 9999 and the begin of the year 1, which
-all readers of Arrow can show.
+"""Replacements of timestamps beyond that limit: the end of the year 9999 and the beginning of the
+year 1, which all Arrow readers can represent.
 """
 
 # Result codes of a decoder or walk.
@@ -52,7 +54,7 @@ DONE: Final = 0
 FULL: Final = 1
 """The Arrow batch has no room for the next record."""
 GROW: Final = 2
-"""A buffer is too small for the next record; the job says how much is needed."""
+"""A buffer is too small for the next record; the job contains the required sizes."""
 
 BAD_HEADER: Final = 10
 BAD_LENGTH: Final = 11
@@ -84,8 +86,8 @@ WHAT: Final = {
 
 
 class BatchRefused(Exception):
-    """A row of the table is invalid; `code` is a BAD code. The rows before it have been added, and
-    the first `taken` records of this one.
+    """A row of the table is invalid; `code` is a BAD code. Earlier rows have been added, and the
+    first `taken` records of this row.
     """
 
     def __init__(self, code: int, row: int, taken: int = 0) -> None:
@@ -120,9 +122,9 @@ class Rows(Protocol):
     def walk(
         self, block: Bytes, at: int, expected: int, end_offset: int, table: Table
     ) -> tuple[int, int, int, int]:
-        """Fill the table with headers from `at` on, of batches within [expected, end_offset).
-        Return the number of rows, the position after them, the next offset, and DONE or an error
-        code.
+        """Fill the table with the headers of the batches from position `at` on, within the offsets
+        [expected, end_offset). Return the number of rows, the position after them, the next offset,
+        and DONE or an error code.
         """
         ...
 

@@ -1,5 +1,5 @@
-"""Compile the kernels in the background of the first tasks on a machine, so that no record waits
-for it. This takes 8 s of CPU, once per version.
+"""Compile the kernels in the background while the first tasks on a machine run, so that no record
+waits for it. Compiling takes 8 s of CPU, once per version.
 """
 
 import fcntl
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from penstock.lake.arrow.kernel_code import Kernels
 
 _WORTHWHILE_BYTES: Final = 8 << 20
-"""Loading LLVM and the kernels takes a tenth of a second of CPU. On a slow machine, the other
-decoder reaches 16 MB/s with 16 KiB batches and 250 MB/s with 1 MiB batches of records of 1 KB.
+"""Decoded bytes from which loading LLVM and the kernels, which takes 0.1 s of CPU, pays off. On a
+slow machine, the numpy decoder reaches 16 MB/s with 16 KiB batches and 250 MB/s with 1 MiB batches
+of 1 KB records.
 """
 
 
@@ -41,8 +42,8 @@ class _Loaded:
 
 
 def are_wanted(size_bytes: int | None) -> bool:
-    """Return whether the kernels are ready and loading them pays off for this number of bytes,
-    added to earlier ones. None means an unknown number of bytes.
+    """Return whether the kernels are ready and loading them pays off for this number of bytes
+    together with earlier ones. None means an unknown number of bytes.
     """
     if _Loaded.kernels is not None:
         return True
@@ -54,8 +55,8 @@ def are_wanted(size_bytes: int | None) -> bool:
 
 
 def are_at_hand() -> bool:
-    """Return whether the kernels are ready. If not, start compiling them unless another process
-    does.
+    """Return whether the kernels are ready. If not, start compiling them unless another process is
+    doing so.
     """
     if _Loaded.kernels is not None:
         return True

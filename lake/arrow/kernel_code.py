@@ -17,7 +17,7 @@ Untyped: TypeAlias = Any
 
 _llvm: Untyped = _binding
 _ARGUMENTS: Final = {"decode": 5, "walk": 8}
-"""The kernels, and how many numbers they take."""
+"""The kernels, and their numbers of arguments."""
 
 _CALLED: Final = ("llvm.", "memcpy", "memset", "memmove")
 _SPEED: Final = 3
@@ -38,8 +38,8 @@ class Kernels(NamedTuple):
 
 
 def machine_hash() -> str:
-    """Return an identifier of the CPU and the compiler, on which code depends besides its
-    sources.
+    """Return an identifier of the CPU and the compiler, on which the object code depends in
+    addition to its sources.
     """
     _initialize()
     parts = (
@@ -93,7 +93,7 @@ def compile_kernels() -> bytes:
 
 
 def load_kernels(code: bytes) -> Kernels:
-    """Load what `compile_kernels` returned on a machine with the same hash."""
+    """Load object code that `compile_kernels` returned on a machine with the same hash."""
     target = _target()
     engine = _llvm.create_mcjit_compiler(_llvm.parse_assembly(""), target)
     engine.add_object_file(_llvm.ObjectFileRef.from_data(code))

@@ -18,7 +18,8 @@ async def first_as_young(
     store: ObjectStore, slices: Sequence[Slice], timestamp_ms: int
 ) -> int | None:
     """Return the offset of the first record at or after the timestamp, or None if all are older. An
-    unreadable record counts as recent, so that readers miss nothing. Raise as `read_slices` does.
+    unreadable record counts as recent, so that readers miss nothing. Raise the errors of
+    `read_slices`.
     """
     for part in slices:
         unreadable: list[ReadError] = []

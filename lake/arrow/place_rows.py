@@ -1,5 +1,5 @@
-"""Build the rows of dense slices without reading them: topic, partition and offset are known from
-the plan.
+"""Build the rows of dense slices without reading them: the plan determines topic, partition and
+offset.
 """
 
 from collections.abc import Iterator, Sequence

@@ -22,14 +22,14 @@ from penstock.stream.format.decoder import check_block
 from penstock.stream.format.transaction_log import AbortedTransaction
 
 AbortedByStream = Mapping[int, Sequence[AbortedTransaction]]
-"""The aborted transactions of each stream id, to leave out; empty for `read_uncommitted`."""
+"""Aborted transactions by stream id, whose records are skipped; empty for `read_uncommitted`."""
 
 _index_caches: WeakKeyDictionary[ObjectStore, IndexCache] = WeakKeyDictionary()
 
 
 def index_cache(store: ObjectStore, config: ReadConfig) -> IndexCache:
-    """Return the store's cache of indexes: they are small, and every task that reads the object
-    reads them again.
+    """Return the index cache of the store. Indexes are small, and every task that reads the object
+    needs them.
     """
     cache = _index_caches.get(store)
     if cache is None:
@@ -50,8 +50,8 @@ async def read_slices(
     """Yield the records of all slices. `aclose` the iterator if it is not exhausted.
 
     Blocks and batches without records within `times` may be skipped; records of other blocks and
-    batches are not filtered. Raises ObjectGone (plan again), ReadError (damage), what
-    `on_unreadable` raises, the store's errors, and ValueError for unknown columns.
+    batches are not filtered. Raises ObjectGone (plan again), ReadError (damage), errors raised by
+    `on_unreadable`, errors of the store, and ValueError for unknown columns.
     """
     config = config or ReadConfig()
     size_bytes = sum(part.size_bytes for part in slices)

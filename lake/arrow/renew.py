@@ -30,8 +30,8 @@ PAUSE_MS: Final = 1_000
 """The pause between plans without progress: the next manifest comes a second later."""
 
 OnLoss = Callable[[StreamError], None]
-"""A callback for records that cannot be read any more, with OffsetsLost, UnknownPartition or
-TopicReplaced. It raises, or those offsets are left out.
+"""Called for records that can no longer be read, with OffsetsLost, UnknownPartition or
+TopicReplaced. If it returns, these offsets are skipped.
 """
 
 Planner = Callable[[Sequence[OffsetRange]], list[Slice]]
@@ -60,8 +60,8 @@ def read_renewed(
     """Read slices as `read_slices_sync` does, and plan again when objects are deleted.
 
     With `committed`, skip aborted transactions; slices must end at or below last stable offsets.
-    Raise ObjectStillMissing if new plans do not help, OffsetsMissing, ReadError (damage), or what
-    `on_unreadable` raises.
+    Raise ObjectStillMissing if new plans do not help, OffsetsMissing, ReadError (damage), or errors
+    raised by `on_unreadable`.
 
     Invariants: every offset of the slices is returned once, or reported in an error. Rows do not
     depend on the objects that contain them, even with `committed`: aborted transactions are looked
@@ -116,8 +116,8 @@ class ReplanBackoff:
 def look_up_aborted(
     lookup: AbortedLookup, slices: Sequence[Slice], on_loss: OnLoss = raise_loss
 ) -> tuple[Sequence[Slice], AbortedByStream]:
-    """Return the slices whose aborted transactions can still be determined, and those transactions.
-    Raise as `ClusterView.aborted` does.
+    """Return the slices whose aborted transactions can still be determined, and these transactions.
+    Raise the errors of `ClusterView.aborted`.
     """
     while slices:
         try:
@@ -158,7 +158,7 @@ def plan_streams(
     streams: Mapping[tuple[str, int], int],
     on_loss: OnLoss = raise_loss,
 ) -> list[Slice]:
-    """Return slices of these streams and no others. Raise as `ClusterView.plan` does."""
+    """Return slices of exactly these streams. Raise the errors of `ClusterView.plan`."""
     while ranges:
         try:
             slices = plan(ranges)

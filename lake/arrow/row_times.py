@@ -38,7 +38,7 @@ def _mask(batch: RecordBatch, times: TimeBounds) -> Array:
 
 
 def _us(timestamp_ms: int) -> int:
-    """Return microseconds. No timestamp of a row exceeds 64 bits."""
+    """Convert milliseconds to microseconds, limited to the range of row timestamps."""
     return min(max(timestamp_ms * 1_000, -(1 << 63)), (1 << 63) - 1)
 
 

@@ -1,4 +1,4 @@
-"""Reuse memory for Arrow's columns: fresh pages from the operating system cost more than
+"""Reuse memory for Arrow columns: getting fresh pages from the operating system takes longer than
 decoding into them.
 
 Source: Arrow `ForeignBuffer`, `PyForeignBuffer`.
@@ -13,18 +13,18 @@ _ALIGNMENT: Final = 64
 """The alignment that Arrow recommends for the start of a buffer."""
 
 _WAITING_MAX: Final = 3
-"""The number of waiting slabs in one home. The slab that was returned last is used first: part of
-it may still be in the CPU's cache.
+"""Maximum number of free slabs in one home. The slab that was returned last is used first, because
+part of it may still be in the CPU cache.
 """
 
 _HOMES_MAX: Final = 32
 _POOLED_BYTES_MAX: Final = 16 << 20
-"""Larger slabs hold single huge records, and are not kept."""
+"""Larger slabs contain single huge records and are not reused."""
 
 
 class Home:
-    """The waiting slabs of one column and size. Appending and popping are atomic, so it serves all
-    threads, and `__del__`, which may run at any time.
+    """The free slabs of one column and size. Appending and popping are atomic, so all threads can
+    use it, and so can `__del__`, which may run at any time.
     """
 
     __slots__ = ("size_bytes", "waiting")
@@ -37,8 +37,8 @@ class Home:
 
 
 _homes: Final[dict[tuple[str, int], Home]] = {}
-"""Homes by column and size. If a large column's slab served a small column next, the CPU's caches
-would be cold.
+"""Homes by column and size. If columns shared slabs, a small column might get the slab of a large
+one, which is not in the CPU cache.
 """
 
 
@@ -46,11 +46,11 @@ class Slab:
     """The memory of one column, or of several small ones, of one Arrow batch.
 
     Invariant: memory is reused only when nothing references it any more. Every Arrow buffer over a
-    slab holds the slab, wherever the buffer is (another thread, C++, another library by Arrow's C
-    interface). The slab is returned with the last of them. The batches of a reader therefore stay
-    valid as long as it keeps them, and a reader that keeps everything gets fresh memory. Keys and
-    values have separate slabs, because a reader that keeps keys often drops values. The number and
-    size of waiting slabs is limited.
+    slab holds the slab, wherever the buffer is used (another thread, C++, another library through
+    Arrow's C interface). The slab is returned when the last buffer is released. The batches of a
+    reader therefore stay valid as long as it keeps them, and a reader that keeps everything gets
+    fresh memory. Keys and values have separate slabs, because a reader that keeps keys often drops
+    values. The number and size of free slabs are limited.
     """
 
     __slots__ = ("_home", "_memory", "address")

@@ -53,8 +53,8 @@ is not older), or an offset for each partition.
 """
 
 LEASE_AFTER_S: Final = 30.0
-"""A pass that lasts longer holds a lease. Until then the delete grace of a minute protects it, and
-short passes cost no PUT.
+"""A pass that takes longer acquires a lease. Before that, the deletion grace period of one minute
+protects its objects, so short passes need no PUT.
 """
 
 LEASE_TTL_MS: Final = 600_000
@@ -266,8 +266,8 @@ class Scan:
         )
 
     def counts(self) -> dict[int, int]:
-        """Return the number of records of each partition, read as `count` reads them. Raise as it
-        does.
+        """Return the number of records of each partition, determined like `count`. Raise the errors
+        of `count`.
         """
         if self._skips:
             on_unreadable = self._new_pass()
@@ -309,9 +309,9 @@ class Scan:
         config: ReadConfig | None = None,
         on_unreadable: OnUnreadable | None = None,
     ) -> "Scan":
-        """Return a scan of a part of this one with other columns: a range of offsets of each
-        partition, restricted to records within `times`. With `on_unreadable`, that is called for
-        unreadable records; otherwise it handles them like this one.
+        """Return a scan of a part of this one: other columns, a range of offsets of each partition,
+        and only records within `times`. `on_unreadable` is called for unreadable records; by
+        default they are handled as in this scan.
         """
         config = config or self._config or ReadConfig()
         ranges: list[OffsetRange] = []
@@ -495,7 +495,9 @@ def _offsets(
 
 
 def _range(state: PartitionOffsets, readable_end: int, start: int, end: int) -> OffsetRange:
-    """Return the range. Raise if it is outside the current partition."""
+    """Return the range. Raise ValueError if it is invalid, OffsetsLost or OffsetsMissing if it is
+    outside the current partition.
+    """
     topic, partition = state.topic, state.partition
     if start < 0 or end < start:
         raise ValueError(f"{topic}-{partition}: [{start}, {end}) is not a range of offsets")

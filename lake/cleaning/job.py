@@ -25,9 +25,9 @@ from penstock.stream.wal.wal_store_url import open_for_reads
 class PassTask:
     """One pass over one partition.
 
-    ranges: cover [log.start, log.end), in order and without gaps. targets: as many as the pass can
-    need. created_ms: the time of the pass in every attempt. put_until_ms: compared with the
-    executor's clock.
+    ranges: cover [log.start, log.end), in order and without gaps. targets: the objects to write, as
+    many as the pass may need. created_ms: the creation time of the objects, the same in every
+    attempt. put_until_ms: no PUT begins later, by the executor's clock.
     """
 
     partition: int
@@ -43,9 +43,10 @@ class PassTask:
 class PassResult:
     """The objects that a task has written, in order.
 
-    clean_end: below it no key occurs twice once all exchanges are committed; None if the pass was
-    not completed. Then plan again if `is_stale` (the sources changed, or the deadline passed);
-    otherwise `detail` describes a damaged object. is_map_full: another pass must continue there.
+    clean_end: no key occurs twice below it once all exchanges are committed; None if the pass was
+    not completed. In that case plan again if `is_stale` (the sources changed, or the deadline
+    passed); otherwise `detail` describes a damaged object. is_map_full: another pass must continue
+    at `clean_end`.
     """
 
     task: PassTask
@@ -143,7 +144,9 @@ async def run_pass(store: ObjectStore, task: PassTask, now_ms: WallClock) -> Pas
         return [_Stream(task.log.stream_id, task.log.start)]
 
     def forget(stream_id: StreamId, end: Offset) -> None:
-        """Do nothing: there is no cache. Leaders may serve removed records from theirs."""
+        """Do nothing, because a job has no cache. Leaders may still serve removed records from
+        their caches.
+        """
 
     cleaner = LogCleaner(
         store,

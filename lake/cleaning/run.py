@@ -23,11 +23,11 @@ from penstock.stream.ports import ObjectRange, PreparedObject
 _log = get_logger(__name__)
 
 STALE_MAX: Final = 5
-"""Passes in a row that end because the log changed meanwhile, or because their time was over."""
+"""Maximum number of consecutive passes that end because the log changed or the time was over."""
 
 _ITEMS_MAX: Final = 1_000
 _SOURCES_MAX: Final = 10_000
-"""The limits of one commit and one preparation of the controller."""
+"""Limits of one commit and of one preparation at the controller."""
 
 
 class Checkpoint(NamedTuple):
@@ -38,8 +38,8 @@ class Checkpoint(NamedTuple):
 
 
 class PassMetadata(Protocol):
-    """The controller's interface for jobs. Raise the client's errors; the outcome of the call
-    is then unknown.
+    """The controller's interface for jobs. Methods raise the errors of the client; the outcome of
+    the call is then unknown.
     """
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]: ...
@@ -70,8 +70,8 @@ class CleaningOptions:
     key_map_bytes_max: int = 128 << 20
     object_bytes_max: int = 64 << 20
     round_bytes_max: int = 16 << 30
-    """The logs whose passes run before the next commits: what is written must be committed in
-    time.
+    """Total size of the logs whose passes run before the next commits. It is limited, because
+    objects must be committed before they expire.
     """
 
     ttl_ms: int = 60 * 60_000
@@ -135,7 +135,7 @@ class TopicCleaner:
     stops at the first exchange in conflict, so no tombstone is removed before a record that it
     deletes; each exchange succeeds only if the log index still contains its sources, so the
     leader's own cleaner, compaction and other jobs may run at the same time. The job does not store
-    a cleaned end; the leader's next pass does, with little work. It contacts no brokers.
+    a cleaned end; the leader's next pass does, with little work. The job contacts no brokers.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class TopicCleaner:
         """Return the plan of a pass from a fresh view. Raises UnknownPartition, ManifestNotFound,
         SeveralClusters, EndInDoubt or ObjectStoreError.
         """
-        # Measured before the view is refreshed, which is then at least as new.
+        # Read before the view is refreshed, so that the view is at least as new.
         checkpoints = await self._metadata.checkpoints(self._topic)
         await self._view.refresh()
         offsets = {
@@ -214,8 +214,8 @@ class TopicCleaner:
         return found
 
     async def run(self) -> CleaningRun:
-        """Compact the topic. Raises as `plan` does, and the errors of metadata and tasks. Earlier
-        commits stay.
+        """Compact the topic. Raises the errors of `plan`, of the metadata and of tasks. Earlier
+        commits remain.
         """
         # This loop terminates: each pass is the last one of its partition, maps more keys than the
         # previous ones, or is one of at most STALE_MAX consecutive stale passes.
@@ -324,12 +324,14 @@ def _rounds(planned: Sequence[PassPlan], bytes_max: int) -> Iterator[Sequence[Pa
 
 
 def _objects_max(log: PassPlan, options: CleaningOptions) -> int:
-    """Return the maximum number of objects of a pass: two adjacent ones exceed the size of one."""
+    """Return the maximum number of objects of a pass: any two adjacent objects together exceed the
+    maximum size of one.
+    """
     return min(len(log.ranges), 2 * log.log_bytes // options.object_bytes_max + 1)
 
 
 def _chunks(exchanges: Sequence[Exchange]) -> Iterator[Sequence[Exchange]]:
-    """Yield the exchanges in order, as many at once as one commit may contain."""
+    """Yield the exchanges in order, in chunks that fit into one commit."""
     chunk: list[Exchange] = []
     sources = 0
     for exchange in exchanges:

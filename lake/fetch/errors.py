@@ -50,11 +50,11 @@ class ReadError(StreamError):
 
 
 class ObjectGone(StreamError):
-    """The object was compacted or expired after the plan was made: other objects hold its offsets
-    now.
+    """The object was compacted or expired after the plan was made: its offsets are now in other
+    objects.
 
-    Everything before `slice` has been returned completely, nothing of it and of `remaining` has.
-    Plan these offsets again and continue.
+    Everything before `slice` has been returned, and nothing of `slice` and `remaining`. Plan their
+    offsets again and continue.
     """
 
     retriable = True
@@ -79,8 +79,8 @@ class ObjectStillMissing(StreamError):
     """
 
     def __init__(self, slice_: Slice, plans: int, *, is_same: bool = True) -> None:
-        """`plans` is the number of unsuccessful plans. `is_same`: the last plans referenced this
-        object; otherwise each referenced another one.
+        """`plans` is the number of unsuccessful plans. `is_same`: whether the last two plans
+        referenced the same object.
         """
         part, offsets = (
             f"{slice_.topic}-{slice_.partition}",

@@ -1,5 +1,5 @@
-"""Get the parts of slices from the store in order, ahead of the decoder, except for objects that
-the caller already has.
+"""Fetch the parts of slices from the store in order, ahead of the decoder. Objects that the caller
+already has are not fetched.
 
 Source: AutoMQ `ObjectReader`.
 """
@@ -111,8 +111,8 @@ class Fetch:
         self._loading.clear()
 
     def _go_ahead(self) -> None:
-        """Start every request that the limits allow. A failed object keeps its place: `next` raises
-        its error in order.
+        """Start every request that the limits allow. The error of a failed object is kept until
+        `next` reaches that object.
         """
         config = self._config
         while True:

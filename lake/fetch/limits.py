@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 VIEWED_BYTES_MAX: Final = 1 << 30
-"""A view counts positions in 31 bits, and decompressed batches lie one behind the other up to one
-MiB beyond the largest one.
+"""Positions in a view have 31 bits, and a buffer of decompressed batches may exceed the size of the
+largest batch by one MiB.
 """
 
 
@@ -22,28 +22,28 @@ class ReadConfig:
     """
 
     uncompressed_batch_bytes_max: int = 64 << 20
-    """A Kafka batch that decompresses to more is refused. Raise it only if a producer is known to
-    send such batches.
+    """A Kafka batch that decompresses to more is rejected. Raise this only if a producer is known
+    to send such batches.
     """
 
     block_bytes_max: int = 256 << 20
-    """The largest block; a block is read whole. Beyond 1 MiB it holds a single batch (or append),
-    which brokers limit by `message.max.bytes`.
+    """Size of the largest block; blocks are read whole. A block of more than 1 MiB contains a
+    single batch (or append), which brokers limit by `message.max.bytes`.
     """
 
     gap_bytes_max: int = 512 << 10
-    """Blocks this near to each other are read with one GET: its 20 to 50 ms cost more than the
-    bytes in between.
+    """Blocks with at most this gap between them are read with one GET: another GET would take 20 to
+    50 ms, longer than reading the gap.
     """
 
     part_bytes_max: int = 8 << 20
     """Bytes of one GET, unless a single block has more."""
 
     parts_ahead_max: int = 2
-    """The number of parts whose bytes are requested while one is decoded."""
+    """Number of parts that are fetched ahead while one is decoded."""
 
     gets_in_flight_max: int = 16
-    """The limit matters for WAL tails, whose objects are small, so that the latency of GETs
+    """Concurrent GETs. The limit matters for WAL tails, whose objects are so small that latency
     dominates.
     """
 

@@ -37,7 +37,7 @@ class Part:
 
 
 Wanted = Callable[[Piece], bool]
-"""Decides whether a block has to be read, from what the index says about it."""
+"""Returns whether a block must be read, based on its index entry."""
 
 
 def all_blocks(_piece: Piece) -> bool:
@@ -89,7 +89,9 @@ def pieces_of(
 
 
 def coalesce(pieces: Iterable[Piece], config: ReadConfig) -> list[Part]:
-    """Combine pieces of one object into GETs: forward only, over small gaps, of limited size."""
+    """Combine pieces of one object, in order, into GETs of limited size that may include small
+    gaps.
+    """
     parts: list[Part] = []
     run: list[Piece] = []
     start = end = 0

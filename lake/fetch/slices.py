@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 PLACE_COLUMNS: Final = frozenset({"topic", "partition", "offset"})
-"""The columns that a slice with a record at each offset tells without being read."""
+"""The columns that follow from the slice alone if it has a record at each offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Slice:
 
     @property
     def is_dense(self) -> bool:
-        """Return whether each offset has a record, which may be that of a marker."""
+        """Return whether each offset has a record, which may be a transaction marker."""
         return self.record_count == self.end_offset - self.start_offset
 
     def __reduce__(
         self,
     ) -> tuple[type["Slice"], tuple[str, int, str, int, int, int, int, int, int, int]]:
-        """Pickle the slice as a call: half the bytes of the default, and equal keys and topics are
-        written once.
+        """Pickle the slice as a call. This takes half the bytes of the default, and equal keys and
+        topics are written once.
         """
         return Slice, (
             self.key,
@@ -65,7 +65,7 @@ class Slice:
 
 
 def share(number: int, part: int, whole: int) -> int:
-    """Estimate a count for `part` of `whole` offsets in proportion, rounded down: only a range with
-    a record at each offset results in a part with a record at each offset.
+    """Estimate a count for `part` of `whole` offsets in proportion. It is rounded down, so that a
+    part counts as dense only if the whole is dense.
     """
     return number * part // whole

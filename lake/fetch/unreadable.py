@@ -16,7 +16,7 @@ DEAD_LETTER: Final = "dead-letter"
 KEPT_MAX: Final = 1_000
 
 OnUnreadable = Callable[[ReadError], None]
-"""A callback for records that cannot be read. It raises, or those offsets are left out."""
+"""Called for records that cannot be read. If it returns, their offsets are skipped."""
 
 
 def raise_unreadable(error: ReadError) -> None:
@@ -25,8 +25,8 @@ def raise_unreadable(error: ReadError) -> None:
 
 
 def check_on_error(value: str, *others: str) -> str:
-    """Return the value of an `on_error` option. Raise ValueError unless it is raise, skip or one of
-    the others.
+    """Return the value of an `on_error` option. Raise ValueError unless it is `raise`, `skip` or
+    another accepted value.
     """
     allowed = (RAISE, SKIP, *others)
     if value not in allowed:

@@ -32,7 +32,7 @@ class TailRange(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The input of planning for one partition.
+    """The input of a plan for one partition.
 
     `runs` are committed entries in offset order, at least those that overlap the wanted range.
     `end_offset` includes the tail.
@@ -124,7 +124,7 @@ class _Cover:
         self._position = wanted.start_offset
 
     def skip_to(self, offset: int) -> None:
-        """Advance to `offset`: earlier offsets were skipped because of their age. Raise
+        """Advance to `offset`; the offsets before it were skipped because they are too old. Raise
         OffsetsMissing if no timestamp was given.
         """
         if offset > self._position:
@@ -135,7 +135,7 @@ class _Cover:
             self._position = offset
 
     def take_run(self, run: Entries) -> None:
-        """Add the slices of a run. One flat loop, because one partition may have 100,000
+        """Add the slices of a run. This is one flat loop, because a partition may have 100,000
         entries.
         """
         topic, partition, _, end_offset = self._wanted

@@ -14,11 +14,11 @@ from penstock.stream.format.manifest import codec
 from penstock.stream.format.manifest.model import ManifestRoot, SectionRef
 
 TAIL_BYTES = 64 << 10
-"""Enough for the root of about 1,000 topics."""
+"""Size of the first read, enough for the root of about 1,000 topics."""
 
 GET_BYTES_MAX = 4 << 20
 GAP_BYTES_MAX = 128 << 10
-"""Reading this much unnecessarily costs less than another GET."""
+"""Reading this many unneeded bytes costs less than another GET."""
 
 GETS_IN_FLIGHT_MAX = 16
 

@@ -19,12 +19,13 @@ from penstock.stream.format.keys import table_status_key, table_status_prefix
 from penstock.stream.format.manifest.model import split_name
 
 RUNNERS_MAX: Final = 100
-"""Readers take this many statuses, the newest ones: those of runners that were renamed remain."""
+"""Number of statuses that are read, newest first. Statuses of renamed runners are never deleted."""
 
 _LISTED_MAX: Final = 1_000
 
 STALE_MS: Final = 120_000
-"""A runner writes its status at least every 30 s. After this time without one, it is not running.
+"""A runner writes its status at least every 30 s. A runner with an older status than this is
+considered stopped.
 """
 
 WAITING: Final = "waiting"
@@ -38,8 +39,8 @@ _log = get_logger(__name__)
 
 class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The export of one topic. Counts cover the time since the runner started; a time is 0 if the
-    event has not happened. `lag_ms`: the age of the last moment up to which the table contains all
-    records, `complete_ms` or else `since_ms`.
+    event has not happened. `lag_ms`: how long ago the table contained all records, based on
+    `complete_ms`, or on `since_ms` if that is 0.
     """
 
     topic: str
@@ -60,7 +61,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
     rejected: int = 0
     skipped: int = 0
     failures: int = 0
-    """The number of failures in a row."""
+    """Number of consecutive failures."""
     error: str = ""
     error_ms: int = 0
 
@@ -82,11 +83,11 @@ class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class RunnerState:
-    """What other threads may read: each attribute is replaced, never changed."""
+    """State that other threads may read: attributes are replaced, never mutated."""
 
     status: RunnerStatus
     turned_at_s: float
-    """When the main thread of the runner was last seen."""
+    """When the main thread of the runner was last active."""
 
     is_started: bool = False
     status_error: str = ""
@@ -140,8 +141,8 @@ async def read_statuses(store: ObjectStore, cluster_id: str) -> list[RunnerStatu
 def exports_of(
     enabled: Mapping[str, str], statuses: Iterable[RunnerStatus], now_ms: int
 ) -> list[ExportView]:
-    """Return the exports of the topics that are enabled, given with their ids. Of several runners,
-    the one with the newest status counts.
+    """Return the exports of the topics that are enabled, given with their ids. If several runners
+    export a topic, the newest status counts.
     """
     newest: dict[tuple[str, str], tuple[RunnerStatus, TopicStatus]] = {}
     for runner in sorted(

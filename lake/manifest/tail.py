@@ -38,18 +38,18 @@ store. The next walk continues there.
 """
 
 LIST_BEHIND_S = 30.0
-"""The interval between LISTs for slots behind the end of a WAL. A slot that the store lost under a
-living writer no longer matters when the writer has uploaded and committed its data, which it does
-in this time (`upload.block.max.age.ms`).
+"""Interval between LISTs of slots after the end of a WAL. If the store loses a slot of a live
+writer, this no longer matters once the writer has uploaded and committed its data, which it does
+within this time (`upload.block.max.age.ms`).
 """
 
 READ_AHEAD_MAX = 16
 GETS_IN_FLIGHT_MAX = 64
-"""The limit over all WALs."""
+"""Limit for all WALs together."""
 
 BODIES_BYTES_MAX = 8 << 20
-"""The newest slots that were read whole, with their index, are kept for readers of their records: a
-second GET costs as much as the first.
+"""Size of the cache of the newest slots that were read whole with their index. Readers of their
+records need no second GET.
 """
 
 
@@ -70,8 +70,8 @@ class _Cursor:
         self._writer = wal.writer
         self.wal_store = wal.wal_store
         self.has_streams = wal.has_streams
-        """Whether the newest root says that the writer may own streams. Before that, the marker of
-        its WAL may not exist yet.
+        """Whether the writer may own streams, according to the newest root. Otherwise, the marker
+        of its WAL may not exist yet.
         """
         self._gets = gets
         self._next = wal.first_slot
@@ -83,10 +83,10 @@ class _Cursor:
         self.bad_slots: list[BadSlot] = []
         """Lost or damaged slots, in order."""
         self._is_suspect = False
-        """Whether the walk before this one found bad slots."""
+        """Whether the previous walk found bad slots."""
 
     def copy(self) -> "_Cursor":
-        """Return a cursor that continues from here on its own."""
+        """Return an independent cursor that continues from here."""
         other = copy(self)
         other.slots, other.bad_slots = deque(self.slots), list(self.bad_slots)
         return other
@@ -231,7 +231,9 @@ class _Cursor:
         )
 
     async def _read_vanished(self) -> BadSlot | None:
-        """Return the next slot as lost if the WAL store has lost the marker of this WAL."""
+        """Return the next slot as lost if the WAL store has lost the marker of this WAL, otherwise
+        None.
+        """
         if self.wal_store == IN_STORE or not self.has_streams:
             return None
         if await was_opened(self._store, self._writer, self.wal_store):
@@ -265,7 +267,7 @@ class WalTails:
         self._bodies: ByteLru[str, bytes] = ByteLru(BODIES_BYTES_MAX)
 
     def copy(self) -> "WalTails":
-        """Return tails that continue from here on their own, and share what was read."""
+        """Return independent tails that continue from here. They share the data read so far."""
         other = copy(self)
         other._cursors = {writer: cursor.copy() for writer, cursor in self._cursors.items()}
         return other
@@ -275,8 +277,8 @@ class WalTails:
         return sum(len(cursor.slots) for cursor in self._cursors.values())
 
     def follow(self, wals: Sequence[LiveWal]) -> None:
-        """Update the live WALs from the newest manifest. WALs that ended, and slots below the first
-        ones, are committed.
+        """Update the live WALs from the newest manifest. WALs that are no longer listed, and slots
+        below the first listed slot, are committed.
         """
         known, self._cursors = self._cursors, {}
         for wal in wals:

@@ -1,4 +1,4 @@
-"""Read events of transactions from the txn streams of partitions, as any slices are read.
+"""Read transaction events from the txn streams of partitions, like other slices.
 
 Invariant: events come in the order of their offsets, each once, and only those of batches that
 overlap the slices. Must not plan. Source: `stream.format.transaction_log`.
@@ -29,7 +29,7 @@ range ends the read.
 
 
 class TransactionEvents:
-    """Read events of one store, and keep the indexes of the objects read."""
+    """Reads events from one store, and caches the indexes of the objects."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class TransactionEvents:
     ) -> list[AbortedTransaction]:
         """Return the aborted transactions that overlap [start, end).
 
-        `slices` are those of the txn stream from there to its end. Only as many as needed are read.
+        `slices` cover the txn stream from `start` to its end. Only as many as needed are read.
         """
         within = AbortedWithin(start_offset, end_offset)
         async with aclosing(self._read(slices)) as batches:

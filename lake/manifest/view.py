@@ -64,23 +64,23 @@ from penstock.stream.ports import IN_STORE, WalStoreIdentity
 from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, check_identity
 
 PROBE_S = 60.0
-"""Until this long after the newest version was known for sure, its successor cannot have been
+"""If the newest version was determined less than this long ago, its successor cannot have been
 published and deleted again (`manifest_grace_ms` is longer), so one GET of the next key shows
-whether there is a newer one. After that a LIST does.
+whether there is a newer version. Otherwise a LIST is needed.
 """
 
 LEADERS_LAG_S = 3.0
-"""How long a manifest may lack a change of leader: `manifest.interval.ms` is 1 s, and a publication
-takes some time. The view waits for it only when it finds a lost or damaged slot.
+"""How long it may take until a manifest contains a change of leader: `manifest.interval.ms` is 1 s,
+and publishing takes some time. The view only waits if it finds a lost or damaged slot.
 """
 
 _PROBES_MAX = 3
 _TRIES_MAX = 3
 PAGE_CACHE_ENTRIES_MAX = 300_000
-"""About 40 MiB with their keys."""
+"""Maximum number of entries in the page cache: about 40 MiB with their keys."""
 
 _TXN_READS_MAX = 32
-"""The number of txn streams that are read at once."""
+"""Maximum number of txn streams that are read concurrently."""
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
@@ -109,7 +109,7 @@ class PartitionOffsets:
         return self.end_offset
 
     def readable_end(self, *, committed: bool) -> int:
-        """Return the end for readers of committed records, or of all."""
+        """Return the end for readers of committed records, or for readers of all records."""
         end = self.last_stable_offset if committed else self.end_offset
         assert end is not None, "the last stable offset was not asked for"
         return max(end, self.log_start)
@@ -140,7 +140,7 @@ class ClusterView:
         """
         self._uploaded_only = uploaded_only
         self._uploaded_ends: dict[int, int] = {}
-        """By stream, with `uploaded_only`: up to where committed records are in the store."""
+        """With `uploaded_only`, by stream: the end of the committed records in the store."""
         configured = None if wal_store is None else ConfiguredWalStore(wal_store, "")
         self._wal_stores = WalStores(store, configured)
         store = self._wal_stores.store
@@ -150,7 +150,9 @@ class ClusterView:
         self._tails = WalTails(store)
         self._events = TransactionEvents(store)
         self._unstable: dict[int, tuple[int, int]] = {}
-        """By txn stream: the end at which it was read last, and the first unstable offset then."""
+        """By txn stream: its end when it was last read, and the first unstable offset at that
+        time.
+        """
         self._root: ManifestRoot | None = None
         self._topics: dict[str, TopicEntry] = {}
         self._newest_at = 0.0
@@ -250,7 +252,9 @@ class ClusterView:
         return await self._retried(lambda: self._plain(wanted))
 
     async def _retried(self, read: Callable[[], Awaitable[_T]]) -> _T:
-        """Retry with a newer manifest if an object is missing: this view is outdated."""
+        """Retry with a newer manifest if an object is missing, because this view is then
+        outdated.
+        """
         async with self._lock:
             for attempt in range(_TRIES_MAX):
                 try:
@@ -304,8 +308,8 @@ class ClusterView:
         raise WalWalkTooSlow(took_s, grace_s)
 
     def _take(self, root: ManifestRoot, tails: WalTails, newest_at: float) -> None:
-        """Replace the state of this view. Runs only after the walk: a walk in another WAL store
-        proves nothing, not even that the newer root goes with these tails.
+        """Replace the state of this view, only after the walk was checked: a walk in the wrong WAL
+        store proves nothing, not even that these tails belong to the newer root.
         """
         self._root, self._tails, self._newest_at = root, tails, newest_at
         self._topics = {topic.name: topic for topic in root.topics}
@@ -348,7 +352,7 @@ class ClusterView:
         raise AssertionError("the last attempt raises")
 
     async def _probe(self, known: ManifestRoot) -> ManifestRoot | None:
-        """Advance version by version. Return None if there are many, and a LIST is cheaper."""
+        """Advance version by version. Return None if there are so many that a LIST is cheaper."""
         for _ in range(_PROBES_MAX):
             try:
                 root = await load_root(self._store, self._cluster_id, known.version + 1)
@@ -372,8 +376,8 @@ class ClusterView:
         return parsed[1]
 
     async def _reload(self) -> None:
-        """Refresh because a section was deleted with its version after the grace period: this view
-        is outdated.
+        """Refresh an outdated view: a section was deleted with its version after the grace
+        period.
         """
         self._newest_at = -PROBE_S
         await self._refresh()
@@ -493,8 +497,8 @@ class ClusterView:
         if known is not None and known[0] == txn_end <= end_offset:
             unstable = known[1]
         else:
-            # A tail may contain events of slots after a gap in the data; the last event is then not
-            # the relevant one.
+            # The txn tail may be ahead of the data tail, which ends at a gap. The relevant event is
+            # then not the last one.
             low = txn_end if txn_end <= end_offset else min(txn.committed_end, end_offset)
             item = OffsetRange(topic.name, entry.partition, max(txn.log_start, low - 1), txn_end)
             (slices,) = await self._slices([(item, txn)])
@@ -599,9 +603,11 @@ class ClusterView:
         self._shards |= shards
 
     async def _find_uploaded_ends(self, entry: PartitionEntry) -> None:
-        """Find the first range of a partition that is a slot in a WAL store, among all its pages.
+        """Find the ends of the uploaded data and events of a partition: the first range in a WAL
+        store, searched in all pages.
 
-        Without later events, nothing is known about the transactions of later records.
+        If events after some offset are missing, the transactions of later records are unknown, so
+        the data ends there as well.
         """
         data_end, txn_end = [await self._uploaded_end(part) for part in (entry.data, entry.txn)]
         if txn_end < entry.txn.committed_end:

@@ -22,13 +22,15 @@ NO_BROKER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 """The writer in the headers of objects that jobs write."""
 
 READING = ObjectReaderConfig(whole_bytes_max=64 << 10, get_bytes_max=8 << 20)
-"""Indexes are read alone. Otherwise the blocks of objects that are not tiny would be read twice."""
+"""`whole_bytes_max` is small, because the blocks of an object that was read whole for its index
+would be read again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """created_ms is in the header of every attempt's object. put_until_ms is compared with the
-    executor's clock.
+    """created_ms: the creation time in the object header, the same in every attempt. put_until_ms:
+    no PUT begins later, by the executor's clock.
     """
 
     partition: int
@@ -40,9 +42,9 @@ class RewriteTask:
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """The object that was written, as `new`. Otherwise: plan again if the sources have changed
-    (`gone`) or the deadline of the task has passed (`late`); with neither, the sources are damaged.
-    `detail` says more.
+    """The result of a task: `new` is the object that was written. If there is none, plan again if
+    the sources have changed (`gone`) or the deadline has passed (`late`); otherwise the sources are
+    damaged. `detail` contains the reason.
     """
 
     task: RewriteTask

@@ -16,7 +16,7 @@ from penstock.stream.ports import ObjectRange, ObjectRole, StreamRange
 MIB = 1 << 20
 _WINDOW_RANGES = 4_096
 _BY_KEY = ObjectId(-1)
-"""The manifest and the commit name objects by their keys."""
+"""The object id of planned sources: the manifest and the commit identify objects by key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,21 +24,19 @@ class RewriteOptions:
     """The limits of a run."""
 
     target_bytes: int = 64 * MIB
-    """The approximate size of new objects; a task holds twice as much. Objects of at least half of
-    it are left alone.
+    """Approximate size of new objects; a task needs twice as much memory. Objects of at least half
+    this size are not rewritten.
     """
 
     round_bytes_max: int = 4 << 30
-    """The bytes rewritten between two commits of a partition: a kill or a conflict may waste this
-    much.
-    """
+    """Bytes rewritten between two commits of a partition, which a kill or a conflict may waste."""
 
     round_objects_max: int = 1_000
-    """Objects written in one round; the controller prepares and commits no more at once."""
+    """Objects written in one round; the controller does not prepare or commit more at a time."""
 
     compaction_sources_max: int = 4_000
-    """The sources of one object. A smaller number is less likely to include objects that brokers
-    compact at the end of the log.
+    """Maximum number of sources of one object. A smaller number is less likely to include objects
+    that brokers compact at the end of the log.
     """
 
     commit_sources_max: int = 10_000
@@ -52,8 +50,8 @@ class RewriteOptions:
 
     @property
     def compaction(self) -> CompactionConfig:
-        """The compaction config. Small objects have up to half the target, so that two of them
-        always fit into one.
+        """The compaction config. Objects of up to half the target size count as small, so that two
+        of them always fit into one.
         """
         return CompactionConfig(
             small_bytes_max=self.target_bytes // 2,
@@ -126,8 +124,8 @@ def within(plans: Iterable[PartitionPlan], size_bytes: int) -> list[PartitionPla
 def cut_rounds(
     plans: Iterable[PartitionPlan], options: RewriteOptions
 ) -> list[list[PartitionPlan]]:
-    """Divide the compactions into rounds of bounded size, in order. A partition occurs once in a
-    round, because that is one commit.
+    """Divide the compactions into rounds of bounded size, in order. A partition occurs at most once
+    in a round, because a round is one commit per partition.
     """
     rounds: list[list[PartitionPlan]] = [[]]
     left_bytes, left_objects = options.round_bytes_max, options.round_objects_max
@@ -162,7 +160,7 @@ def _take(
 
 
 def ranges_of(log: CommittedLog) -> list[ObjectRange]:
-    """Return the entries of a log as compaction sees them."""
+    """Return the entries of a log as compaction sources."""
     found: list[ObjectRange] = []
     for run in log.runs:
         for index, key in enumerate(run.keys):
@@ -201,13 +199,13 @@ def _compactions(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iter
             (index for index, item in enumerate(window) if item.range.start_offset >= reached),
             len(window),
         )
-        # There is nothing to compact; a few small objects at the end are left.
+        # There is nothing to compact here; a few small objects at the end of the log remain.
         at += step or len(window)
 
 
 def _window(ranges: Sequence[ObjectRange], at: int, bytes_max: int) -> Sequence[ObjectRange]:
-    """Return enough ranges for the next compaction, and no more, because the next call reads the
-    rest again.
+    """Return only enough ranges for the next compaction, because the next call examines the
+    remaining ones again.
     """
     size_bytes = 0
     for end in range(at, min(at + _WINDOW_RANGES, len(ranges))):

@@ -27,12 +27,12 @@ from penstock.stream.ports import NewObject, ObjectRange, PreparedObject
 _log = get_logger(__name__)
 
 PASSES_MAX: Final = 5
-"""The number of plans in a row. Each later one covers what was in conflict before, in smaller
-pieces, because brokers leave the older pieces alone.
+"""Maximum number of plans. Each plan after the first covers the conflicts of the previous one, in
+smaller pieces, because brokers do not compact the older pieces.
 """
 
 PUBLISH_S: Final = 30.0
-"""The timeout for a manifest that shows the commits. It comes within seconds."""
+"""Timeout for a manifest that contains the commits, which is usually published within seconds."""
 
 _LOOK_S: Final = 0.2
 _SOURCES_MIN: Final = 8
@@ -47,8 +47,8 @@ class Exchange:
 
 
 class RewriteMetadata(Protocol):
-    """The controller's interface for jobs. Raise the client's errors; the outcome of the call
-    is then unknown.
+    """The controller's interface for jobs. Methods raise the errors of the client; the outcome of
+    the call is then unknown.
     """
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]: ...
@@ -134,8 +134,8 @@ class BulkRewrite:
         return within((_without(plan, self._left_alone) for plan in plans), self._left_bytes)
 
     async def run(self) -> RewriteReport:
-        """Rewrite the topic. Raise as `plan` does, and the errors of metadata and tasks. Earlier
-        commits stay.
+        """Rewrite the topic. Raise the errors of `plan`, of the metadata and of tasks. Earlier
+        commits remain.
         """
         for _ in range(PASSES_MAX):
             plans = await self.plan()
@@ -225,8 +225,8 @@ class BulkRewrite:
 async def until_published(
     view: ClusterView, topic: str, replaced: Iterable[Sequence[ObjectRange]]
 ) -> None:
-    """Wait for a manifest without a source of each exchange, so that the next plan does not repeat
-    them. After a conflict, the other sources are unchanged.
+    """Wait for a manifest that no longer lists one source of each exchange, so that the next plan
+    does not repeat them. One source suffices, because the others are unchanged after a conflict.
     """
     left = [set(_places(sources)) for sources in replaced]
     deadline = asyncio.get_running_loop().time() + PUBLISH_S

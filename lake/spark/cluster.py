@@ -1,4 +1,4 @@
-"""Read a cluster as Kafka's source does: topics, bounds, offsets by timestamp, and a lease.
+"""Read a cluster like Spark's Kafka source: topics, bounds, offsets by timestamp, and a lease.
 
 Invariant: like `StoreCluster`, it contains only an address, can be pickled, and only advances.
 """
@@ -21,11 +21,11 @@ from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
 from penstock.objectstore.url import redact_url
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""As for Kafka's consumers, patterns do not match them."""
+"""Patterns do not match these topics, as in Kafka consumers."""
 
 
 class Found(NamedTuple):
-    """Partitions with their bounds, and topics with their ids."""
+    """The partitions with their bounds, and the topics with their ids."""
 
     bounds: dict[TopicPartition, Bounds]
     topic_ids: dict[str, str]
@@ -52,8 +52,8 @@ class SparkCluster(StoreCluster):
         return dict(zip(items, found, strict=True))
 
     def take_lease(self, lease_id: UUID, ttl_ms: int, *, renewed: bool) -> str | None:
-        """Acquire or renew a lease on the current objects. Return why that failed, or None: without
-        a lease, the query plans again where necessary.
+        """Acquire or renew a lease on the current objects. Return the reason for a failure, or
+        None. Without a lease, the query plans again where necessary.
         """
         try:
             self.lease(lease_id, self.root(), ttl_ms, "spark", renewed=renewed)

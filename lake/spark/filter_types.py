@@ -1,4 +1,4 @@
-"""Spark's types of pushed filters, which Python sources have since Spark 4.1.
+"""Spark's types of pushed filters, which are available to Python sources since Spark 4.1.
 
 Spark 4.0 applies all filters itself.
 """
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import datasource
 
 INHERITED: Final[Any] = getattr(datasource.DataSourceReader, "pushFilters", None)
-"""The method of readers without pushdown."""
+"""The inherited method, which readers without pushdown use."""
 
 if TYPE_CHECKING or INHERITED is not None:
     from pyspark.sql.datasource import (

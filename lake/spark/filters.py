@@ -17,7 +17,7 @@ PUSHED_COLUMNS: Final = ("topic", "partition", "offset", "timestamp")
 
 class Condition(NamedTuple):
     """A comparison of a column. `value` is text for `topic` and a number otherwise; for "in" it is
-    a tuple of them.
+    a tuple of these.
     """
 
     column: str
@@ -62,7 +62,9 @@ class Pushed:
 
     @property
     def times(self) -> TimeBounds:
-        """Objects, blocks and batches without a record in this range contain no wanted row."""
+        """The timestamp bounds of wanted rows: objects, blocks and batches outside of them contain
+        none.
+        """
         low, high = self._bounds("timestamp")
         return TimeBounds(
             ALL_TIMES.from_ms if low is None else low // 1_000,

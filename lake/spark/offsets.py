@@ -15,7 +15,7 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 
 _ID_MARK: Final = "#"
-"""No name of a topic has it."""
+"""Separates topic and topic id. Topic names cannot contain it."""
 
 OffsetsJson = dict[str, dict[str, int]]
 

@@ -1,8 +1,9 @@
-"""Parse options: those of `format("kafka")` with its defaults, checks and errors, and our own.
+"""Parse the options of reads: those of `format("kafka")` with its defaults, checks and errors, and
+Penstock's own.
 
-`kafka.*` options are for brokers: a few are rejected, `isolation.level` has an effect, and a
-warning lists the others, so that a job can switch by changing its format. Names are
-case-insensitive. Source: Spark `KafkaSourceProvider`.
+`kafka.*` options configure connections to brokers: `isolation.level` has an effect, a few are
+rejected, and a warning lists the others, so that a job can migrate by changing only its format.
+Names are case-insensitive. Source: Spark `KafkaSourceProvider`.
 """
 
 import re
@@ -88,7 +89,7 @@ class Topics:
     pattern: str = ""
     partitions: tuple[TopicPartition, ...] = ()
     snapshot: str = ""
-    """Read these topics of a snapshot; names and partitions have its name already."""
+    """Read the topics of this snapshot; topic names already include it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +207,8 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def check_common(options: Mapping[str, str]) -> None:
-    """Check what batch and streaming queries have in common, in the order of Kafka's source. Raise
-    InvalidOption.
+    """Check the options that batch and streaming queries have in common, in the same order as
+    Kafka's source. Raise InvalidOption.
     """
     given = {name.lower(): value for name, value in options.items()}
     _topics(given)
@@ -320,7 +321,7 @@ def _topics_in(topics: Topics, snapshot: str) -> Topics:
 
 
 def _limit_in(limit: Limit, snapshot: str) -> Limit:
-    """Return the limit with the names that the topics have in the snapshot."""
+    """Return the limit with the topic names in the snapshot."""
     match limit:
         case AtOffsets(offsets):
             return AtOffsets({_partition_in(at, snapshot): to for at, to in offsets.items()})
@@ -365,7 +366,9 @@ def _batch_limits(given: Mapping[str, str]) -> tuple[Limit, Limit]:
 
 
 def _limit(given: Mapping[str, str], which: str, default: Limit) -> Limit:
-    """Return the first given option: one timestamp, timestamps by partition, offsets."""
+    """Return the limit by precedence: a timestamp for all partitions, timestamps by partition,
+    offsets.
+    """
     _strategy(given)
     if (text := given.get(f"{which}timestamp")) is not None:
         try:
@@ -405,7 +408,7 @@ def _check_each(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartiti
 
 
 def _is_volatile(starting: Limit) -> bool:
-    """Return whether resolving it again may return another offset."""
+    """Return whether the limit may resolve to another offset later."""
     if isinstance(starting, AtOffsets):
         return LATEST in starting.offsets.values()
     return not isinstance(starting, Earliest)
@@ -502,7 +505,7 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def _time_ms(given: Mapping[str, str], name: str, default: str) -> int:
-    """Parse a time as Spark's `timeStringAsMs`: milliseconds, or a number with its unit."""
+    """Parse a duration like Spark's `timeStringAsMs`: milliseconds, or a number with a unit."""
     text = given.get(name.lower(), default).strip().lower()
     found = _TIME.fullmatch(text)
     if found is None or found[2] not in _UNITS_MS or int(found[1]) < 0:

@@ -1,5 +1,5 @@
-"""Pack slices into tasks: each task has an overhead of 10 to 60 ms, and the largest one delays
-the result.
+"""Pack slices into tasks. Each task has an overhead of 10 to 60 ms, and the largest task delays the
+result.
 
 Source for `minPartitions` and `maxRecordsPerPartition`: Spark `KafkaOffsetRangeCalculator`.
 """
@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from penstock.lake.fetch.slices import Slice, share
 
 SLICES_MAX = 1_000
-"""The largest number of slices in one task, which is pickled and sent: about 60 bytes each."""
+"""Maximum number of slices in one task. The task is pickled and sent, with about 60 bytes per
+slice.
+"""
 
 _SMALL = 8
 """An object smaller than 1/8 of a task is not cut to fill a task: two GETs cost more than a
@@ -22,7 +24,7 @@ slightly smaller task, and less than one more task.
 class TaskLimits:
     bytes_max: int
     rows_max: int | None = None
-    """Offsets of one task; None for any number."""
+    """Maximum number of offsets in one task; None for no limit."""
 
     tasks_min: int = 1
 
@@ -40,9 +42,9 @@ class _Bin:
     rows: int = 0
 
     def takes(self, parts: Sequence[Slice]) -> bool:
-        """Return whether all of them fit. Small ones may exceed the goal by half of their size.
-        Otherwise every task would stay slightly below it, and the rest would need another task, for
-        which all other cores wait.
+        """Return whether all of these slices fit. Small ones may exceed the goal by half of their
+        size. Otherwise every task would stay slightly below the goal, and the rest would need
+        another task, for which all other cores would wait.
         """
         size_bytes, rows = _size_of(parts)
         end_bytes = self.bytes + size_bytes
@@ -75,7 +77,7 @@ class _Bin:
 
 
 class _Bins:
-    """The tasks. Each task gets its share of the remaining bytes."""
+    """The tasks being packed. Each task gets its share of the remaining bytes."""
 
     def __init__(self, slices: Sequence[Slice], limits: TaskLimits) -> None:
         self._left_bytes, rows = _size_of(slices)
@@ -145,7 +147,7 @@ def _is_small(size_bytes: int, goal_bytes: int) -> bool:
 
 
 def _size_of(slices: Iterable[Slice]) -> tuple[int, int]:
-    """Return bytes and offsets."""
+    """Return the total numbers of bytes and offsets."""
     size_bytes = rows = 0
     for part in slices:
         size_bytes += part.size_bytes

@@ -1,6 +1,7 @@
-"""How far a streaming query is behind its topics, from the progress that Spark reports.
+"""Determine the lag of a streaming query from the progress that Spark reports.
 
-Spark offers Python sources no metrics of their own. Source: Spark `KafkaMicroBatchStream#metrics`.
+In Spark, Python sources cannot report metrics of their own. Source: Spark
+`KafkaMicroBatchStream#metrics`.
 """
 
 import json
@@ -29,7 +30,7 @@ class SourceLag(TypedDict):
 
 
 Report = Callable[[str, SourceLag], object]
-"""Takes the name of a query, or its id if it has none, and the lag of a source."""
+"""Called with the name of a query, or its id if it has no name, and the lag of one source."""
 
 
 class LagListener(StreamingQueryListener):
@@ -49,7 +50,7 @@ class LagListener(StreamingQueryListener):
 
 
 def lags_of(progress: StreamingQueryProgress | Mapping[str, Any] | str | None) -> list[SourceLag]:
-    """Return the lag of each source of topics."""
+    """Return the lag of each source whose offsets are topic offsets."""
     if progress is None:
         return []
     if isinstance(progress, StreamingQueryProgress):
@@ -81,7 +82,7 @@ def _lag(end: OffsetsJson, latest: OffsetsJson) -> SourceLag | None:
 
 
 def _offsets(source: Mapping[str, Any], name: str) -> OffsetsJson:
-    """Return offsets by topic and partition, or none if the source has offsets of another kind."""
+    """Return the offsets by topic and partition, or an empty dict if they are of another kind."""
     value = source.get(name)
     if isinstance(value, str):
         try:

@@ -19,7 +19,9 @@ from penstock.lake.spark.offsets import (
 )
 
 Report = Callable[[str], None]
-"""Takes the reason of a data loss. It raises, or warns and lets the query go on."""
+"""Called with the reason of a data loss. It raises, or logs a warning and lets the query
+continue.
+"""
 
 
 class Bounds(NamedTuple):
@@ -79,8 +81,8 @@ def resolved(
 def matched(
     found: Mapping[TopicPartition, int | None], timestamps_ms: Offsets, *, latest_if_no_match: bool
 ) -> dict[TopicPartition, int]:
-    """Return the offsets of a lookup by timestamp. Raise OffsetsMismatch if no record is late
-    enough and that is not allowed.
+    """Return the offsets of a lookup by timestamp. Raise OffsetsMismatch if a partition has no
+    record that is late enough, unless that is allowed.
     """
     offsets: dict[TopicPartition, int] = {}
     for item, offset in found.items():

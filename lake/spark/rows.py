@@ -1,5 +1,5 @@
-"""Apply conditions to the rows of an Arrow batch. Only this module of the package computes with
-Arrow, whose objects are Any to type checkers.
+"""Apply conditions to the rows of an Arrow batch. This is the only module of the package that
+computes with Arrow, whose objects are Any to type checkers.
 """
 
 from collections.abc import Sequence

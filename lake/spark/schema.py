@@ -1,5 +1,4 @@
-"""Columns as Spark's types: the schema of `format("kafka")`, a selection of it, and the user's
-schema.
+"""Spark schemas: the one of `format("kafka")`, a selection of its columns, and the user's schema.
 
 Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
 """

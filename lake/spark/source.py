@@ -81,8 +81,8 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 VIEW_FRESH_S: Final = 5.0
-"""For this long a view of the manifest is fresh enough for planning: objects stay for at least a
-minute after they are replaced.
+"""Age up to which a view of the manifest is fresh enough for planning: objects are kept for at
+least a minute after they are replaced.
 """
 
 
@@ -151,8 +151,8 @@ class _Query:
         self.notes = warnings(options, streaming=streaming)
 
     def find(self, *, missing_ok: bool = False) -> Found:
-        """Return topics and bounds from a fresh view. A new topic is in the manifest within a
-        second, so a missing one is looked up again.
+        """Return topics and bounds from a fresh view. A missing topic is looked up again, because a
+        new topic is in the manifest within a second.
         """
         options = self.options
         for tries_left in reversed(range(options.retries)):
@@ -302,15 +302,15 @@ def _narrowed(item: OffsetRange, pushed: Pushed) -> OffsetRange:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One reader exists for the whole query, in a separate process; Spark creates others to
-    read.
+    """The streaming reader. One instance exists for the whole query, in a separate process; Spark
+    creates others to read.
     """
 
     def __init__(self, query: _Query) -> None:
         check_supported(query.options)
         self._query = query
         self._topic_ids: dict[str, str] = {}
-        """Ids by name, of topics whose offsets came without an id."""
+        """Ids by name, for topics whose offsets do not include an id."""
         self._initial: OffsetsJson | None = None
         self._latest: dict[TopicPartition, int] = {}
         self._end: OffsetsJson | None = None
@@ -326,8 +326,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets ----------------------------------------------------------------------------------
 
     def initialOffset(self) -> OffsetsJson:
-        """Return the start, which is decided once, whatever happens before the first micro-batch is
-        committed.
+        """Return the start offsets. They are decided once, even if the query fails before the first
+        micro-batch is committed.
         """
         if self._initial is None:
             self._query.warn()
@@ -343,8 +343,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return one limit, because Spark has no combination of limits. `latestOffset` applies the
-        others too.
+        """Return one limit, because Spark cannot combine limits for Python sources. `latestOffset`
+        also applies the others.
         """
         options = self._query.options
         if options.min_offsets_per_trigger is not None and self._frozen is None:
@@ -384,7 +384,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for item in sorted(begin.keys() & latest.keys()):
             if latest[item] < begin[item]:
                 self._query.report(ranges.changed(item, begin[item], latest[item]))
-                # Never go back: these rows have already been returned.
+                # Offsets never decrease: these rows have already been returned.
                 latest = latest | {item: begin[item]}
         self._latest = latest
         if missing := begin.keys() - latest.keys():
@@ -443,10 +443,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- micro-batches ----------------------------------------------------------------------------
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
-        """Plan from start and end only: after a crash, Spark calls nothing else.
+        """Plan from start and end only, because after a crash Spark calls no other method.
 
         Spark 4.0 and 4.1 pass the last offsets of a checkpoint as both start and end. A manifest
-        that ends before them is no data loss here; `latestOffset` waits for a newer one.
+        that ends before them is not a data loss here; `latestOffset` waits for a newer one.
         """
         query = self._query
         self._end = end
@@ -475,8 +475,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what is there ----------------------------------------------------------------------------
 
     def _found_for(self, end: OffsetsJson) -> Found | None:
-        """Return the view of the last `latestOffset` if it is sufficient: a second one costs as
-        much as the first, and every record waits for it.
+        """Return the view of the last `latestOffset` if it is sufficient: another one would take as
+        long as the first, and delay every record.
         """
         found = self._found
         if found is None or time.monotonic() - self._found_s > VIEW_FRESH_S:
@@ -491,7 +491,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _find_since(self, known: OffsetsJson) -> Found:
-        """Return a fresh view that includes the known offsets if possible, and remember it."""
+        """Return a fresh view that includes the known offsets if possible, and store it."""
         began_s = time.monotonic()
         self._found = self._query.find_since(from_json(known), missing_ok=True)
         self._found_s = began_s
@@ -500,8 +500,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offsets_in(
         self, topic_ids: Mapping[str, str], offsets: OffsetsJson
     ) -> dict[TopicPartition, int]:
-        """Return the offsets without those of recreated topics, which begin at their start. Report
-        them.
+        """Return the offsets without those of recreated topics, which are read from their start.
+        Report these topics as a loss.
         """
         known = self._known_ids(topic_ids, topic_ids_of(offsets))
         other = {
@@ -514,8 +514,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {item: to for item, to in from_json(offsets).items() if item.topic not in other}
 
     def _known_ids(self, topic_ids: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:
-        """Return the ids of all these topics. Older checkpoints have none; then they are the stored
-        ones, or those at the first read.
+        """Return the ids of all these topics. For older checkpoints, which contain no ids, use
+        those stored with the start, or those seen at the first read.
         """
         new = topic_ids.keys() - known.keys() - self._topic_ids.keys()
         if new:
@@ -531,8 +531,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return QueryStart(self._query.cluster, options.query_id, options.initial_offsets_location)
 
     def _renew_lease(self) -> None:
-        """Acquire one lease for the query, and renew it after half of its duration. It may protect
-        more objects than this micro-batch needs, never fewer.
+        """Acquire one lease for the query, and renew it after half of its duration. It protects at
+        least the objects that this micro-batch needs.
         """
         now = time.monotonic()
         if now - self._leased_s > self._query.options.read_lease_ttl_ms / 2_000:

@@ -41,7 +41,7 @@ class QueryStart:
     URL (`location`).
 
     Invariant: the first writer decides (`If-None-Match: *`), and all others use the stored start.
-    Older versions also stored topic ids. Nothing here ever changes; after the prefix is deleted,
+    Older versions also stored topic ids. A stored start never changes; after its prefix is deleted,
     the query starts anew.
     """
 
@@ -54,11 +54,13 @@ class QueryStart:
         return None if found is None else found.offsets
 
     def decide(self, offsets: OffsetsJson) -> OffsetsJson:
-        """Store these offsets unless another process has stored some. Return the stored ones."""
+        """Store these offsets unless another process has stored a start. Return the stored
+        offsets.
+        """
         return background().run(self._put(_Start(offsets)), DEADLINE_S).offsets
 
     def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the ids of topics that older versions stored."""
+        """Return the topic ids that older versions stored."""
         return background().run(self._topic_ids(names), DEADLINE_S)
 
     async def _topic_ids(self, names: Sequence[str]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The options of `CREATE TABLE t USING penstock OPTIONS (...)`.
 
-Spark passes them to a Python source only when it creates the table, but the stored schema at each
-read, so they are kept in the metadata of the first column.
-Source: Spark `V2SessionCatalog#createTable`, `PythonTable`.
+Spark passes the options to a Python source only when it creates the table, but it passes the stored
+schema at each read. The options are therefore stored in the metadata of the first column. Source:
+Spark `V2SessionCatalog#createTable`, `PythonTable`.
 """
 
 import re
@@ -16,7 +16,9 @@ from penstock.objectstore.url import redact_url
 
 _METADATA: Final = "penstock.options"
 _PREFIX: Final = "option."
-"""Spark adds each option of a table once more with this prefix, besides properties of its own."""
+"""Spark adds properties of its own to the options of a table, and repeats each option with this
+prefix.
+"""
 
 _SECRET: Final = re.compile(
     r"password|passphrase|passwd|secret|jaas|token(?!\.endpoint)|user[._-]?info|credentials?$"
@@ -24,11 +26,11 @@ _SECRET: Final = re.compile(
     r"|bearer\.config$",
     re.IGNORECASE,
 )
-"""Parts of the names of options with secrets."""
+"""Matches names of options that may contain secrets."""
 
 
 def table_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a new table, or none if these are not the options of a table."""
+    """Return the options of a new table, or an empty dict if Spark is not creating a table."""
     if "provider" not in options:
         return {}
     return {
@@ -58,9 +60,9 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def options_for(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a read: those of its table, if the schema is that of a table, and
-    those given for this query. With `store`, the given ones are complete. Raise InvalidOption if
-    there are none.
+    """Return the options of a read: those stored in the schema, if it is the schema of a table, and
+    those given for this query. If `store` is given, the stored ones are ignored. Raise
+    InvalidOption if there are no options.
     """
     if "store" in given:
         return dict(given)
@@ -77,8 +79,8 @@ def options_for(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_insert(given: Mapping[str, str]) -> None:
-    """Raise InvalidOption for an INSERT into a table: the schema of a write is that of the rows,
-    which may come from another table, so it must not be searched for options.
+    """Raise InvalidOption for an INSERT into a table. Spark passes the schema of the rows, which
+    may come from another table, so the options of the target are unknown.
     """
     if not given:
         raise InvalidOption(

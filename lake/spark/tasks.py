@@ -1,4 +1,4 @@
-"""A task of an executor: read its slices, without rows that do not match the pushed filters.
+"""The tasks of executors: read slices, and drop rows that do not match the pushed filters.
 
 Invariants: those of `lake.arrow.renew`: every offset of the slices is returned once, or an error
 contains it. A loss is an error unless `failOnDataLoss` is false.
@@ -29,7 +29,7 @@ _log = get_logger(__name__)
 
 
 BODIES_BYTES_MAX: Final = 1 << 20
-"""The limit for one task, which is pickled and sent through the driver."""
+"""Maximum size of the bodies in one task, which is pickled and sent by the driver."""
 
 
 class _Frozen:
@@ -41,7 +41,7 @@ class _Frozen:
 def freeze_modules() -> None:
     """Exclude imported modules from garbage collection. PySpark runs the collector after every
     task, and traversing Arrow, numba and pandas takes 50 to 100 ms, a sixth of the CPU of a scan.
-    Call it when a task begins: right after such a collection, only permanent objects are frozen.
+    Call this when a task begins: right after such a collection, only permanent objects exist.
     Source: `pyspark.daemon`, `gc.freeze`.
     """
     if len(sys.modules) != _Frozen.module_count:
@@ -60,13 +60,13 @@ class Task:
     slices: tuple[Slice, ...]
     bodies: Mapping[str, bytes]
     is_known: bool = False
-    """Whether the plan tells topic, partition and offset of each row."""
+    """Whether topic, partition and offset of each row follow from the plan."""
 
 
 def task_of(
     slices: Sequence[Slice], bodies: Mapping[str, bytes], plain: frozenset[int] = frozenset()
 ) -> Task:
-    """Return a task. `plain` are the streams that have no markers in these slices."""
+    """Return a task. `plain`: the streams without transaction markers in these slices."""
     taken, left_bytes = dict[str, bytes](), BODIES_BYTES_MAX
     for part in slices:
         body = bodies.get(part.key)
@@ -117,7 +117,7 @@ class TaskReader:
 
         Raise ReadError (damage, and unreadable records unless they are skipped) or DataLoss.
         """
-        # Imports Arrow, which planners do not need.
+        # Imported here, because it loads Arrow, which planners do not need.
         from penstock.lake.arrow.place_rows import place_rows
         from penstock.lake.arrow.renew import read_renewed
         from penstock.lake.spark.rows import filter_rows

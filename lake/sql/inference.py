@@ -11,19 +11,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 COLUMNS_MAX: Final = 1_000
-"""Columns of a topic. Fields beyond are in `_value`."""
+"""Maximum number of columns of a topic. Further fields are only in `_value`."""
 
 NESTED_FIELDS_MAX: Final = 200
-"""Fields of an object that becomes a STRUCT. One with more is rather a map with data as keys, and
-becomes VARCHAR.
+"""Maximum number of fields of an object that becomes a STRUCT. An object with more fields is
+probably a map whose keys are data, and becomes VARCHAR.
 """
 
 DEPTH_MAX: Final = 8
-"""Levels of STRUCT and list in a column; what lies deeper is VARCHAR."""
+"""Maximum number of STRUCT and list levels in a column; deeper values become VARCHAR."""
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _BEYOND: Final = 1 << 64
-"""Larger numbers are fractions to programs that write all digits, such as JavaScript."""
+"""Larger integers count as DOUBLE, because programs such as JavaScript write all digits of a
+floating-point number.
+"""
 TIME: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?"
 ZONE: Final = r"(?:Z|[+-]\d\d(?::?\d\d)?)"
 """Text becomes a TIMESTAMP if it matches TIME, and a TIMESTAMPTZ if a zone follows."""
@@ -48,7 +50,7 @@ nested type. While samples are joined, also `_EXACT`.
 """
 
 _EXACT: Final = "exact integer"
-"""BIGINT with an integer that DOUBLE does not hold."""
+"""BIGINT with an integer that DOUBLE cannot represent exactly."""
 
 
 class InferredSchema(NamedTuple):
@@ -104,9 +106,9 @@ def structure_fits(structure: Any, kind: JsonType) -> bool:  # noqa: ANN401 - pa
 
 
 def value_fits(value: Any, kind: JsonType) -> bool:  # noqa: ANN401 - parsed JSON
-    """Return whether a value fits into a column of this type without loss. Needed in addition to
-    `structure_fits`, because DuckDB reports `{}` and lists of mixed types as JSON, and does not
-    distinguish large integers.
+    """Return whether a value fits into a column of this type without loss. This is needed in
+    addition to `structure_fits`, because DuckDB reports `{}` and lists of mixed types as JSON, and
+    does not distinguish large integers.
     """
     if value is None or kind == "VARCHAR":
         return True
@@ -173,8 +175,8 @@ def _type_of_text(text: str) -> JsonType:
 
 
 def _struct(fields: Sequence[tuple[str, JsonType]]) -> JsonType:
-    """Return a STRUCT, initially without fields if there are none, or VARCHAR if DuckDB does not
-    support it.
+    """Return a STRUCT, which may have no fields until samples are joined, or VARCHAR if DuckDB does
+    not support these fields.
     """
     names = {name.lower() for name, _ in fields}
     if len(names) < len(fields) or len(fields) > NESTED_FIELDS_MAX or "" in names:
@@ -183,7 +185,7 @@ def _struct(fields: Sequence[tuple[str, JsonType]]) -> JsonType:
 
 
 def _joined(one: JsonType, other: JsonType) -> JsonType:
-    """Return the common type of both."""
+    """Return the common type of two types."""
     if one == "NULL":
         return other
     if other == "NULL":

@@ -26,7 +26,7 @@ from penstock.lake.sql.inference import (
 from penstock.lake.sql.tokens import text_literal
 
 NOT_JSON: Final = "_value"
-"""The column to which values that are no JSON objects are reported."""
+"""The column under which values that are not JSON objects are reported."""
 
 _EXACT_MAX: Final = float(1 << 53)
 _MANY_DIGITS: Final = "'(^|[^0-9.eE])-?[0-9]{16,20}([^0-9.eE]|$)'"
@@ -57,8 +57,8 @@ _FROM_JSON: Final = {
     "TIMESTAMP": _to_timestamp(TIME, "TIMESTAMP"),
     "TIMESTAMPTZ": _to_timestamp(TIME + ZONE, "TIMESTAMPTZ"),
 }
-"""How the text of a JSON value becomes one of the type. `from_json` would cast values of other JSON
-types; this makes them NULL.
+"""SQL by type, which converts the text of a JSON value. Unlike `from_json`, which casts values of
+other JSON types, it returns NULL for them.
 """
 
 
@@ -66,8 +66,9 @@ _UNQUOTED: Final = (
     "CASE WHEN starts_with({0}, '\"') AND NOT contains({0}, '\\') THEN {0}[2:-2]"
     " ELSE from_json({0}, '\"VARCHAR\"') END"
 )
-"""The text of a JSON value: a string without escapes is what its quotes enclose. `->>` would write
-1e18 with all digits, unlike `from_json` for many columns.
+"""SQL for the text of a JSON value. For a string without escapes, this is the text between its
+quotes. `->>` is not used, because it writes 1e18 with all digits, unlike `from_json` for many
+columns.
 """
 
 _PLAIN_FIELD: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -117,7 +118,7 @@ class ParsedTable:
 
 
 class JsonDecoder:
-    """A parser for chosen columns. `close` it."""
+    """A parser for the requested columns. It must be closed."""
 
     def __init__(self, columns: Sequence[JsonColumn]) -> None:
         self._columns = columns
@@ -125,18 +126,19 @@ class JsonDecoder:
         self._extraction = _extraction(columns) if _is_extracted(columns) else ""
         self._database: Any = duckdb.connect(config={"threads": 1})
         self._idle: list[Any] = []
-        """Connections that no thread uses. A thread that parses runs DuckDB by itself. They are not
-        thread-local: one that is destroyed with its thread crashes the process (DuckDB 2.0).
+        """Unused connections. A parsing thread runs DuckDB itself. Connections are not
+        thread-local, because one that is destroyed with its thread crashes the process (DuckDB
+        2.0).
         """
 
     def close(self) -> None:
-        """Close it. No thread may parse values afterwards."""
+        """Close the parser. No thread may parse values afterwards."""
         for connection in (*self._idle, self._database):
             connection.close()
 
     def parse(self, values: Array) -> ParsedTable:
-        """Parse a batch of `string_view` values; a null results in nulls. Any number of threads may
-        parse concurrently.
+        """Parse a batch of `string_view` values; the columns of a null value are null. Any number
+        of threads may parse concurrently.
         """
         misfits: list[MisfitRows] = []
         source, table = values, self._select(values)
@@ -160,11 +162,11 @@ class JsonDecoder:
         """Return the parsed columns; None if a value is not JSON."""
         try:
             return self._run(self._extraction or self._conversion(), values)
-        except (duckdb.Error, UnicodeDecodeError):  # its message may quote bytes that are not UTF-8
+        except (duckdb.Error, UnicodeDecodeError):  # the message may quote bytes that are not UTF-8
             return None
 
     def _conversion(self) -> str:
-        """Return the statement for any columns."""
+        """Return the statement that parses any columns with `from_json`."""
         parsed = ", ".join(
             f"from_json(v, {text_literal(json.dumps(_first_pass(group)))}) AS s{number}"
             for number, group in enumerate(self._groups)
@@ -175,7 +177,7 @@ class JsonDecoder:
         return f"SELECT {fields} FROM (SELECT {parsed} FROM batch)"  # noqa: S608 - quoted
 
     def _run(self, sql: str, values: Array) -> Table:
-        """Run SQL on the values `v` of the table `batch`."""
+        """Run SQL on the table `batch`, whose column `v` contains the values."""
         try:
             connection = self._idle.pop()
         except IndexError:  # all parsers are in use
@@ -269,9 +271,9 @@ class JsonDecoder:
     def _checked_nested(
         self, column: JsonColumn, values: Array, found: Array, misfits: list[MisfitRows]
     ) -> Array:
-        """Compare the structure of each value with the type; a value with another structure becomes
-        NULL as a whole, and so does one with more than 128 levels, whose structure DuckDB does not
-        return.
+        """Compare the structure of each value with the type. A value with another structure becomes
+        NULL as a whole, and so does a value with more than 128 levels, whose structure DuckDB does
+        not return.
         """
         raw = self._raw(column, values)
         structures = self._column("SELECT TRY(json_structure(v))::VARCHAR FROM batch", raw)
@@ -305,7 +307,7 @@ def _has_large(found: Array) -> bool:
 
 
 def _misfits(rows: Array, raw: Array, kind: JsonType) -> Array:
-    """Return which of the rows, whose JSON is `raw`, do not fit the type."""
+    """Return which of the selected rows do not fit the type. `raw`: their JSON."""
     fits = [text is None or _text_fits(text, kind) for text in raw.to_pylist()]
     unfit = {row for row, fit in zip(_numbers(rows), fits, strict=True) if not fit}
     return pa.array([row in unfit for row in range(len(rows))], pa.bool_())
@@ -342,8 +344,9 @@ def _groups(columns: Sequence[JsonColumn]) -> list[list[JsonColumn]]:
 
 
 def _is_extracted(columns: Sequence[JsonColumn]) -> bool:
-    """Return whether `json_extract` is faster than `from_json`: for up to 8 columns, in 4 with less
-    than 0.85 of its CPU. Other fields would need escapes in paths.
+    """Return whether to use `json_extract` instead of `from_json`. It is faster for up to 8
+    columns, and takes less than 0.85 of the CPU for up to 4. Other than plain field names would
+    need escapes in paths.
     """
     return len(columns) <= EXTRACTED_COLUMNS_MAX and all(
         isinstance(column.kind, str) and _PLAIN_FIELD.fullmatch(column.field) for column in columns
@@ -351,7 +354,7 @@ def _is_extracted(columns: Sequence[JsonColumn]) -> bool:
 
 
 def _extraction(columns: Sequence[JsonColumn]) -> str:
-    """Return the statement for a few columns of plain types."""
+    """Return the statement that parses a few columns of scalar types with `json_extract`."""
     paths = ", ".join(f"'$.\"{column.field}\"'" for column in columns)
     texts = ", ".join(f"j[{number + 1}]::VARCHAR AS t{number}" for number in range(len(columns)))
     fields = ", ".join(
@@ -363,7 +366,7 @@ def _extraction(columns: Sequence[JsonColumn]) -> str:
 
 
 def _first_pass(group: Sequence[JsonColumn]) -> dict[str, Any]:
-    """Return the structure for `from_json`."""
+    """Return the structure argument for `from_json`."""
     return {
         column.field: "JSON" if column.kind in _FROM_JSON else _spec(column.kind)
         for column in group
@@ -393,9 +396,8 @@ def _as_integers(found: Array) -> Array | None:
 
 
 def _filtered(values: Array, mask: Array) -> Array:
-    """Return the values where the mask is true. Views are filtered as fixed-size bytes, because
-    Arrow cannot filter views, and DuckDB takes 6 ms of CPU for a batch for which this takes less
-    than one.
+    """Return the values where the mask is true. Arrow cannot filter views, so they are filtered as
+    fixed-size bytes. This takes less than 1 ms of CPU per batch; DuckDB would take 6 ms.
     """
     if values.type != pa.string_view():
         return values.filter(mask)

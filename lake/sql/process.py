@@ -34,12 +34,14 @@ from penstock.lake.sql.session import SessionOptions
 
 _CANCEL_POLL_S: Final = 0.05
 _ALLOCATORS: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
-"""Others reserve gigabytes, which count against the limit of memory."""
+"""Environment for other allocators than the defaults, which reserve gigabytes that count toward the
+memory limit.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatementLimits:
-    """max_bytes: limit of the rows, as counted by Arrow."""
+    """The limits of a statement. max_bytes: maximum size of the rows, as counted by Arrow."""
 
     max_rows: int | None = None
     max_seconds: float | None = None
@@ -48,7 +50,7 @@ class StatementLimits:
 
 
 class StatementProcess:
-    """A running statement. `close` it, or read it to its end."""
+    """A running statement. Close it, or read it to its end."""
 
     def __init__(
         self, store: str, query: str, options: SessionOptions, limits: StatementLimits
@@ -96,7 +98,7 @@ class StatementProcess:
         return list(self._warnings)
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yield the rows. Raise as the constructor does, or SqlStopped."""
+        """Yield the rows. Raise the errors of the constructor, or SqlStopped."""
         while not self._is_ended:
             frame = self._next()
             if frame.kind == "rows":
@@ -141,7 +143,7 @@ class StatementProcess:
         return frame
 
     def _exactly(self, size: int) -> bytearray:
-        """Raises SqlStopped, EOFError, OSError."""
+        """Receive exactly `size` bytes. Raise SqlStopped, EOFError or OSError."""
         found = bytearray(size)
         left = memoryview(found)
         while left:
@@ -167,7 +169,7 @@ class StatementProcess:
         return _CANCEL_POLL_S if left_s is None else min(left_s, _CANCEL_POLL_S)
 
     def _check(self) -> float | None:
-        """Return the remaining seconds. Raise SqlStopped."""
+        """Return the remaining seconds; None if there is no time limit. Raise SqlStopped."""
         if self._cancel is not None and self._cancel.is_set():
             raise canceled()
         if self._deadline_s is None:

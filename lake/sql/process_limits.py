@@ -12,7 +12,7 @@ from typing import Final
 from penstock.lake.sql.errors import SqlError
 
 EXTRA_BYTES: Final = 512 << 20
-"""Above the limit of DuckDB, for Python and the blocks of topics that it reads."""
+"""Memory beyond DuckDB's limit, for Python and the blocks of topics that are read."""
 _MEMORY: Final = Path("/proc/self/statm")
 _DATA_FIELD: Final = 5
 

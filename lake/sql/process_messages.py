@@ -19,8 +19,8 @@ _Plain = str | int | float | None
 
 
 class RunStatement(Struct, frozen=True):
-    """The request. seconds: time after which the kernel kills the process. bytes_max: limit of the
-    rows.
+    """The request. seconds: time after which the kernel kills the process. bytes_max: maximum size
+    of the rows.
     """
 
     store: str

@@ -1,8 +1,8 @@
 """Determine the partitions, offsets and times of a topic that can match a filter. Pure.
 
-Arrow simplifies the filter under an assumption, such as `_partition = 3`; if it becomes false, no
-such record matches. This does not depend on the form of DuckDB's expressions. It costs 25 us per
-assumption, with up to 200 assumptions per partition whose offsets are searched.
+Arrow simplifies the filter under an assumption, such as `_partition = 3`; if the result is false,
+no such record matches. This works for any form of DuckDB's expressions. An assumption takes 25 us;
+up to 200 are needed per partition whose offsets are searched.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,12 @@ PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"
 TIMESTAMP: Final = "_timestamp"
 PARTITIONS_SEARCHED_MAX: Final = 64
-"""The number of partitions whose offsets are looked for one by one. Of more, all get the offsets
-that the filter leaves in any.
+"""Maximum number of partitions whose offsets are searched individually. If there are more, one
+range of offsets that covers the matches of all partitions is used.
 """
 
 _TIME_MS_MAX: Final = 1 << 47
-"""About the year 6400. Later records are not pruned."""
+"""Timestamp in about the year 6400. Later records are not pruned."""
 
 Offsets = Mapping[int, tuple[int, int]]
 """The first offset and the end offset, exclusive, of each partition."""

@@ -125,7 +125,7 @@ class SqlResult:
         self._also = weakref.finalize(self, close)
 
     def close(self) -> None:
-        """Stop the statement if it runs. Do nothing otherwise."""
+        """Stop the statement if it is running. Do nothing otherwise."""
         self._running.close()
         if self._also is not None:
             self._also()

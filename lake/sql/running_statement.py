@@ -14,11 +14,11 @@ ROWS_PER_BATCH = 65_536
 
 OnClose = Callable[[], None]
 Explain = Callable[[duckdb.Error], SqlError]
-"""Turns an error of DuckDB into one that names topics and columns."""
+"""Converts an error of DuckDB to one that mentions topics and columns."""
 
 
 class RunningStatement:
-    """A running statement. `close` it, or read it to its end."""
+    """A running statement. Close it, or read it to its end."""
 
     def __init__(
         self,

@@ -47,19 +47,19 @@ from penstock.stream.format.manifest.model import split_name
 
 _PLAIN: Final = str.isidentifier
 _NO_TABLE: Final = re.compile(r'Table with name "?(.+?)"? does not exist')
-"""What DuckDB says of a name at the place of a table."""
+"""DuckDB's message for an unknown table."""
 _NO_COLUMN: Final = re.compile(
     r'(?:Referenced column|does not have a column named) "(.+?)"(?: (?:was )?not found|$)',
     re.MULTILINE,
 )
-"""What DuckDB reports for a column without and with its table."""
+"""DuckDB's messages for an unknown column, without and with a table name."""
 
 _UNIT_BYTES: Final = {
     "bytes": 1,
     **{f"{prefix}iB": 1 << (10 * power) for power, prefix in enumerate("KMGTPE", 1)},
 }
 _SchemaKey = tuple[str, str, UUID | None]
-"""Topic, name in statements in lower case, and id of the topic."""
+"""Topic, its lowercase name in statements, and its topic id."""
 _WRITES_FILE: Final = re.compile(r"\s*(copy|export)\b", re.IGNORECASE)
 
 
@@ -105,7 +105,7 @@ class Session:
             tempfile.mkdtemp(prefix="penstock-sql-", dir=self._options.temp_directory or None)
         )
         self._topic_ids: dict[tuple[str, str], UUID] = {}
-        """By topic and snapshot, as of the last look."""
+        """Topic ids by topic and snapshot, as of the last refresh."""
         self._schemas: dict[_SchemaKey, TopicSchema] = {}
         self._tables: dict[str, TableRef] = {}
         self._schemas_of_tables: dict[str, TopicSchema] = {}

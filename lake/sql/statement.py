@@ -18,7 +18,7 @@ from penstock.lake.fetch.unreadable import RAISE, UnreadableRecords
 from penstock.lake.sql.errors import SqlError, canceled, time_limit_exceeded
 
 OnProgress = Callable[[int, int], None]
-"""Called with the numbers of records that were read, and that the plan has so far."""
+"""Called with the number of records read so far, and the number planned so far."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class MisfitReport:
     kind: str
     count: int
     place: tuple[int, int]
-    """Partition and offset of the first one that was seen."""
+    """Partition and offset of the first reported value."""
 
     reason: str = ""
 
@@ -55,17 +55,17 @@ class Statement:
     """A running statement."""
 
     open_scan: Callable[[str], Scan]
-    """Opens a table by the name that DuckDB knows, and fixes its offsets."""
+    """Opens a table by its name in DuckDB, and fixes its offsets."""
 
     strict: bool = False
     cancel: Event | None = None
     deadline_s: float | None = None
-    """On the clock of `time.monotonic`."""
+    """Deadline on the clock of `time.monotonic`."""
 
     on_progress: OnProgress | None = None
     is_closed: bool = False
     failure: BaseException | None = None
-    """What a reader raised. DuckDB would pass on only its text."""
+    """The exception of a reader. DuckDB would only pass on its text."""
 
     on_error: str = RAISE
     """What to do with records that cannot be read."""
@@ -74,7 +74,7 @@ class Statement:
         default_factory=dict[tuple[str, str], MisfitReport]
     )
     unreadable: dict[str, UnreadableRecords] = field(default_factory=dict[str, UnreadableRecords])
-    """The records that were left out, by topic."""
+    """The skipped unreadable records, by topic."""
 
     _scans: dict[str, Scan] = field(default_factory=dict[str, Scan])
     _planned: int = 0

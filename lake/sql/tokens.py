@@ -51,7 +51,7 @@ _NO_ALIAS: Final = frozenset(
         "WITH",
     }
 )
-"""Words that may follow a table and are no alias."""
+"""Words that may follow a table and are not an alias."""
 
 
 _CHANGES: Final = frozenset(
@@ -60,7 +60,7 @@ _CHANGES: Final = frozenset(
 _BEFORE_CHANGED: Final = frozenset(
     {"OR", "REPLACE", "IGNORE", "INTO", "FROM", "TABLE", "VIEW", "IF", "EXISTS", "ON", "ONLY"}
 )
-"""Words between one of `_CHANGES` and the name."""
+"""Words that may occur between one of `_CHANGES` and the table name."""
 
 
 class Token(NamedTuple):
@@ -73,12 +73,12 @@ class Token(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Return the text of a keyword or unquoted identifier, in uppercase."""
+        """The text of a keyword or unquoted identifier, in uppercase."""
         return self.text.upper()
 
     @property
     def name(self) -> str:
-        """Return the name of an identifier, or "" if the token cannot be one."""
+        """The name of an identifier, or "" if the token cannot be an identifier."""
         if self.kind not in {"identifier", "keyword"}:
             return ""
         if self.text.startswith('"'):
@@ -131,7 +131,9 @@ def is_complete(sql: str) -> bool:
 
 
 def table_names(tokens: Sequence[Token]) -> Iterator[TableRef]:
-    """Yield the names at positions where a table may occur. Some are columns or functions."""
+    """Yield the names at positions where a table may occur. Some of them are columns or
+    functions.
+    """
     for number, token in enumerate(tokens):
         before = tokens[number - 1].word if number else ""
         after = tokens[number + 1].text if number + 1 < len(tokens) else ""

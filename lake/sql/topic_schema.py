@@ -27,17 +27,19 @@ KEY: Final = "_key"
 HEADERS: Final = "_headers"
 VALUE: Final = "_value"
 HIDDEN: Final = (HEADERS, VALUE)
-"""System columns that are columns only of statements that name them."""
+"""System columns that exist only in statements that mention them."""
 
 SAMPLED_PARTITIONS_MAX: Final = 4
 SAMPLED_RECORDS_MAX: Final = 250
-"""Records of each end of a partition."""
+"""Maximum number of sampled records at each end of a partition."""
 
 _IDS_MAX: Final = 4
-"""Schema ids of sampled values that are looked up."""
+"""Maximum number of schema ids of sampled values that are looked up."""
 
 _WIDE_OFFSETS: Final = 100_000
-"""Offsets at each end if the nearest ones have no record with a value, as after compaction."""
+"""Number of offsets read at each end if the outermost ones have no records with a value, as after
+log compaction.
+"""
 
 SOURCES: Final = {
     PARTITION: "partition",
@@ -63,10 +65,12 @@ class TopicSchema:
     """The columns that are fields of JSON values."""
 
     value_format: ValueFormat = RAW
-    """The format of the other columns that are no system columns. RAW: `value` is the value."""
+    """The format of the other columns that are not system columns. RAW: the column `value` contains
+    the value.
+    """
 
     def with_hidden(self, names: Sequence[str]) -> Schema:
-        """Return the schema with those hidden columns."""
+        """Return the schema with these hidden columns added."""
         fields = [
             pa.field(name, pa.binary() if name == VALUE else _TYPES[SOURCES[name]])
             for name in HIDDEN
@@ -80,8 +84,9 @@ def schema_of(
     value_format: ValueFormat | None = None,
     framed_format: ValueFormat | None = None,
 ) -> TopicSchema:
-    """Return the columns of a topic. `framed_format`: instead of none, if most sampled values have
-    schemas that its registry has. Raise InvalidSchema, RegistryError, or the errors of reading.
+    """Return the columns of a topic. `framed_format`: used for topics without a format, if most
+    sampled values have schemas that are in its registry. Raise InvalidSchema, RegistryError, or the
+    errors of reading.
     """
     sample = _sample(scan, may_be_framed=value_format is None and framed_format is not None)
     keys, values = sample.keys, sample.values
@@ -100,8 +105,8 @@ def schema_of(
         return TopicSchema(pa.schema([*system, *fields]), {}, value_format)
     sampled = infer(values)
     columns = _json_columns(sampled.fields) if sampled.objects else []
-    # A few invalid values do not prevent columns; they are only omitted if most values are not
-    # JSON.
+    # A few invalid values do not matter; JSON columns are only omitted if most values are not JSON
+    # objects.
     if not columns or sampled.objects < sampled.others + sampled.invalid:
         return TopicSchema(pa.schema([*system, pa.field("value", _text_type(values))]), {})
     fields = [pa.field(column.name, arrow_type(column.kind)) for column in columns]
@@ -125,7 +130,7 @@ def _json_columns(fields: Sequence[tuple[str, JsonType]]) -> list[JsonColumn]:
 
 
 class _Sample:
-    """Keys and values of records, and the ids or GUIDs of the schemas of values that have them."""
+    """Keys and values of sampled records, and the ids or GUIDs of the schemas of framed values."""
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []
@@ -174,7 +179,7 @@ def _records(
 
 
 def _schema_of(record: Mapping[str, Any]) -> list[SchemaKey]:
-    """Return the id or GUID in the header or before the value, if there is one."""
+    """Return the schema id or GUID in the headers or before the value, if there is one."""
     headers = record["headers"] or ()
     with suppress(ValueError):
         header = value_header((item["key"], item["value"]) for item in headers)
@@ -183,8 +188,9 @@ def _schema_of(record: Mapping[str, Any]) -> list[SchemaKey]:
 
 
 def _are_framed(sample: _Sample, framed_format: ValueFormat) -> bool:
-    """Return whether most values have a schema of a schema registry, which has one of their most
-    frequent ones: numbers of 8 bytes begin with zeros, too. Raise RegistryError.
+    """Return whether most values have a schema id and the registry contains one of the most
+    frequent ids. The registry is checked because 8-byte integers also begin with zeros. Raise
+    RegistryError.
     """
     if 2 * len(sample.schemas) <= len(sample.values) or framed_format.registry is None:
         return False

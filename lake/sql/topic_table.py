@@ -35,17 +35,17 @@ from penstock.lake.table.values import ValueDecoder
 
 ROWS_MAX: Final = 65_536
 BATCH_BYTES_MAX: Final = 16 << 20
-"""Enough to make little of the 2 to 4 ms of CPU that each of the two statements for a batch costs.
+"""Batch size at which the 2 to 4 ms of CPU for each of the two statements per batch matter little.
 Half of it takes a quarter more CPU for all rows, and 70 ms less for `SELECT * LIMIT 1`; twice as
 much saves nothing.
 """
 
 PARSERS: Final = min(4, os.cpu_count() or 1)
-"""Threads that parse a batch each. Beside two of them, the thread that reads needs half a core."""
+"""Threads that each parse a batch. With two of them, the reading thread needs half a core."""
 
 COUNTED_PARTITIONS_MAX: Final = 256
-"""Statements that need no more than the partition of each record take counts from metadata, unless
-the topic has more partitions.
+"""Statements that only need the partition of each record use counts from metadata, unless the topic
+has more partitions than this.
 """
 
 _BINARY: Final[Any] = pa.binary()
@@ -53,7 +53,7 @@ _TEXT: Final[Any] = pa.string()
 
 
 class Reader:
-    """The scanner interface that DuckDB expects."""
+    """Implements the scanner interface that DuckDB expects."""
 
     def __init__(self, schema: Schema, batches: Iterator[RecordBatch]) -> None:
         self._schema = schema
@@ -94,7 +94,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
         return Reader(result, _chosen(batches, result, filter))
 
     def _only_in_filter(self, wanted: Sequence[str], filter_: Expression | None) -> list[str]:
-        """Return the other columns that the filter may use: those whose names occur in its text."""
+        """Return the columns that only the filter may use: those whose names occur in its text."""
         if filter_ is None:
             return []
         text = str(filter_)
@@ -134,7 +134,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
 
 
 class _Columns:
-    """Converts batches of the scan to the columns of a table, in any number of threads."""
+    """Converts batches of the scan to the columns of a table. Any number of threads may use it."""
 
     def __init__(
         self, topic: str, topic_schema: TopicSchema, schema: Schema, statement: Statement
@@ -150,7 +150,7 @@ class _Columns:
         ]
         self._decoder = decoder_of(topic_schema.value_format) if others else None
         self._decoding = Lock()
-        """The decoder of values serves one thread at a time."""
+        """Serializes the use of the value decoder."""
         self._parser = JsonDecoder(self._json) if self._json else None
         needs_value = bool(self._json or others)
         sources = ["partition", "offset", *(["value"] if needs_value else [])]
@@ -159,7 +159,7 @@ class _Columns:
         sources += ["headers"] if self._has_headers else []
         sources += [SOURCES[name] for name in schema.names if name in SOURCES]
         self.sources: tuple[str, ...] = tuple(dict.fromkeys(sources))
-        # Views save a copy of each value, but only the JSON parser accepts them.
+        # Views save a copy of each value, but only the JSON parser supports them.
         self.config = ReadConfig(
             rows_max=ROWS_MAX,
             batch_bytes_max=BATCH_BYTES_MAX,

@@ -31,7 +31,7 @@ from penstock.lake.sql.result import SqlResult
 from penstock.lake.sql.session import Session
 
 PIECE_BYTES: Final = 4 << 20
-"""Maximum size of the rows in one frame, unless one row takes more."""
+"""Maximum size of the rows in one frame, unless a single row is larger."""
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 _STDIN: Final = 0
 _STDOUT: Final = 1
@@ -40,7 +40,7 @@ _STDOUT: Final = 1
 def main() -> None:
     request = decode_request(_exactly(int.from_bytes(_exactly(LENGTH_BYTES), "big")))
     _end_with_parent()
-    if request.seconds is not None:  # kills the process, whatever it is doing
+    if request.seconds is not None:  # the kernel kills the process at this limit
         signal.setitimer(signal.ITIMER_REAL, max(request.seconds, 0.001))
     forgo_core_dumps()
     with suppress(OSError):  # if memory runs out, the kernel kills this process first

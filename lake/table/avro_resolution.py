@@ -1,5 +1,5 @@
-"""What fastavro's schema resolution leaves open: defaults in the form of values, fields with both
-their name and an alias, and numbers that would become times of another unit. Pure.
+"""Complete fastavro's schema resolution: decode defaults, handle fields that match both a name and
+an alias, and reject numbers that would become times of another unit. Pure.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _FAMILIES: Final = {
     ("long", "local-timestamp-millis"): "local-timestamp",
     ("long", "local-timestamp-micros"): "local-timestamp",
 }
-"""fastavro converts the units of one family."""
+"""The family of each logical type. fastavro converts units only within a family."""
 
 _logical_readers: Final[Any] = cast("Any", fastavro.read).LOGICAL_READERS
 
@@ -31,8 +31,8 @@ class ParsedSchema(NamedTuple):
 
 
 def decode_defaults(columns: ParsedSchema) -> None:
-    """Replace the defaults of fields, which are JSON, by what fastavro reads from bytes: it returns
-    them as they are. Raise InvalidSchema.
+    """Replace the JSON defaults of fields by the values that fastavro would decode from bytes,
+    because it returns defaults unchanged. Raise InvalidSchema.
     """
     fields = [field for kind in columns.named.values() for field in kind.get("fields", ())]
     try:
@@ -45,8 +45,8 @@ def decode_defaults(columns: ParsedSchema) -> None:
 
 
 def _default(kind: Any, value: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    """Return a default as Python value. Fields that the default of a record leaves out have their
-    own ones.
+    """Return a default as a Python value. Fields missing in the default of a record have their own
+    defaults.
     """
     if value is None:
         return None
@@ -71,9 +71,9 @@ def _default(kind: Any, value: Any, named: dict[str, Any]) -> Any:  # noqa: ANN4
 
 
 def prepare_writer(writer: ParsedSchema, columns: ParsedSchema) -> None:
-    """Rename fields of the writer that fastavro would read into a column that another field of the
-    writer is for. Raise InvalidSchema if a number of the writer would become a time, or the other
-    way round: Avro's resolution ignores units.
+    """Rename fields of the writer that fastavro would read into a column to which another field of
+    the writer belongs. Raise InvalidSchema if a number would become a time or vice versa, because
+    Avro's schema resolution ignores units.
     """
     _Pairs(writer.named, columns.named).check(writer.schema, columns.schema, "")
 
@@ -115,7 +115,7 @@ def _family(kind: dict[str, Any]) -> str | None:
 
 
 def _names(record: dict[str, Any]) -> set[str]:
-    """Return the names of a type without namespaces, by which fastavro compares them."""
+    """Return the names of a type without namespaces, because fastavro compares only these."""
     names = (record["name"], *record.get("aliases", ()))
     return {name.rpartition(".")[2] for name in names}
 
@@ -123,8 +123,8 @@ def _names(record: dict[str, Any]) -> set[str]:
 def _field_pairs(
     writer: dict[str, Any], columns: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield the fields of the writer with those of the columns that are read from them: by the name
-    of the column, otherwise by its first alias. Other fields with an alias are renamed.
+    """Yield pairs of a writer's field and the column that is read from it, which has its name or,
+    if no field has the column's name, its first alias. Rename other fields that match an alias.
     """
     written = {field["name"]: field for field in writer["fields"]}
     own = {field["name"] for field in columns["fields"]}
@@ -134,11 +134,11 @@ def _field_pairs(
         if found:
             yield found[0], field
         for other in found[1:]:
-            other["name"] = f"-{other['name']}"  # cannot be a name or an alias
+            other["name"] = f"-{other['name']}"  # not a valid name, so nothing matches it
 
 
 def _solid(kind: Any, named: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - JSON
-    """Return a type that is not a union as an object."""
+    """Return a non-union type in object form."""
     found: Any = named.get(kind, {"type": kind}) if isinstance(kind, str) else kind
     while isinstance(found["type"], dict):
         found = found["type"]

@@ -49,7 +49,9 @@ _AGAIN: Final = Retry(
     raise_on_status=False,
     respect_retry_after_header=False,
 )
-"""Connections that were refused are always tried again: they carried no request."""
+"""Retries of reads. Refused connections are retried for all requests, because no request was
+sent.
+"""
 
 _REFUSALS: Final = (UnauthorizedError, AuthorizationExpiredError, ForbiddenError, OAuthError)
 _FAILURES: Final = (
@@ -96,7 +98,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         except TableError:
             raise
         except Exception as error:
-            # Two runs that create the tables of a database concurrently may fail; at the next
+            # If two runs create the tables of a database concurrently, one may fail; at its next
             # attempt, the tables exist.
             if attempt == _OPEN_TRIES - 1 or isinstance(error, ValueError):
                 raise InvalidTable(f"the catalog cannot be opened: {error}") from error
@@ -142,7 +144,7 @@ def address_of(catalog: Catalog) -> str:
 @contextmanager
 def catalog_errors(uri: str) -> Generator[None, None, None]:
     """Convert errors of a REST catalog at `uri` or of the network to InvalidTable, CatalogRefused
-    or CatalogUnavailable, which contain a remedy. Other errors pass.
+    or CatalogUnavailable, whose messages contain a remedy. Other errors are not converted.
     """
     shown = f"the catalog at {_without_password(uri)}"
     try:

@@ -1,7 +1,7 @@
 """Repeat a commit until its outcome is known: it is in the table, or never will be.
 
-Invariant: whatever is raised on the way, a batch is in the table once. Attempts are bounded. A
-process that ends in between leaves either a commit or files that no commit names. Source: `settle`,
+Invariant: whatever errors occur, a batch is in the table once. Attempts are bounded. A process that
+ends in between leaves either a commit or files that no commit references. Source: `settle`,
 docs/design/tables.md.
 """
 
@@ -30,14 +30,17 @@ Sleep = Callable[[float], None]
 
 
 def commit_batch(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
-    """Commit a batch. Return True if it is in the table, and False if the table changed without it:
-    plan again. Raise CommitUnknown if the outcome cannot be determined.
+    """Commit a batch. Return True if it is in the table, and False if another commit changed the
+    table, so that the batch must be planned again. Raise CommitUnknown if the outcome cannot be
+    determined.
     """
     return _commit_until_known(table, commit, sleep, is_rewrite=False)
 
 
 def commit_rewrite(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
-    """Commit files with the same rows as those they replace, as `commit_batch` does."""
+    """Commit files that replace files with the same rows. See `commit_batch` for the result and
+    errors.
+    """
     return _commit_until_known(table, commit, sleep, is_rewrite=True)
 
 
@@ -74,7 +77,9 @@ def _commit_until_known(
 
 
 def _looked_up(table: ExportTable, sleep: Sleep) -> TableState:
-    """Return the state that shows the outcome, even if the catalog restarts meanwhile."""
+    """Return the state that shows the outcome. Retry if the catalog does not respond, as during a
+    restart.
+    """
     for attempt in range(TRIES_MAX):
         try:
             return table.state()

@@ -20,7 +20,7 @@ from penstock.lake.table.tables import ExportTable, delete_unused
 
 TARGET_BYTES: Final = 256 << 20
 ROUNDS_MAX: Final = 3
-"""The number of attempts, each from the current table."""
+"""Maximum number of attempts, each based on the current table."""
 
 
 @dataclass(frozen=True, slots=True)

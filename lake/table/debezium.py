@@ -22,7 +22,7 @@ _Json = dict[str, Any]
 
 
 class _Event(msgspec.Struct):
-    """An event, or its wrapper. Empty bytes stand for absent members."""
+    """An event, or its wrapper. Absent members are empty bytes."""
 
     op: str | None = None
     after: msgspec.Raw = msgspec.Raw(b"")
@@ -70,7 +70,7 @@ class StructUnwrapper:
         self.struct = fields["after"]
 
     def row(self, value: memoryview, schema_id: SchemaKey | None) -> _Json | None:
-        event: _Json = self._events.row(value, schema_id) or {}  # a null is no event
+        event: _Json = self._events.row(value, schema_id) or {}  # null is not an event
         if _is_delete(event.get("op")):
             return None
         after = cast("_Json | None", event.get("after"))
@@ -80,7 +80,7 @@ class StructUnwrapper:
 
 
 def _is_null(json: memoryview) -> bool:
-    """Return whether it is null. Does not copy longer values."""
+    """Return whether the JSON value is null, without copying longer values."""
     return json.nbytes == len(b"null") and json.tobytes() == b"null"
 
 
@@ -105,7 +105,9 @@ def _no_row(op: str | None) -> str:
 
 
 def _row_schema(text: bytes | str) -> str:
-    """Return the schema of `after` of an envelope. Any other schema is that of the row."""
+    """Return the schema of `after` if this is an envelope; otherwise the schema is already that of
+    the row.
+    """
     try:
         root = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:

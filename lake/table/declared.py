@@ -34,7 +34,7 @@ VALUE_SCHEMA_TYPE: Final = "penstock.value.schema.type"
 VALUE_SCHEMA_MESSAGE: Final = "penstock.value.schema.message"
 VALUE_SCHEMA_VALIDATION: Final = "penstock.value.schema.validation"
 _NAMES: Final[tuple[str, ...]] = (ENABLE, NAME, FORMAT)
-"""Configs that a status needs, of which any text can be read."""
+"""Configs that a status contains. Their values are readable even if they are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def declared_tables(topics: Iterable[TopicEntry]) -> dict[str, DeclaredTable]:
         if declares_table(entry.name, entry.configs, is_internal=entry.is_internal):
             try:
                 found[entry.name] = _declared(entry, TableSettings.from_configs(entry.configs))
-            except ValueError as error:  # stops this topic alone
+            except ValueError as error:  # affects only this topic
                 kept = {name: entry.configs[name] for name in _NAMES if name in entry.configs}
                 table = _declared(entry, TableSettings.from_configs(kept))
                 found[entry.name] = replace(table, problem=str(error))

@@ -52,8 +52,8 @@ _MAINTENANCE_S: Final = 3_600.0
 _READS_AT_ONCE: Final = 16
 
 VERSIONS_MS_MIN: Final = 172_800_000
-"""Commits of the log are kept for two days at least: a batch may take one, and would succeed if the
-version after its base were missing.
+"""Commits of the log are kept for at least two days. A batch may take one day, and its commit would
+wrongly succeed if the version after its base were missing.
 """
 
 _T = TypeVar("_T")
@@ -97,7 +97,7 @@ _Commits = dict[tuple[str, str], LoggedCommit]
 
 @dataclass(frozen=True, slots=True)
 class DirectoryPlace:
-    """The place of the table's files. `prefix` ends with a slash."""
+    """The location of the table's files. `prefix` ends with a slash."""
 
     url: str
     prefix: str
@@ -131,7 +131,7 @@ class DirectoryPlace:
 
 class DirectoryTable:
     """A table in the store at `url`, whose keys begin with `name`. `layout` is the layout of a new
-    table, and must match an existing one; None accepts any.
+    table, and must match that of an existing table; None accepts any.
     """
 
     def __init__(self, url: str, name: str, layout: Layout | None) -> None:
@@ -189,7 +189,7 @@ class DirectoryTable:
         )
 
     def upgrade(self) -> None:
-        """Do nothing: files keep the names of their columns until the directory is recreated."""
+        """Do nothing: files keep their column names until the directory is recreated."""
 
     def prepare(self, schema: Schema) -> None:
         fields = self.layout.fields
@@ -199,8 +199,8 @@ class DirectoryTable:
         check_partition_fields(fields, self._schema())
 
     def _schema(self) -> Schema:
-        """Return the schema of the table together with the prepared one. The next commit stores
-        it.
+        """Return the schema of the table merged with the prepared one, which the next commit
+        stores.
         """
         known = [schema for schema in (self._stored, self._wanted) if schema is not None]
         if not known:
@@ -267,7 +267,8 @@ class DirectoryTable:
         except PreconditionFailed as error:
             raise CommitConflict(
                 str(error)
-                # This includes an earlier attempt of our own. The commit's id in the log shows it.
+                # The earlier commit may be our own attempt, which the caller detects by the commit
+                # id in the log.
             ) from error
         except (ConditionalConflict, ObjectStoreError, TimeoutError) as error:
             raise CommitUnknown(str(error)) from error
@@ -309,7 +310,7 @@ def _path_name(field: PartitionField) -> str:
 
 
 def _logged(group: Group) -> tuple[int | bool | str | None, ...]:
-    """Return values that JSON can represent. They are only compared."""
+    """Return values in a form that JSON can represent. They are only used for comparisons."""
     return tuple(
         value.hex()
         if isinstance(value, bytes)
@@ -321,7 +322,7 @@ def _logged(group: Group) -> tuple[int | bool | str | None, ...]:
 
 
 def table_names(url: str) -> list[str]:
-    """Return the tables of this store whose names have one part."""
+    """Return the tables of this store whose names have no namespace."""
     return _run(_table_names(url))
 
 
@@ -368,8 +369,8 @@ async def _read_log(url: str, prefix: str) -> list[LoggedCommit]:
 
 
 def _last_whole(infos: Sequence[ObjectInfo]) -> int:
-    """Return the index of the last whole commit, or that of the first commit. Maintenance removes
-    the oldest commits.
+    """Return the index of the last whole commit, or of the first commit if there is none.
+    Maintenance removes the oldest commits.
     """
     found = (index for index, info in enumerate(infos) if _version_of(info.key) % WHOLE_EVERY == 0)
     return max(found, default=0)
@@ -406,7 +407,7 @@ async def _maintain(
             async for info in store.list(f"{prefix}data/")
             if info.modified_ms < before_ms and info.key.endswith(".parquet")
         ]
-    # Listed after the files: one of them may have been committed meanwhile.
+    # The log is listed after the files, because one of them may have been committed meanwhile.
     infos = [info async for info in store.list(f"{prefix}{LOG}")]
     current = 0
     if retention.versions_ms is not None:
@@ -428,9 +429,7 @@ async def _maintain(
 
 
 _commits: dict[tuple[str, str], _Commits] = {}
-"""They never change once written; at most `WHOLE_EVERY` of each table are
-kept.
-"""
+"""Cache of commits, which never change once written; at most `WHOLE_EVERY` per table."""
 
 
 async def _table_names(url: str) -> list[str]:

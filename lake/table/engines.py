@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.lake.table.errors import EngineLost
 
 LARGE_BYTES: Final = 32 << 20
-"""A batch with less of the log is written sooner by one thread than by a Spark job."""
+"""For less than this size of the log, one thread writes a batch sooner than a Spark job."""
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -49,7 +49,7 @@ class InlineEngine:
 
 
 class LocalEngine:
-    """Run tasks in `threads` threads, each with the memory of its open files (`files`)."""
+    """Run tasks in `threads` threads. Each needs memory for its open files (`files`)."""
 
     def __init__(self, threads: int = 0) -> None:
         self._threads = threads or os.cpu_count() or 1
@@ -69,12 +69,12 @@ class LocalEngine:
 
 
 class SparkEngine:
-    """Run tasks in Spark. `master` is as for spark-submit; if it is empty, the environment decides,
-    or local[*]. Executors need this package installed.
+    """Run tasks in Spark. `master` is as for spark-submit; if it is empty, it comes from the
+    environment or is local[*]. Executors need this package installed.
     """
 
     def __init__(self, master: str) -> None:
-        # Otherwise workers run another Python, without our packages.
+        # Otherwise workers may run another Python, without the installed packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         from pyspark.sql import SparkSession
 
@@ -130,8 +130,8 @@ class SparkEngine:
 
 
 class LargeBatchEngine:
-    """Run several tasks with at least `bytes_min` of the log or of files in another engine, and
-    others in the calling thread.
+    """Run several tasks in another engine if they process at least `bytes_min` of the log or of
+    files, and all others in the calling thread.
     """
 
     def __init__(self, engine: Engine, bytes_min: int = LARGE_BYTES) -> None:

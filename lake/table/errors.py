@@ -10,7 +10,7 @@ class TableError(StreamError):
 
 
 class InvalidTable(TableError):
-    """An option is not valid, or the table cannot take these rows."""
+    """An option is not valid, or the table cannot store these rows."""
 
 
 class InvalidSchema(TableError):
@@ -53,7 +53,7 @@ class TableAhead(TableError):
 
 
 class BatchExpired(TableError):
-    """The files of a batch are so old that they may be gone."""
+    """The files of a batch are so old that they may have been deleted."""
 
     retriable = True
 

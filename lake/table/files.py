@@ -15,21 +15,21 @@ from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
 from penstock.lake.table.rows import OFFSET, TIMESTAMP
 
 ROW_GROUP_BYTES_MAX: Final = 32 << 20
-"""Bytes of rows in memory, before they are encoded."""
+"""Size of a row group in memory, before it is encoded."""
 
 WAITING_BYTES_MAX: Final = 256 << 20
-"""Bytes of rows in memory, of all groups of a task together."""
+"""Maximum size of all buffered rows of a task."""
 
 _COLUMN_BYTES: Final = 256
 """The approximate overhead of a column of a few rows."""
 
 OPEN_FILES_MAX: Final = 16
-"""The number of files that are encoded at once. If more are needed, the file that was idle longest
-is closed, and its group gets another file if it comes again.
+"""Maximum number of files that are encoded concurrently. If more are needed, the file that was idle
+longest is closed; later rows of its group go to another file.
 """
 
 NOWHERE: Final = (2**31, 2**63)
-"""After every position."""
+"""A position after all others."""
 
 _DELTA: Final = {OFFSET, TIMESTAMP, "offset", "timestamp"}
 _DICTIONARY: Final = {"_topic", PARTITION, OLDER_PARTITION, "topic", "partition", "error"}
@@ -37,7 +37,7 @@ _BYTES: Final = {"_key", "value", "key"}
 
 
 class FilePlace(Protocol):
-    """The place of a table's files. Travels to executors."""
+    """The location of a table's files. It is sent to executors."""
 
     @property
     def schema(self) -> Schema:
@@ -79,7 +79,7 @@ class _Writer:
 
 
 class _GroupRows:
-    """Rows of one group that wait to be encoded."""
+    """Rows of one group that are not encoded yet."""
 
     def __init__(self) -> None:
         self.first = NOWHERE
@@ -132,7 +132,7 @@ class GroupedFiles:
             self._divide()
 
     def add_to(self, group: Group, rows: Table, first: tuple[int, int]) -> None:
-        """Add rows of a known group, from any Kafka partitions."""
+        """Add rows of one given group, from any Kafka partitions."""
         if rows.num_rows:
             self._write(group, fitted(rows, self._place.schema), first)
 
@@ -171,10 +171,10 @@ class GroupedFiles:
                 self._close(largest)
 
     def _encode(self, group: Group) -> None:
-        """Write the waiting rows of a group as a row group."""
+        """Write the buffered rows of a group as a row group."""
         waiting = self._groups.get(group)
         if waiting is None:
-            return  # its file was closed in favor of another one
+            return  # the file was closed in favor of another one
         self._waiting_bytes -= waiting.size_bytes
         rows = waiting.take()
         if rows is None:
@@ -191,7 +191,7 @@ class GroupedFiles:
             self._close(group)
 
     def _close(self, group: Group) -> None:
-        """Store the file of a group. Later rows begin another one."""
+        """Store the file of a group. Later rows of the group go to a new file."""
         self._encode(group)
         waiting, writer = self._groups.pop(group, None), self._writers.pop(group, None)
         if waiting is not None and writer is not None:
@@ -200,8 +200,8 @@ class GroupedFiles:
 
 
 def fitted(rows: Table, schema: Schema) -> Table:
-    """Return the same rows with exactly these columns. Raise pa.ArrowInvalid if a value does not
-    fit.
+    """Return the rows with exactly these columns. Raise pa.ArrowInvalid if a value does not fit its
+    column.
     """
     names = set(rows.column_names)
     columns = [

@@ -74,18 +74,20 @@ from penstock.lake.table.tables import APPEND, UPSERT, check_layout_version, che
 
 LAYOUT: Final = "penstock.layout-version"
 MODE: Final = "penstock.write-mode"
-"""`upsert` or `append`. Tables without it are upserted if they are partitioned by the Kafka
-partition.
+"""The property with the mode, `upsert` or `append`. Tables without this property are upserted if
+they are partitioned by the Kafka partition.
 """
 
 _METADATA_FILES: Final = {
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
     TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "100",
 }
-"""Each commit writes a metadata file: catalogs delete older ones."""
+"""Properties with which catalogs delete old metadata files, of which each commit writes one."""
 
 _DAY: Final = f"{TIMESTAMP}_day"
-"""The partition field of the day: a name that Iceberg would choose, unlike fields of producers."""
+"""Name of the partition field for the day, as Iceberg would choose it; it cannot conflict with
+fields of values.
+"""
 
 RESERVED: Final = (
     "_file",
@@ -105,19 +107,21 @@ RESERVED: Final = (
 """
 
 _arrow_io: Any = _pyarrow
-"""pyiceberg's module for pyarrow's objects, which have no types."""
+"""pyiceberg's pyarrow module, without types."""
 
 _log = get_logger(__name__)
 
 _FIELD_ID: Final = b"PARQUET:field_id"
 _TRIES: Final = 5
 _LOGIN: Final = frozenset({AUTH_MANAGER, "auth", "credential", "token"})
-"""Properties of the login to a REST catalog: tasks, which may run elsewhere, need files alone."""
+"""Credentials for a REST catalog. They are not sent to tasks, which may run elsewhere and only
+access files.
+"""
 
 
 @dataclass(frozen=True)
 class IcebergPlace:
-    """The place of the table's files. `metadata` contains schema, partition spec and properties,
+    """The location of the table's files. `metadata` contains schema, partition spec and properties,
     but no history, because it is sent with every task.
     """
 
@@ -193,8 +197,8 @@ class IcebergPlace:
 
 
 class IcebergTable:
-    """A table, identified by NAMESPACE.NAME. `layout` is that of a new table, and must match an
-    existing one; None accepts any.
+    """A table, identified by NAMESPACE.NAME. `layout` is the layout of a new table, and must match
+    that of an existing table; None accepts any.
     """
 
     def __init__(self, catalog: Catalog, identifier: str, layout: Layout | None) -> None:
@@ -228,7 +232,7 @@ class IcebergTable:
                     f"table {self.name} has the columns {OLDER_PARTITION} and {PARTITION}: another"
                     " program added one of them; export into another table"
                 )
-            # Readers find columns by field id; the mapping is for files without ids.
+            # Readers find columns by field id; this mapping is for files without ids.
             mapping = table.metadata.name_mapping() or table.schema().name_mapping
             properties = {
                 TableProperties.DEFAULT_NAME_MAPPING: mapping.model_dump_json(),
@@ -259,9 +263,9 @@ class IcebergTable:
             table = self._loaded()
             try:
                 with catalog_errors(address_of(self._catalog)), table.update_schema() as update:
-                    cast("Any", update).union_by_name(schema)  # commits nothing if nothing is new
+                    cast("Any", update).union_by_name(schema)  # does not commit if no column is new
             except (CommitFailedException, CatalogUnavailable):
-                self._table = self._load()  # which shows whether it happened
+                self._table = self._load()  # shows whether the commit happened
                 continue
             except (ValueError, ValidationError) as error:
                 raise InvalidTable(
@@ -273,8 +277,8 @@ class IcebergTable:
         raise CommitConflict(f"other processes keep changing the schema of table {self.name}")
 
     def _repartition(self) -> bool:
-        """Add a partition spec if another one was requested. Existing files keep theirs. Return
-        whether nothing was to be done.
+        """Add a partition spec if another one was requested. Existing files keep their spec. Return
+        whether there was nothing to do.
         """
         if self._replaced is None:
             return True
@@ -366,7 +370,7 @@ class IcebergTable:
             TOPIC_ID: commit.topic_id,
         }
         once = table.metadata.properties | {TableProperties.COMMIT_NUM_RETRIES: "0"}
-        # Only in this process: other writers keep their own retries.
+        # Only changed in this process: other writers keep their retries.
         table.metadata = table.metadata.model_copy(update={"properties": once})
 
         def send() -> None:
@@ -417,8 +421,8 @@ class IcebergTable:
         return self._table
 
     def _create(self, schema: Schema) -> None:
-        """Create the table. Two runs may create it concurrently: whatever error the catalog raises,
-        the table exists afterwards.
+        """Create the table. If two runs create it concurrently, one gets an error from the catalog,
+        but the table then exists.
         """
         for attempt in range(_TRIES):
             try:
@@ -437,7 +441,7 @@ class IcebergTable:
     def _create_once(self, schema: Schema) -> None:
         layout = self._layout or Layout()
         namespace = Catalog.namespace_from(self.name)
-        if not self._catalog.namespace_exists(namespace):  # creating it may not be allowed
+        if not self._catalog.namespace_exists(namespace):  # may not be allowed to create it
             self._catalog.create_namespace_if_not_exists(namespace)
         check_partition_fields(layout.fields, schema)
         properties = {LAYOUT: str(LAYOUT_VERSION), MODE: mode_of(layout)} | _METADATA_FILES
@@ -511,7 +515,7 @@ def _layout_of(metadata: TableMetadata) -> Layout:
 
 
 def _fields_of(spec: PartitionSpec, metadata: TableMetadata) -> tuple[PartitionField, ...]:
-    """Return the fields with the names of today, in the order of the spec."""
+    """Return the fields with their current names, in the order of the spec."""
     found: list[PartitionField] = []
     for field in spec.fields:
         column = metadata.schema().find_column_name(field.source_id) or ""

@@ -31,7 +31,7 @@ from penstock.lake.table.pyarrow_untyped import fs
 AGE_MAX: Final = "history.expire.max-snapshot-age-ms"
 KEPT_MIN: Final = "history.expire.min-snapshots-to-keep"
 GC_ENABLED: Final = "gc.enabled"
-"""Properties of Iceberg tables. The longer of two retentions counts."""
+"""Properties of Iceberg tables. The longer of a table's retention and the requested one applies."""
 
 _DIRECTORIES: Final = ("data", "metadata")
 """Files elsewhere, as with `write.data.path`, may belong to other tables."""
@@ -41,7 +41,7 @@ _TRIES: Final = 5
 _THREADS: Final = 8
 
 _updates: Any = _update
-"""pyiceberg's module of models, whose fields type checkers know by other names."""
+"""pyiceberg's module of models; type checkers see other field names."""
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -52,7 +52,9 @@ _log = get_logger(__name__)
 def maintain_table(
     catalog: Catalog, name: str, retention: Retention, now_ms: int, *, dry_run: bool
 ) -> Maintained:
-    """Raise CommitConflict, InvalidTable, WarehouseFailed or the errors of the catalog."""
+    """Expire snapshots and delete unused files. Raise CommitConflict, InvalidTable, WarehouseFailed
+    or the errors of the catalog.
+    """
     expired = _expire(catalog, name, retention, now_ms, dry_run=dry_run)
     if retention.orphans_ms is None:
         return Maintained(len(expired), 0, 0)
@@ -62,7 +64,8 @@ def maintain_table(
         return Maintained(len(expired), 0, 0)
     try:
         system, files = _files_before(table, now_ms - retention.orphans_ms)
-        # Loaded after the listing: a listed file may have been committed meanwhile.
+        # The table is loaded after the listing, because a listed file may have been committed
+        # meanwhile.
         names = _referenced(catalog.load_table(name), without=expired if dry_run else set())
         orphans = [file for file in files if file.base_name not in names]
         if not dry_run:
@@ -169,7 +172,7 @@ def _current_since(history: list[Snapshot], since_ms: int, count: int) -> Iterab
 
 
 def _files_before(table: NativeTable, before_ms: int) -> tuple[Any, list[Any]]:
-    """Return pyarrow's file system, and the files that were last modified before."""
+    """Return pyarrow's file system, and the files that were last modified before `before_ms`."""
     io = table.io
     if not isinstance(io, PyArrowFileIO):
         raise InvalidTable(

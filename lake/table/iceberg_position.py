@@ -1,7 +1,7 @@
 """Find the position of the export in the metadata of an Iceberg table. Pure.
 
-It is in the summary of each snapshot that the export commits, and in the table properties, where it
-outlives the snapshots.
+Each snapshot that the export commits contains the position in its summary. The table properties
+contain it too, in case the snapshots expire.
 """
 
 import json
@@ -21,8 +21,9 @@ TOPIC_ID: Final = "penstock.topic-id"
 
 
 def position(metadata: TableMetadata) -> TableState:
-    """Return the state in the newest ancestor of the current snapshot that has one, otherwise that
-    in the table properties, which are not rolled back with the table.
+    """Return the state in the newest snapshot, from the current one backwards, that contains one.
+    Otherwise return the state in the table properties, unless the table was rolled back, which does
+    not change properties.
     """
     history = ancestors(metadata, metadata.current_snapshot_id)
     commit_ids = frozenset(_properties(found).get(COMMIT_ID, "") for found in history)
@@ -50,7 +51,7 @@ def records_offsets(snapshot: Snapshot) -> bool:
 
 
 def _is_rolled_back(metadata: TableMetadata, history: list[Snapshot]) -> bool:
-    """Return whether batches were committed after a snapshot in `history` and are not in it.
+    """Return whether batches were committed after a snapshot in `history` but are not in `history`.
     Branches and tags keep older snapshots whose descendants have expired.
     """
     mine = {snapshot.snapshot_id for snapshot in history}

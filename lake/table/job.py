@@ -118,7 +118,7 @@ class ExportJob:
     def _upsert(
         self, task: FileTask, files: GroupedFiles, rejects: GroupedFiles, counts: list[int]
     ) -> list[FileEntry]:
-        """Write the newest row of each key, and rewrite files without older rows of those keys.
+        """Write the newest row of each key, and rewrite files to remove older rows with these keys.
         Return the replaced files.
         """
         newest: Table | None = None
@@ -143,7 +143,7 @@ class ExportJob:
         return removed
 
     def _drop_keys(self, file: FileEntry, keys: Array, files: GroupedFiles) -> bool:
-        """Write the file's other rows if it has any of the keys."""
+        """If the file contains any of the keys, write its other rows to a new file."""
         held = self.place.read(file, [KEY]).column(KEY).cast(pa.large_binary())
         if not pc.any(pc.is_in(held, value_set=keys)).as_py():
             return False

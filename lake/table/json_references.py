@@ -1,5 +1,6 @@
-"""Resolve `$ref` in a JSON Schema: to its own parts, to parts with an `$id` or an `$anchor`, and to
-other documents, by the names that a registry gives them or by their `$id`. Nothing is fetched.
+"""Resolve `$ref` in a JSON Schema: to parts of the document, to parts with an `$id` or an
+`$anchor`, and to other documents, by their name in a registry or by their `$id`. Nothing is
+fetched.
 
 Pure. Source: JSON Schema 2020-12 "Core", section 8; `id` is that of draft 4.
 """
@@ -25,8 +26,8 @@ _Json = dict[str, Any]
 
 
 class JsonSchemas:
-    """The schemas of a document and of the documents that it refers to. Each has a base URI: that
-    of the innermost `$id` around it, or else one of its document, which is empty for `root`.
+    """The schemas of a document and of the documents that it refers to. Each schema has a base URI:
+    the innermost `$id` around it, or otherwise the URI of its document, which is empty for `root`.
     """
 
     def __init__(self, root: _Json, documents: dict[str, _Json]) -> None:
@@ -66,7 +67,7 @@ class JsonSchemas:
                 raise InvalidSchema(f"{path}: the schema has no {reference!r}")
             return anchored, _base_of(anchored, base)
         part = _part(found, fragment, base)
-        if part is None:  # generators write an `$id` into each part, and count from the document
+        if part is None:  # parts have an `$id`, but pointers start at the root
             part = _part(self._documents[base], fragment, base)
         if part is None:
             raise InvalidSchema(f"{path}: the schema has no {reference!r}")

@@ -20,7 +20,7 @@ from penstock.protocol.registry.model import StoredSchema
 from penstock.protocol.registry.wire_format import SchemaKey
 
 _typed_dict: Any = TypedDict
-"""Types here are made at run time; type checkers know only those in the source."""
+"""Untyped, because these types are created at run time."""
 
 _INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 _FLOAT32: Final = msgspec.Meta(ge=-3.4028235e38, le=3.4028235e38)
@@ -28,7 +28,9 @@ _FLOAT32: Final = msgspec.Meta(ge=-3.4028235e38, le=3.4028235e38)
 
 
 class _TimeOfDay(dt.time):
-    """A time without an offset, or with that of UTC: columns have none, so another is an error."""
+    """A time without a UTC offset, or with offset 0. Others are errors, because columns have no
+    offset.
+    """
 
 
 def _from_text(kind: Any, text: Any) -> _TimeOfDay:  # noqa: ANN401 - of msgspec
@@ -101,7 +103,9 @@ def _document(text: bytes | str) -> _Json:
 
 
 def _is_null(schema: Any) -> bool:  # noqa: ANN401 - JSON
-    """Return whether only null is valid. Confluent's serializers add a title."""
+    """Return whether only null is valid. Other keywords such as `title`, which Confluent's
+    serializers add, are allowed.
+    """
     if not isinstance(schema, dict):
         return False
     found = cast("_Json", schema)
@@ -109,7 +113,7 @@ def _is_null(schema: Any) -> bool:  # noqa: ANN401 - JSON
 
 
 def _types_of_constants(schema: _Json) -> list[str]:
-    """Return the types of the values in `enum` or `const`, of a schema without a type."""
+    """Return the types of the values in `enum` or `const`, for a schema without `type`."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list):
         return []

@@ -2,7 +2,7 @@
 
 Invariants: a field that a mask names exists, or the export stops; otherwise a change of the schema
 would reveal values. Masks precede partitioning and upserts, so files, their names and statistics
-contain masked values only. The key of hashes has no representation as text. Must not do I/O.
+contain masked values only. The hash key has no text representation. Must not do I/O.
 """
 
 import hmac
@@ -24,10 +24,10 @@ LAST4: Final = "last4"
 KEY_BYTES_MIN: Final = 16
 REDACTED: Final = "***"
 HIDDEN: Final = "****"
-"""Stands for the characters that `last4` hides, however many."""
+"""Replaces the characters that `last4` hides, regardless of their number."""
 
 _LAST4_CHARACTERS_MIN: Final = 8
-"""In shorter values, four characters would be half or more."""
+"""Shorter values are hidden completely: four characters would be more than half of them."""
 
 _NAMES_SHOWN: Final = 30
 _UNMASKED: Final = frozenset({TOPIC, OFFSET, TIMESTAMP})
@@ -35,8 +35,8 @@ _types: Any = pa.types
 
 
 class Mask(NamedTuple):
-    """`path` names a column, a field in structs as `a.b`, also in structs of lists, or the elements
-    of a list.
+    """A mask of one field. `path` is the name of a column, or of a field in nested structs as
+    `a.b`. Structs in lists, and the elements of a list, may be masked as well.
     """
 
     path: str
@@ -45,7 +45,7 @@ class Mask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Masking:
-    """The masks of one table. `key` is that of hashes."""
+    """The masks of one table. `key` is the key of hashes."""
 
     masks: tuple[Mask, ...] = ()
     key: bytes = field(default=b"", repr=False)
@@ -62,8 +62,8 @@ class Masking:
             )
 
     def schema(self, schema: Schema, *, partition_column: str, keyed: bool) -> Schema:
-        """Return the schema after masking. Raise InvalidTable for a mask that names no field, or
-        one that its type does not support.
+        """Return the schema after masking. Raise InvalidTable for a mask of an unknown field, or
+        one that the type of the field does not support.
         """
         for mask in self.masks:
             column = mask.path.partition(".")[0]
@@ -92,8 +92,8 @@ class Masking:
         return pa.table(columns)
 
     def dead_letters(self, letters: Table) -> Table:
-        """Return dead letters without the value, and without the text of an error, which may quote
-        it. The key is masked as in rows.
+        """Return dead letters without values and without error texts, which may quote values. Keys
+        are masked as in rows.
         """
         if not self.masks or not letters.num_rows:
             return letters
@@ -198,11 +198,13 @@ def _by_field(
     masks: Sequence[Mask],
     fields: Any,  # noqa: ANN401 - a schema or a struct
 ) -> Iterator[tuple[Any, list[Mask]]]:
-    """Yield each field with its masks, relative to it. Raise InvalidTable if one is unknown."""
+    """Yield each masked field with its masks, whose paths are relative to it. Raise InvalidTable if
+    a field is unknown.
+    """
     names = {item.name for item in fields}
     of_field: dict[str, list[Mask]] = {}
     for mask in masks:
-        # Names may contain dots: the longest one that fits.
+        # Names may contain dots, so use the longest name that is a prefix of the path.
         name = max(
             (name for name in names if f"{mask.path}.".startswith(f"{name}.")),
             key=len,
@@ -224,8 +226,8 @@ def _children(
     kind: Any,  # noqa: ANN401 - pyarrow is untyped
     masks: Sequence[Mask],
 ) -> tuple[Any, Callable[[list[Any]], Any]]:
-    """Return the fields of a struct, or of the structs in a list, and how to make that type of
-    others.
+    """Return the fields of a struct, or of the structs in a list, and a function that creates such
+    a type from other fields.
     """
     if _types.is_struct(kind):
         return kind, pa.struct
@@ -249,7 +251,7 @@ def _allows(name: str, kind: Any) -> bool:  # noqa: ANN401 - pyarrow is untyped
 
 
 def _texts(array: Array) -> Array:
-    """Return values as text: times as the numbers that Iceberg stores."""
+    """Return values as text. Times become the numbers that Iceberg stores."""
     kind = array.type
     if _types.is_date32(kind):
         array = array.cast(pa.int32())

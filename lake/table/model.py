@@ -12,23 +12,26 @@ from penstock.lake.fetch.slices import Slice
 
 PARTITION: Final = "_kafka_partition"
 OLDER_PARTITION: Final = "_partition"
-"""The column of the Kafka partition, and its name in layout version 1, which Iceberg reserves."""
+"""Column of the Kafka partition. Layout version 1 used `OLDER_PARTITION`, which Iceberg
+reserves.
+"""
 
 LAYOUT_VERSION: Final = 2
-"""The version of the names of columns. Version 1 has `OLDER_PARTITION`."""
+"""Version of the column names. Version 1 has `OLDER_PARTITION`."""
 
 FILES_S_MAX: Final = 86_400.0
-"""Files of this age that no commit names are not committed: maintenance may have deleted them,
-ours (`base.table_configs`) or Spark's `remove_orphan_files`, which refuses to delete younger ones.
+"""Uncommitted files of this age are never committed, because maintenance may have deleted them:
+Penstock's (`base.table_configs`) or Spark's `remove_orphan_files`, which refuses to delete younger
+files.
 """
 
 DISCARD_S_MAX: Final = 1_800.0
-"""Files of an unsuccessful commit are not deleted after this time, half the shortest retention of
-snapshots: an earlier attempt may have succeeded, and only its snapshot have expired.
+"""Files of a failed commit are not deleted after this time, which is half the shortest retention of
+snapshots: an earlier attempt may have succeeded although its snapshot has expired.
 """
 
 MISSING: Final = ("", "0")
-"""Versions of tables that do not exist."""
+"""Versions of tables that have no commits."""
 
 Group = tuple[Any, ...]
 """The partition values that all rows of a file share, in the order of `Layout.fields`."""
@@ -36,8 +39,8 @@ Group = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The partitioning of a table. With `upsert`, it begins with the Kafka partition, so that
-    upserts know where a key may be.
+    """The partitioning of a table. With `upsert`, the Kafka partition comes first, which limits the
+    files that may contain a key.
 
     `keeps_existing`: a table that exists may have other fields.
     """
@@ -66,13 +69,13 @@ class Layout:
         )
 
     def has_fields_of(self, other: "Layout") -> bool:
-        """Return whether rows are partitioned alike, in any order."""
+        """Return whether both layouts have the same fields, in any order."""
         return {str(field) for field in self.fields} == {
             str(field) for field in other.with_partition_column(self.partition_column).fields
         }
 
     def with_partition_column(self, name: str) -> "Layout":
-        """Return the layout of the same table with another name for the Kafka partition."""
+        """Return the layout with another name for the column of the Kafka partition."""
         fields = (
             replace(field, column=name) if field.column == self.partition_column else field
             for field in self.fields
@@ -101,15 +104,15 @@ class FileEntry:
     size_bytes: int
     group: Group
     first: tuple[int, int]
-    """The lowest partition and offset in it. Compaction joins files in this order."""
+    """The lowest partition and offset in the file. Compaction merges files in this order."""
 
     native: Any = None
     kafka_partition: int | None = None
     """The Kafka partition of all rows, if the table is partitioned by it."""
 
     is_current: bool = True
-    """Whether `group` is one of the present partitioning. If not, the file remains as it is until
-    an upsert rewrites it.
+    """Whether `group` belongs to the current partitioning. Otherwise the file is unchanged until an
+    upsert rewrites it.
     """
 
 
@@ -134,18 +137,22 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long to keep what a table no longer needs, in milliseconds; None: forever."""
+    """How long to keep versions and files that a table no longer needs, in milliseconds; None to
+    keep them forever.
+    """
 
     versions_ms: int | None = None
-    """Versions that have been replaced, for time travel and running queries."""
+    """For replaced versions, which time travel and running queries need."""
 
     orphans_ms: int | None = None
-    """Files that no version refers to, since they were written: a running batch may commit them."""
+    """For files that no version references, since they were written: a running batch may commit
+    them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What was removed: versions, which are snapshots or commits of a log, and files."""
+    """The number of removed versions (snapshots, or commits of the log) and files."""
 
     versions: int = 0
     files: int = 0
@@ -174,8 +181,8 @@ class Commit:
 class FileTask:
     """The work of one executor: a range of one partition, in offset order.
 
-    `existing` are files of the table that may contain replaced rows; only for upserts. `rejected`
-    are offsets of dead letters that are already in their table.
+    `existing`: files of the table that may contain replaced rows; only for upserts. `rejected`:
+    offsets of dead letters that are already in the dead letter table.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """Check partition fields against a schema, and split rows by their partition values.
 
-Invariants: values are Iceberg's, so that they equal those of Spark: days and hours are rounded down
-also before 1970, in UTC, and buckets are those of the 32-bit Murmur3 hash. Null is a partition of
-its own. Rows keep their order. Must not do I/O. Source: Iceberg spec, "Partition Transforms".
+Invariants: values follow the Iceberg specification, so that they equal those of Spark: days and
+hours are in UTC and rounded down even before 1970, and buckets use the 32-bit Murmur3 hash. Null is
+a separate partition. Rows keep their order. Must not do I/O. Source: Iceberg spec, "Partition
+Transforms".
 """
 
 import datetime as dt
@@ -28,7 +29,7 @@ _types: Any = pa.types
 _core: Any = pyiceberg_core
 _NAMES_SHOWN: Final = 30
 _PATH_BYTES_MAX: Final = 150
-"""Longer values are cut in the name of a directory, which file systems limit to 255 bytes."""
+"""Longer values are truncated in directory names, which file systems limit to 255 bytes."""
 
 NULL_DIRECTORY: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -48,15 +49,15 @@ _ALLOWED: Final[Sequence[tuple[Callable[[Any], bool], frozenset[str]]]] = (
     (lambda kind: _types.is_string(kind) or _types.is_large_string(kind), _WIDE),
     (lambda kind: _types.is_binary(kind) or _types.is_large_binary(kind), _WIDE),
 )
-"""The transforms of each type. Iceberg also allows the identity of floating-point values, of which
-NaN and negative zero equal others, and of fixed binary values, with which Iceberg 1.12 in Spark
-cannot read the manifest.
+"""The allowed transforms of each type. Iceberg also allows `identity` for floating-point values,
+where NaN and negative zero are ambiguous, and for fixed binary values, with which Iceberg 1.12 in
+Spark cannot read the manifest.
 """
 
 
 def check_partition_fields(fields: Sequence[PartitionField], schema: Schema) -> None:
-    """Raise InvalidTable if a column is missing, or has a type that its transform does not accept,
-    or if the name of a partition field is that of a column.
+    """Raise InvalidTable if a column is missing or has a type that its transform does not accept,
+    or if a partition field has the name of a column.
     """
     for field in fields:
         kind = _type_of(field, schema)
@@ -131,7 +132,7 @@ def _column(field: PartitionField, rows: Table) -> Array:
     column = rows.column(path[0])
     array = pa.concat_arrays(column.chunks)
     found = pc.struct_field(array, path[1:]) if len(path) > 1 else array
-    small = _SMALL.get(found.type)  # the transforms do not have the large types
+    small = _SMALL.get(found.type)  # the transforms do not support the large types
     return found if small is None else found.cast(small)
 
 
@@ -144,7 +145,7 @@ def _numbers(values: Array) -> Array:
 
 
 def _path_of(field: PartitionField, schema: Schema) -> list[str]:
-    """Return the names from the column down to the field. A column may have dots in its name."""
+    """Return the names on the path from the column to the field. Column names may contain dots."""
     if field.column in schema.names:
         return [field.column]
     parts = field.column.split(".")

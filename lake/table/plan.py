@@ -16,11 +16,11 @@ from penstock.lake.table.errors import RecordsLost
 from penstock.lake.table.model import CompactionTask, FileEntry, FileTask, group_order
 
 COMPACTION_FILES_MAX = 1_000
-"""The largest number of files to join: one task reads all their footers."""
+"""Maximum number of files to merge, because one task reads all their footers."""
 
 
 _TASK_NAME = re.compile(r"(\d{5,})-\d{20}-(\d{20})-b\d")
-"""The beginning of names by `file_tasks`: partition, first offset, end offset, batch."""
+"""The beginning of a file name by `file_tasks`: partition, first offset, end offset, batch."""
 
 
 class Bounds(NamedTuple):
@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 def lost_ranges(
     topic: str, next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds]
 ) -> list[OffsetRange]:
-    """Return the ranges that are missing in the table and no longer in the log."""
+    """Return the ranges that are missing from the table and no longer in the log."""
     return [
         OffsetRange(topic, partition, next_offsets[partition], bound.start_offset)
         for partition, bound in sorted(bounds.items())
@@ -42,7 +42,7 @@ def lost_ranges(
 
 
 def beyond_end(next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds]) -> list[int]:
-    """Return the partitions of which the table has offsets that the log does not have."""
+    """Return the partitions for which the table contains offsets that are not in the log."""
     return [
         partition
         for partition, bound in sorted(bounds.items())
@@ -53,7 +53,7 @@ def beyond_end(next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds]) ->
 def wanted_ranges(
     topic: str, next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds], *, skip_lost: bool
 ) -> list[OffsetRange]:
-    """Return the ranges that are missing in the table. A new partition begins at its log start.
+    """Return the ranges that are missing from the table. A new partition begins at its log start.
     Raise RecordsLost unless `skip_lost`.
     """
     ranges: list[OffsetRange] = []
@@ -126,8 +126,9 @@ def file_tasks(
 
 
 def may_contain(path: str, starts: Mapping[int, int]) -> bool:
-    """Return whether a file may have records of these partitions at or after these offsets. Names
-    of other programs and of compactions do not show it.
+    """Return whether a file may contain records of these partitions at or after these offsets. This
+    is derived from the file name; names by other programs and by compactions do not contain
+    offsets.
     """
     found = _TASK_NAME.match(path.rpartition("/")[2])
     if found is None:
@@ -184,8 +185,8 @@ def _pieces(parts: list[Slice], bytes_max: int) -> list[list[Slice]]:
 
 
 def _cut(part: Slice, room_bytes: int) -> tuple[Slice, Slice | None]:
-    """Return as many of its offsets as fit, at least one, and the rest. Bytes and records are
-    shared in proportion.
+    """Return as many offsets of the slice as fit, at least one, and the rest. Bytes and records are
+    divided in proportion.
     """
     offsets = part.end_offset - part.start_offset
     count = (

@@ -121,7 +121,7 @@ def _descriptor(source: SchemaSource, message: str) -> Any:  # noqa: ANN401 - ge
         found: Any = pool.FindMessageTypeByName(message)
     except KeyError:
         found = None
-    if found is None or found.file.name != file.name:  # indexes count messages of the file
+    if found is None or found.file.name != file.name:  # the indexes refer to messages of this file
         known = ", ".join(kind.full_name for kind in top)
         raise InvalidSchema(f"the schema has no message {message!r}; it has {known[:500]}")
     return found
@@ -157,16 +157,16 @@ def _message(schema: bytes, message: str) -> Any:  # noqa: ANN401 - generated at
 
 
 def _resolved(row: dict[str, Any], writer: Any, columns: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return a row of the writer's fields with the names of the columns. A field without a column
-    of its name was renamed if the column with its number is not a field of the writer. Fields
-    missing in the writer's schema have their defaults.
+    """Return a row of the writer with the field names of the columns. A column without a writer
+    field of the same name is read from the field with the same number, unless that field has a
+    column of its own name. Fields missing in the writer's schema have their defaults.
     """
     found: dict[str, Any] = {}
     for field in columns.fields:
         name = field.name
         source = writer.fields_by_name.get(name) or writer.fields_by_number.get(field.number)
         if source is not None and source.name != name and source.name in columns.fields_by_name:
-            source = None  # a number that was reused
+            source = None  # the number was reused
         if source is None:
             if not field.has_presence:
                 found[name] = [] if field.is_repeated else _value(field, field.default_value)
@@ -194,7 +194,9 @@ def _resolved_value(value: Any, source: Any, field: Any) -> Any:  # noqa: ANN401
 
 
 def _kind(field: Any) -> tuple[Any, ...]:  # noqa: ANN401
-    """Return the compatibility class of a field: numbers of different sizes are compatible."""
+    """Return the compatibility class of a field. Integers of different sizes are compatible, and so
+    are floats.
+    """
     kind = field.cpp_type
     kind = "integer" if kind in _INTEGERS else "float" if kind in _FLOATS else kind
     if field.cpp_type == _STRING:

@@ -11,11 +11,13 @@ from penstock.lake.table.pyarrow_untyped import Table
 from penstock.lake.table.warehouse import Warehouse
 
 BYTES_MAX = 2 << 30
-"""The limit for the files of one table; their rows take a few times as much memory."""
+"""Maximum size of the files of one table; their rows take a few times as much memory."""
 
 
 def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
-    """Return the result as Arrow. Raise InvalidTable for an invalid query or unknown tables."""
+    """Return the result as an Arrow table. Raise InvalidTable for an invalid query or unknown
+    tables.
+    """
     import duckdb
 
     known = warehouse.tables()
@@ -44,7 +46,7 @@ def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
 
 
 def _is_named(name: str, sql: str) -> bool:
-    """Return whether the text contains the name anywhere: an unneeded table only costs a read, a
-    missing one would be an error.
+    """Return whether the text contains the name anywhere. Reading an unneeded table is only slow,
+    but a missing one would be an error.
     """
     return name.rpartition(".")[2].lower() in sql.lower()

@@ -12,8 +12,8 @@ _NAMES: Final = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 
 def with_newest(value_format: ValueFormat) -> ValueFormat:
     """Return a format whose columns are those of the newest schema of its subject, as registered
-    now; without a registry, or with a schema for the columns, the same one. Raise InvalidSchema,
-    RegistryError or RegistrySettingInvalid.
+    now. A format without a registry, or with a fixed schema for the columns, is returned unchanged.
+    Raise InvalidSchema, RegistryError or RegistrySettingInvalid.
     """
     registry, subject = value_format.registry, value_format.subject
     if registry is None or value_format.schema:

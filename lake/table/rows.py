@@ -65,11 +65,11 @@ class Rows(NamedTuple):
     good: Table
     rejects: Table
     removed: Array
-    """The offsets of the records that remove the rows of their keys: tombstones and deletes."""
+    """The offsets of the records that remove the rows of their key: tombstones and deletes."""
 
 
 def read_columns(*, headers: bool) -> tuple[str, ...]:
-    """Return the columns to read of each record."""
+    """Return the columns to read from the log."""
     return (*READ, "headers") if headers else READ
 
 

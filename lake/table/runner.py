@@ -1,8 +1,8 @@
 """Export every topic that declares a table, in one process with a bounded number of threads.
 
 Invariants: a turn of a topic is a batch of `TableSync`, so a runner may end at any point, and other
-runners may export the same topics. A turn that fails delays only its topic. Threads share nothing
-with the main one: their results and errors come through a queue.
+runners may export the same topics. A turn that fails delays only its topic. Threads share no state
+with the main thread, which receives their results and errors through a queue.
 """
 
 import time
@@ -35,13 +35,15 @@ _log = get_logger(__name__)
 STATUS_S_MIN: Final = 5.0
 STATUS_S_MAX: Final = 30.0
 EXPORTS_KEPT_MAX: Final = 200
-"""Exports that are kept for their next turn, each with connections to the catalog. Further ones are
-opened for each turn.
+"""Maximum number of exports that are kept open for their next turn, each with connections to the
+catalog. Further ones are opened for each turn.
 """
 _STATUS_DEADLINE_S: Final = 30.0
 _WAIT_S_MAX: Final = 1.0
 _STORE_ERRORS: Final = (StreamError, ObjectStoreError, OSError)
-"""Errors of reading the cluster and of the status, including timeouts. The runner tries again."""
+"""Errors of reading the cluster or writing the status, including timeouts. The runner retries after
+them.
+"""
 
 
 class TopicExport(Protocol):
@@ -58,8 +60,8 @@ OpenExport = Callable[[DeclaredTable], TopicExport]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerEvent:
-    """An event to show: a topic was added, removed, committed, failed or recovered; or, with no
-    topic set, the runner failed to discover topics or recovered.
+    """An event to report: a topic was added, removed, committed, failed or recovered. Without a
+    topic: the runner failed to discover topics, or recovered.
     """
 
     kind: str
@@ -81,7 +83,7 @@ class RunnerOptions:
     """How long batches may continue after a request to stop."""
 
     discovery_s: float = 5.0
-    """Time between two looks at the topics of the cluster."""
+    """Time between two discoveries of the topics in the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class _Turn:
     table: DeclaredTable
     result: Exported | Failed
     export: TopicExport | None
-    """Reused by the next turn; None after a failure, which may have left it in any state."""
+    """Reused by the next turn; None after a failure, because its state is then unknown."""
 
 
 class TableRunner:
@@ -191,7 +193,9 @@ class TableRunner:
         self.state.is_started = True
 
     def _earlier_status(self, cluster_id: str) -> dict[str, TopicStatus]:
-        """Return the statuses of an earlier runner of this name, none if they cannot be read."""
+        """Return the topic statuses of an earlier runner with this name, or an empty dict if they
+        cannot be read.
+        """
 
         async def read() -> list[RunnerStatus]:
             return await read_statuses(await self._cluster.store(), cluster_id)
@@ -211,7 +215,7 @@ class TableRunner:
         return {topic.topic: topic for status in mine for topic in status.topics}
 
     def _set_error(self, error: str) -> bool:
-        """Set the error of the discovery, and return whether it has changed."""
+        """Set the error of the topic discovery, and return whether it has changed."""
         before = self.state.status.error
         if error == before:
             return False
@@ -238,7 +242,7 @@ class TableRunner:
         Thread(target=work, name=f"table-{table.topic}", daemon=True).start()
 
     def _take_results(self, now_s: float) -> None:
-        """Wait for a result or the next turn, and take all results there are."""
+        """Wait for a result or the next turn, and process all available results."""
         due_s = self._schedule.next_due_s()
         wait_s = _WAIT_S_MAX
         may_start = self._running < self._options.workers and not self._stop.is_set()
@@ -265,7 +269,7 @@ class TableRunner:
             self._exports[table] = turn.export
             if len(self._exports) > EXPORTS_KEPT_MAX:
                 del self._exports[next(iter(self._exports))]
-        self._update()  # so that it shows what events report
+        self._update()  # so that the status includes what the events report
         before = self._failing.pop(table.topic, "")
         if isinstance(result, Failed):
             self._failing[table.topic] = result.error
@@ -330,7 +334,7 @@ class TableRunner:
 
 
 def _facts(status: RunnerStatus | None) -> list[tuple[object, ...]]:
-    """Return what changes with events, not with time."""
+    """Return the parts of the status that change with events, not with time."""
     if status is None:
         return []
     return [
@@ -343,7 +347,9 @@ def _facts(status: RunnerStatus | None) -> list[tuple[object, ...]]:
 
 
 def _described(error: BaseException) -> str:
-    """Return the message of an error, which is enough for those with a remedy."""
+    """Return the message of an error. Errors whose message contains a remedy are not logged in
+    addition.
+    """
     if isinstance(error, StreamError | ObjectStoreError) and str(error):
         return str(error)
     _log.warning("table_export_error", exc_info=error)

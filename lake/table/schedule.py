@@ -23,15 +23,15 @@ from penstock.lake.table.declared import DeclaredTable
 PAUSE_MS_MIN: Final = 1_000
 PAUSE_MS_MAX: Final = 300_000
 BEHIND_MS_MIN: Final = 60_000
-"""A topic is behind if its lag exceeds two intervals by this time."""
+"""A topic is behind if its lag exceeds two intervals plus this time."""
 
 ERROR_CHARACTERS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The result of one turn of a topic. `began_ms`: the wall clock before the end of the log was
-    read. `remaining`: records that were known and not taken.
+    """The result of one turn of a topic. `began_ms`: the wall-clock time before the end of the log
+    was read. `remaining`: known records that were not exported.
     """
 
     began_ms: int
@@ -54,7 +54,9 @@ class _Topic:
     since_ms: int
     pauses: Backoff
     complete_s: float
-    """The time of the process up to which the table has all records, or when it was found."""
+    """Up to when the table contains all records, or when the topic was found, on the monotonic
+    clock of this process.
+    """
 
     is_running: bool = False
     began_s: float = 0.0
@@ -86,8 +88,8 @@ class Schedule:
         now_ms: int,
         known: Mapping[str, TopicStatus],
     ) -> tuple[list[DeclaredTable], list[DeclaredTable]]:
-        """Take the tables that are declared now, and return those that were added and removed. A
-        changed table is both. `known`: statuses of an earlier runner.
+        """Update the declared tables. Return the added and the removed ones; a changed table is in
+        both lists. `known`: statuses of an earlier runner.
         """
         changed = [topic for name, topic in self._topics.items() if tables.get(name) != topic.table]
         known = dict(known) | {topic.table.topic: _status(topic, now_s) for topic in changed}
@@ -118,7 +120,7 @@ class Schedule:
         return topic
 
     def due(self, now_s: float, free: int) -> list[DeclaredTable]:
-        """Start the turns of at most `free` topics, those that are due longest first."""
+        """Start the turns of at most `free` topics, those that have been due longest first."""
         waiting = sorted(
             (
                 topic
@@ -132,14 +134,14 @@ class Schedule:
         return [topic.table for topic in waiting]
 
     def next_due_s(self) -> float | None:
-        """Return when the next turn is due, None if none is."""
+        """Return when the next turn is due; None if there is none."""
         waiting = [topic.due_s for topic in self._topics.values() if not topic.is_running]
         return min(waiting, default=None)
 
     def finish(
         self, table: DeclaredTable, result: Exported | Failed, now_s: float, now_ms: int
     ) -> bool:
-        """Take the result of a turn. Return False if the declaration has changed since `due`."""
+        """Process the result of a turn. Return False if the declaration has changed since `due`."""
         topic = self._topics.get(table.topic)
         if topic is None or topic.table is not table:
             return False
@@ -169,7 +171,7 @@ class Schedule:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether every topic has been complete or has failed."""
+        """Return whether the export of every topic has been complete or has failed."""
         return all(topic.has_ended for topic in self._topics.values())
 
     def statuses(self, now_s: float) -> tuple[TopicStatus, ...]:
@@ -178,7 +180,7 @@ class Schedule:
 
 def _status(topic: _Topic, now_s: float) -> TopicStatus:
     settings = topic.table.settings
-    lag_ms = round((now_s - topic.complete_s) * 1_000)  # whatever the wall clock does
+    lag_ms = round((now_s - topic.complete_s) * 1_000)  # independent of the wall clock
     return TopicStatus(
         topic=topic.table.topic,
         topic_id=topic.table.topic_id,

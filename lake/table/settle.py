@@ -1,8 +1,8 @@
 """Decide what to do after a commit that failed or whose outcome is unknown. Pure.
 
 Files are committed only to a table with the offsets from which they were planned, so each batch is
-written once: the other of two runs reads the new offsets and deletes its files. A commit in
-progress requires its version, so it happens first or never.
+written once: if two runs compete, the second one reads the new offsets and deletes its files. A
+commit in progress requires its base version, so it succeeds before the next commit or never.
 """
 
 from collections.abc import Iterable
@@ -17,17 +17,17 @@ class Verdict(Enum):
     """The commit happened."""
 
     AGAIN = auto()
-    """It did not happen. Commit the same files on top of the current table."""
+    """The commit did not happen. Commit the same files on top of the current table."""
 
     REPLAN = auto()
-    """It did not happen, and its files are wrong or late: delete them and plan again from the
-    table's offsets.
+    """The commit did not happen, and its files are wrong or late: delete them and plan again from
+    the table's offsets.
     """
 
 
 def verdict(commit: Commit, found: TableState, live_paths: Iterable[str] | None = None) -> Verdict:
-    """Decide from the table as read after the failure. `live_paths` are its files, needed if the
-    commit removes some.
+    """Decide based on the table as read after the failure. `live_paths`: the files of the table,
+    needed if the commit removes some.
     """
     if commit.commit_id in found.commit_ids:
         return Verdict.COMMITTED
@@ -46,5 +46,7 @@ def rebased(commit: Commit, found: TableState) -> Commit:
 
 
 def rewrite_of(commit: Commit, found: TableState) -> Commit:
-    """Return a rewrite on top of `found`. It changes no offsets, whatever was added meanwhile."""
+    """Return a rewrite on top of `found`. It keeps the current offsets, even if batches were added
+    meanwhile.
+    """
     return replace(commit, base=found, offsets=found.offsets, batch_id=found.batch_id)

@@ -36,10 +36,12 @@ class TopicSource:
 
     def plan(self, ranges: Sequence[OffsetRange], topic_id: str) -> list[Slice]:
         """Return slices from the current view, which may be newer than the bounds. Raise
-        TopicReplaced if the topic has another id by now: its offsets belong to other records.
+        TopicReplaced if the topic now has another id, because its offsets then belong to other
+        records.
         """
         slices = self.cluster.plan(ranges)
-        # Views only advance, so the plan is not from a newer manifest than this one.
+        # The topic is checked after planning: views only advance, so the plan is not newer than
+        # this manifest.
         found = [topic for topic in self.cluster.root().topics if topic.name == self.topic]
         if [str(topic.topic_id) for topic in found] != [topic_id]:
             raise TopicReplaced(self.topic)
@@ -52,7 +54,7 @@ class TopicSource:
         on_unreadable: OnUnreadable = raise_unreadable,
     ) -> Iterator[RecordBatch]:
         """Yield the records of slices. Raise ReadError (damage), OffsetsLost, TopicReplaced (the
-        topic was deleted and created again meanwhile), or what `on_unreadable` raises.
+        topic was deleted and created again meanwhile), or the errors raised by `on_unreadable`.
         """
         return read_renewed(
             self.cluster, slices, columns, committed=True, on_unreadable=on_unreadable

@@ -1,4 +1,4 @@
-"""Decode values whose schemas are in a registry, in columns of Spark.
+"""Decode Spark columns of values whose schemas are in a registry.
 
 Invariant: executors look schemas up by id, with the settings of the driver or of their own
 environment. A value that cannot be decoded is an error, or a row that contains the reason.
@@ -38,8 +38,8 @@ def decoded_column(
     mode: str,
     headers: Any = None,  # noqa: ANN401 - Column or its name
 ) -> Column:
-    """Return a column of structs. `headers`: may contain the schemas of values. Raise
-    InvalidOption, InvalidSchema, RegistryError or RegistrySettingInvalid.
+    """Return a column of structs. `headers`: a column of headers, which may contain the schemas of
+    values. Raise InvalidOption, InvalidSchema, RegistryError or RegistrySettingInvalid.
     """
     is_permissive = mode.upper() == "PERMISSIVE"
     if mode.upper() not in MODES:
@@ -57,7 +57,7 @@ def decoded_column(
     )
     kind = _types.from_arrow_schema(schema)
     given = (data,) if headers is None else (data, headers)
-    # Spark takes the kind of function from its annotations, which are untyped here.
+    # Spark derives the kind of function from its annotations; pyarrow's types are untyped here.
     arrays = Iterator[pa.Array]
     pairs = Iterator[tuple[pa.Array, pa.Array]]
     decode.__annotations__ = {"batches": pairs if has_headers else arrays, "return": arrays}
@@ -68,8 +68,9 @@ def decoded_column(
 def _decoding(
     value_format: ValueFormat, schema: Schema, *, prefers_own: bool, has_headers: bool
 ) -> Callable[[Iterator[Any]], Iterator[Array]]:
-    """Return the function of executors, for batches of values or, with `has_headers`, of values and
-    headers. `prefers_own`: use the registry of their environment, if they have one.
+    """Return the function that executors run on batches of values or, with `has_headers`, of values
+    and headers. `prefers_own`: use the registry in the environment of the executor, if there is
+    one.
     """
 
     def decode(batches: Iterator[Any]) -> Iterator[Array]:

@@ -58,12 +58,12 @@ from penstock.lake.table.values import RAW, ValueFormat
 _log = get_logger(__name__)
 
 REPLANS_MAX: Final = 20
+"""Maximum number of consecutive batches that another run committed first. The other run makes
+progress, so this one may stop.
+"""
 AHEAD_READS: Final = 3
 AHEAD_READ_INTERVAL_S: Final = 2.0
 PARTITIONS_NAMED_MAX: Final = 5
-"""The number of batches in a row that another run committed first. That run is working, so this one
-may stop.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,8 @@ class SyncOptions:
     value_format: ValueFormat = RAW
     upsert: bool = False
     partition_by: tuple[PartitionField, ...] | None = None
-    """The partition fields besides the Kafka partition of upserts. None: those of the table, if it
-    exists.
+    """Partition fields in addition to the Kafka partition of upserts. None: the fields of the
+    table, if it exists.
     """
 
     headers: bool = False
@@ -80,7 +80,7 @@ class SyncOptions:
     from_latest: bool = False
     skip_lost: bool = False
     on_error: str = RAISE
-    """What becomes of records that cannot be read: raise, skip, or dead-letter."""
+    """How to handle records that cannot be read: raise, skip, or dead-letter."""
 
     batch_bytes: int = 1 << 30
     """Approximate bytes of the log in one commit. Upserts keep the newest rows of a partition's
@@ -114,7 +114,7 @@ class BatchReport:
     rows: int
     rejected: int
     skipped: int
-    """Offsets whose records cannot be read."""
+    """Number of offsets whose records could not be read and were skipped."""
 
     files: int
     files_replaced: int
@@ -122,7 +122,7 @@ class BatchReport:
     log_bytes: int
     offsets: dict[int, int]
     remaining: int
-    """Offsets that were known and not taken."""
+    """Number of known offsets that were not exported."""
 
     duration_ms: int
 
@@ -159,7 +159,7 @@ class TableSync:
         self._refresh_schema()
 
     def _refresh_schema(self) -> None:
-        """Take the columns of the newest schema in the registry, if there is one. Raise
+        """Use the columns of the newest schema in the registry, if there is a registry. Raise
         InvalidSchema, RegistryError.
         """
         self._value_format = with_newest(self._options.value_format)
@@ -198,7 +198,7 @@ class TableSync:
         if not slices:
             return None
         if self._options.value_format.registry is not None:
-            self._refresh_schema()  # also of records that were written since the last batch
+            self._refresh_schema()  # includes schemas of records written since the last batch
         base = self._prepare(base)
         known = self._prepare_rejects(topic_id, bounds)
         began_s = self._wall_s()
@@ -227,13 +227,13 @@ class TableSync:
         return _report(commit, results, slices, _remaining(commit.offsets, bounds), began)
 
     def _bounds_of(self, table: ExportTable, state: TableState) -> tuple[str, Mapping[int, Bounds]]:
-        """Return the topic's id and the bounds of its partitions. Raise OtherTopic, or TableAhead:
-        the records that will be written at the offsets of lost ones would never be exported.
+        """Return the topic's id and the bounds of its partitions. Raise OtherTopic, or TableAhead
+        if the log has lost records: new records at their offsets would never be exported.
         """
         ahead = ""
         for number in range(AHEAD_READS):
             if number:
-                time.sleep(AHEAD_READ_INTERVAL_S)  # the store may be a copy that lags
+                time.sleep(AHEAD_READ_INTERVAL_S)  # the store may be a replica that lags
             topic_id, bounds = self._source.bounds()
             self._check_topic(table, state, topic_id)
             partitions = beyond_end(state.offsets, bounds)
@@ -259,7 +259,9 @@ class TableSync:
         return known
 
     def _check_topic(self, table: ExportTable, state: TableState, topic_id: str) -> None:
-        """Raise OtherTopic. Offsets of an earlier topic are meaningless, also in dead letters."""
+        """Raise OtherTopic if the table or its dead letters contain another topic, whose offsets
+        are meaningless for this one.
+        """
         if state.topic_id and state.topic_id != topic_id:
             topic = self._source.topic
             raise OtherTopic(table.name, topic, topic_id, state.topic, state.topic_id)
@@ -282,7 +284,7 @@ class TableSync:
         )
 
     def _masked(self, schema: Schema, partition_column: str) -> Schema:
-        """Raise InvalidTable for a mask that does not fit."""
+        """Return the masked schema. Raise InvalidTable for a mask that does not fit."""
         return self._options.masking.schema(
             schema, partition_column=partition_column, keyed=self._options.upsert
         )
@@ -290,7 +292,7 @@ class TableSync:
     def _begin_at_end(
         self, base: TableState, topic_id: str, bounds: Mapping[int, Bounds]
     ) -> TableState:
-        """Commit where the table begins, before anything else."""
+        """Commit the offsets at which the table begins, before the first batch."""
         offsets = {partition: bound.end_offset for partition, bound in bounds.items()}
         if not commit_batch(
             self._table, self._commit_of(self._prepare(base), topic_id, [], offsets)
@@ -331,8 +333,8 @@ class TableSync:
         )
 
     def _rejected(self, known: TableState, slices: list[Slice]) -> dict[int, set[int]]:
-        """Return the offsets of dead letters of these slices, by partition, from a run that ended
-        before it committed the rows. Its schema may have been another one.
+        """Return the offsets of dead letters in these slices, by partition, that a run committed
+        before it ended without committing the rows. It may have used another schema.
         """
         starts: dict[int, int] = {}
         for part in slices:
@@ -418,7 +420,7 @@ class TableSync:
         )
 
     def _discard(self, results: list[TaskResult]) -> None:
-        """Delete files that no commit refers to or ever will. Dead letters may have been committed
+        """Delete files that no commit references now or later. Dead letters may have been committed
         although the rows were not.
         """
         self._rejects.state()

@@ -41,7 +41,7 @@ class ExportTable(Protocol):
         ...
 
     def state(self) -> TableState:
-        """Read the current state, or that of no commits if the table does not exist."""
+        """Read the current state. If the table does not exist, return the state without commits."""
         ...
 
     def upgrade(self) -> None:
@@ -59,7 +59,7 @@ class ExportTable(Protocol):
         ...
 
     def place(self) -> FilePlace:
-        """Return the location to which executors write. Call `prepare` first."""
+        """The location to which executors write. Call `prepare` first."""
         ...
 
     def commit(self, commit: Commit) -> None:
@@ -79,7 +79,7 @@ class ExportTable(Protocol):
 
 def delete_unused(table: ExportTable, files: Sequence[FileEntry]) -> None:
     """Delete files of a commit that is not in the table, as of the last `state`. Files in the table
-    stay: the commit may have happened so long ago that the table no longer records its id.
+    are kept: the commit may have happened so long ago that the table no longer records its id.
     """
     used = {file.path for file in table.files()} if files else set[str]()
     table.place().delete([file for file in files if file.path not in used])
@@ -90,7 +90,7 @@ APPEND: Final = "append"
 
 
 def mode_of(layout: Layout) -> str:
-    """Return the mode as it is recorded in tables."""
+    """Return the mode in the form that tables record."""
     return UPSERT if layout.upsert else APPEND
 
 

@@ -22,13 +22,15 @@ from penstock.objectstore.errors import ObjectStoreError
 from penstock.protocol.registry.settings import RegistrySettings
 
 COMPACT_EVERY: Final = 20
-"""A compaction follows every batch whose number is a multiple of this one, whichever process writes
+"""Compaction runs after every batch whose number is a multiple of this, whichever process wrote
 it.
 """
 
 MAINTAIN_S: Final = 86_400.0
 MAINTAIN_FIRST_S_MAX: Final = 3_600.0
-"""Time between two maintenances of a table, and before the first one in a process."""
+"""Maximum time before the first maintenance of a table by a process; later ones follow every
+`MAINTAIN_S`.
+"""
 
 _log = get_logger(__name__)
 
@@ -48,7 +50,7 @@ class MaintenanceTurns:
         self._running = ""
 
     def begin(self, table: str) -> bool:
-        """Return whether to maintain the table now; if so, `end` must follow."""
+        """Return whether to maintain the table now; if so, call `end` afterwards."""
         now_s = self._clock()
         with self._lock:
             first_s = now_s + self._rng.uniform(0, MAINTAIN_FIRST_S_MAX)
@@ -139,8 +141,8 @@ class WarehouseExport:
         return self._table.settings.compacts and batch_id % self._compact_every == 0
 
     def _maintain(self) -> None:
-        """Expire snapshots and delete unused files, once a day. A failure is logged: the next
-        maintenance continues.
+        """Expire snapshots and delete unused files, once a day. A failure is only logged, because
+        the next maintenance continues.
         """
         settings, name = self._table.settings, self._table.table
         retention = Retention(settings.snapshot_retention_ms, settings.orphan_retention_ms)
@@ -166,7 +168,9 @@ class WarehouseExport:
             self._maintenance.end()
 
     def _compact(self) -> None:
-        """Merge small files. A failure is logged: the next compaction merges the same files."""
+        """Merge small files. A failure is only logged, because the next compaction merges the same
+        files.
+        """
         try:
             report = compact(self._warehouse.existing(self._table.table), self._engine)
         except (TableError, ObjectStoreError, OSError) as error:

@@ -31,7 +31,7 @@ FORMATS: Final = ("raw", "json", "avro", "protobuf")
 
 
 class ValueFormat(NamedTuple):
-    """The format of values. It is sent to executors, which create the decoder.
+    """The format of values. It is sent to executors, which create decoders from it.
 
     `schema` is the content of the schema's file, `message` the Protobuf message. If `framed`,
     values begin with Confluent's magic byte and schema id, and `schemas` contains the schemas by
@@ -64,8 +64,8 @@ class ValueFormat(NamedTuple):
         schema: bytes = b"",
     ) -> "ValueFormat":
         """Return the format of values whose schemas are in a registry, given by its URL or its
-        properties. `message`: by default, the first one of the schema. `name` and `schema`: to fix
-        the columns. Raise RegistrySettingInvalid.
+        properties. `message`: by default, the first message of the schema. `name` and `schema`: a
+        fixed schema for the columns. Raise RegistrySettingInvalid.
         """
         if not isinstance(registry, RegistrySettings):
             found = given_registry(registry)

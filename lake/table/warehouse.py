@@ -35,7 +35,7 @@ class Warehouse:
     kind: str
     location: str
     catalog_name: str = "penstock"
-    """SQL catalogs use it to distinguish the tables of several catalogs."""
+    """SQL catalogs use this name to distinguish the tables of several catalogs."""
 
     catalog_type: str = ""
     catalog_uri: str = ""
@@ -50,8 +50,8 @@ class Warehouse:
             )
 
     def table(self, name: str, layout: Layout | None) -> ExportTable:
-        """Return one table, which may not exist yet. A `layout` of None accepts that of an existing
-        table.
+        """Return one table, which may not exist yet. `layout`: None accepts the layout of an
+        existing table.
         """
         if self.kind == "parquet":
             if not name or name.startswith(".") or "/" in name:
@@ -147,7 +147,9 @@ def table_name_of(topic: str) -> str:
 
 
 def _s3_properties(store: S3Config) -> dict[str, str]:
-    """Return properties of the store. The prefix `client.` applies to both S3 and Glue."""
+    """Return the S3 properties for the catalog. The prefix `client.` applies to both S3 and
+    Glue.
+    """
     properties = {
         "s3.endpoint": store.endpoint,
         "client.region": store.region or ("us-east-1" if store.endpoint else None),

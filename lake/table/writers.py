@@ -16,8 +16,8 @@ SchemaSource = bytes | StoredSchema
 """The content of a schema's file, or a schema of a registry."""
 
 FindSchema = Callable[[SchemaKey], SchemaSource]
-"""Returns the schema with an id or a GUID. Raises NotRegistered, or RegistryError if that is
-unknown.
+"""Returns the schema with an id or a GUID. Raises NotRegistered, or RegistryError if it cannot be
+determined.
 """
 
 
@@ -34,8 +34,8 @@ class Writers(Generic[_Compiled]):
         self._known: dict[SchemaKey, _Compiled | NotRegistered] = {}
 
     def of(self, number: SchemaKey) -> _Compiled:
-        """Return the schema with an id. Raise ValueError if there is none that can be used, or
-        RegistryError.
+        """Return the compiled schema with an id. Raise ValueError if it does not exist or cannot be
+        used, or RegistryError.
         """
         found = self._known.get(number)
         if found is None:

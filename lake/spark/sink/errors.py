@@ -7,8 +7,8 @@ from penstock.base.errors import StreamError
 
 
 class WriteFailed(StreamError):
-    """A record was not acknowledged, or may not have been. `partition` is negative until one is
-    chosen.
+    """A record was not acknowledged, or may not have been. `partition` is negative if none was
+    chosen yet.
     """
 
     def __init__(self, topic: str, partition: int, reason: str) -> None:

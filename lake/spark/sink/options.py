@@ -28,7 +28,7 @@ _INT64_MAX: Final = (1 << 63) - 1
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
 """Kafka's `transaction.max.timeout.ms`. After a driver is killed, its open transaction blocks
 read_committed consumers for this long, or until the query starts again. A transaction that takes
-longer is lost work.
+longer is aborted.
 """
 
 
@@ -36,7 +36,7 @@ longer is lost work.
 class WriteOptions:
     topic: str | None
     producer: Mapping[str, str]
-    """With librdkafka's names."""
+    """Producer settings with librdkafka's names."""
 
     delivery_timeout_ms: int
     max_block_ms: int
@@ -44,7 +44,9 @@ class WriteOptions:
 
     exactly_once: bool
     store: str
-    """Where rows wait for their transaction; empty unless exactly_once."""
+    """URL of the store in which rows are staged for their transaction; empty unless
+    `exactly_once`.
+    """
 
     write_name: str
     """txnAppId, or empty."""

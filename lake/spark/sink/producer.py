@@ -19,7 +19,7 @@ from penstock.lake.spark.sink.options import WriteOptions
 from penstock.lake.spark.sink.rows import Record, check_rows, records
 
 _GRACE_S: Final = 15.0
-"""The time to wait after librdkafka itself gives up a record."""
+"""How long to wait for a delivery report after librdkafka's own delivery timeout."""
 
 _POLL_S: Final = 0.1
 
@@ -133,8 +133,8 @@ class RecordProducer:
         raise WriteFailed(record.topic, record.partition, waited)
 
     def _call_client(self, call: Callable[[float], int], timeout_s: float) -> int:
-        """Make a call in which callbacks run. A fatal error surfaces as an exception, or as
-        Python's SystemError, because the client calls back while that exception is set.
+        """Call a client method that runs callbacks. A fatal error is raised as an exception, or as
+        Python's SystemError if the client runs a callback while that exception is set.
         """
         try:
             return call(timeout_s)
@@ -142,7 +142,9 @@ class RecordProducer:
             raise self._failure or ProducerFailed(f"{_reason(error)}{self._last_error}") from None
 
     def _refused(self, topic: str, partition: int, error: KafkaException) -> WriteFailed:
-        """Return the error to raise. An earlier failure is the cause of later ones."""
+        """Return the error to raise: an earlier failure if there is one, because it is the
+        cause.
+        """
         return self._failure or WriteFailed(
             topic, partition, f"{error.args[0].str()}{self._last_error}"
         )
@@ -161,7 +163,7 @@ class RecordProducer:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the message of the client's exception, which may be the cause of another one."""
+    """Return the message of the client's exception, which another exception may wrap."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KafkaException):
         cause = cause.__cause__ or cause.__context__

@@ -22,8 +22,8 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class Record(NamedTuple):
-    """The arguments of `Producer.produce` in order. Partition -1 is any partition, timestamp 0 is
-    now.
+    """The arguments of `Producer.produce` in order. Partition -1 means any partition, timestamp 0
+    means now.
     """
 
     topic: str
@@ -71,7 +71,7 @@ def records(batch: RecordBatch, topic: str | None) -> Iterator[tuple[Any, ...]]:
 
 
 def _column(batch: RecordBatch, name: str) -> Array:
-    """Return the column, or None if there is none."""
+    """Return the column, or None if it does not exist."""
     index = batch.schema.get_field_index(name)
     return None if index < 0 else batch.column(index)
 

@@ -25,7 +25,7 @@ NAMES: Final = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
-"""The settings that `security_settings` translates; librdkafka takes the others as they are."""
+"""The settings that `security_settings` translates; others are passed to librdkafka unchanged."""
 
 _PEM: Final = "PEM"
 _PKCS12: Final = "PKCS12"
@@ -47,7 +47,7 @@ _TOKEN_HANDLERS: Final = frozenset(
         "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
     }
 )
-"""Kafka's own classes, which do what librdkafka does: get a token from an endpoint."""
+"""Kafka's callback handlers that, like librdkafka, retrieve tokens from an endpoint."""
 
 
 _GRANTS: Final = {
@@ -56,11 +56,11 @@ _GRANTS: Final = {
     "ClientCredentialsJwtRetriever": "",
     "JwtBearerJwtRetriever": "urn:ietf:params:oauth:grant-type:jwt-bearer",
 }
-"""librdkafka's `sasl.oauthbearer.grant.type` by Kafka's class; empty: its default."""
+"""librdkafka's `sasl.oauthbearer.grant.type` by Kafka class; empty for the default."""
 
 
 def security_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return librdkafka's settings for those of NAMES. Raise InvalidOption."""
+    """Return librdkafka's settings for the given settings in NAMES. Raise InvalidOption."""
     found: dict[str, str] = {}
     if "sasl.jaas.config" in given:
         found |= _login(given["sasl.jaas.config"])

@@ -42,7 +42,9 @@ _WITHOUT_EFFECT: Final = frozenset(
         "security.providers",
     }
 )
-"""`max.block.ms` takes effect elsewhere; librdkafka does not have the others."""
+"""Settings that are not passed to librdkafka: `max.block.ms` is applied elsewhere, and librdkafka
+does not support the others.
+"""
 
 _INSTEAD: Final = {
     "transactional.id": "set the option exactlyOnce to true, which names transactions itself",
@@ -110,8 +112,8 @@ def _check(given: Mapping[str, str]) -> None:
 
 
 def _may_be_idempotent(settings: Mapping[str, str]) -> bool:
-    """Return whether idempotence is possible with these settings, as in Java, unless they set
-    it.
+    """Return whether these settings allow idempotence, as in the Java client; only used if they do
+    not set it.
     """
     in_flight = settings.get(
         "max.in.flight.requests.per.connection", settings.get("max.in.flight", "5")

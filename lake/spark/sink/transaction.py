@@ -19,8 +19,8 @@ from penstock.lake.spark.sink.producer import RecordProducer
 
 PREFIX: Final = "penstock-spark-"
 _MARKER_TOPIC: Final = "__consumer_offsets"
-"""The topic of the marker's position does not matter. This topic always exists and is never
-deleted.
+"""Topic of the offset that serves as the marker. Any topic would do; this one always exists and is
+never deleted.
 """
 
 _CONNECTION: Final = (
@@ -39,8 +39,8 @@ _log = get_logger(__name__)
 
 
 class WriteId(NamedTuple):
-    """The identity of a write: `name` of a series of writes, increasing `version`, and `owner` of
-    the batch, empty if unknown.
+    """The identity of a write: the `name` of a series of writes, an increasing `version`, and the
+    `owner` of the batch, empty if unknown.
     """
 
     name: str
@@ -50,7 +50,7 @@ class WriteId(NamedTuple):
 
 def is_written(found: WriteId | None, wanted: WriteId) -> bool:
     """Return whether the write was committed. `found` is the last write committed under the name.
-    Raise StaleWrite if `found` is newer than `wanted`, or another owner's.
+    Raise StaleWrite if `found` is newer than `wanted` or has another owner.
     """
     if found is None or found.version < wanted.version:
         return False
@@ -73,15 +73,15 @@ def is_written(found: WriteId | None, wanted: WriteId) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A batch to write. Without `marked` there is no marker, because `wanted` has no owner and no
+    """A batch to write. If `marked` is false, no marker is used: `wanted` has neither owner nor
     version to compare, and no later attempt follows.
 
-    Rows and a marker are committed together. The marker is a position of a consumer group: the
-    group is the transaction's name, the offset is the batch number plus one, and the metadata is
-    the batch's owner. The order guarantees correctness: `init_transactions` fences all earlier
-    attempts and ends their open transactions; only then is the marker read, and only then does
-    a transaction begin. Only the commit of this attempt can therefore add a missing marker.
-    Different kinds of writes must use different names.
+    Rows and a marker are committed together. The marker is a committed offset of a consumer group:
+    the group is the name of the transaction, the offset is the batch number plus one, and the
+    metadata is the owner of the batch. The order guarantees correctness: `init_transactions` fences
+    all earlier attempts and ends their open transactions; only then is the marker read, and only
+    then does a transaction begin. Only the commit of this attempt can therefore add a missing
+    marker. Different kinds of writes must use different names.
     """
 
     options: WriteOptions
@@ -163,9 +163,9 @@ class Transaction:
         raise AssertionError("the last attempt raises")
 
     def _aborted(self, producer: RecordProducer) -> bool:
-        """Abort the transaction, and return whether that worked. Otherwise it ends at its timeout,
-        or when the next attempt fences this one. Raise TransactionFailed if another attempt fenced
-        this one.
+        """Abort the transaction, and return whether that succeeded. Otherwise the transaction ends
+        at its timeout, or when the next attempt fences this one. Raise TransactionFailed if another
+        attempt fenced this one.
         """
         try:
             self._retried("the abort", producer.client.abort_transaction)
@@ -204,7 +204,7 @@ class Transaction:
 
     def _retried(self, what: str, call: Callable[[float], Any]) -> Any:  # noqa: ANN401 - what the client's call gives
         """Retry a call until it succeeds, fails permanently, or the delivery timeout is over.
-        librdkafka resumes the operation.
+        librdkafka resumes the same operation.
         """
         deadline_s = time.monotonic() + self.options.delivery_timeout_ms / 1_000
         while True:

@@ -119,7 +119,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class _Done(NamedTuple):
-    """The results of all tasks together. A failed task has left no message."""
+    """The combined results of all tasks. A failed task has not sent a message."""
 
     row_count: int
     keys: list[str]
@@ -137,7 +137,7 @@ class _Done(NamedTuple):
 
 
 def _property(name: str) -> str:
-    """Return a property that the driver passes to its tasks."""
+    """Return a local property, which Spark passes from the driver to its tasks."""
     context = TaskContext.get()
     return (context.getLocalProperty(name) if context else None) or ""
 
