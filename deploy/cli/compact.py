@@ -173,8 +173,8 @@ def _rewrite(
         )
     if report.unresolved:
         raise ExpectedError(
-            f"{report.unresolved} compactions still conflicted at the end: other processes"
-            " compacted or trimmed their objects. Nothing is lost; run the command again"
+            f"{counted(report.unresolved, 'compaction')} still conflicted at the end: other"
+            " processes compacted or trimmed the objects. Nothing is lost; run the command again"
         )
 
 

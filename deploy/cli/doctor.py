@@ -258,7 +258,7 @@ def _print_report(report: "Report") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from penstock.deploy.output import cell
+    from penstock.deploy.output import cell, counted
 
     styles = {
         "ok": "green",
@@ -294,5 +294,5 @@ def _print_report(report: "Report") -> None:
         codes = ", ".join(finding.code for finding in report.accepted)
         console.print(cell(f"accepted: {codes}"))
     if report.deleted:
-        console.print(cell(f"deleted: {report.deleted:,} orphans"))
+        console.print(cell(f"deleted: {counted(report.deleted, 'orphan')}"))
     console.print(cell(report.verdict))

@@ -207,7 +207,7 @@ def _end(status: "RunnerStatus", *, is_once: bool) -> None:
         raise ExpectedError(status.error)
     if failed:
         raise ExpectedError(
-            f"{len(failed)} of {len(status.topics)} exports failed: {', '.join(failed)}"
+            f"{len(failed)} of {counted(len(status.topics), 'export')} failed: {', '.join(failed)}"
         )
 
 

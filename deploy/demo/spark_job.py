@@ -21,6 +21,7 @@ from penstock.base.errors import ExpectedError
 from penstock.base.extras import install_hint
 from penstock.deploy.demo.delays import Delay
 from penstock.deploy.demo.spark_master import CONNECT_TIMEOUT_S, SparkTarget, explained
+from penstock.deploy.output import counted
 from penstock.objectstore.config import DirectoryConfig, RemoteConfig
 from penstock.objectstore.url import parse_store_url
 
@@ -139,7 +140,7 @@ def check_executors(spark: "SparkSession", master: SparkTarget, store_url: str) 
             )
         if not item.has_penstock:
             raise ExpectedError(explained(f"no Penstock in {item.python} on {item.host}", master))
-    return f"{len({(item.host, item.python) for item in seen})} executors responded"
+    return f"{counted(len({(item.host, item.python) for item in seen}), 'executor')} responded"
 
 
 def _until_executors(spark: "SparkSession", master: SparkTarget) -> None:

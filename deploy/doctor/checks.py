@@ -163,8 +163,8 @@ def controllers(facts: QuorumFacts) -> CheckResult:
     elif voters % 2 == 0:
         found.append(f.EVEN_VOTERS.found(count=voters))
     summary = (
-        f"controller {quorum.leader_id} leads {len(quorum.members)} ({voters} vote), metadata"
-        f" offset {quorum.committed_offset:,}"
+        f"controller {quorum.leader_id} leads {len(quorum.members)} ({counted(voters, 'voter')}),"
+        f" metadata offset {quorum.committed_offset:,}"
     )
     return result(f.CONTROLLERS, summary, found)
 
@@ -334,7 +334,7 @@ def clients(problems: Mapping[int, ProblemLog]) -> CheckResult:
         )
         for _, item in sorted(untuned.items())[:FINDINGS_OF_A_KIND_MAX]
     ]
-    return result(f.CLIENTS, f"{len(untuned):,} producers could send more", found)
+    return result(f.CLIENTS, f"{counted(len(untuned), 'producer')} could send more", found)
 
 
 def _priced(size_bytes: int) -> str:
@@ -436,7 +436,7 @@ def _unrecovered(wal: WalFacts, backlog: Backlog | None) -> Finding:
         waiting=(
             ""
             if backlog is None
-            else f"{backlog.slots:,} slots ({size(backlog.size_bytes)}) wait, "
+            else f"{counted(backlog.slots, 'slot')} ({size(backlog.size_bytes)}) to recover, "
         ),
         recoverer=f"assigned to broker {recoverer}" if recoverer >= 0 else "assigned to no broker",
     )
@@ -494,7 +494,7 @@ def manifest(facts: ManifestFacts) -> CheckResult:
             )
         )
     newest = f"version {facts.version:,}" if facts.published_ms else "none"
-    return result(f.MANIFEST, f"{newest}, {facts.lease_count:,} leases", found)
+    return result(f.MANIFEST, f"{newest}, {counted(facts.lease_count, 'lease')}", found)
 
 
 def tables(exports: Sequence[ExportView]) -> CheckResult:

@@ -37,6 +37,16 @@ def worst(levels: Iterable[Level]) -> Level:
 Value = str | int | float
 
 
+class _Number(int):
+    """A number in a template. {count:one|several} is the first text for 1, otherwise the second."""
+
+    def __format__(self, spec: str) -> str:
+        one, is_choice, several = spec.partition("|")
+        if not is_choice:
+            return super().__format__(spec)
+        return one if self == 1 else several
+
+
 class Finding(msgspec.Struct, frozen=True):
     """A problem that was found. values: the values in the sentence, for programs."""
 
@@ -63,11 +73,15 @@ class Kind:
     mend: str
 
     def found(self, **values: Value) -> Finding:
+        shown = {
+            name: _Number(value) if isinstance(value, int) else value
+            for name, value in values.items()
+        }
         return Finding(
             self.code,
             self.level,
-            self.sentence.format(**values),
-            self.mend.format(**values),
+            self.sentence.format(**shown),
+            self.mend.format(**shown),
             values,
         )
 
@@ -195,7 +209,7 @@ CONTROLLER_AWAY: Final = Kind(
 CONTROLLER_LAGS: Final = Kind(
     "controller-lags",
     Level.WARN,
-    "Controller {node_id} lacks {lag:,} entries of the metadata log{since}.",
+    "Controller {node_id} lacks {lag:,} {lag:entry|entries} of the metadata log{since}.",
     "Check its disk and network; `penstock quorum describe` shows the lag and FsyncP99Ms"
     " of each controller.",
 )
@@ -232,7 +246,7 @@ VERSIONS_DIFFER: Final = Kind(
 NO_BROKER: Final = Kind(
     "no-broker",
     Level.FAIL,
-    "No broker is alive; {registered} are registered.",
+    "No broker is alive; {registered} {registered:is|are} registered.",
     "Start brokers (`penstock broker`). `penstock nodes` lists them.",
 )
 BROKER_FENCED: Final = Kind(
@@ -271,7 +285,7 @@ BROKER_IS_ANOTHER: Final = Kind(
 LEADERLESS: Final = Kind(
     "partition-without-leader",
     Level.FAIL,
-    "{count:,} partitions have no live leader: {partitions}.",
+    "{count:,} {count:partition has|partitions have} no live leader: {partitions}.",
     "Start brokers if none is alive (`penstock nodes`). Otherwise the WAL of the last"
     " leader waits for recovery: check the brokers' logs.",
 )
@@ -293,8 +307,8 @@ LEADERS_AWAY: Final = Kind(
 CANNOT_OPEN: Final = Kind(
     "partition-cannot-open",
     Level.FAIL,
-    "{partition} does not open on broker {node_id}, which leads it: {tries:,} attempts in"
-    " {for_s:.0f} s; the last one failed with: {error}.",
+    "{partition} does not open on broker {node_id}, which leads it: {tries:,}"
+    " {tries:attempt|attempts} in {for_s:.0f} s; the last one failed with: {error}.",
     "Clients of this partition wait. Fix the cause of the error; the broker retries every 2 s. If"
     " an object is missing or corrupt, restore it from the bucket's versions or a"
     ' copy: see docs/how-to/alerts.md, "Partitions that cannot open".',
@@ -302,7 +316,7 @@ CANNOT_OPEN: Final = Kind(
 OBJECT_UNREADABLE: Final = Kind(
     "object-unreadable",
     Level.FAIL,
-    "{key} {state}: {reads:,} reads of {brokers} failed. It holds {ranges}.",
+    "{key} {state}: {reads:,} {reads:read|reads} of {brokers} failed. It holds {ranges}.",
     "Consumers get an error at these offsets; all other offsets are served. Restore the"
     " object from the bucket's versions or a copy, or let consumers skip these offsets: see"
     ' docs/how-to/alerts.md, "Objects damaged".',
@@ -330,8 +344,8 @@ WAL_WAITS: Final = Kind(
 WAL_BACKLOG: Final = Kind(
     "wal-backlog",
     Level.WARN,
-    "Broker {node_id} has {slots:,} uncommitted WAL slots ({size}); the oldest is"
-    " {age_s:.0f} s old.",
+    "Broker {node_id} has {slots:,} uncommitted WAL {slots:slot|slots} ({size}); the"
+    " oldest is {age_s:.0f} s old.",
     "Its uploads do not keep up. Check `penstock top` for failed requests and its log for"
     " upload warnings; more brokers share the load.",
 )
@@ -354,8 +368,8 @@ WAL_STORE_AHEAD: Final = Kind(
 WAL_UNKNOWN: Final = Kind(
     "wal-of-unknown-broker",
     Level.WARN,
-    "{count:,} objects below wal/ belong to broker epochs that are not in the metadata,"
-    " such as {example}.",
+    "{count:,} {count:object below wal/ belongs to a broker epoch that is|objects below wal/ belong"
+    " to broker epochs that are} not in the metadata, such as {example}.",
     "Something else writes to this bucket, or the metadata was rolled back."
     " `penstock"
     " controller recover --from STORE --dry-run` shows the contents of these WALs. This command"
@@ -365,8 +379,8 @@ WAL_UNKNOWN: Final = Kind(
 WAL_SLOT_LOST: Final = Kind(
     "wal-slot-lost",
     Level.FAIL,
-    "WAL slot {slot} of a dead broker is lost or damaged; {count:,} partitions wait for it:"
-    " {partitions}.",
+    "WAL slot {slot} of a dead broker is lost or damaged; {count:,}"
+    " {count:partition waits|partitions wait} for it: {partitions}.",
     "Restore the object from the bucket's versions or a copy: recovery continues within 30 s."
     " If that is not possible, `penstock wal repair --store STORE` lists the lost records;"
     " with --accept-loss, recovery continues without them.",
@@ -393,8 +407,8 @@ BACKUP_DAMAGED: Final = Kind(
 BACKUP_LAGS: Final = Kind(
     "backup-lags",
     Level.WARN,
-    "The metadata backup ends {count:,} records before the committed offset, and nothing"
-    " was written to it for {age_s:.0f} s.",
+    "The metadata backup ends {count:,} {count:record|records} before the committed offset, and"
+    " nothing was written to it for {age_s:.0f} s.",
     "Look for backup_failed in the log of the leading controller (`penstock quorum"
     " describe`): it cannot write to the store.",
 )
@@ -472,30 +486,31 @@ OBJECT_DAMAGED: Final = Kind(
 ORPHANS: Final = Kind(
     "orphans",
     Level.WARN,
-    "{count:,} objects ({size}) older than {older_than} are orphans, to which nothing refers, such"
-    " as {example}.",
+    "{count:,} {count:object|objects} ({size}) older than {older_than}"
+    " {count:is an orphan|are orphans}, to which nothing refers, such as {example}.",
     "`penstock doctor --delete-orphans` reads the metadata again and deletes them. They"
     " only cost storage.",
 )
 DELETION_BEHIND: Final = Kind(
     "deletion-behind",
     Level.WARN,
-    "{count:,} objects were destroyed more than {age_h:.0f} h ago and are still in the"
-    " store, although no lease holds them.",
+    "{count:,} {count:object was|objects were} destroyed more than {age_h:.0f} h ago and"
+    " {count:is|are} still in the store, although no lease holds {count:it|them}.",
     "Look for janitor_round_failed in the log of the leading controller: it cannot delete"
     " objects, or its backup does not advance.",
 )
 STAGED_LEFT: Final = Kind(
     "staged-left",
     Level.HINT,
-    "{count:,} staged writes of Spark are older than {age_d} days, such as {example}.",
+    "{count:,} staged {count:write of Spark is|writes of Spark are} older than {age_d} days,"
+    " such as {example}.",
     "If no job of that name is running, delete its prefix. A lifecycle rule on staged/ may do so.",
 )
 FOREIGN: Final = Kind(
     "foreign-keys",
     Level.HINT,
-    "{count:,} keys below Penstock's prefixes are not from Penstock, such as {example}; they are"
-    " never deleted.",
+    "{count:,} {count:key|keys} below Penstock's prefixes {count:is|are} not from Penstock, such as"
+    " {example}; {count:it is|they are} never deleted.",
     "Keep other objects in another bucket or prefix.",
 )
 
@@ -504,7 +519,8 @@ FOREIGN: Final = Kind(
 RECORDS_UNREADABLE: Final = Kind(
     "records-unreadable",
     Level.FAIL,
-    "{partition} has {count:,} offsets whose records cannot be read: {reasons}.",
+    "{partition} has {count:,} {count:offset whose record|offsets whose records} cannot be read:"
+    " {reasons}.",
     "Readers stop there: `--on-error skip` of `penstock consume`, `sql` and `table sync`, and"
     ' `on_error="skip"` in Python and Spark, skip such records; table syncs can also write'
     " them to dead letters. With `record.validation=full`, brokers reject such batches from"

@@ -20,6 +20,7 @@ from penstock.deploy.local.plan import (
     broker_ports,
     controller_ports,
 )
+from penstock.deploy.output import counted
 
 _FREE_RANGE: Final = (20_000, 32_000)
 """Below Linux's ephemeral ports, so that no client connection takes the port of a restarting
@@ -39,15 +40,15 @@ def find_ports(options: ClusterOptions, rng: Random, reserved: Collection[int] =
 
     if options.port and options.port + options.brokers - 1 > 65_535:
         raise UsageError(
-            f"--port {options.port} is too high for {options.brokers} brokers: the last port "
-            "is 65535"
+            f"--port {options.port} is too high for {counted(options.brokers, 'broker')}: the last"
+            " port is 65535"
         )
     taken: set[int] = set()
     brokers = [claim(options.host, port, "broker") for port in broker_ports(options)]
     if options.controller_port and options.controller_port + options.controllers - 1 > 65_535:
         raise UsageError(
             f"--controller-port {options.controller_port} is too high for "
-            f"{options.controllers} controllers"
+            f"{counted(options.controllers, 'controller')}: the last port is 65535"
         )
     controllers = [claim(options.host, port, "controller") for port in controller_ports(options)]
     store = claim("127.0.0.1", options.store_port, "store") if options.store == "moto" else 0

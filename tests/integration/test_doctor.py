@@ -139,7 +139,7 @@ def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(
     found = sentences(whole(cluster, "--older-than", "0s", code=1))
     assert found == {
         "orphans": (
-            f"1 objects (9 B) older than 0s are orphans, to which nothing refers, such as {orphan}."
+            f"1 object (9 B) older than 0s is an orphan, to which nothing refers, such as {orphan}."
         )
     }
     assert sentences(whole(cluster, "--older-than", "0s", "--accept", "orphans", code=0)) == {}

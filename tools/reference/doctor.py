@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.deploy.doctor.findings import CHECKS, Kind
 
-_FIELD: Final = re.compile(r"\{(\w+)(?::[^{}]*)?\}")
+_FIELD: Final = re.compile(r"\{(\w+)(?::(?:[^{}|]*\|([^{}]*)|[^{}]*))?\}")
 
 _HEAD: Final = """# Doctor
 
@@ -63,9 +63,12 @@ def _row(kind: Kind) -> str:
 
 
 def _with_placeholders(template: str) -> str:
-    """Show {fields} as *fields*."""
+    """Show {fields} as *fields*, and {fields:one|several} as several."""
     return (
-        _FIELD.sub(r"*\1*", template.replace("{{", "\0").replace("}}", "\1"))
+        _FIELD.sub(
+            lambda found: found[2] or f"*{found[1]}*",
+            template.replace("{{", "\0").replace("}}", "\1"),
+        )
         .replace("\0", "{")
         .replace("\1", "}")
         .replace("|", "\\|")

@@ -219,8 +219,10 @@ def test_ports_of_one_cluster_differ() -> None:
         find_ports(
             ClusterOptions(port=ports.brokers[0], controller_port=ports.brokers[0]), Random(1)
         )
-    with pytest.raises(UsageError, match="is too high for"):
+    with pytest.raises(UsageError, match="is too high for 2 brokers"):
         find_ports(ClusterOptions(port=65_535), Random(1))
+    with pytest.raises(UsageError, match="is too high for 1 broker: the last port is 65535"):
+        find_ports(ClusterOptions(port=65_536, brokers=1), Random(1))
 
 
 def make_state(pid: int) -> ClusterState:

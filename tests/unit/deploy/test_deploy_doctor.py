@@ -348,7 +348,7 @@ def test_wals() -> None:
     dead = replace(SEEN, wals={DEAD: WalFacts(DEAD, 5, False, TWO)})
     waits = listed_wals({DEAD: Backlog(4, 2_048, NOW_MS)})
     found = sentences(judge.wals(dead, waits, NOW_MS))["wal-not-recovered"]
-    assert found.endswith("process has ended: 4 slots (2.0 KiB) wait, assigned to broker 2.")
+    assert found.endswith("process has ended: 4 slots (2.0 KiB) to recover, assigned to broker 2.")
     assert sentences(judge.wals(dead, None, NOW_MS))["wal-not-recovered"].endswith(
         "process has ended: assigned to broker 2."
     )
@@ -474,6 +474,49 @@ def test_objects() -> None:
         orphans.sentence
         == "5 objects (1.0 KiB) older than 1d are orphans, to which nothing refers, such as data/x."
     )
+
+
+def test_one_of_a_kind_is_singular() -> None:
+    values: dict[str, str | int | float] = dict.fromkeys(
+        ("count", "lag", "registered", "slots", "tries"), 1
+    )
+    values |= {"partition": "t-0", "partitions": "t-0", "topic": "t", "slot": "wal/1/1/0"}
+    values |= {"node_id": 3, "age_s": 9.0, "age_h": 3.0, "age_d": 7, "size": "9 B", "since": ""}
+    values |= {"example": "x", "reasons": "corrupt", "for_s": 9.0, "error": "gone"}
+    expected = {
+        "controller-lags": "Controller 3 lacks 1 entry of the metadata log.",
+        "no-broker": "No broker is alive; 1 is registered.",
+        "partition-without-leader": "1 partition has no live leader: t-0.",
+        "partition-cannot-open": (
+            "t-0 does not open on broker 3, which leads it: 1 attempt in 9 s; the last one failed"
+            " with: gone."
+        ),
+        "wal-slot-lost": (
+            "WAL slot wal/1/1/0 of a dead broker is lost or damaged; 1 partition waits for it: t-0."
+        ),
+        "wal-backlog": "Broker 3 has 1 uncommitted WAL slot (9 B); the oldest is 9 s old.",
+        "wal-of-unknown-broker": (
+            "1 object below wal/ belongs to a broker epoch that is not in the metadata, such as x."
+        ),
+        "backup-lags": (
+            "The metadata backup ends 1 record before the committed offset, and nothing was written"
+            " to it for 9 s."
+        ),
+        "deletion-behind": (
+            "1 object was destroyed more than 3 h ago and is still in the store, although no lease"
+            " holds it."
+        ),
+        "staged-left": "1 staged write of Spark is older than 7 days, such as x.",
+        "foreign-keys": (
+            "1 key below Penstock's prefixes is not from Penstock, such as x; it is never deleted."
+        ),
+        "records-unreadable": "t-0 has 1 offset whose record cannot be read: corrupt.",
+    }
+    assert {code: KINDS[code].found(**values).sentence for code in expected} == expected
+    dead = replace(SEEN, wals={DEAD: WalFacts(DEAD, 5, False, TWO)})
+    waits = sentences(judge.wals(dead, listed_wals({DEAD: Backlog(1, 9, NOW_MS)}), NOW_MS))
+    assert "1 slot (9 B) to recover, assigned" in waits["wal-not-recovered"]
+    assert judge.manifest(replace(MANIFEST, lease_count=1)).summary.endswith(", 1 lease")
 
 
 def test_every_finding_is_in_the_documentation_and_the_file_is_as_generated() -> None:

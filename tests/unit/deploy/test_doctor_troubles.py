@@ -111,7 +111,7 @@ def test_they_are_findings_that_name_partition_broker_and_reason() -> None:
             " 9), t-2 (meta stream) [0, 3)."
         ),
         (
-            "data/2 is corrupt (object data/2 is corrupt at byte 9: x): 1 reads of broker 2 failed."
+            "data/2 is corrupt (object data/2 is corrupt at byte 9: x): 1 read of broker 2 failed."
             " It holds t-1 [0, 4)."
         ),
     ]
