@@ -1,8 +1,8 @@
-"""Broker readiness: it serves clients, has a session and thus current metadata, and the store
-accepts writes.
+"""Broker readiness. A broker is ready if it serves clients, has a session and thus current
+metadata, and the store accepts writes.
 
-The store is probed only for health requests, at most once per `STORE_INTERVAL_S`, with one small
-PUT. A request every 5 s costs 1.30 USD a month on S3.
+The store is probed only on health requests, at most once per `STORE_INTERVAL_S`, with one small
+PUT. With a health request every 5 s, this costs 1.30 USD per month on S3.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 STORE_INTERVAL_S: Final = 10.0
 STORE_TIMEOUT_S: Final = 3.0
-"""Probes of orchestrators need a longer timeout than this."""
+"""Orchestrators' probes need a longer timeout than this."""
 
 
 class StoreProbe:
@@ -33,7 +33,7 @@ class StoreProbe:
         self._check: asyncio.Task[list[str]] | None = None
 
     async def problems(self) -> list[str]:
-        """Return why the store does not accept writes; empty if it accepted one recently."""
+        """Return why the store does not accept writes. Empty if it has accepted one recently."""
         if self._loop.time() - self._written_at < STORE_INTERVAL_S:
             return []
         if self._check is None or self._check.done():
@@ -58,22 +58,22 @@ class StoreProbe:
 
 
 class BrokerHealth:
-    """Health of the broker process. Until `started` is called, the process counts as not
+    """Health of the broker process. Until `started` is called, the process is reported as not
     started.
     """
 
     def __init__(self) -> None:
         self.requests = StoreMeter()
-        """Counts the store requests of the process, including those to the WAL store."""
+        """Counts all store requests of the process, including requests to the WAL store."""
         self.wal_store_calls = StoreMeter()
-        """Counts the calls to the WAL store, each with all retries."""
+        """Counts the calls to the WAL store. A call is counted once, regardless of retries."""
         self._broker: Broker | None = None
         self._store: StoreProbe | None = None
         self._is_stopping = False
 
     @property
     def broker(self) -> "Broker | None":
-        """Return the broker once it serves clients."""
+        """Return the broker, or None before it serves clients."""
         return self._broker
 
     def started(self, broker: "Broker", store: StoreProbe) -> None:
@@ -81,12 +81,12 @@ class BrokerHealth:
         self._broker, self._store = broker, store
 
     def begin_restart(self) -> None:
-        """Record that the broker has ended, and that the process restarts it."""
+        """Record that the broker has ended and is being restarted by the process."""
         self._broker = self._store = None
 
     def stopping(self) -> None:
-        """Record that the broker is stopping: new clients should use another one; existing clients
-        are still served.
+        """Record that the broker is stopping: new clients should use another broker, but existing
+        clients are still served.
         """
         self._is_stopping = True
 

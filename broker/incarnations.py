@@ -1,8 +1,8 @@
 """Decide whether a process may restart its broker after an incarnation has ended.
 
-The next incarnation registers with a new node epoch, and the WAL of the last one is fenced and
-recovered like that of any other broker. No process restarts a node that runs in another process,
-because both would fence each other forever.
+The next incarnation registers with a new node epoch, and the WAL of the previous one is fenced and
+recovered, as for any other dead broker. A process does not restart a node that runs in another
+process, because both would fence each other forever.
 """
 
 import asyncio
@@ -11,17 +11,17 @@ from typing import Final
 from penstock.broker.node import Broker
 
 VERDICT_S: Final = 10.0
-"""How long to wait for the controller's decision after another broker has fenced the WAL."""
+"""How long to wait until the controller has decided, after another broker has fenced the WAL."""
 _POLL_S: Final = 0.05
 
 
 async def may_restart(broker: Broker) -> bool:
-    """Return whether the session of this incarnation expired. Call it after the incarnation has
-    ended and before it is abandoned.
+    """Return True if the session of this incarnation has expired and no other process has replaced
+    it. Call this after the incarnation has ended and before it is abandoned.
     """
     follower = broker.follower
     if broker.storage.fenced and not broker.is_wal_fenced:
-        return False  # the WAL is not writable, and the session ends with the process
+        return False  # the WAL cannot be written, and the session ends with the process
     try:
         async with asyncio.timeout(VERDICT_S):
             while not follower.fenced:

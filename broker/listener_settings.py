@@ -1,5 +1,6 @@
-"""Listener settings, which override general ones: `listener.name.NAME.SETTING`, with the lowercase
-name of the listener and a setting whose annotation has `per_listener` (KIP-103). Pure.
+"""Listener settings, which override general settings for one listener (KIP-103). Their names are
+`listener.name.NAME.SETTING`, with the listener name in lowercase and a setting that has
+`per_listener` in its annotation. Pure.
 """
 
 from collections.abc import Mapping
@@ -41,8 +42,8 @@ def listener_field(name: str) -> Field | None:
 
 
 def listener_key_problem(name: str) -> str:
-    """Return why this is not a listener setting, and what to do. Empty if it is one, or has another
-    prefix.
+    """Return why the name is not a listener setting, and what to do. Empty if it is one, or if it
+    does not have the prefix of listener settings.
     """
     if not name.startswith(LISTENER_PREFIX) or listener_field(name) is not None:
         return ""

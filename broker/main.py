@@ -1,7 +1,8 @@
 """Run the broker process until a signal. Heavy modules are imported inside functions, to keep
 `--help` fast. Exit codes: 0 = stopped gracefully (SIGTERM, SIGINT); 1 = could not start, the log
-states the reason; 4 = its port is taken; 3 = fenced and not restarted: another process runs this
-node, the metadata cannot be followed, or the last incarnation ended within RESTART_LIFE_S.
+states the reason; 3 = fenced and not restarted, because another process runs this node, the
+metadata cannot be followed, or the last incarnation ended within RESTART_LIFE_S; 4 = the port is
+already in use.
 """
 
 import asyncio
@@ -40,10 +41,14 @@ EXIT_NOT_STARTED: Final = 1
 EXIT_FENCED: Final = 3
 
 RESTART_TRIES_MAX: Final = 3
-"""Further attempts if the session of the next incarnation expires before it serves clients."""
+"""Maximum number of further attempts if the session of the next incarnation expires before it
+serves clients.
+"""
 
 RESTART_LIFE_S: Final = 10.0
-"""An incarnation that ends sooner ends the process, so that the backoff of a supervisor applies."""
+"""If an incarnation ends sooner than this, the process exits, so that the supervisor's restart
+backoff applies.
+"""
 
 
 def run(
@@ -59,9 +64,9 @@ def run(
     metrics_sender: MetricsSender | None = None,
     wal_store_url: str = "",
 ) -> int:
-    """Run one broker in this process. Returns its exit code. tls: for connections to controllers;
-    None for plaintext. metrics_sender: forwards client metrics. wal_store_url: empty if the WAL is
-    in the store.
+    """Run one broker in this process, and return the exit code. tls: for connections to
+    controllers; None for plaintext. metrics_sender: forwards client metrics. wal_store_url: empty
+    if the WAL is in the main store.
     """
     import uvloop
 
@@ -102,7 +107,8 @@ async def serve(
     from penstock.stream.wal.wal_store import close_stores
     from penstock.stream.wal.wal_store_url import open_wal_store
 
-    import_module("penstock.broker.node")  # slow, so imported before the health endpoint is served
+    # Import this before the health endpoint is started, because it is slow.
+    import_module("penstock.broker.node")
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -215,14 +221,16 @@ async def _run_until_ended(
     *,
     wal_store: "ConfiguredWalStore | None",
 ) -> int | None:
-    """Serve until a signal or a fence. Returns the exit code, or None to restart."""
+    """Serve until a signal arrives or the broker is fenced. Return the exit code, or None to
+    restart.
+    """
     from penstock.broker.background.duties import PROBE_PREFIX
     from penstock.broker.incarnations import may_restart
 
     began_at = asyncio.get_running_loop().time()
 
     async def put_probes() -> None:
-        """Write to the store, and to the WAL store while the WAL is in it."""
+        """Write to the store, and also to the WAL store while it contains the WAL."""
         is_in_wal_store = wal_store is not None and broker.storage.wal_store is not None
         for each in (store, *((wal_store.store,) if wal_store and is_in_wal_store else ())):
             await each.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x")

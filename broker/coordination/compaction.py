@@ -151,7 +151,7 @@ class CoordinatorLogCompactor:
         Errors are logged, not raised.
         """
         usage, limits = self._usage, self._limits
-        # replaced below if the pass succeeds
+        # This is replaced below if the pass succeeds.
         usage.due_bytes = usage.size_bytes + limits.log_bytes_min
         try:
             await self._measure()

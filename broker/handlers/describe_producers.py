@@ -34,8 +34,9 @@ from penstock.protocol.gen.describe_producers import (
 )
 
 PRODUCERS_MAX: Final = 100_000
-"""Ten times what one partition retains by default; about 4 MB. Partitions beyond the limit get
-NOT_LEADER_OR_FOLLOWER, so that clients request them again.
+"""Maximum number of producers in one response, about 4 MB: ten times as many as one partition
+retains by default. Partitions beyond the limit get NOT_LEADER_OR_FOLLOWER, so that clients request
+them again.
 """
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _REQUEST_TIMEOUT_S: Final = 5.0
@@ -69,8 +70,8 @@ async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response
 
 
 async def _query_leaders(node: Node, topics: Sequence[TopicResponse]) -> None:
-    """Fill in the responses of the leaders of partitions for which this broker is another
-    candidate.
+    """Query the leaders of partitions for which this broker is another candidate, and fill in their
+    responses.
     """
     wanted: dict[NodeId, dict[tuple[str, int], PartitionResponse]] = {}
     for topic in topics:

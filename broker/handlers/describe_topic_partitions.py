@@ -1,8 +1,8 @@
 """DescribeTopicPartitions: return topics sorted by name, in pages of partitions (KIP-966).
 
-There are no eligible leader replicas, because every candidate can lead without loss. Unlike in
-Kafka, an empty topic name only rejects itself, and topics per page are limited: 35,000 nonexistent
-topics would take 1 s of CPU.
+Eligible leader replicas are always empty, because every candidate can lead without data loss.
+Unlike in Kafka, an empty topic name is rejected without failing the request, and a page has a
+limited number of topics, because 35,000 nonexistent topics would take 1 s of CPU.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,10 +33,12 @@ from penstock.protocol.gen.describe_topic_partitions import (
 )
 
 PARTITIONS_MAX: Final = 2_000
-"""Partitions in one response: Kafka's `max.request.partition.size.limit`."""
+"""Maximum number of partitions in one response, like Kafka's `max.request.partition.size.limit`."""
 
 TOPICS_MAX: Final = 2_000
-"""Topics in one response, including those that do not exist or that the client may not describe."""
+"""Maximum number of topics in one response, including those that do not exist or that the client
+may not describe.
+"""
 
 
 async def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> Response:
@@ -68,7 +70,7 @@ def _first(request: DescribeTopicPartitionsRequest) -> str:
 
 
 async def _is_cursor_valid(request: DescribeTopicPartitionsRequest) -> bool:
-    """Return whether there is no cursor, or its topic is in the request."""
+    """Return whether the request has no cursor, or a cursor for one of its topics."""
     cursor = request.cursor
     if cursor is None:
         return True
@@ -79,15 +81,15 @@ async def _is_cursor_valid(request: DescribeTopicPartitionsRequest) -> bool:
 
 
 async def _smallest(first: str, names: Iterable[str]) -> list[str]:
-    """Return the names from the first one on, sorted, up to one more than fit into a response."""
+    """Return the names from `first` on, sorted, up to one more than fit into a response."""
     return await smallest((name for name in names if name >= first), TOPICS_MAX + 1)
 
 
 async def _described_names(
     node: Node, ctx: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> list[str]:
-    """Return the names of topics that the client may describe, from the cursor on, sorted, up to
-    one more than fit into a response.
+    """Return the names of topics that the client may describe, starting at the cursor, sorted, up
+    to one more than fit into a response.
     """
     first, described = _first(request), list[str]()
     while True:
@@ -96,7 +98,7 @@ async def _described_names(
         described += [name for name in names if name not in hidden]
         if len(names) <= TOPICS_MAX or len(described) > TOPICS_MAX:
             return described[: TOPICS_MAX + 1]
-        first = f"{names[-1]}\0"  # the next possible name
+        first = f"{names[-1]}\0"  # the next possible name in sorted order
 
 
 async def _page(
@@ -131,7 +133,7 @@ class _Page(NamedTuple):
 
 
 class _Describe:
-    """Describes topics at one moment."""
+    """Describes topics as of one point in time."""
 
     def __init__(self, node: Node, ctx: RequestContext) -> None:
         self._node = node
@@ -140,7 +142,7 @@ class _Describe:
         self._unnamed: NodeId | None = None if node.can_write() else node.node_id
 
     def topic(self, name: str, start: int, count: int) -> _Page:
-        """Describe a topic and up to `count` of its partitions from `start` on."""
+        """Describe a topic and up to `count` of its partitions, starting with `start`."""
         state = self._node.image.topics.by_name(name)
         allowed = operations(self._node, self._ctx, ResourceType.TOPIC, name)
         if state is None:

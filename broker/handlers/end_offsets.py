@@ -1,5 +1,5 @@
-"""Request the end offsets of partitions from their leaders, as Kafka's
-NetworkPartitionMetadataClient does.
+"""Request the end offsets of partitions from their leaders, like Kafka's
+NetworkPartitionMetadataClient.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ PartitionName = tuple[UUID, str, int]
 async def end_offsets(
     node: Node, partitions: Iterable[tuple[UUID, int]]
 ) -> dict[tuple[UUID, int], int]:
-    """Return the high watermarks of these partitions, without those that are not found within
-    ASK_TIMEOUT_S. No retries.
+    """Return the high watermarks of these partitions. Partitions that no leader reports within
+    ASK_TIMEOUT_S are omitted. Does not retry.
     """
     by_leader: dict[NodeId, list[PartitionName]] = {}
     for topic_id, index in partitions:

@@ -1,7 +1,7 @@
 """ListOffsets: return the earliest or latest offset, the newest timestamp, or the first record at
-or after a timestamp. Offsets lie between the log start and the high watermark, or the last stable
-offset for committed reads. A timestamp after all records returns offset -1 without an error.
-Forking brokers use it for fork points (`broker.handlers.topics.forks`).
+or after a timestamp. Offsets are between the log start and the high watermark, or the last stable
+offset for committed reads. If no record has a timestamp that late, the offset is -1, without an
+error. Brokers that fork a topic use this API to find fork points (`broker.handlers.topics.forks`).
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from penstock.protocol.offset_specs import (
 )
 
 _NOT_TIERED: Final = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
-"""Offsets that only exist with tiered storage."""
+"""Timestamps of offsets that exist only with tiered storage."""
 _FIRST_VERSIONS: Final = {
     LATEST: 1,
     EARLIEST: 1,
@@ -50,12 +50,12 @@ _FIRST_VERSIONS: Final = {
 }
 """The first version in which a client may send each negative timestamp: -1 latest, -2 earliest, -3
 newest timestamp, -4 earliest local, which is the log start, -5 latest tiered and -6 earliest
-pending upload. Others get UNSUPPORTED_VERSION.
+pending upload. Earlier versions get UNSUPPORTED_VERSION.
 """
 _READ_COMMITTED: Final = 1
 _ISOLATION_LEVELS: Final = frozenset({0, _READ_COMMITTED})
 _CONSUMER: Final = -1
-"""The replica id of clients."""
+"""The replica id of consumers."""
 _LOOKUPS_AT_ONCE_COUNT: Final = 8
 _LOOKUP_MAX_S: Final = 30.0
 _WAIT_OPEN_S: Final = 2.0
@@ -123,7 +123,7 @@ def _wanted(topics: Sequence[ListOffsetsTopic]) -> Iterator[tuple[str, ListOffse
 
 
 def _has_timestamp(version: int, timestamp: int) -> bool:
-    """Return whether this version of the request supports the timestamp."""
+    """Return whether this request version supports the timestamp."""
     if timestamp >= 0:
         return True
     first = _FIRST_VERSIONS.get(timestamp)
@@ -140,7 +140,9 @@ async def _look_up(
     open_deadline: float,
     timeout_s: float,
 ) -> None:
-    """Wait for a partition, search its records if necessary, and fill in the response."""
+    """Wait until the partition is open, search its records if necessary, and fill in the
+    response.
+    """
     partition = await wait_led(node, topic_name, wanted.partition_index, open_deadline)
     if _fill_in(response, partition, wanted, committed=committed):
         return
@@ -165,7 +167,7 @@ def _fill_in(
     *,
     committed: bool,
 ) -> bool:
-    """Set an error, or the start or end offset of a partition. Return False if records must be
+    """Set an error or the start or end offset of a partition. Return False if the records must be
     searched.
     """
     if not isinstance(partition, Partition):
@@ -193,8 +195,8 @@ async def _search(
 ) -> tuple[Offset, int] | None:
     """Return (offset, timestamp) of a record below `end_offset`, or None.
 
-    For -3, Kafka may return a record below the log start, and finds nothing if the newest record
-    belongs to an open transaction and the read is committed. Here, the newest readable record is
+    For timestamp -3, Kafka may return a record below the log start, and a committed read returns
+    nothing if the newest record belongs to an open transaction. Here, the newest readable record is
     returned.
     """
     stream_id = partition.log.data.stream_id

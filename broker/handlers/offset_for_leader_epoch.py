@@ -1,5 +1,5 @@
-"""OffsetForLeaderEpoch (KIP-320): return the end offset of an epoch, so that clients detect
-truncation. Logs are never truncated here.
+"""OffsetForLeaderEpoch (KIP-320): return the end offset of a leader epoch, with which clients
+detect truncation. Here, logs are never truncated.
 """
 
 from itertools import islice
@@ -24,8 +24,8 @@ from penstock.protocol.gen.offset_for_leader_epoch import (
 )
 
 _WAIT_OPEN_S: Final = 2.0
-"""How long a request waits for partitions that this broker is opening: clients send it right after
-a leader change.
+"""How long a request waits for partitions that this broker is opening, because clients send it
+right after a leader change.
 """
 
 
@@ -59,8 +59,8 @@ async def _response(
         return response
     response.error_code = check_leader_epoch(partition.leader_epoch, wanted.current_leader_epoch)
     if response.error_code == ErrorCode.NONE:
-        # Use the high watermark, not the end of the log: records above it may still be lost with
-        # this broker.
+        # Use the high watermark, not the log end offset, because records above it may still be lost
+        # if this broker fails.
         epochs = partition.log.epochs
         response.leader_epoch, response.end_offset = epochs.end_offset(
             wanted.leader_epoch, partition.high_watermark

@@ -1,5 +1,5 @@
-"""Produce: the hot write path. No task and no copy: parse, check, append as one group, respond when
-it is durable.
+"""Produce: the hot write path, without a task or a copy. Parse, check and append the records as one
+group, and respond when they are durable.
 """
 
 import asyncio
@@ -47,7 +47,9 @@ _NOT_FOR_CLIENTS: Final = (
     "only coordinators write to this topic: commit offsets by OffsetCommit, transactions by EndTxn"
 )
 _PARTS_PER_SLICE_COUNT: Final = 100
-"""Partitions of a long request that are appended without yielding: 2 to 3 ms."""
+"""Partitions of a long request that are appended without yielding to the event loop, which takes 2
+to 3 ms.
+"""
 _ACKS_NONE: Final = 0
 _NONE: Final[AbstractSet[str]] = frozenset()
 _ACKS: Final = frozenset({-1, 0, 1})
@@ -56,8 +58,8 @@ _ACKS: Final = frozenset({-1, 0, 1})
 def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> Awaitable[None] | None:
     """See `broker.requests.node.InlineHandler`.
 
-    Raises WireError; CannotRespond without a session, and to report an error to a client with
-    acks=0.
+    Raises WireError. Raises CannotRespond if the broker has no session, or to report an error to a
+    client with acks=0.
     """
     if not node.can_write():
         raise CannotRespond(
@@ -75,25 +77,25 @@ def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> Awaitab
 
 
 class _ProduceCall:
-    """One Produce request, completed when its last part is settled.
+    """One Produce request. It is complete when all its parts have an outcome.
 
-    All partitions that are open here are appended in one group immediately, so requests of a
-    connection enter the log in order. A partition that is being opened gets its part as soon as it
-    is open, before later requests. After a rejected part, later batches of its producer are
-    rejected until that part is sent again. Records are checked first, inline if that is fast,
+    The parts for open partitions are appended immediately in one group, so that the requests of a
+    connection enter the log in order. If a partition is still opening, its part is appended as soon
+    as it is open, before later requests. After a part was rejected, later batches of its producer
+    are rejected until that part is resent. Records are checked first: inline if that is fast,
     otherwise after earlier batches of the partition (`broker.requests.record_checks`). The first
     batch of a transaction waits for the transaction coordinator (`broker.handlers.verification`),
-    and so do later ones.
+    and later batches wait with it.
 
-    acks 1 is the same as acks -1. Clients cannot write to internal topics, regardless of their
-    client id. Without a session, nothing is appended and the connection is closed: after
-    NOT_LEADER, librdkafka would keep fetching stale metadata from this broker. Only a broker that
-    leads alone returns OUT_OF_ORDER_SEQUENCE_NUMBER (`broker.requests.lease`), because clients do
-    not retry such a batch.
+    acks=1 is the same as acks=-1. Clients cannot write to internal topics, regardless of their
+    client id. If the broker has no session, nothing is appended and the connection is closed: after
+    NOT_LEADER_OR_FOLLOWER, librdkafka would continue to fetch stale metadata from this broker. Only
+    a broker that is certain to be the only leader returns OUT_OF_ORDER_SEQUENCE_NUMBER
+    (`broker.requests.lease`), because clients do not retry after this error.
 
-    A part waits for its partition at most for the request timeout and 30 s, but only 0.8 s before
-    the election: responses of one connection are sent in order, so a hanging source or a long
-    recovery must not delay the others.
+    A part waits for its partition to open, at most for the request timeout and 30 s. Before this
+    broker is elected, it waits only for 0.8 s: responses of a connection are sent in order, so a
+    hanging source or a long recovery must not delay the other responses.
     """
 
     __slots__ = (
@@ -123,7 +125,7 @@ class _ProduceCall:
         """Topics to which the client may not write."""
         self._results: list[tuple[TopicKey, list[ProducePartitionResult]]] = []
         self._names: list[str | None] = []
-        """The name of each topic in `_results`; None if no topic has this id."""
+        """The name of each topic in `_results`, or None if no topic has this id."""
         self._groups: list[tuple[PartitionAppend, list[ProducePartitionResult]]] = []
         self._pending_count = 1
         self._budget = InlineLimits()
@@ -141,7 +143,7 @@ class _ProduceCall:
         self._end()
 
     async def run_in_slices(self) -> None:
-        """Handle a long request. The connection starts no other request meanwhile."""
+        """Handle a long request. The connection does not start other requests meanwhile."""
         request_error = await self._request_error_in_slices()
         slices = Slices()
         for _ in self._take(request_error, slices):
@@ -149,8 +151,8 @@ class _ProduceCall:
         self._end()
 
     def _take(self, request_error: ErrorCode | None, slices: Slices | None) -> Iterator[None]:
-        """Append all parts that can be appended now, as one group. With slices, each slice is a
-        group; yields between slices.
+        """Append all parts that can be appended now, as one group. With `slices`, append one group
+        per slice, and yield between slices.
         """
         parts: list[tuple[Partition, Content]] = []
         targets: list[ProducePartitionResult] = []
@@ -194,7 +196,7 @@ class _ProduceCall:
         self._settle_one()
 
     def _watch(self) -> None:
-        """Count the request for the watch of producers with unsuitable settings."""
+        """Report the request to the watch for producers with unsuitable settings."""
         ctx, topics = self._ctx, self._request.topics
         is_single = len(topics) == 1 and len(topics[0].partitions) == 1
         self._node.partitions.producer_watch.began(
@@ -220,7 +222,7 @@ class _ProduceCall:
         result: ProducePartitionResult,
         request_error: ErrorCode | None,
     ) -> tuple[Partition, Content] | None:
-        """Return a part that can be appended now; otherwise park or reject it."""
+        """Return a part if it can be appended now; otherwise park or reject it."""
         found = (
             self._node.partitions.get(topic_name, wanted.index)
             if request_error is None
@@ -245,7 +247,7 @@ class _ProduceCall:
         return None
 
     def _request_error(self) -> ErrorCode | None:
-        """Return the error of the request as a whole, or None."""
+        """Return the error of the whole request, or None."""
         if self._node.authorizer is not None:
             if any(map(_is_transactional, self._wanted())) and not self._may_use_transaction():
                 return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -254,7 +256,7 @@ class _ProduceCall:
         return self._wrong_option()
 
     async def _request_error_in_slices(self) -> ErrorCode | None:
-        """Do the same for a long request."""
+        """Do the same as `_request_error` for a long request, in slices."""
         if self._node.authorizer is not None:
             is_transactional = False
             async for wanted in sliced(self._wanted()):
@@ -268,8 +270,8 @@ class _ProduceCall:
         return self._wrong_option()
 
     def _operations(self) -> Sequence[Operation]:
-        """Return the required rights. A mirror sets offsets, which requires rights of the topic
-        owner.
+        """Return the required operations. A mirror sets offsets, which requires the permissions of
+        a topic owner.
         """
         mirrors = bool(self._request.mirror_source)
         return (Operation.WRITE, Operation.ALTER) if mirrors else (Operation.WRITE,)
@@ -329,8 +331,8 @@ class _ProduceCall:
     def _query_coordinator(
         self, partition: Partition, content: Content, result: ProducePartitionResult
     ) -> bool:
-        """Append the part when the transaction coordinator has responded. Returns False if no
-        response is needed.
+        """If the transaction coordinator must verify the part, append it after the response, and
+        return True. Otherwise return False.
         """
         transactional_id = self._request.transactional_id
         if transactional_id is None or not isinstance(content, CheckedBatch):
@@ -366,7 +368,9 @@ class _ProduceCall:
     def _checked(
         self, partition: Partition, records: memoryview | None, result: ProducePartitionResult
     ) -> Content | None:
-        """Return the part with its verdict, or None if its records are checked later."""
+        """Return the part with the verdict on its records, or None if the records are checked
+        later.
+        """
         if not partition.checks_count:
             if self._request.mirror_source:
                 return MirroredBatches(self._request.mirror_source, records)
@@ -392,7 +396,7 @@ class _ProduceCall:
     def _append_when_checked(
         self, partition: Partition, records: memoryview | None, result: ProducePartitionResult
     ) -> None:
-        """Append the part when its records have been checked."""
+        """Append the part after its records have been checked."""
         self._pending_count += 1
         source = self._request.mirror_source
 
@@ -509,8 +513,8 @@ class _ProduceCall:
     def _point_to_leaders(
         self, leaving: Sequence[tuple[str, ProducePartitionResult]]
     ) -> Sequence[NodeEndpoint]:
-        """Return the current leader of partitions that this broker does not lead, or will stop
-        leading soon (KIP-951).
+        """Return the current leaders of partitions that this broker does not lead, or will soon
+        stop leading (KIP-951).
         """
         elsewhere = [
             (name, result)
@@ -528,8 +532,8 @@ class _ProduceCall:
         return hints.endpoints()
 
     def _finish_without_response(self) -> None:
-        """Finish a request with acks=0. The only way to report a known error is closing the
-        connection; the client then refreshes its metadata.
+        """Finish a request with acks=0. Closing the connection is the only way to report an error;
+        the client then refreshes its metadata.
         """
         names = self._errors()
         if names:
@@ -539,8 +543,8 @@ class _ProduceCall:
         self._respond(None)
 
     def _throttle(self, quota: RequestQuota, *, has_response: bool) -> int:
-        """Count the request, and mute its connection if the client is throttled, before the
-        response starts the next request.
+        """Count the request against the quota. If the client is throttled, mute its connection
+        before the response starts the next request.
         """
         throttle_ms = quota.produced(len(self._ctx.frame), has_response=has_response)
         if throttle_ms:

@@ -1,5 +1,5 @@
-"""DescribeQuorum: return the controllers (KIP-595, KIP-836, KIP-853). The response comes from the
-leader of the quorum.
+"""DescribeQuorum: return the controllers (KIP-595, KIP-836, KIP-853), as reported by the quorum
+leader.
 
 A directory id has 22 hexadecimal digits and is sent as a UUID, padded with zeros.
 """
@@ -24,7 +24,7 @@ _LISTENER: Final = "CONTROLLER"
 
 
 async def handle_describe_quorum(node: Node, ctx: RequestContext) -> Response:
-    """Describe the only partition of the metadata log. Others do not exist."""
+    """Describe the metadata log, which has one partition. Other partitions do not exist."""
     request = decoded(ctx, wire.decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE)
     try:

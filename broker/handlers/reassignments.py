@@ -1,8 +1,8 @@
 """AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders (KIP-455, KIP-460,
-KIP-860): forward to the controller, or respond from the image.
+KIP-860): forward requests to the controller, or respond from the image.
 
-After a response, this broker's image shows the change. Reassignments are acknowledged when they
-have begun, elections when they are complete or time out.
+After the response, this broker's image contains the change. Reassignments are acknowledged after
+they have started, and elections when they have completed or timed out.
 """
 
 import asyncio
@@ -46,7 +46,9 @@ from penstock.protocol.gen import list_partition_reassignments as listing
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 60_000
 _ITEMS_PER_REQUEST_MAX: Final = 1_000
-"""Partitions in one request to the controller. Larger client requests are split."""
+"""Maximum number of partitions in one request to the controller. Larger client requests are
+split.
+"""
 _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
 _ELECTION_TYPES: Final = frozenset({_PREFERRED, _UNCLEAN})
@@ -57,7 +59,7 @@ _DENIED: Final[Problem] = (
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message,
 )
 _TIMED_OUT: Final[Problem] = (ErrorCode.REQUEST_TIMED_OUT, None)
-"""The response to a request with timeout 0. As in Kafka, nothing is done."""
+"""The response to a request with timeout 0, which has no effect, as in Kafka."""
 _NO_UNCLEAN_ELECTION: Final[Problem] = (
     ErrorCode.ELECTION_NOT_NEEDED,
     "the controller elects leaders of leaderless partitions by itself",
@@ -75,8 +77,8 @@ def _deadline(timeout_ms: int) -> float:
 async def _send_in_chunks(
     items: Sequence[_T], deadline: float, send: Callable[[list[_T], float], Awaitable[ItemResults]]
 ) -> list[Problem]:
-    """Send the items in chunks. Returns the result of each; if the controller does not respond, all
-    items of the chunk get that error.
+    """Send the items in chunks, and return the result of each item. If the controller does not
+    respond to a chunk, all its items get that error.
     """
     problems: list[Problem] = []
     for at in range(0, len(items), _ITEMS_PER_REQUEST_MAX):
@@ -219,8 +221,8 @@ def _ongoing(
 
 
 async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
-    """ElectLeaders (43). Unclean elections are never needed: any broker may lead, and the
-    controller elects leaders of leaderless partitions itself.
+    """ElectLeaders (43). Unclean elections are never needed: any broker can become leader, and the
+    controller elects leaders of leaderless partitions by itself.
     """
     request = decoded(ctx, elect.decode_request)
     if not allows_cluster(node, ctx, Operation.ALTER):
@@ -285,7 +287,7 @@ def _partitions_to_elect(node: Node, request: elect.ElectLeadersRequest) -> list
 async def _elect_preferred(
     node: Node, ctx: RequestContext, names: list[PartitionName], deadline: float
 ) -> list[Problem]:
-    """Request the elections and wait for their end until `deadline`."""
+    """Request the elections, and wait until they end or `deadline` passes."""
 
     def send(chunk: list[PartitionName], timeout_s: float) -> Awaitable[ItemResults]:
         request = ElectPreferred(partitions=chunk, forwarded_for=requester_of(node, ctx))
@@ -307,8 +309,8 @@ async def _elect_preferred(
 async def _until_elected(
     node: Node, names: Iterable[PartitionName], deadline: float
 ) -> list[PartitionName]:
-    """Wait for the moves to end. Returns those in progress at the deadline. Checks after each
-    metadata change.
+    """Wait for the moves to end, checking after each metadata change. Return those that are still
+    in progress at the deadline.
     """
     waiting = [name for name in names if _still_moves(node, name)]
     while waiting:

@@ -1,8 +1,8 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554): SCRAM and PLAIN users in
-the metadata.
+"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554): SCRAM and PLAIN users that
+are stored in the metadata.
 
-Responses contain mechanisms and iterations, never keys. This broker converts salted passwords to
-keys, so that passwords are neither sent to the controller nor logged.
+Responses contain mechanisms and iteration counts, never keys. This broker derives the keys from
+salted passwords, so that passwords are neither sent to the controller nor logged.
 """
 
 from collections import Counter
@@ -102,7 +102,9 @@ async def handle_alter_user_scram_credentials(node: Node, ctx: RequestContext) -
 
 
 def _upsertion(item: altering.ScramCredentialUpsertion) -> ScramUpsertion:
-    """Return the keys derived from the salted password; empty ones if they cannot be derived."""
+    """Return the upsertion with the keys derived from the salted password. The keys are empty if
+    they cannot be derived.
+    """
     stored_key = server_key = b""
     if item.mechanism in _MECHANISMS and item.salted_password:
         mechanism = ScramMechanism(item.mechanism)

@@ -1,5 +1,6 @@
-"""The APIs of a broker, each with its handler and the rights that the handler may check. Other APIs
-are neither listed nor served. `protocol.request_limits` has the limits that differ between APIs.
+"""The APIs of a broker, each with its handler and the permissions that the handler may check. Other
+APIs are neither listed nor supported. `protocol.request_limits` contains the limits that differ
+between APIs.
 """
 
 from collections.abc import Mapping
@@ -303,7 +304,7 @@ _OF_CLIENT_METRICS: Final[Mapping[int, Served]] = {
 
 API_RIGHTS: Final[Mapping[int, ApiRights]] = {
     **{key: served.rights for key, served in {**_STATELESS, **_OF_CLIENT_METRICS}.items()},
-    # Their handlers are inline or have a state.
+    # Their handlers are inline or have state.
     apis.PRODUCE.key: needs(
         *on(Operation.WRITE, TOPIC, TRANSACTIONAL_ID), (Operation.ALTER, TOPIC)
     ),
@@ -315,12 +316,12 @@ API_RIGHTS: Final[Mapping[int, ApiRights]] = {
     ),
     apis.API_VERSIONS.key: LOGIN,
 }
-"""By key of the API."""
+"""Permissions by API key."""
 
 
 def make_handlers(*, has_client_metrics: bool = False) -> dict[int, Handler]:
-    """Return the handlers of a broker. has_client_metrics: whether it has a receiver for client
-    metrics; otherwise it does not list their APIs, so that clients do not use them.
+    """Return the handlers of a broker. has_client_metrics: whether the broker has a receiver for
+    client metrics. Without one, it does not list their APIs, so that clients do not use them.
     """
     served = {**_STATELESS, **(_OF_CLIENT_METRICS if has_client_metrics else {})}
     handlers = {key: api.handler for key, api in served.items()}

@@ -1,8 +1,9 @@
-"""Transaction APIs: convert wire messages for `TransactionCoordinator` and, for offsets,
+"""Transaction APIs: convert wire messages for `TransactionCoordinator` and, for offsets, for
 `GroupCoordinator`, which implement the rules.
 
-The version of a request determines the version of its transaction (KIP-890), whatever the level of
-`transaction.version`, as in Kafka: EndTxn 5 and TxnOffsetCommit 5 belong to version 2.
+As in Kafka, the version of a request determines the version of its transaction (KIP-890),
+regardless of the level of `transaction.version`: EndTxn 5 and TxnOffsetCommit 5 belong to version
+2.
 """
 
 from collections.abc import Iterable, Sequence
@@ -57,13 +58,13 @@ from penstock.protocol.gen import (
 )
 
 _FIRST_OF_BROKERS: Final = 4
-"""AddPartitionsToTxn of brokers."""
+"""The first version of AddPartitionsToTxn that brokers send."""
 _FIRST_WITH_NEXT_EPOCH: Final = 5
-"""EndTxn."""
+"""The first version of EndTxn that returns the next epoch."""
 _TopicResult: TypeAlias = add_partitions_to_txn.AddPartitionsToTxnTopicResult
 _KNOW_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}
-"""First version of each API whose clients support PRODUCER_FENCED (KIP-588). Earlier ones get
-INVALID_PRODUCER_EPOCH.
+"""The first version of each API whose clients support PRODUCER_FENCED (KIP-588). Earlier versions
+get INVALID_PRODUCER_EPOCH.
 """
 
 
@@ -74,7 +75,7 @@ def _code(ctx: RequestContext, code: ErrorCode) -> ErrorCode:
 
 
 async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
-    """InitProducerId (22): return a producer id for an idempotent producer, or the next epoch of a
+    """InitProducerId (22): return a producer id for an idempotent producer, or a new epoch for a
     transactional id.
     """
     request = decoded(ctx, init_producer_id.decode_request)
@@ -112,7 +113,7 @@ async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
             request.transactional_id, request.transaction_timeout_ms, expected
         )
     except (ControllerError, TimeoutError):
-        # No producer id is available. All clients retry at the coordinator after this code.
+        # No producer id is available. After this code, all clients retry at the coordinator.
         code, given = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER
     response = init_producer_id.InitProducerIdResponse(
         error_code=_code(ctx, code),
@@ -123,8 +124,8 @@ async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
 
 
 def _may_be_idempotent(node: Node, ctx: RequestContext) -> bool:
-    """Return whether the client may use an idempotent producer: it may write to some topic, or has
-    IdempotentWrite (KIP-679).
+    """Return whether the client may use an idempotent producer: it must be allowed to write to some
+    topic or have IdempotentWrite permission (KIP-679).
     """
     authorizer = node.authorizer
     if authorizer is None or authorizer.allows_any(ctx, Operation.WRITE, ResourceType.TOPIC):
@@ -133,9 +134,9 @@ def _may_be_idempotent(node: Node, ctx: RequestContext) -> bool:
 
 
 async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Response:
-    """AddPartitionsToTxn (24). All partitions of a transaction are added or none: if one is
-    unknown, the others get OPERATION_NOT_ATTEMPTED. From version 4 on, brokers send it for many
-    transactions.
+    """AddPartitionsToTxn (24). All partitions of a transaction are added, or none: if one is
+    unknown, the others get OPERATION_NOT_ATTEMPTED. From version 4 on, brokers send this request
+    for many transactions at once.
     """
     request = decoded(ctx, add_partitions_to_txn.decode_request)
     if ctx.api_version >= _FIRST_OF_BROKERS:
@@ -169,7 +170,7 @@ async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Respo
 async def _denied_partitions(
     node: Node, ctx: RequestContext, transactional_id: str, wanted: Sequence[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """Return the codes of all partitions if the client may not write to one of them, otherwise
+    """Return error codes for all partitions if the client may not write to one of them, otherwise
     nothing.
     """
     if node.authorizer is None:
@@ -212,7 +213,7 @@ def _partitions(
 
 
 async def _unknown(node: Node, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
-    """Return the codes of all partitions if one does not exist, otherwise nothing."""
+    """Return error codes for all partitions if one does not exist, otherwise nothing."""
     codes = {
         partition: ErrorCode.OPERATION_NOT_ATTEMPTED
         if _exists(node, partition)
@@ -298,7 +299,7 @@ async def _end_epoch(
             request.transactional_id, producer, committed=request.committed
         )
     except (ControllerError, TimeoutError):
-        # The epochs are exhausted and no producer id is available; see InitProducerId.
+        # The epochs are exhausted and no producer id is available, as for InitProducerId.
         code, given = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER
     return end_txn.EndTxnResponse(
         error_code=code, producer_id=given.producer_id, producer_epoch=given.producer_epoch
@@ -306,8 +307,9 @@ async def _end_epoch(
 
 
 async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
-    """TxnOffsetCommit (28), at the group coordinator. Unknown topics and partitions are rejected
-    individually. Up to version 1, a loading coordinator returns COORDINATOR_NOT_AVAILABLE.
+    """TxnOffsetCommit (28), sent to the group coordinator. Unknown topics and partitions are
+    rejected individually. Up to version 1, a coordinator that is loading returns
+    COORDINATOR_NOT_AVAILABLE.
     """
     request = decoded(ctx, txn_offset_commit.decode_request)
     refused = _denied_commit(node, ctx, request)
@@ -349,7 +351,7 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
 def _denied_commit(
     node: Node, ctx: RequestContext, request: txn_offset_commit.TxnOffsetCommitRequest
 ) -> ErrorCode | None:
-    """Return why the client may not commit offsets in this transaction; None if it may."""
+    """Return why the client may not commit offsets in this transaction, or None if it may."""
     if not allows(
         node, ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
     ):
@@ -365,7 +367,7 @@ async def _commit_offsets(
     request: txn_offset_commit.TxnOffsetCommitRequest,
     offsets: dict[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, ErrorCode]:
-    """Commit the offsets. If they may be the first of the transaction for this group, wait for the
+    """Commit the offsets. If they may be the transaction's first ones for this group, wait for the
     transaction coordinator.
     """
     adds = verification.commit_adds(ctx.api_version)
@@ -387,7 +389,7 @@ async def _commit_offsets(
         or not request.group_id
         or not verification.needs_verification(node, transactional_id, found, producer, adds=adds)
     ):
-        # The coordinator of the group or the log decides.
+        # The group coordinator or the log decides.
         return await commit(verification.required_guard(node, transactional_id, adds=adds))
     response = await verification.verify(node, transactional_id, found, producer, adds=adds)
     if isinstance(response, ErrorCode):
@@ -437,7 +439,7 @@ def _offset_code(ctx: RequestContext, code: ErrorCode | None) -> ErrorCode:
 
 
 async def handle_describe_transactions(node: Node, ctx: RequestContext) -> Response:
-    """DescribeTransactions (65), for ids that this broker coordinates."""
+    """DescribeTransactions (65), for transactional ids that this broker coordinates."""
     request = decoded(ctx, describe_transactions.decode_request)
     states: list[describe_transactions.TransactionState] = []
     async for transactional_id in each_once(request.transactional_ids):
@@ -480,8 +482,8 @@ def _described(
 
 
 async def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
-    """ListTransactions (66): return the ids that this broker coordinates. Clients send it to every
-    broker.
+    """ListTransactions (66): return the transactional ids that this broker coordinates. Clients
+    send this request to every broker.
     """
     request = decoded(ctx, list_transactions.decode_request)
     labels = {state.label for state in TransactionState}

@@ -1,5 +1,5 @@
-"""WriteTxnMarkers: a transaction coordinator reports the outcome of a transaction to the leaders of
-its partitions (KIP-98, KIP-890).
+"""WriteTxnMarkers: a transaction coordinator sends the outcome of a transaction to the leaders of
+the transaction's partitions (KIP-98, KIP-890).
 """
 
 import asyncio
@@ -58,19 +58,20 @@ def start_marker(
     node: Node, marker: Marker, wanted: Iterable[TopicPartition], version: int = 0
 ) -> "asyncio.Future[Codes]":
     """End the producer's transaction in the given partitions that this broker leads. The markers
-    are appended in one group when this returns, and durable when the future is done.
+    have been appended in one group when this returns, and are durable when the future completes.
 
     A marker whose serial is not above that of the producer's last ended transaction is a late copy:
-    it gets the same response and changes nothing. A marker without a serial comes from an
+    it receives the same response and changes nothing. A marker without a serial comes from an
     administrator, who may end any transaction with the producer's epoch unless a later coordinator
-    has written a marker here. In `__consumer_offsets`, the offsets of the transaction are applied
+    has written a marker here. In `__consumer_offsets`, the offsets of the transaction are committed
     or dropped even if the requester no longer waits.
 
-    NOT_LEADER_OR_FOLLOWER: refresh and retry. INVALID_PRODUCER_EPOCH,
-    TRANSACTION_COORDINATOR_FENCED: a newer producer or coordinator has written here.
+    After NOT_LEADER_OR_FOLLOWER, the requester should refresh its metadata and retry.
+    INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED mean that a newer producer or
+    coordinator has written to the partition.
 
-    version: of the transaction. From 2 on, the marker must have a later epoch than the transaction
-    that it ends (KIP-890).
+    version: the version of the transaction. From version 2 on, the marker must have a later epoch
+    than the transaction that it ends (KIP-890).
     """
     done: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
     codes: Codes = {}
@@ -121,8 +122,8 @@ class LedMarkers:
 
 
 def led_partition(node: Node, key: TopicPartition) -> Partition | ErrorCode:
-    """Return the partition if this broker leads it, without waiting. If it is not open here, the
-    error makes the requester refresh.
+    """Return the partition if this broker leads it, without waiting. If the partition is not open
+    here, the error makes the requester refresh its metadata.
     """
     found = node.partitions.get(*key)
     if isinstance(found, Partition) and node.can_write():
@@ -150,7 +151,7 @@ def _led_partition(
 def _complete_offsets(
     node: Node, marker: Marker, partition: Partition, outcome: AppendOutcome
 ) -> None:
-    """Apply or drop the offsets of the transaction if its marker is durable for the first time."""
+    """Commit or drop the offsets of the transaction, the first time its marker is durable."""
     if outcome.code is not ErrorCode.NONE or outcome.is_repetition:
         return
     if partition.topic_name == OFFSETS_TOPIC:
@@ -172,8 +173,8 @@ def _partitions(item: WritableTxnMarker) -> list[TopicPartition]:
 
 
 def _slices(partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    """Yield the partitions in parts for one event loop iteration each; one part if there
-    are none.
+    """Yield the partitions in slices, one per event loop iteration; one empty slice if there are
+    none.
     """
     wanted = list(dict.fromkeys(partitions))
     for at in range(0, len(wanted) or 1, SLICE_COUNT):

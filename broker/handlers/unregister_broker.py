@@ -1,8 +1,8 @@
 """UnregisterBroker (KIP-631): remove the registration of a dead broker that will not start again.
 
-Kafka 4.2 also removes live brokers. Here the controller rejects it while the broker is alive, its
-WAL is not recovered, or a move refers to it (`controller.managers.nodes.remove_broker`), with
-INVALID_REQUEST and the reason.
+Kafka 4.2 also removes live brokers. Here, the controller rejects the request with INVALID_REQUEST
+while the broker is alive, its WAL is not recovered, or a partition move refers to it
+(`controller.managers.nodes.remove_broker`).
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """UpdateFeatures (KIP-584, KIP-1022): change finalized feature levels at the controller.
 
-The error is that of the first rejected update, and then none is made. `allow_downgrade` of version
-0 has no effect, as in Kafka.
+If an update is rejected, no update is made, and the response contains the error of the first
+rejected one. `allow_downgrade` of version 0 has no effect, as in Kafka.
 """
 
 from typing import Final

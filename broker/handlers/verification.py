@@ -33,14 +33,16 @@ _UNAVAILABLE: Final = frozenset(
 
 
 def required_guard(node: Node, transactional_id: str | None, *, adds: bool) -> Guard | None:
-    """Return the guard for batches that need no verification. None: nothing is verified."""
+    """Return the guard for batches that need no verification, or None if transactions are not
+    verified at all.
+    """
     if not adds and not node.config.transaction_partition_verification_enable:
         return None
     return WITHOUT_ID if transactional_id is None else UNVERIFIED
 
 
 def transactional_producer(records: memoryview | None) -> ProducerIdentity | None:
-    """Return the producer of a transactional batch; None for other and for damaged batches."""
+    """Return the producer of a transactional batch, or None for other batches and damaged ones."""
     if records is None or len(records) < HEADER_BYTES:
         return None
     attributes, producer_id, epoch = _ATTRIBUTES_AND_PRODUCER.unpack_from(records, _ATTRIBUTES_AT)
@@ -59,8 +61,8 @@ def needs_verification(
 ) -> bool:
     """Return True if the coordinator must verify the producer before a batch is appended.
 
-    Later batches of a transaction need no verification, nor do fenced epochs, which the partition
-    rejects itself.
+    Later batches of a transaction need no verification. Neither do batches with a fenced epoch,
+    because the partition rejects them.
     """
     log, producer_id, epoch = partition.log, producer.producer_id, producer.producer_epoch
     if log.producers.is_in_transaction(producer_id, epoch):
@@ -82,8 +84,8 @@ def send_request(
     *,
     adds: bool,
 ) -> None:
-    """Ask the coordinator, or wait for the same pending call. `admitted` may be called before this
-    returns. Waiting batches of one producer keep their order.
+    """Send a request to the coordinator, or wait for the response to a pending one. `admitted` may
+    be called before this returns. Waiting batches of a producer keep their order.
     """
     verifications = partition.log.verifications
     guard = verifications.find(producer.producer_id, producer.producer_epoch)
@@ -101,8 +103,8 @@ def send_request(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A pending verification of one guard. A class, because closures that call each other would
-    leave a reference cycle per transaction.
+    """A pending verification of one guard. This is a class, because closures that call each other
+    would leave a reference cycle per transaction.
     """
 
     node: Node
@@ -134,8 +136,8 @@ async def verify(
     *,
     adds: bool,
 ) -> Guard | ErrorCode:
-    """Return the guard, which the caller holds until it has appended and then releases, or the
-    coordinator's error.
+    """Return the guard or the coordinator's error. The caller must release the guard after it has
+    appended.
     """
     done: asyncio.Future[Guard | ErrorCode] = asyncio.get_running_loop().create_future()
 
@@ -156,8 +158,8 @@ async def verify(
 
 
 def refusal_of_produce(code: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
-    """Convert a coordinator's error for a producer: to a code that its version supports and handles
-    correctly.
+    """Convert a coordinator's error to a code that the producer's request version supports and
+    handles correctly.
     """
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH, None
@@ -173,7 +175,7 @@ def refusal_of_produce(code: ErrorCode, version: int) -> tuple[ErrorCode, str | 
 
 
 def refusal_of_commit(code: ErrorCode, version: int) -> ErrorCode:
-    """Convert a coordinator's error for a client of TxnOffsetCommit; see `refusal_of_produce`."""
+    """Convert a coordinator's error for a TxnOffsetCommit client, as `refusal_of_produce` does."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < _COMMIT_KNOWS_ABORTABLE:
@@ -197,8 +199,8 @@ def commit_adds(version: int) -> bool:
 
 
 def _supports_verification(node: Node, transactional_id: str) -> bool:
-    """Return True unless the coordinator is known to run an older version, during a
-    rolling update.
+    """Return False if the coordinator is known to run an older version, during a rolling
+    upgrade.
     """
     index = node.transactions.partition_of(transactional_id)
     topic = node.image.topics.by_name(TRANSACTIONS_TOPIC)

@@ -1,1 +1,1 @@
-"""Sockets, frames and dispatch: from bytes to handlers and back."""
+"""Sockets, frames and request dispatch."""

@@ -1,7 +1,7 @@
-"""Admission of new connections (KIP-402, KIP-612): delay them until their listener has room.
+"""Connection admission (KIP-402, KIP-612): delay new connections until their listener has room.
 
-A delayed connection is accepted by the kernel, but nothing is read from it, as if it were still in
-the backlog.
+The broker accepts a delayed connection but does not read from it, as if it were still in the listen
+backlog.
 """
 
 from collections import defaultdict, deque
@@ -14,8 +14,8 @@ from penstock.base.connections_by_address import ConnectionsByAddress
 from penstock.broker.quotas.connections import Connections, ConnectionSettings
 
 HELD_MAX: Final = 1_024
-"""Maximum number of delayed connections of a listener; each has a file descriptor, unlike those in
-the backlog.
+"""Maximum number of delayed connections per listener. Unlike connections in the backlog, each uses
+a file descriptor.
 """
 
 _UNAUTHENTICATED: Final = "too many unauthenticated connections (max.unauthenticated.connections)"
@@ -33,22 +33,22 @@ class Deadline(Protocol):
 
 
 CallLater = Callable[[float, Callable[[], None]], Deadline]
-"""Calls a function after a number of seconds, like the event loop."""
+"""Calls a function after a number of seconds, like `loop.call_later`."""
 
 
 class NewConnection(Protocol):
-    """A connection as seen by its admission."""
+    """A connection, as seen by the admission."""
 
     listener: str
     peer_host: str
     last_request_at: float
 
     def admitted(self) -> None:
-        """Begin to read."""
+        """Start to read."""
         ...
 
     def held(self) -> None:
-        """Read nothing until the connection is admitted or closed."""
+        """Do not read until the connection is admitted or closed."""
         ...
 
     def close(self, reason: str) -> None: ...
@@ -60,19 +60,19 @@ class _Queue:
     by_address: ConnectionsByAddress[NewConnection] = field(
         default_factory=ConnectionsByAddress[NewConnection]
     )
-    """Delayed connections."""
+    """The delayed connections, by address."""
     is_counted: bool = False
-    """Whether the first one has been counted for the rates."""
+    """Whether the first delayed connection has been counted for the rate limits."""
     timer: Deadline | None = None
-    """Set while the rate limit is exceeded and no connection is admitted."""
+    """Set while the rate limit is exceeded, so that no connection is admitted."""
 
 
 class Admission:
-    """Admission to all listeners of one broker, in the order of arrival.
+    """Admits connections to all listeners of one broker, in order of arrival.
 
-    At the limit of unauthenticated connections of a listener, the oldest one of the address with
-    the most is closed. They also give way to connections of addresses with fewer when there is no
-    room.
+    When a listener reaches its limit of unauthenticated connections, the oldest such connection of
+    the address with the most is closed. When there is no room, unauthenticated connections are also
+    closed in favor of new connections from addresses that have fewer.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Admission:
     ) -> None:
         self.connections = connections
         self.refused_count = 0
-        """Connections closed because of their address."""
+        """Connections closed because of limits for their address."""
         self._now = now
         self._call_later = call_later
         self._queues: dict[str, _Queue] = {}
@@ -88,7 +88,7 @@ class Admission:
         self._unauthenticated: dict[str, ConnectionsByAddress[NewConnection]] = defaultdict(
             ConnectionsByAddress
         )
-        """By listener, so that a flood on one does not affect the others."""
+        """By listener, so that a flood on one listener does not affect others."""
         self._closing: dict[NewConnection, Deadline] = {}
 
     @property
@@ -122,7 +122,9 @@ class Admission:
             arrival.held()
 
     def authenticated(self, arrival: NewConnection) -> None:
-        """Record that the client is authenticated: the connection gives way to no other client."""
+        """Record that the client is authenticated, so that its connection is not closed in favor of
+        others.
+        """
         self._unauthenticated[arrival.listener].discard(arrival)
 
     def gone(self, arrival: NewConnection) -> None:
@@ -154,8 +156,8 @@ class Admission:
         queue.by_address.discard(arrival)
 
     def _take_place(self, arrival: NewConnection, queue: _Queue) -> bool:
-        """If there is no room, admit a connection in place of an unauthenticated one whose address
-        has more of them. Its place is free once it has closed.
+        """If there is no room, admit the connection and close an unauthenticated one whose address
+        has more of them. Return whether this was done.
         """
         listener = arrival.listener
         if queue.timer is not None or self.connections.has_room(listener):
@@ -176,8 +178,8 @@ class Admission:
         return True
 
     def _largest_crowd(self) -> ConnectionsByAddress[NewConnection]:
-        """Return the unauthenticated connections of the address that has the most of them at the
-        listener.
+        """Return the largest set of unauthenticated connections of one listener, by the number that
+        a single address has.
         """
         protected = self.connections.settings.protected
         return max(
@@ -238,7 +240,9 @@ class Admission:
         self._closing[arrival] = self._call_later(refusal.after_ms / 1_000, close)
 
     def _close_for_broker(self, of_brokers: ConnectionsByAddress[NewConnection]) -> None:
-        """Close an unauthenticated connection, or the client connection that was idle longest."""
+        """Close an unauthenticated connection, or the client connection that has been idle longest,
+        to make room for a broker.
+        """
         crowd = self._largest_crowd()
         if crowd.count_max > 1 or (crowd and crowd is not of_brokers):
             crowd.pop().close(_FOR_BROKER)

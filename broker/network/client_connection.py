@@ -1,4 +1,4 @@
-"""One client connection: a socket around the pure core in `broker.network.connection`."""
+"""One client connection: a socket around the sans-I/O core in `broker.network.connection`."""
 
 import asyncio
 from collections import deque
@@ -29,10 +29,10 @@ from penstock.stream.wal.sender import Sender
 IDLE: Final = "no request (connections_idle_ms)"
 """The reason for closing an idle connection."""
 SLOW_SENDER_S: Final = 0.5
-"""A TLS client is slow if it sent less than its wake-up threshold in this time."""
+"""A TLS client is slow if it has sent less than its wake-up threshold within this time."""
 BURST_BYTES_MAX: Final = 1 << 16
-"""Bytes read from one connection before the others get their turn. libuv alone would read up to 32
-buffers in a row, of up to 1 MiB each.
+"""Bytes read from one connection before other connections are read. Without this limit, libuv would
+read up to 32 buffers in a row, of up to 1 MiB each.
 """
 _API_KEY_BYTES: Final = 2
 _ONE_BUFFER: Final = (bytearray, bytes, memoryview)
@@ -63,7 +63,7 @@ class ConnectionServer(Protocol):
     def dispatcher(self) -> Dispatcher: ...
 
     def add(self, connection: "Connection") -> None:
-        """Register a new connection, and admit it when its listener has room."""
+        """Register a new connection, which is admitted when its listener has room."""
         ...
 
     def authenticated(self, connection: "Connection") -> None: ...
@@ -71,7 +71,7 @@ class ConnectionServer(Protocol):
     def remove(self, connection: "Connection") -> None: ...
 
     def wait_for_dispatcher(self, connection: "Connection") -> None:
-        """Pump the connection when the dispatcher is no longer blocked."""
+        """Pump the connection once the dispatcher is no longer blocked."""
         ...
 
     def flush_soon(self, connection: "Connection") -> None:
@@ -84,12 +84,12 @@ class ConnectionServer(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """One client connection. Implements `ConnectionInfo` for handlers.
 
-    Requests start, and their responses are sent, in the order of arrival. Produce requests overlap;
-    any other request blocks later ones until it is done, as in Kafka, so there is at most one task.
-    At a memory limit nothing is read, and TCP applies back-pressure to the client. Within a frame,
-    a connection may use up to twice the shared limit, because partial frames could otherwise block
-    each other forever; beyond that it is closed. While the storage is full, no Produce
-    requests start; consumers and heartbeats continue.
+    Requests are started, and their responses sent, in order of arrival. Produce requests overlap.
+    As in Kafka, any other request blocks later requests until it is done, so a connection has at
+    most one task. At a memory limit, the connection stops reading, and TCP applies back-pressure to
+    the client. In the middle of a frame, a connection may use up to twice the shared limit, because
+    partial frames could otherwise block each other forever; above that, it is closed. While the
+    storage is full, Produce requests are not started; other requests continue.
     """
 
     def __init__(
@@ -129,20 +129,20 @@ class Connection(asyncio.BufferedProtocol):
         self._is_write_paused = False
         self._is_read_paused = False
         self._has_ended = False
-        """Whether the client has disconnected, so that the connection will close soon."""
+        """Whether the client has disconnected, so that the connection will be closed soon."""
         self._is_held = False
         """Whether the connection is delayed by its listener."""
         self._is_shaking_hands = False
-        """Whether received bytes wait for a handshake turn."""
+        """Whether received bytes are waiting for the next handshake step."""
         self._mute: Deadline | None = None
-        """Ends the time in which the connection is muted."""
+        """Timer that unmutes the connection."""
         self._burst_bytes = 0
-        """Bytes read since the other connections had their turn."""
+        """Bytes read since other connections were last read."""
 
     # --- asyncio protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop transports do not derive from those of asyncio.
+        # uvloop transports do not derive from asyncio's transport classes.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self.local_host, self.local_port = _address(transport.get_extra_info("sockname"))
@@ -196,14 +196,16 @@ class Connection(asyncio.BufferedProtocol):
             self._server.handshakes.add(self.peer_host, self._take_tls)
 
     def eof_received(self) -> bool:
-        """Close soon: many clients may disconnect in the same event loop iteration."""
+        """Close soon, but not immediately, because many clients may disconnect in the same event
+        loop iteration.
+        """
         self._close_soon()
         return True
 
     # --- TLS and authentication -------------------------------------------------------------------
 
     def _take_tls(self, data: memoryview = _NOTHING) -> None:
-        """Process these bytes with those passed to TLS before."""
+        """Process these bytes together with those already passed to TLS."""
         if self._tls is None or self._transport is None or self._transport.is_closing():
             return
         try:
@@ -230,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wake_after(self._reader.missing_bytes)
 
     def _decrypt(self, tls: TlsChannel) -> None:
-        """Raises TlsBroken."""
+        """Decrypt received bytes. Raises TlsBroken."""
         while self._transport is not None and not self._transport.is_closing():
             count = tls.read_into(self._reader.get_buffer())
             if not count:
@@ -242,8 +244,8 @@ class Connection(asyncio.BufferedProtocol):
             self._wake_limit.expect(self._transport, missing_bytes)
 
     def drain_received(self, now: float) -> None:
-        """Determine whether a frame has stalled, by waking up for its next byte. Until then, the
-        connection does not count as stalled.
+        """Determine whether a frame has stalled, by requesting a wake-up for its next byte. Until
+        that byte arrives, the connection is not considered stalled.
         """
         if self._wake_limit.is_late and now - self.last_bytes_at >= SLOW_SENDER_S:
             self._wake_after(0)
@@ -275,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def authenticated(self, principal: Principal) -> None:
-        """Set the principal, and lift the limits of unauthenticated connections."""
+        """Set the principal, and remove the limits for unauthenticated connections."""
         self.principal = principal
         self._move_usage()
         if self.is_authenticated:
@@ -287,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline.cancel()
 
     def _move_usage(self) -> None:
-        """Charge current and future memory to the principal."""
+        """Charge current and future memory usage to the principal."""
         memory = self._server.memory
         usage = memory.usage(self.principal)
         if usage is not self.usage:
@@ -352,8 +354,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Start pending requests, then decide whether to continue reading. Cheap if nothing is
-        pending.
+        """Start pending requests, then decide whether to continue reading. This is cheap if no
+        request is pending.
         """
         if self._is_pumping:
             return
@@ -390,8 +392,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start(self, frame: bytearray) -> None:
         slot = self._order.open(len(frame))
-        # While requests are pending here, nothing is read, so this one was complete when the last
-        # bytes arrived, or before.
+        # Nothing is read while requests are pending here, so this request was complete when the
+        # last bytes arrived, or earlier.
         respond = partial(self._respond, slot, self._api_key(frame), self.last_bytes_at)
         try:
             coroutine = self._server.dispatcher.start(self, frame, respond)
@@ -402,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
             self._task = self._server.loop.create_task(self._run(coroutine, respond))
 
     def _api_key(self, frame: bytearray) -> int:
-        """Return the API key of a frame, for request counts."""
+        """Return the API key of a frame, for the request metrics."""
         if self.sasl is not None and self.sasl.takes_bare_tokens:
             return SASL_AUTHENTICATE.key
         return int.from_bytes(frame[:_API_KEY_BYTES], "big")
@@ -429,8 +431,8 @@ class Connection(asyncio.BufferedProtocol):
         self.pump()
 
     def _send(self, ready: Sequence[Buffer]) -> None:
-        """Collect the responses of one event loop iteration and send them with one system call: one
-        WAL object acknowledges many requests.
+        """Collect the responses of one event loop iteration and send them with one system call,
+        because one WAL object acknowledges many requests.
         """
         if not self._outbox:
             self._server.flush_soon(self)
@@ -440,7 +442,7 @@ class Connection(asyncio.BufferedProtocol):
             self.flush()
 
     def flush(self) -> None:
-        """Send the responses of this event loop iteration."""
+        """Send the responses collected in this event loop iteration."""
         outbox, self._outbox = self._outbox, []
         sent_bytes, self._outbox_bytes = self._outbox_bytes, 0
         if outbox and self._transport is not None and not self._transport.is_closing():
@@ -454,7 +456,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._end_tls(self._tls, str(error))
 
     def _update_reading(self) -> None:
-        """Report the memory of this connection to the server, and pause or resume reading."""
+        """Report the memory usage of this connection to the server, and pause or resume reading."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -485,8 +487,9 @@ class Connection(asyncio.BufferedProtocol):
                 transport.resume_reading()
 
     def mute(self, wait_ms: int) -> None:
-        """Neither read nor start requests for this long, or longer if it is already muted.
-        Responses to earlier requests are sent. The connection does not count as idle meanwhile.
+        """Stop reading and starting requests for this long, or longer if the connection is already
+        muted for longer. Responses to earlier requests are sent. The connection is not considered
+        idle meanwhile.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -509,7 +512,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- closing ----------------------------------------------------------------------------------
 
     def close(self, reason: str) -> None:
-        """Drop the connection with one (rate limited) log event. Pending requests get no
+        """Abort the connection with one (rate-limited) log event. Pending requests receive no
         response.
         """
         if self._transport is not None and not self._transport.is_closing():
@@ -517,8 +520,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def close_quietly(self) -> None:
-        """Send the completed responses, then close. Used at shutdown and to make the client use
-        another broker.
+        """Send the completed responses, then close the connection. Used at shutdown and to make the
+        client use another broker.
         """
         self.flush()
         if self._tls is not None and self._tls.is_established:
@@ -531,10 +534,10 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._order) + len(self._waiting)
 
     def expired(self, now: float) -> str | None:
-        """Return why this connection is closed for inactivity, or None."""
+        """Return why this connection must be closed for inactivity, or None."""
         config = self._server.config
         if self._is_read_paused and not self._is_write_paused:
-            return None  # the broker paused reading
+            return None  # the broker has paused reading
         if (
             self._reader.is_mid_frame
             and not self._wake_limit.is_late
@@ -553,14 +556,16 @@ def _buffers(response: Response) -> Sequence[Buffer]:
         return ()
     return (
         (cast("Buffer", response),)
-        if isinstance(response, _ONE_BUFFER)  # a union would be created for each response
-        else cast("Sequence[Buffer]", response)  # the dispatcher encodes long responses
+        # A tuple of types, because a union type would be created for each response.
+        if isinstance(response, _ONE_BUFFER)
+        # The dispatcher has already encoded long responses.
+        else cast("Sequence[Buffer]", response)
     )
 
 
 def _address(name: Sequence[object] | None) -> tuple[str, int]:
-    """Return host and port of a socket name. IPv4-mapped IPv6 addresses become IPv4. A closed
-    socket has none.
+    """Return the host and port of a socket name. IPv4-mapped IPv6 addresses are converted to IPv4.
+    A closed socket has neither.
     """
     if not name:
         return "", 0

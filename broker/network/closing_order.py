@@ -1,7 +1,7 @@
 """Close disconnected connections, a few per event loop iteration.
 
-When a process or a proxy ends, a thousand clients may disconnect at once. Closing a connection
-takes 25 us, so closing all of them together would block others for 25 to 40 ms.
+When a process or a proxy terminates, a thousand clients may disconnect at once. Closing a
+connection takes 25 us, so closing them all at once would block other connections for 25 to 40 ms.
 """
 
 from collections import deque
@@ -9,18 +9,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 COUNT_MAX: Final = 20
-"""Connections closed per iteration: half a millisecond."""
+"""Connections closed per event loop iteration, which takes half a millisecond."""
 
 
 class ClosingOrder:
-    """call_soon: that of the event loop."""
+    """Spreads close calls over event loop iterations. call_soon: `loop.call_soon`."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], Any]) -> None:
         self._call_soon = call_soon
         self._waiting: deque[Callable[[], None]] = deque()
 
     def add(self, close: Callable[[], None]) -> None:
-        """Call this in an event loop iteration, after earlier ones."""
+        """Call `close` in a later event loop iteration, after those added before."""
         self._waiting.append(close)
         if len(self._waiting) == 1:
             self._call_soon(self._close_some)

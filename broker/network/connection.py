@@ -1,7 +1,7 @@
-"""The sans-I/O core of one client connection: split bytes into frames, and send responses in the
-order of the requests.
+"""The sans-I/O core of one client connection: split bytes into frames, and send responses in
+request order.
 
-Small frames are copied out of a receive buffer shared by all connections, so that idle connections
+Small frames are copied from a receive buffer that all connections share, so that idle connections
 need no buffer. The rest of a partial frame is received directly into its bytearray.
 """
 
@@ -16,7 +16,9 @@ from penstock.base.buffers import Buffer
 from penstock.protocol.errors import FrameTooLarge
 
 RECEIVE_BYTES: Final = 64 * 1024
-"""Size of the shared receive buffer, and thus the maximum received per wake-up of a socket."""
+"""Size of the shared receive buffer, and thus the maximum number of bytes received per socket
+wake-up.
+"""
 
 _PREFIX_BYTES: Final = 4
 _size_at: Final = struct.Struct(">i").unpack_from
@@ -25,13 +27,13 @@ _GROWTH: Final = 4
 
 
 class FrameReader:
-    """Splits received bytes into frames, without their size prefix.
+    """Splits received bytes into frames, and strips the size prefix.
 
-    Each frame is a separate bytearray. Its memory grows with the bytes that arrived on this
-    connection (at most four times as many), regardless of the size prefix.
+    Each frame is a separate bytearray. It is at most four times as large as the bytes that have
+    arrived on this connection, regardless of the size prefix.
 
-    Use `get_buffer`, receive into it, then call `received(count)`. The buffer is valid only until
-    the next `received` of any reader that shares the receive buffer.
+    Call `get_buffer`, receive into that buffer, then call `received(count)`. The buffer is valid
+    only until the next `received` of any reader that shares the receive buffer.
     """
 
     __slots__ = (
@@ -52,18 +54,18 @@ class FrameReader:
         self._declared = 0
         self._filled = 0
         self._capacity_bytes = _FIRST_CAPACITY_BYTES
-        """Initial capacity of the buffer for a frame. It follows the largest frame so far, so that
-        the buffer of a 1 MB batch is not copied while the batch arrives.
+        """Initial capacity of a frame's buffer. It grows to the largest frame so far, so that the
+        buffer of a 1 MB batch is not copied while the batch arrives.
         """
 
     @property
     def buffered_bytes(self) -> int:
-        """Return the memory of the incomplete frame."""
+        """Return the memory used by the incomplete frame."""
         return len(self._frame) if self._frame is not None else 0
 
     @property
     def missing_bytes(self) -> int:
-        """Return the number of missing bytes of the incomplete frame; 0 if there is none."""
+        """Return the number of missing bytes of the incomplete frame, or 0 if there is none."""
         return self._declared - self._filled if self._frame is not None else 0
 
     @property
@@ -71,7 +73,7 @@ class FrameReader:
         return self._frame is not None or bool(self._prefix)
 
     def limit(self, bytes_max: int) -> None:
-        """Change the maximum size of later frames."""
+        """Change the maximum size of subsequent frames."""
         self._bytes_max = bytes_max
 
     def get_buffer(self) -> memoryview:
@@ -83,15 +85,15 @@ class FrameReader:
             self._shared[:held] = self._prefix
             return self._shared[held:]
         if self._filled == len(frame):
-            # Allocate a new bytearray instead of resizing: transports may still hold a view of the
-            # old one.
+            # Allocate a new bytearray instead of resizing, because transports may still have a view
+            # of the old one.
             larger = bytearray(min(self._declared, self._filled * _GROWTH))
             larger[: self._filled] = frame
             self._frame = frame = larger
         return memoryview(frame)[self._filled :]
 
     def received(self, count: int) -> list[bytearray]:
-        """Accept `count` bytes in the last buffer. Returns the complete frames. Raises
+        """Process `count` bytes in the last buffer. Return the complete frames. Raises
         FrameTooLarge.
         """
         frame = self._frame
@@ -133,32 +135,32 @@ class FrameReader:
 
 
 class ResponseSlot(Struct, eq=False, gc=False):
-    """The response of one request. `request_bytes` is the memory of the request until the response
-    is sent.
+    """The response of one request. `request_bytes` is the memory used by the request until the
+    response is sent.
     """
 
     request_bytes: int
     filled: bool = False
     buffers: Sequence[Buffer] = ()
     size_bytes: int = 0
-    """Size of a response that waits for earlier ones."""
+    """Size of the response while it waits for earlier responses."""
 
 
 class ResponseOrder:
-    """Holds back responses until all earlier requests of the connection have theirs."""
+    """Holds back responses until all earlier requests of the connection have been answered."""
 
     __slots__ = ("_slots", "held_bytes", "request_bytes")
 
     def __init__(self) -> None:
         self._slots: deque[ResponseSlot] = deque()
         self.held_bytes = 0
-        """Size of the responses that wait for earlier ones."""
+        """Total size of the responses that wait for earlier responses."""
         self.request_bytes = 0
-        """Size of the requests without a response."""
+        """Total size of the requests without a response."""
 
     def __len__(self) -> int:
-        """Return the number of requests in flight: without a response, or with one that waits for
-        earlier ones.
+        """Return the number of requests in flight, including those whose response waits for earlier
+        ones.
         """
         return len(self._slots)
 
@@ -169,8 +171,8 @@ class ResponseOrder:
         return slot
 
     def fill(self, slot: ResponseSlot, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Set the response of a request and return the buffers that may be sent now. acks=0 passes
-        no buffers.
+        """Set the response of a request, and return the buffers that can be sent now. A request
+        with acks=0 passes no buffers.
 
         Raises AssertionError if the request already has a response, which is a bug.
         """

@@ -1,4 +1,4 @@
-"""Interface between connections and request handlers."""
+"""The interface between connections and request handlers."""
 
 from collections.abc import Coroutine
 from typing import Any, Protocol
@@ -7,8 +7,8 @@ from penstock.broker.network.request import ConnectionInfo, Respond, Response
 
 
 class CannotRespond(Exception):
-    """Raised if a request has no error response. The connection is closed and the message is
-    logged.
+    """Raised if a request cannot be answered with an error response. The connection is closed, and
+    the message is logged.
     """
 
 
@@ -16,7 +16,9 @@ class Dispatcher(Protocol):
     """Handles the frames of all connections."""
 
     def is_blocked(self, frame: bytearray) -> bool:
-        """Return True if this request must not start now (a Produce while the storage is full)."""
+        """Return True if this request must not start now, such as a Produce while the storage is
+        full.
+        """
         ...
 
     async def wait_unblocked(self) -> None: ...
@@ -24,7 +26,7 @@ class Dispatcher(Protocol):
     def start(
         self, connection: ConnectionInfo, frame: bytearray, respond: Respond
     ) -> Coroutine[Any, Any, Response] | None:
-        """Handle a request: respond through `respond`, now or later, or return a coroutine to run.
-        Raises WireError, CannotRespond.
+        """Handle a request: call `respond` now or later, or return a coroutine to run. Raises
+        WireError, CannotRespond.
         """
         ...

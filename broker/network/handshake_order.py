@@ -1,8 +1,9 @@
-"""Schedule TLS handshakes: one step per event loop iteration, and a limited share of its time.
+"""Schedule TLS handshakes: one step per event loop iteration, and for a limited share of the time.
 Addresses take turns, so that a flood from one does not block others. Pure.
 
-A step takes 0.1 to 0.3 ms with a P-256 key, 1 to 2 ms with RSA, and the client's next requests
-about as much. Without this, other requests would wait while a thousand clients reconnect.
+A step takes 0.1 to 0.3 ms with a P-256 key and 1 to 2 ms with RSA, and the client's next requests
+take about as long. Without this limit, other requests would wait while a thousand clients
+reconnect.
 """
 
 from collections import OrderedDict, deque
@@ -12,24 +13,24 @@ from typing import Any, Final
 from penstock.base.clock import MonotonicClock
 
 SHARE: Final = 1 / 15
-"""Maximum share of time for handshakes, once BURST_S is used up."""
+"""Maximum share of time used for handshakes, after BURST_S is used up."""
 
 BURST_S: Final = 0.02
-"""How much longer handshakes may take than SHARE allows: 3 to 7 logins."""
+"""Extra time that handshakes may use beyond SHARE, enough for 3 to 7 logins."""
 
 STEP_S_MAX: Final = 0.003_3
-"""Maximum time counted for one step: 150 logins per second, even with slow keys."""
+"""Maximum time counted for one step, which allows 150 logins per second even with slow keys."""
 
 _TIMER_S: Final = 0.001
-"""Minimum delay of event loop timers."""
+"""Minimum delay of an event loop timer."""
 
 
 class HandshakeOrder:
-    """Delays each connection at most once, and a few handshakes after a pause not at all. Nothing
-    is read from waiting connections.
+    """Delays each connection at most once; the first few handshakes after a pause are not delayed.
+    Nothing is read from waiting connections.
 
-    call_soon, call_later: of the event loop. now: in seconds, more precise than the event loop
-    time, which does not advance during a step.
+    call_soon, call_later: methods of the event loop. now: a clock in seconds that advances during
+    a step, unlike the event loop time.
     """
 
     def __init__(
@@ -42,16 +43,16 @@ class HandshakeOrder:
         self._call_later = call_later
         self._now = now
         self._lanes: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
-        """Waiting steps by address, in the order of their turns."""
+        """Waiting steps by address, in the order in which the addresses take turns."""
         self._is_running = False
         self._due_s = now()
-        """When the time of past steps is compensated."""
+        """When the time used by past steps has been compensated."""
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
 
     def add(self, host: str, step: Callable[[], None]) -> None:
-        """Run a step of a client at this address, after earlier ones."""
+        """Run a step for a client at this address, after the steps added before."""
         self._lanes.setdefault(host, deque()).append(step)
         if not self._is_running:
             self._is_running = True

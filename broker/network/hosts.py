@@ -1,7 +1,7 @@
 """Resolve the hosts of quotas to addresses.
 
-A host name stands for all its addresses when its quota is set; if they change, the quota must be
-set again.
+A host name is resolved to all its addresses when its quota is set. If they change, the quota must
+be set again.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 async def resolve(hosts: Iterable[str]) -> dict[str, list[str]]:
-    """Return the addresses of each host; none for a host that cannot be resolved within 5 s."""
+    """Return the addresses of each host. A host that cannot be resolved within 5 s has none."""
     wanted = list(dict.fromkeys(hosts))
     return dict(zip(wanted, await asyncio.gather(*map(_addresses, wanted)), strict=True))
 

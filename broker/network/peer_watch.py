@@ -1,8 +1,8 @@
 """Detect within milliseconds that the process of another broker has died.
 
-The kernel closes the sockets of a killed process, so an idle connection to it breaks before its
-clients request the next leader. The controller fences the dead broker only after the session
-timeout; until then Metadata would return it, and librdkafka would retry a second later.
+The kernel closes the sockets of a killed process, so an idle connection to it breaks before clients
+look up the next leader. The controller fences the dead broker only after the session timeout. Until
+then, Metadata would still list it, and librdkafka would retry only a second later.
 """
 
 import asyncio
@@ -24,30 +24,33 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 GONE_MAX_S: Final = 10.0
-"""The controller has fenced a dead broker long before."""
+"""By then, the controller has long fenced a dead broker."""
 PROBE_S: Final = 0.1
 DOUBT_S: Final = 0.05
-"""A killed process closes its connections, newest first, and then its listener: within 3 ms on a
-busy machine. A live broker that closes a connection causes the same delay.
+"""How long a broker may be in doubt. A killed process closes its connections, newest first, and
+then its listener, within 3 ms on a busy machine. A live broker that closes a connection causes the
+same delay.
 """
 _NEXT_TURNS_S: Final = 0.001
 RECONNECT_MIN_S: Final = 0.2
 RECONNECT_MAX_S: Final = 10.0
 _SOON_COUNT: Final = 50
-"""A broker registers just before it accepts connections, so the first attempts follow quickly. An
-unreachable broker costs one attempt per RECONNECT_MAX_S.
+"""Number of fast connection attempts. A broker registers just before it accepts connections, so the
+first attempts should be frequent. Afterwards, an unreachable broker costs one attempt per
+RECONNECT_MAX_S.
 """
 
 
 class PeerWatch:
-    """Keeps an idle connection to each other broker. Subscribe `on_batch` to the image; `close`
-    ends them.
+    """Maintains an idle connection to each other broker. Subscribe `on_batch` to the image; `close`
+    closes the connections.
 
-    A broker counts as gone only while its address refuses connections after a connection to it
-    broke, and for at most GONE_MAX_S. A reset alone, a timeout or an unreachable network prove
-    nothing. This only affects which leader clients are sent to, never who leads: a firewall may
-    refuse connections to a live broker. While its connection is broken and its address still
-    accepts, a broker is in doubt, and responses that may return it wait, at most DOUBT_S.
+    A broker is considered gone only while its address refuses connections after a connection to it
+    broke, for at most GONE_MAX_S. A reset alone, a timeout or an unreachable network is not
+    sufficient. This affects only the leader that is returned to clients, never the election,
+    because a firewall may refuse connections to a live broker. While the connection is broken but
+    the address still accepts, the broker is in doubt, and responses that may list it are delayed,
+    at most for DOUBT_S.
     """
 
     def __init__(
@@ -56,8 +59,8 @@ class PeerWatch:
         peers: PeerConnections,
         on_change: Callable[[BrokerIncarnation], None],
     ) -> None:
-        """node_id: this broker, which is not watched. on_change: called when a broker process dies
-        or returns. Must not block or raise.
+        """node_id: the id of this broker, which is not watched. on_change: called when a broker
+        process dies or returns; must not block or raise.
         """
         self._node_id = node_id
         self._peers = peers
@@ -70,27 +73,28 @@ class PeerWatch:
 
     @property
     def gone(self) -> Collection[BrokerIncarnation]:
-        """Return the brokers whose process has died, as far as this broker can detect it. Never
-        includes fenced ones.
+        """Return the brokers whose processes have died, as far as this broker can detect. Fenced
+        brokers are never included.
         """
         return self._gone
 
     def is_in_doubt(self) -> bool:
-        """Return whether a broker may just have died."""
+        """Return whether a broker may have just died."""
         return bool(self._doubted or self._peers.has_broken())
 
     async def until_certain(self) -> None:
-        """Wait for the end of all doubts, at most DOUBT_S."""
+        """Wait until no broker is in doubt, at most for DOUBT_S."""
         with suppress(TimeoutError):
             async with asyncio.timeout(DOUBT_S):
                 while self.is_in_doubt():
                     if self._doubted:
                         await self._certain.wait()
-                    else:  # the watch processes the broken connection in one of the next iterations
+                    else:
+                        # The watch task will process the broken connection in a later iteration.
                         await asyncio.sleep(_NEXT_TURNS_S)
 
     def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
-        """Watch the brokers of the image that are not fenced."""
+        """Watch the brokers in the image that are not fenced."""
         if not (delta.everything or delta.node_ids):
             return
         wanted = {
@@ -116,7 +120,7 @@ class PeerWatch:
             try:
                 await self._peers.wait_closed(peer.node_id)
             except (OSError, EOFError, TimeoutError, WireError, PeerGone):
-                failed_count += 1  # unless it was connected, this proves nothing
+                failed_count += 1  # proves nothing, unless the broker was connected before
             else:
                 failed_count, was_connected = 0, True
             if was_connected:
@@ -125,8 +129,8 @@ class PeerWatch:
             await asyncio.sleep(RECONNECT_MIN_S if is_soon else RECONNECT_MAX_S)
 
     async def _probe(self, peer: BrokerIncarnation) -> bool:
-        """Count the broker as gone while its address refuses connections. Returns False if a
-        connection is required before it can be gone again.
+        """Mark the broker as gone while its address refuses connections. Return False if a
+        connection must succeed before the broker can be marked again.
         """
         self._doubted.add(peer)
         self._certain.clear()

@@ -1,8 +1,8 @@
 """Send requests to other brokers over the Kafka protocol, on `inter.broker.listener.name` if set.
 
-There is one connection per broker incarnation, opened on demand and dropped at the first error,
-with one request in flight (enforced by the caller). Does not retry or interpret responses. Source:
-Kafka InterBrokerSendThread.
+There is one connection per broker incarnation, which is opened on demand and dropped at the first
+error. The caller must ensure that only one request is in flight. Requests are not retried, and
+responses are not interpreted. See Kafka's InterBrokerSendThread.
 """
 
 import asyncio
@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from penstock.controller.metadata.nodes import NodeState
 
 CONNECT_TIMEOUT_S: Final = 3.0
-"""Includes the TLS handshake and the login."""
+"""Timeout for connecting, including the TLS handshake and SASL authentication."""
 _RETRY_S: Final = 0.002
 _T = TypeVar("_T")
 
 
 class PeerGone(Exception):
-    """Raised when the broker is not in the metadata any more."""
+    """Raised when the broker is no longer in the metadata."""
 
 
 class PeerConnections:
-    """access: how to connect; None if no listener uses TLS or SASL."""
+    """Connections to other brokers. access: how to connect; None if no listener uses TLS or
+    SASL.
+    """
 
     def __init__(
         self, image: "Callable[[], MetadataImage]", access: PeerAccess | None = None
@@ -43,20 +45,21 @@ class PeerConnections:
     async def send_request(
         self, node_id: NodeId, api: ApiSpec, version: int, request: object, kind: type[_T]
     ) -> _T:
-        """Send a request message of this API and return the response, decoded as this message type.
-        No time limit here: the caller cancels. Raises PeerGone, OSError, EOFError, WireError.
+        """Send a request message of this API and return the response, decoded as `kind`. There is
+        no timeout; the caller must cancel. Raises PeerGone, OSError, EOFError, WireError.
         """
         peer = await self._connect(node_id)
         try:
             return await peer.send_request(api, request, kind, version=version)
         except BaseException:
-            # Also after a timeout: a late response must not be taken for that of the next request.
+            # Also drop the connection after a timeout, because a late response would be taken for
+            # that of the next request.
             self._drop(node_id)
             raise
 
     async def wait_closed(self, node_id: NodeId) -> None:
-        """Connect if necessary, and return when the broker has closed the connection or its process
-        has ended. Raises PeerGone, OSError, EOFError, WireError if it cannot connect.
+        """Connect if necessary, and return after the broker has closed the connection or its
+        process has ended. Raises PeerGone, OSError, EOFError, WireError if it cannot connect.
         """
         peer = await self._connect(node_id)
         try:
@@ -65,23 +68,23 @@ class PeerConnections:
             self._drop(node_id)
 
     def has_broken(self) -> bool:
-        """Return whether a connection has broken, even if the event loop has not processed that
-        yet. Takes one system call and 2 us per connection.
+        """Return whether any connection has broken, even if the event loop has not processed that
+        yet. This takes one system call, and 2 us per connection.
         """
         poll = select.poll()
         for _, peer in self._peers.values():
             if peer.is_broken:
                 return True
             poll.register(peer.fileno(), select.POLLIN)
-        # Brokers send nothing on their own, so what can be read is the end.
+        # Brokers send nothing unsolicited, so only the end of a connection can be readable.
         return bool(poll.poll(0))
 
     async def refuses(self, node_id: NodeId, *, patience_s: float = 0.0) -> bool:
-        """Return whether all addresses of the broker refuse connections. False if one accepts, or
-        does not respond within CONNECT_TIMEOUT_S. Raises PeerGone.
+        """Return whether all addresses of the broker refuse connections. Return False if one
+        accepts, or does not respond within CONNECT_TIMEOUT_S. Raises PeerGone.
 
-        patience_s: a process that dies may accept a connection and reset it a moment later, when
-        its listener closes. If a connection breaks within this time, the address is tried again.
+        patience_s: how long an address is tried again if a connection breaks, because a dying
+        process may accept a connection and reset it a moment later, when its listener closes.
         """
         host, port = self._address(node_id)
         loop = asyncio.get_running_loop()
@@ -94,7 +97,7 @@ class PeerConnections:
                         if loop.time() >= ends_at:
                             return False
                         await asyncio.sleep(_RETRY_S)
-        except OSError:  # a timeout as well
+        except OSError:  # includes timeouts
             return False
         return bool(found)
 
@@ -135,8 +138,8 @@ class PeerConnections:
 
 
 async def _refuses(kind: tuple[int, int, int], address: tuple[Any, ...], ends_at: float) -> bool:
-    """Connect; return whether that was refused. Otherwise return when the connection breaks, at
-    `ends_at` (`loop.time()`) at the latest. Raises OSError.
+    """Connect, and return True if the connection is refused. Otherwise, return False when the
+    connection breaks, or at `ends_at` (`loop.time()`). Raises OSError.
     """
     loop = asyncio.get_running_loop()
     with socket.socket(*kind) as probe:
@@ -148,13 +151,14 @@ async def _refuses(kind: tuple[int, int, int], address: tuple[Any, ...], ends_at
         except ConnectionRefusedError:
             return True
         except (TimeoutError, ConnectionError):
-            pass  # a closing listener resets connections it has not accepted yet
+            pass  # a closing listener resets the connections that it has not accepted yet
         return False
 
 
 def _address(state: "NodeState", listener: str) -> tuple[str, int]:
-    """Return the advertised address of a listener, or the address from which the broker reaches the
-    controller. If no other listener has this name, it is the first one.
+    """Return the advertised address of the listener, or of the first listener if no other one has
+    this name. An empty host is replaced by the address from which the broker connects to the
+    controller.
     """
     for other in state.other_listeners:
         if other.name == listener:

@@ -1,5 +1,5 @@
-"""A request as received by its handler: the frame, its origin, and the way to respond. Contains
-only values and protocols, so that tests can run handlers with small fakes.
+"""A request as received by a handler: the frame, its origin, and how to respond. Contains only
+values and protocols, so that tests can run handlers with small fakes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,24 +17,24 @@ from penstock.stream.wal.sender import Sender
 
 
 class LongResponse(Struct, frozen=True):
-    """The response to a long request, encoded by the dispatcher in a thread. encode: uses only data
-    that does not change.
+    """The response to a long request, which the dispatcher encodes in a thread. encode: must only
+    use data that does not change.
     """
 
     encode: "Callable[[], Buffer | Sequence[Buffer]]"
 
 
 Response: TypeAlias = Buffer | Sequence[Buffer] | LongResponse | None
-"""A complete frame with its size prefix, in one or more buffers (never joined). None: no response
-(acks=0). LongResponse: from handlers only, never passed to a connection.
+"""A complete frame with its size prefix, in one or more buffers, which are not joined. None stands
+for no response (acks=0). Only handlers return LongResponse; it is never passed to a connection.
 """
 
 Respond: TypeAlias = Callable[[Response], None]
-"""Send the response, exactly once. Responses on a closed connection are dropped."""
+"""Send the response. Must be called exactly once. Responses on a closed connection are dropped."""
 
 
 class SoftwareInfo(NamedTuple):
-    """The client software, as sent by the client (KIP-511)."""
+    """The client software, as reported by the client (KIP-511)."""
 
     name: str = "unknown"
     version: str = "unknown"
@@ -47,17 +47,17 @@ class ConnectionInfo(Protocol):
     """The origin of a request."""
 
     client_software: SoftwareInfo
-    """Set by ApiVersions. Unknown if the client does not send it, as in Kafka."""
+    """Set by ApiVersions. Unknown if the client does not send this request, as in Kafka."""
     sender: Sender
-    """What the client has in flight in the WAL."""
+    """The records of the client that are in flight in the WAL."""
 
     @property
     def id(self) -> int: ...
 
     @property
     def listener(self) -> str:
-        """Return the listener name of this connection. Clients get the addresses of the other
-        brokers' listeners with this name.
+        """Return the listener name of this connection. Clients receive the addresses of other
+        brokers' listeners with the same name.
         """
         ...
 
@@ -73,7 +73,7 @@ class ConnectionInfo(Protocol):
 
     @property
     def sasl(self) -> SaslState | None:
-        """Return the state of SASL authentication; None for listeners without SASL."""
+        """Return the state of SASL authentication, or None on listeners without SASL."""
         ...
 
     def authenticated(self, principal: Principal) -> None:
@@ -92,33 +92,31 @@ class ConnectionInfo(Protocol):
 
     @property
     def peer(self) -> str:
-        """Return host:port of the client, for logs."""
+        """Return host:port of the client, for log events."""
         ...
 
     @property
     def peer_host(self) -> str: ...
 
     def mute(self, wait_ms: int) -> None:
-        """Neither read nor start requests of the connection for this long; responses are sent
-        (KIP-219).
+        """Stop reading and starting requests of the connection for this long. Responses are still
+        sent (KIP-219).
         """
         ...
 
     def close(self, reason: str) -> None:
-        """Drop the connection with one log event. A failed Produce with acks=0 has no other way to
-        report an error.
+        """Abort the connection with one log event. This is the only way to report an error of a
+        Produce with acks=0.
         """
         ...
 
     def close_quietly(self) -> None:
-        """Send the completed responses, then close."""
+        """Send the completed responses, then close the connection."""
         ...
 
 
 class RequestContext(Struct, eq=False):
-    """One request. `frame` is writable and has no size prefix. The handler owns it: nothing else
-    uses it again.
-    """
+    """One request. `frame` is writable and has no size prefix. The handler owns it exclusively."""
 
     api_key: int
     api_version: int
@@ -131,13 +129,15 @@ class RequestContext(Struct, eq=False):
     received_at: float
     """`loop.time()` when the frame was complete."""
     meter: RequestMeter = field(default_factory=RequestMeter)
-    """Counts the errors in the response."""
+    """Counts the errors in responses."""
     quota: RequestQuota | None = None
-    """The request's use of its client quotas; None if there are none."""
+    """Charges the request to the client's quotas, or None if there are none."""
     body: Any = None
-    """The decoded request if it is long; None: the handler decodes it."""
+    """The decoded request if it is long, or None if the handler must decode it."""
     on_wait: Callable[[], None] | None = None
-    """Set for a long request. Called before it waits for records, so that others may start."""
+    """Set for long requests. Called before the request waits for records, so that other long
+    requests can start.
+    """
 
     @property
     def is_long(self) -> bool:

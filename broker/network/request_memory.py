@@ -1,8 +1,8 @@
-"""Count the bytes of buffered requests, in total and by principal. Pure: callers pause and close
+"""Count the bytes of buffered requests, in total and per principal. Pure: callers pause and close
 connections.
 
-A principal is limited to a share of the memory, however many connections it has. Unauthenticated
-clients only have the total limit.
+A principal is limited to a share of the memory, regardless of the number of its connections.
+Unauthenticated clients have only the total limit.
 """
 
 from collections.abc import Callable
@@ -23,29 +23,29 @@ class PausedConnection(Protocol):
     usage: "PrincipalUsage"
 
     def pump(self) -> None:
-        """Check again whether it may read."""
+        """Check again whether the connection may read."""
         ...
 
 
 class PrincipalUsage:
-    """The bytes of one principal. It exists as long as a connection holds it."""
+    """The bytes of one principal. It exists as long as a connection refers to it."""
 
     __slots__ = ("__weakref__", "buffered_bytes", "is_limited", "waiters")
 
     def __init__(self, *, is_limited: bool) -> None:
         self.is_limited = is_limited
         self.buffered_bytes = 0
-        """0 if it is not limited."""
+        """Always 0 if the principal is not limited."""
         self.waiters: dict[PausedConnection, None] = {}
-        """Connections that wait until this principal is below its limit."""
+        """Connections that wait until the principal is below its limit."""
 
 
 class RequestMemory:
-    """Above a limit, connections pause unless they are within a frame. Partial frames could block
-    each other forever, so a connection within a frame may use up to twice the limit, and is closed
-    beyond that.
+    """Counts the bytes of all connections. Above a limit, connections pause unless they are in the
+    middle of a frame. Partial frames could block each other forever, so a connection in the middle
+    of a frame may use up to twice the limit, and is closed above that.
 
-    call_soon: resumes connections outside the caller.
+    call_soon: used to resume connections, so that this does not happen inside the caller.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
@@ -57,9 +57,7 @@ class RequestMemory:
         self._usages: WeakValueDictionary[Principal, PrincipalUsage] = WeakValueDictionary()
 
     def configure(self, limit_bytes: int, principal_percent: int, request_bytes_max: int) -> None:
-        """Use these limits from now on. A principal may always send one request of
-        `request_bytes_max`.
-        """
+        """Apply new limits. A principal may always send one request of `request_bytes_max`."""
         self._limit_bytes, self._hard_limit_bytes = limit_bytes, 2 * limit_bytes
         self._principal_limit_bytes = limit_bytes * principal_percent // 100
         self._principal_hard_limit_bytes = max(2 * self._principal_limit_bytes, request_bytes_max)
@@ -68,14 +66,18 @@ class RequestMemory:
         self._resume_all(self._waiters)
 
     def usage(self, principal: Principal) -> PrincipalUsage:
-        """Return the usage of a principal. The caller holds it for as long as it has bytes."""
+        """Return the usage of a principal. The caller must keep a reference as long as the usage is
+        not 0.
+        """
         usage = self._usages.get(principal)
         if usage is None:
             usage = self._usages[principal] = PrincipalUsage(is_limited=principal != ANONYMOUS)
         return usage
 
     def charge(self, usage: PrincipalUsage, delta_bytes: int) -> None:
-        """Count added or released bytes, and resume connections that waited for them."""
+        """Count added or released bytes, and resume connections that were waiting for released
+        ones.
+        """
         self.buffered_bytes += delta_bytes
         if usage.is_limited:
             usage.buffered_bytes += delta_bytes
@@ -87,20 +89,24 @@ class RequestMemory:
             self._resume_all(self._waiters)
 
     def is_full(self, usage: PrincipalUsage) -> bool:
-        """Return True if no further frame of this principal may begin."""
+        """Return True if this principal must not start another frame."""
         return (
             self.buffered_bytes > self._limit_bytes
             or usage.buffered_bytes > self._principal_limit_bytes
         )
 
     def refusal(self, usage: PrincipalUsage) -> str:
-        """Return why a connection within a frame must be closed, or "" if it may continue."""
+        """Return why a connection in the middle of a frame must be closed, or "" if it may
+        continue.
+        """
         if usage.buffered_bytes > self._principal_hard_limit_bytes:
             return _PRINCIPAL_USED
         return _ALL_USED if self.buffered_bytes > self._hard_limit_bytes else ""
 
     def wait(self, waiter: PausedConnection) -> None:
-        """Resume this connection when its principal and the total are below their limits."""
+        """Resume this connection when its principal's usage and the total are below their
+        limits.
+        """
         usage = waiter.usage
         if usage.buffered_bytes > self._principal_limit_bytes:
             usage.waiters[waiter] = None
@@ -108,7 +114,7 @@ class RequestMemory:
             self._waiters[waiter] = None
 
     def forget(self, waiter: PausedConnection) -> None:
-        """Drop a connection that has closed or changed its usage."""
+        """Forget a connection that was closed or changed its usage."""
         waiter.usage.waiters.pop(waiter, None)
         self._waiters.pop(waiter, None)
 

@@ -410,7 +410,7 @@ class ConsumerGroup:
         if current == member.current:
             return
         changes.put(ConsumerRecordKind.CURRENT, current, member_id)
-        # a classic member has deadlines for JoinGroup and SyncGroup instead
+        # Classic members have deadlines for JoinGroup and SyncGroup instead.
         is_timed = member.metadata.classic is None
         if current.state is MemberState.UNREVOKED_PARTITIONS and is_timed:
             self._await_revocation(member_id, now_ms)

@@ -392,7 +392,7 @@ class ConsumerCoordinator:
         if isinstance(group, ErrorCode):
             return group
         consumer = group.consumer
-        # with epoch 0, the deletion of the group is in flight
+        # With epoch 0, the deletion of the group is in flight.
         if consumer is None or consumer.epoch == 0:
             return ErrorCode.GROUP_ID_NOT_FOUND
         described = ConsumerGroupDescription(

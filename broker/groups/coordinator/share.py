@@ -534,7 +534,7 @@ class ShareGroups:
         if earlier := self._initializations_of(group_id):
             await asyncio.wait(earlier)
             found = self._find_empty(group_id, create=create)
-            # started for members that have joined and left meanwhile
+            # These were started for members that have joined and left meanwhile.
             if self._initializations_of(group_id):
                 raise _refusal(ErrorCode.NON_EMPTY_GROUP)
         return found
@@ -594,7 +594,7 @@ class ShareGroups:
         if isinstance(group, ErrorCode):
             return group
         share = group.share
-        # with epoch 0, the deletion of the group is in flight
+        # With epoch 0, the deletion of the group is in flight.
         if share is None or share.epoch == 0:
             return ErrorCode.GROUP_ID_NOT_FOUND
         described = ShareGroupDescription(

@@ -1,3 +1,3 @@
-"""Fetch: `handler` responds from the cache, `cold_reads` from the object store, `tail_fetch` to
-brokers that serve the rack.
+"""Fetch: `handler` responds from the cache, `cold_reads` reads from the object store, and
+`tail_fetch` responds to brokers that serve consumers in another rack.
 """

@@ -1,7 +1,7 @@
 """Read the partitions of a Fetch that are not in the log cache.
 
-`PartitionManager.cold_reads` limits the bytes over all connections. A damaged object only fails
-partitions whose read begins in it.
+`PartitionManager.cold_reads` limits the total bytes of all connections. A damaged object fails only
+partitions whose read starts in it.
 """
 
 import asyncio
@@ -26,19 +26,21 @@ from penstock.stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRang
 _log = structlog.get_logger(__name__)
 
 _COLD_READ_MAX_S: Final = 30.0
-"""A cold read that takes longer fails with a retriable error. Blocks read so far stay cached for
-the retry.
+"""A cold read that takes longer fails with a retriable error. Blocks that were already read stay
+cached for the retry.
 """
 _COLD_READS_AT_ONCE_COUNT: Final = 8
 _NO_OFFSET: Final = -1
 
 
 def set_out_of_range(node: Node, result: FetchPartitionResult) -> None:
-    """Return OFFSET_OUT_OF_RANGE if this broker is certain about the offsets of the log."""
+    """Set OFFSET_OUT_OF_RANGE, or a retriable error unless this broker is certain to be the only
+    leader.
+    """
     result.error_code = (
         ErrorCode.OFFSET_OUT_OF_RANGE if node.leads_alone() else ErrorCode.NOT_LEADER_OR_FOLLOWER
     )
-    # As in Kafka, which returns no offsets after a failed read.
+    # As in Kafka, failed reads return no offsets.
     result.high_watermark = result.last_stable_offset = result.log_start_offset = _NO_OFFSET
 
 
@@ -48,14 +50,16 @@ class ColdReads:
     __slots__ = ("_follows_tails", "_node", "_reads_committed")
 
     def __init__(self, node: Node, *, reads_committed: bool, follows_tails: bool) -> None:
-        """follows_tails: partitions of other leaders are read beyond the committed end."""
+        """follows_tails: whether partitions of other leaders are also read beyond the committed
+        end.
+        """
         self._node = node
         self._reads_committed = reads_committed
         self._follows_tails = follows_tails
 
     async def read(self, cold: Sequence[FetchTarget], targets: Sequence[FetchTarget]) -> None:
-        """Read some of the targets of a request. The first one with data returns at least one
-        batch, the others only what fits into their reserved bytes.
+        """Read the cold targets of a request. The first target with data returns at least one
+        batch; other targets return only what fits into their reserved bytes.
         """
         limit = asyncio.Semaphore(_COLD_READS_AT_ONCE_COUNT)
 
@@ -92,12 +96,12 @@ class ColdReads:
             elif target.wanted.fetch_offset < partition.log_start_offset:
                 set_out_of_range(self._node, result)
             else:
-                # The topic was deleted during the read. The client refreshes its metadata;
-                # OFFSET_OUT_OF_RANGE would make it reset its position.
+                # The topic was deleted during the read. After this error, the client refreshes its
+                # metadata; after OFFSET_OUT_OF_RANGE, it would reset its position.
                 result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         except (ObjectCorrupt, ObjectMissing) as error:
             # `stream.read.stream_reader` logs the damage, once per minute and object. The leader
-            # may have the records in memory, or be able to read them.
+            # may still have the records in memory, or be able to read them.
             is_led = partition is not None
             result.error_code = code_of(error) if is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not fail the others; logged
@@ -137,7 +141,7 @@ class ColdReads:
             await self._take_elsewhere(target, records, found, view)
 
     async def _read_committed_part(self, target: FetchTarget, found: CommittedPartition) -> None:
-        """Read committed objects, without the leader."""
+        """Read objects with committed records, without involving the leader."""
         offset, end_offset = Offset(target.wanted.fetch_offset), found.committed_end
         if self._reads_committed:
             end_offset = await found.last_stable_offset()
@@ -147,7 +151,7 @@ class ColdReads:
             await self._take_elsewhere(target, records, found, None)
         if target.result.records:
             return
-        # Later records are in the tail of the leader. The next fetch waits for its report.
+        # Later records are in the leader's tail. The next fetch waits for a report of the leader.
         tail = self._node.tails.follow(found) if self._follows_tails else None
         if tail is None or not await await_report(tail):
             target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -158,7 +162,7 @@ class ColdReads:
         try:
             records = await self._node.tails.read(view.leader, read)
         except ObjectNotFound:
-            return  # uploaded and deleted meanwhile: the next fetch finds it in objects
+            return  # uploaded and deleted meanwhile: the next fetch reads the records from objects
         if records is None:
             target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return
@@ -171,8 +175,8 @@ class ColdReads:
         found: CommittedPartition | None,
         view: TailView | None,
     ) -> None:
-        """Return these records, with the aborted transactions from the image (`found`) and the
-        leader (`view`).
+        """Set the records of the result, and their aborted transactions from the image (`found`)
+        and from the leader (`view`).
         """
         if self._reads_committed and records:
             offset, end_offset = Offset(target.wanted.fetch_offset), end_offset_of(records)

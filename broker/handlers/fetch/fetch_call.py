@@ -1,4 +1,4 @@
-"""State of one Fetch request: the data found so far, pending reads and waits, and its response."""
+"""State of one Fetch request: the data found so far, pending reads and waits, and the response."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -39,40 +39,42 @@ from penstock.protocol.topic_key import TopicKey
 from penstock.stream.cache.log_cache import READ_ENTRIES_MAX
 
 _AT_ONCE_COUNT: Final = 1_000
-"""Partitions that are looked up without yielding: about 2 ms. A fetch with more counts as a long
-request, even if its session contains them.
+"""Partitions that are looked up without yielding to the event loop, which takes about 2 ms. A fetch
+of more partitions is treated as a long request, even if they come from its session.
 """
 _WAIT_MAX_MS: Final = 300_000
 _UNKNOWN: Final = -1
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _READ_COMMITTED: Final = 1
 _LOADED_COUNT_MAX: Final = 4
-"""Partitions per request that return read-ahead data inline; the others are read in tasks, so that
-small batches of many partitions do not block the event loop.
+"""Maximum number of partitions per request for which read-ahead data is returned inline. The others
+are read in tasks, so that small batches of many partitions do not block the event loop.
 """
 _DEBUGGING_CONSUMER: Final = -2
-"""The replica id of tools that compare replicas. Lower ids read as replicas do: without limits."""
+"""The replica id of tools that compare replicas. Requests with larger ids respect the isolation
+level; replicas do not.
+"""
 _RACKS_FROM: Final = 11
-"""The version from which clients follow `preferred_read_replica`."""
+"""The first version whose clients follow `preferred_read_replica`."""
 
 
 class FetchCall:
     """One Fetch request.
 
-    A response contains nothing at or above the high watermark. Committed reads end at the last
-    stable offset, and list every aborted transaction in their range. Without a session, nothing is
-    read. Only a broker that leads alone returns OFFSET_OUT_OF_RANGE, because the client then resets
-    its offset (`broker.requests.lease`). The response is sent once min_bytes are available or a
-    partition has an error, otherwise at max_wait. The first partition with data returns at least
-    one whole batch (KIP-74); everything else stays within the limits. A damaged object only fails
-    fetches that begin in it.
+    A response contains no records at or above the high watermark. Committed reads end at the last
+    stable offset, and list every aborted transaction in their range. A broker without a session
+    reads nothing. Only a broker that is certain to be the only leader returns OFFSET_OUT_OF_RANGE,
+    because the client then resets its offset (`broker.requests.lease`). The response is sent once
+    min_bytes are available or a partition has an error, otherwise at max_wait. The first partition
+    with data returns at least one whole batch (KIP-74); all other data stays within the limits. A
+    damaged object fails only fetches that start in it.
 
-    A partition with another leader is only read for a client in the rack of this broker (KIP-392)
-    or a debugging consumer, and only up to the end that is known to be acknowledged: committed
-    objects, and the tail reported by the leader (`broker.tail`). If it cannot be read, the client
-    returns to the leader, which serves it for a minute. Replicas get NOT_LEADER_OR_FOLLOWER,
-    because there are none; live brokers that fetch as replicas get a report of the tail
-    (`broker.handlers.fetch.tail_fetch`).
+    A partition with another leader is read only for clients in the rack of this broker (KIP-392)
+    and for debugging consumers, and only records known to be acknowledged: those in committed
+    objects and in the tail reported by the leader (`broker.tail`). If this broker cannot read them,
+    the client returns to the leader, which does not redirect it again for a minute. Clients that
+    fetch as replicas get NOT_LEADER_OR_FOLLOWER, because there are no replicas, except that live
+    brokers get a report of the tail (`broker.handlers.fetch.tail_fetch`).
     """
 
     __slots__ = (
@@ -109,10 +111,10 @@ class FetchCall:
     ) -> None:
         self.key = key
         self._wait: SameWait | None = None
-        """Holds the fetches that follow this one."""
+        """The wait for which this call is responsible, with identical fetches that follow it."""
         self._config = node.config
         self._counts: list[tuple[Partition, int, int]] = []
-        """Bytes and records that the response returns of each partition."""
+        """Partition, bytes and records of each partition in the response."""
         self._call = call
         self._hints: LeaderHints | None = None
         self._node = node
@@ -143,7 +145,7 @@ class FetchCall:
         self._turns = self._targets
         if self._targets and call.session is None:
             # If the byte limit is too small for all partitions, the first ones get the bytes, so
-            # rotate. Sessions keep their own order.
+            # the order is rotated. Sessions maintain their own order.
             first = self._first(ctx)
             self._turns = self._targets[first:] + self._targets[:first]
 
@@ -151,8 +153,8 @@ class FetchCall:
         return ctx.correlation_id % len(self._targets)
 
     def _deny(self, target: FetchTarget) -> None:
-        """Check whether the client may read the topic. As in Kafka, a waiting fetch is not checked
-        again.
+        """Check whether the client may read the topic. As in Kafka, the check is not repeated while
+        the fetch waits.
         """
         node, name = self._node, target.topic_name
         if target.topic_id is not None:
@@ -164,7 +166,7 @@ class FetchCall:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether clients with an identical request may get the same response."""
+        """Return whether clients with an identical request may receive the same response."""
         if self.key is None or not self._targets:
             return False
         return all(target.is_plain for target in self._targets)
@@ -195,8 +197,8 @@ class FetchCall:
 
     @property
     def is_complete(self) -> bool:
-        """Return True if the response can be sent as it is. Partitions that the client may not read
-        do not end the wait for others, as in Kafka.
+        """Return True if the response can be sent as is. As in Kafka, partitions that the client
+        may not read do not end the wait for other partitions.
         """
         is_due = (
             self._is_wait_over
@@ -213,8 +215,8 @@ class FetchCall:
         return is_due or not is_readable
 
     def evaluate(self) -> None:
-        """Locate every partition and take the data in memory. No I/O. Takes about 1.4 us per
-        partition without new data.
+        """Locate every partition and collect the data in memory, without I/O. This takes about 1.4
+        us per partition without new data.
         """
         self._restart()
         self._evaluate(self._turns)
@@ -230,7 +232,7 @@ class FetchCall:
         topic_id = topic_name = None
         for target in targets:
             if target.topic_id is not None:
-                # While the fetch waited, the topic may have been deleted and its name reused.
+                # The topic may have been deleted, and its name reused, while the fetch waited.
                 if target.topic_id is not topic_id:
                     topic_id = target.topic_id
                     topic = self._node.image.topics.by_id(topic_id)
@@ -249,7 +251,7 @@ class FetchCall:
         return len(self._targets) > _AT_ONCE_COUNT
 
     async def respond_in_slices(self) -> Response:
-        """Respond to a fetch of many partitions, yielding to the event loop."""
+        """Respond to a fetch of many partitions, and yield to the event loop in between."""
         if self._node.authorizer is not None:
             async for target in sliced(self._targets):
                 self._deny(target)
@@ -262,13 +264,13 @@ class FetchCall:
             self._evaluate(targets)
 
     def _refuse(self, target: FetchTarget) -> None:
-        """Without a session, return neither data that was read meanwhile nor offsets of the log."""
+        """Discard the data and offsets of a partition, because this broker has lost its session."""
         target.reset()
         target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _locate(self, target: FetchTarget) -> Partition | None:
-        """Return the partition if it can be read at the requested offset; otherwise set the
-        error.
+        """Return the partition if it can be read at the requested offset; otherwise set the error
+        and return None.
         """
         wanted, result = target.wanted, target.result
         if target.topic_name is None:
@@ -292,7 +294,7 @@ class FetchCall:
             found.leader_epoch, max(wanted.current_leader_epoch, NO_EPOCH)
         )
         if result.error_code == ErrorCode.NONE and self._replica_id >= 0:
-            # As in Kafka for a broker that is not a replica; here, no broker is one.
+            # As Kafka does if the broker is not a replica. Here, no broker is one.
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         if result.error_code != ErrorCode.NONE:
             return None
@@ -311,8 +313,8 @@ class FetchCall:
         return bool(self._rack) and self._rack == self._node.config.rack
 
     def _locate_elsewhere(self, target: FetchTarget, topic_name: str) -> None:
-        """Allow reading a partition with another leader, as far as this broker knows it, or keep
-        the error that sends the client to the leader.
+        """Prepare a read of a partition with another leader, as far as this broker has its records.
+        Otherwise keep the error that sends the client to the leader.
         """
         wanted, result = target.wanted, target.result
         found = self._node.partitions.committed(topic_name, wanted.partition)
@@ -324,8 +326,8 @@ class FetchCall:
         if found is None or code != ErrorCode.NONE:
             result.error_code = code
             if self._is_near and code != ErrorCode.FENCED_LEADER_EPOCH:
-                # The leader is changing, or has redirected the client before this broker's image
-                # includes it.
+                # The leader is changing, or it has redirected the client before this broker's image
+                # includes the change.
                 target.await_image(self._node.tails.batches_count)
                 self._know_nothing(result)
             return
@@ -343,8 +345,8 @@ class FetchCall:
             self._know_nothing(result)
 
     def _know_nothing(self, result: FetchPartitionResult) -> None:
-        """Return neither records nor offsets, so that the client fetches again immediately: after
-        an error it would wait for half a second.
+        """Return neither records nor offsets, so that the client fetches again immediately. After
+        an error, it would wait for half a second.
         """
         result.error_code = ErrorCode.NONE
         result.high_watermark = result.last_stable_offset = result.log_start_offset = _UNKNOWN
@@ -352,7 +354,7 @@ class FetchCall:
             result.aborted_transactions = ()
 
     def _locate_committed(self, target: FetchTarget, found: CommittedPartition) -> None:
-        """Read committed objects, without the leader."""
+        """Read objects with committed records, without involving the leader."""
         result = target.result
         result.error_code = ErrorCode.NONE
         result.high_watermark = found.committed_end
@@ -364,11 +366,11 @@ class FetchCall:
     def _locate_tail(
         self, target: FetchTarget, found: CommittedPartition, tail: TailPartition
     ) -> None:
-        """Read what the leader has reported, or wait for more."""
+        """Read records that the leader has reported, or wait for more."""
         offset, result = target.wanted.fetch_offset, target.result
         end_offset = max(tail.high_watermark, found.committed_end)
         if not tail.log_start_offset <= offset <= end_offset:
-            return  # the leader decides whether this is out of range
+            return  # the leader must decide whether the offset is out of range
         target.follow(tail)
         result.error_code = ErrorCode.NONE
         result.high_watermark = end_offset
@@ -383,7 +385,9 @@ class FetchCall:
             self._read_near(target, found)
 
     def _take_tail(self, target: FetchTarget, view: TailView) -> bool:
-        """Take slots of the tail that are in memory."""
+        """Add slots of the tail that are in memory. Return False if they must be read from the
+        store.
+        """
         if not view.ranges:
             return False
         if self._refuses_limit(target):
@@ -414,9 +418,9 @@ class FetchCall:
     def _is_sent_away(
         self, target: FetchTarget, partition: Partition, *, is_cold: bool = False
     ) -> bool:
-        """Redirect a client of another rack to the broker there that should serve this read, if
-        there is one: it follows the tail of this partition, or the read is cold. A client that has
-        returned from there is served here.
+        """Redirect a client in another rack to a broker in that rack. Return False if there is no
+        such broker, if it neither follows the tail of this partition nor the read is cold, or if
+        the client has returned from it recently.
         """
         rack, node = self._rack, self._node
         if not rack or rack == node.config.rack or not partition.accepts_records:
@@ -437,8 +441,8 @@ class FetchCall:
         return True
 
     def _refuses_limit(self, target: FetchTarget) -> bool:
-        """Reject a negative read limit. Kafka fails in this case, but only if there are records to
-        read.
+        """Reject a negative read limit. Kafka also fails in this case, but only if there are
+        records to read.
         """
         if target.wanted.partition_max_bytes >= 0 and self._request.max_bytes >= 0:
             return False
@@ -471,7 +475,7 @@ class FetchCall:
             self._reserve(target, limit_bytes)
 
     def _take_loaded(self, target: FetchTarget, partition: Partition, limit_bytes: int) -> bool:
-        """Add read-ahead data to the response. Like a cold read, it ends the wait and uses all
+        """Add read-ahead data to the response. Like a cold read, this ends the wait and uses all
         reserved bytes.
         """
         if self._loaded_count == _LOADED_COUNT_MAX:
@@ -490,8 +494,8 @@ class FetchCall:
         return True
 
     def _reserve(self, target: FetchTarget, limit_bytes: int) -> None:
-        """Reserve the bytes that the cold read may return; at least one, so that this counts as the
-        first partition with data.
+        """Reserve the bytes that the cold read may return. Reserve at least one, so that this
+        partition counts as the first one with data.
         """
         target.is_cold = True
         target.size_bytes = max(limit_bytes, 1)
@@ -501,8 +505,8 @@ class FetchCall:
     def _has_aborted(
         self, target: FetchTarget, partition: Partition, records: Sequence[Buffer]
     ) -> bool:
-        """Add the aborted transactions in `records` for committed reads. Return False if they must
-        be read from the store.
+        """Set the transactions that were aborted in `records`, for committed reads. Return False if
+        they must be read from the store.
         """
         if not self._reads_committed:
             return True
@@ -523,14 +527,15 @@ class FetchCall:
         self._budget_bytes = max(0, self._budget_bytes - size_bytes)
         self._entries_count += len(records)
         if self._entries_count >= READ_ENTRIES_MAX:
-            # The response is full, even if few bytes are used: it neither waits nor takes other
+            # The response is full even if it uses few bytes, so do not wait or add other
             # partitions.
             self._size_bytes = max(self._size_bytes, self._request.min_bytes)
             self._budget_bytes = 0
 
     async def finish(self, wait: SameWait | None = None) -> Response:
         """Complete a request that has no immediate response: run its cold reads, or wait for
-        records. wait: of an identical fetch that has ended; this call takes over its followers.
+        records. wait: the wait of an identical fetch that has ended; this call becomes responsible
+        for the other followers.
         """
         if wait is None and self.is_shared and self.key is not None:
             wait = self._node.coalesced_fetches.lead(self.key, self)
@@ -566,21 +571,23 @@ class FetchCall:
                 self._refuse(target)
 
     def is_current(self) -> bool:
-        """Return whether no partition has changed since it was looked up. Costs a quarter of
+        """Return whether no partition has changed since it was looked up. This costs a quarter of
         `evaluate`.
         """
         return self._node.can_write() and all(target.is_current() for target in self._targets)
 
     def _has_moved(self) -> bool:
-        """Return whether a partition has changed since it was looked up. Other work runs between
-        the first lookup and this task, and between the slices of a long fetch, and wakes only
-        parked fetches.
+        """Return whether a partition has changed since it was looked up. Parked fetches are
+        notified of changes, but other work may run between the first lookup and this task, or
+        between the slices of a long fetch.
         """
         batches_count = self._node.tails.batches_count
         return any(target.has_moved(batches_count) for target in self._targets)
 
     async def _park(self) -> bool:
-        """Wait for enough bytes, an error, or max_wait. Return False if nothing has changed."""
+        """Wait until enough bytes or an error are available, at most until max_wait. Return False
+        if nothing has changed.
+        """
         if self._ctx.on_wait is not None:
             self._ctx.on_wait()
         loop = asyncio.get_running_loop()
@@ -611,8 +618,8 @@ class FetchCall:
                 cancel()
 
     def _register(self, wait: FetchWait) -> list[Callable[[], None]]:
-        """Register the wait with all partitions. Returns a callback that unregisters it if a
-        partition is opening.
+        """Register the wait with all partitions. Return callbacks that unregister it from
+        partitions that are opening and from the image.
         """
         cancels: list[Callable[[], None]] = []
         for target in self._targets:
@@ -642,7 +649,7 @@ class FetchCall:
         return frame
 
     def _share(self, key: SameKey, frame: Sequence[Buffer]) -> None:
-        """Share the response with identical requests, if they may get it."""
+        """Share the response with identical requests, if they may receive it."""
         response = SharedResponse(self, frame) if self.is_shared else None
         if response is not None:
             self._node.coalesced_fetches.note(key, response)
@@ -670,8 +677,8 @@ class FetchCall:
         )
 
     def _count(self, targets: Iterable[FetchTarget]) -> int:
-        """Count the returned records, and add leader hints for other partitions. Returns the first
-        error.
+        """Count the returned records, and add leader hints for partitions with other leaders.
+        Return the first error.
         """
         error = 0
         for target in targets:
@@ -692,11 +699,11 @@ class FetchCall:
         return error
 
     def _add_leader(self, target: FetchTarget, topic_name: str) -> None:
-        """Return the client to the leader.
+        """Add the leader, so that the client returns to it.
 
         A librdkafka consumer that refreshes its metadata during a redirect fetches from the broker
-        in its rack, but mistakes it for the leader (librdkafka PR 5593). Then
-        NOT_LEADER_OR_FOLLOWER has no effect, and its lease does not end, but it still follows a
+        in its rack, but mistakes it for the leader (librdkafka PR 5593). NOT_LEADER_OR_FOLLOWER
+        then has no effect and the redirect does not expire, but the consumer still follows a
         preferred replica.
         """
         if self._hints is None:
@@ -706,13 +713,13 @@ class FetchCall:
         if leader is None or not self._is_near:
             return
         state = self._node.image.nodes.get(NodeId(leader.leader_id))
-        # No leader in this rack redirects clients here, and two brokers of one rack with different
-        # images could pass a client back and forth without a pause.
+        # Not if the leader is in this rack: it redirects no clients here, and two brokers in one
+        # rack with different images could redirect a client back and forth without a pause.
         if state is not None and state.rack != self._rack:
             target.result.preferred_read_replica = leader.leader_id
 
     def _throttled(self, throttle_ms: int) -> Response:
-        """Return a response without records, for a client that has exceeded its quota."""
+        """Return a response without records, because the client has exceeded its quota."""
         error_code, session_id = self._node.fetch_sessions.throttled(self._call)
         return encode_fetch_response(
             self._ctx.correlation_id,

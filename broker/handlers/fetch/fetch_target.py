@@ -1,4 +1,4 @@
-"""One partition of a Fetch, with its result. Pure."""
+"""One partition of a Fetch, with the result. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -21,7 +21,7 @@ _NO_REPLICA: Final = -1
 
 
 class FetchTarget:
-    """One partition of the request with its result so far."""
+    """One partition of the request, with the result so far."""
 
     __slots__ = (
         "_wakes_count",
@@ -41,7 +41,7 @@ class FetchTarget:
     )
 
     def __init__(self, key: TopicKey, wanted: FetchPartition) -> None:
-        """key: the id of the topic, or its name. With an id, the name comes from this broker's
+        """key: the id or the name of the topic. For an id, the name is looked up in this broker's
         current image. Call `reset` before any use.
         """
         self.topic_id = key if isinstance(key, UUID) else None
@@ -50,8 +50,8 @@ class FetchTarget:
         self.is_denied = False
 
     def is_current(self) -> bool:
-        """Return whether neither the offsets of the partition have changed nor its readers were
-        notified since it was located.
+        """Return True if the partition's offsets have not changed and its readers were not notified
+        since it was located.
         """
         found, result = self.partition, self.result
         return (
@@ -64,7 +64,7 @@ class FetchTarget:
 
     def has_moved(self, batches_count: int) -> bool:
         """Return whether the partition or its tail has changed since it was located. batches_count:
-        changes of the image so far.
+        the number of image changes so far.
         """
         if self.tail is not None:
             return self._wakes_count != self.tail.wakes_count
@@ -73,7 +73,7 @@ class FetchTarget:
         return self.partition is not None and not self.is_current()
 
     def is_led(self) -> bool:
-        """Return whether the partition still has the leader it had when it was located."""
+        """Return whether the partition still has the same leader as when it was located."""
         return self.partition is not None and self._wakes_count == self.partition.wakes_count
 
     @property
@@ -90,7 +90,9 @@ class FetchTarget:
 
     @property
     def ends_wait(self) -> bool:
-        """Return whether the client must get it now: an error, or a closer broker."""
+        """Return whether the client must receive the result immediately, because it contains an
+        error or a closer broker.
+        """
         result = self.result
         return result.preferred_read_replica != _NO_REPLICA or (
             result.error_code != 0 and not self.is_opening
@@ -113,7 +115,7 @@ class FetchTarget:
         self._wakes_count = partition.wakes_count
 
     def await_image(self, batches_count: int) -> None:
-        """Wait for the next change of the image of this broker."""
+        """Wait for the next change of this broker's image."""
         self.awaits_image = True
         self._wakes_count = batches_count
 
@@ -124,7 +126,9 @@ class FetchTarget:
 
 
 def end_offset_of(records: Sequence[Buffer]) -> Offset:
-    """Return the end offset of whole batches in order."""
+    """Return the end offset of the last batch. The records must be whole batches in offset
+    order.
+    """
     last = records[-1]
     at = end_offset = 0
     while at < len(last):
@@ -138,8 +142,8 @@ def aborted_of(found: Iterable[AbortedTransaction]) -> list[tuple[int, int]]:
 
 
 def check_leader_epoch(leader_epoch: int, client_epoch: int) -> ErrorCode:
-    """Validate the leader epoch of the client's metadata (KIP-320). A client with another epoch
-    must refresh.
+    """Validate the leader epoch from the client's metadata (KIP-320). A client with a different
+    epoch must refresh its metadata or wait for the broker's.
     """
     if client_epoch in (NO_EPOCH, leader_epoch):
         return ErrorCode.NONE

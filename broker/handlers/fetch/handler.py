@@ -1,7 +1,7 @@
 """Fetch: the hot read path. Cached and read-ahead data is returned immediately, without a task;
-cold reads and waits run in a task. High watermarks wake parked fetches; nothing polls. `FetchCall`
-describes the rules, `broker.requests.fetch_sessions` keeps state between requests, and identical
-requests share responses (`broker.requests.fetch_coalescing`).
+cold reads and waits run in a task. Advancing high watermarks wake parked fetches, so nothing polls.
+`FetchCall` describes the rules, `broker.requests.fetch_sessions` stores state between requests, and
+identical requests share responses (`broker.requests.fetch_coalescing`).
 """
 
 from collections.abc import Awaitable
@@ -20,7 +20,7 @@ from penstock.protocol.topic_key import TopicKey
 
 _ISOLATION_LEVELS: Final = frozenset({0, 1})
 _FIRST_WITHOUT_TOPICS: Final = 13
-"""The first version in which a top-level error has no topics."""
+"""The first version whose responses contain no topics after a top-level error."""
 
 
 def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
@@ -48,7 +48,9 @@ def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Respon
 
 
 def _begin(node: Node, ctx: RequestContext, key: SameKey | None) -> Response | FetchCall:
-    """Decode the request. Returns the response if the session rejects it. Raises WireError."""
+    """Decode the request. Return a response instead of a call if the session rejects the request.
+    Raises WireError.
+    """
     request = decoded(ctx, decode_request)
     if request.isolation_level not in _ISOLATION_LEVELS:
         return _failed(ctx, request)
@@ -77,7 +79,9 @@ def _failed(ctx: RequestContext, request: FetchRequest) -> Response:
 
 
 async def _follow(node: Node, ctx: RequestContext, key: SameKey) -> Response:
-    """Wait for the response of an identical fetch, or handle the request separately."""
+    """Wait for the response of an identical fetch, or handle the request separately if it cannot be
+    shared.
+    """
     same = node.coalesced_fetches
     wait, leads = same.wait(key), None
     if wait is None:

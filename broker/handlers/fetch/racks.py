@@ -1,7 +1,7 @@
 """Select a broker in the rack of a client for cold reads (KIP-392). Pure.
 
-Every broker reads objects at the same cost, and traffic within a zone is free. Recent records are
-in the memory of the leader, long before they are in objects.
+Every broker reads objects at the same cost, and traffic within a zone is free. Recent records,
+however, are in the leader's memory long before they are in objects.
 """
 
 from typing import Final
@@ -13,8 +13,8 @@ from penstock.base.ids import NodeId, Offset, StreamId
 from penstock.controller.metadata.image import MetadataImage
 
 COMMITTED_BYTES_MIN: Final = 1 << 20
-"""Committed bytes required after an offset. A redirected client needs one more request now, and one
-more when it returns at the end of the committed part.
+"""Committed bytes required after an offset for a redirect. A redirect costs the client two more
+requests: one now, and one when it returns at the end of the committed records.
 """
 
 _RANGES_MAX: Final = 16
@@ -24,8 +24,8 @@ def broker_in_rack(
     image: MetadataImage, rack: str, topic_id: UUID, partition: int
 ) -> NodeId | None:
     """Return the live broker in this rack that serves cold reads of the partition, or None. All
-    readers in a rack get the same broker while the brokers stay the same, so that they share its
-    block cache.
+    readers in a rack are assigned the same broker as long as the set of brokers does not change, so
+    that they share its block cache.
     """
     found = sorted(
         node.node_id
@@ -38,8 +38,8 @@ def broker_in_rack(
 
 
 def is_far_behind(image: MetadataImage, data_stream_id: StreamId, offset: Offset) -> bool:
-    """Return whether `COMMITTED_BYTES_MIN` of the log after this offset are in objects, or all of
-    `_RANGES_MAX` ranges. Costs a few microseconds.
+    """Return whether at least `COMMITTED_BYTES_MIN` or `_RANGES_MAX` ranges of the log after this
+    offset are in objects. This takes a few microseconds.
     """
     stream = image.streams.get(data_stream_id)
     if stream is None or offset >= stream.end_offset:

@@ -1,6 +1,5 @@
 """Respond to the Fetch of another broker with the WAL slots of a tail instead of its records
-(KIP-392). It waits for records, checks epochs and leases, and keeps its session as any other Fetch
-does.
+(KIP-392). Waits, epoch checks, leases and sessions are the same as for any other Fetch.
 """
 
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from penstock.protocol.gen.fetch import FetchRequest
 
 
 def is_of_follower(node: Node, ctx: RequestContext, request: FetchRequest) -> bool:
-    """Return whether the client is a live broker of this cluster, which then counts as a
+    """Return whether the client is a live broker of this cluster. It is then recorded as a
     follower.
     """
     return (
@@ -39,7 +38,9 @@ class TailFetch(FetchCall):
         super().__init__(node, ctx, request, call, None)
 
     def _deny(self, target: FetchTarget) -> None:
-        """Brokers may read: `is_of_follower` has checked that."""
+        """Allow brokers to read every topic. `is_of_follower` has verified that the client is a
+        broker.
+        """
 
     def _take_cached(self, target: FetchTarget, partition: Partition) -> None:
         offset, end_offset = Offset(target.wanted.fetch_offset), partition.high_watermark
@@ -58,5 +59,7 @@ class TailFetch(FetchCall):
         self._budget_bytes -= len(report)
 
     def _count(self, targets: Iterable[FetchTarget]) -> int:
-        """Count no bytes: consumers get the records elsewhere. Returns the first error."""
+        """Return the first error. No bytes are counted, because consumers receive the records from
+        the follower.
+        """
         return next((target.result.error_code for target in targets if target.result.error_code), 0)

@@ -55,18 +55,18 @@ _FIRST_WITH_PROTOCOL: Final = 5
 _FIRST_WITHOUT_PROTOCOL: Final = 7
 """The first version of JoinGroup without a protocol in error responses."""
 _FIRST_WITH_MEMBER_EPOCH: Final = 9
-"""The first version of OffsetCommit for members of consumer groups (KIP-848)."""
+"""The first version of OffsetCommit for consumer group members (KIP-848)."""
 _FIRST_WITH_GROUP_ERROR: Final = 2
 """The first version of OffsetFetch with a group-level error."""
 _FIRST_WITH_TOPIC_IDS: Final = 10
 """The first version of OffsetCommit and OffsetFetch with topic ids instead of names."""
 _FIRST_WITH_UNKNOWN_GROUPS: Final = 6
-"""The first version of DescribeGroups with an error for a missing group (KIP-1043)."""
+"""The first version of DescribeGroups with an error for unknown groups (KIP-1043)."""
 
 
 async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
-    """JoinGroup (11). The coordinator parks it until the rebalance completes. Up to version 3, a
-    member without an id is admitted immediately (KIP-394 begins with 4).
+    """JoinGroup (11). The coordinator parks the request until the rebalance completes. Up to
+    version 3, a member without an id is admitted immediately (KIP-394 applies from version 4 on).
     """
     request = decoded(ctx, join_group.decode_request)
     version = ctx.api_version
@@ -118,7 +118,7 @@ async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
     if ctx.api_version >= _FIRST_WITH_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
     ):
-        # Kafka rejects such a request before it checks rights.
+        # Kafka rejects such a request before it checks ACLs.
         raise kafka_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     check_group(node, ctx, Operation.READ, request.group_id)
     await node.groups.ready(request.group_id)
@@ -156,7 +156,9 @@ async def handle_heartbeat(node: Node, ctx: RequestContext) -> Response:
 
 
 async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
-    """LeaveGroup (13): one member up to version 2, a list from version 3."""
+    """LeaveGroup (13), for one member up to version 2, and for a list of members from version 3
+    on.
+    """
     request = decoded(ctx, leave_group.decode_request)
     check_group(node, ctx, Operation.READ, request.group_id)
     single = ctx.api_version < 3
@@ -269,7 +271,7 @@ def _refused_commit(
 
 
 def _name_of(node: Node, ctx: RequestContext, topic_id: UUID | None, name: str) -> str | None:
-    """Return the name of a requested topic; None if no topic has this id."""
+    """Return the name of a requested topic, or None if no topic has this id."""
     if ctx.api_version < _FIRST_WITH_TOPIC_IDS:
         return name
     topic = None if topic_id is None else node.image.topics.by_id(topic_id)
@@ -282,8 +284,8 @@ def _ids_to_commit(
     denied: AbstractSet[str],
     found: CommitTopics,
 ) -> list[UUID | None]:
-    """Return the id of each topic, or None if nothing is committed for it. names: the request's
-    topic names. denied: topics that the client may not read.
+    """Return the id of each topic, or None if its offsets cannot be committed. names: the names of
+    the topics in the request. denied: topics that the client may not read.
     """
     return [
         None if name is None or name in denied else topic.topic_id or found.id_of(name)
@@ -316,11 +318,12 @@ def _offsets_to_commit(
 
 
 async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
-    """OffsetFetch (9): one group up to version 7, several from version 8. Null topics select all
-    committed offsets of the group.
+    """OffsetFetch (9), for one group up to version 7, and for several groups from version 8 on.
+    Null topics select all committed offsets of the group.
 
     Unknown groups and partitions return offset -1 and error 0. If the client requires stable
-    offsets, partitions that an open transaction may change return UNSTABLE_OFFSET_COMMIT (KIP-447).
+    offsets, partitions whose offset an open transaction may change return UNSTABLE_OFFSET_COMMIT
+    (KIP-447).
     """
     request = decoded(ctx, offset_fetch.decode_request)
     by_name = ctx.api_version < _FIRST_WITH_TOPIC_IDS
@@ -352,7 +355,8 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
                         part.committed_offset,
                         part.committed_leader_epoch,
                         part.metadata,
-                        # Versions 0 and 1 have no top-level error code: each partition reports it.
+                        # Versions 0 and 1 have no top-level error code, so each partition reports
+                        # the error.
                         part.error_code
                         if ctx.api_version >= _FIRST_WITH_GROUP_ERROR
                         else group.error_code or part.error_code,
@@ -382,7 +386,7 @@ async def _fetch_group(
     *,
     is_fresh: bool,
 ) -> offset_fetch.OffsetFetchResponseGroup:
-    """is_fresh: whether the image contains every topic that existed when the request arrived."""
+    """is_fresh: whether the image contains all topics that existed when the request arrived."""
     group_id, topics = request.group_id, request.topics
     found: GroupOffsets | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
     if describes_group(node, ctx, group_id):
@@ -429,7 +433,7 @@ def _id_of(node: Node, name: str) -> UUID | None:
 def _requested(
     topics: Sequence[offset_fetch.OffsetFetchRequestTopic | offset_fetch.OffsetFetchRequestTopics],
 ) -> list[tuple[UUID | None, str, list[int]]]:
-    """Return id, name and partitions of each topic, without duplicates."""
+    """Return the id, name and partitions of each topic, without duplicates."""
     found: dict[tuple[UUID | None, str], list[int]] = {}
     for topic in topics:
         topic_id = getattr(topic, "topic_id", None)
@@ -478,8 +482,8 @@ def _committed_partition(
 
 
 def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
-    """ListGroups (16): return the groups that this broker coordinates. Clients send it to every
-    broker.
+    """ListGroups (16): return the groups that this broker coordinates. Clients send this request to
+    every broker.
     """
     request = decoded(ctx, list_groups.decode_request)
     states = {state.lower() for state in request.states_filter}
@@ -521,7 +525,7 @@ async def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
 def _described(
     group_id: str, group: GroupDescription | ErrorCode | str
 ) -> describe_groups.DescribedGroup:
-    """Describe a group for the response. group: an error message if there is no such
+    """Describe a group for the response. group: the group, or an error message if there is no such
     classic group.
     """
     if isinstance(group, str):
@@ -543,7 +547,7 @@ def _described(
 
 
 async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
-    """DeleteGroups (42): only groups without members."""
+    """DeleteGroups (42). Only groups without members can be deleted."""
     request = decoded(ctx, delete_groups.decode_request)
     results: list[delete_groups.DeletableGroupResult] = []
     async for group_id in each_once(request.groups_names):

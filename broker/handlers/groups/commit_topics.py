@@ -1,7 +1,7 @@
-"""Resolve topic names of committed offsets to ids: from the request, the assignment of the member,
-or this broker's image.
+"""Resolve the topic names of committed offsets to ids, from the member's assignment or this
+broker's image.
 
-The image may lag behind a topic that was deleted and recreated, so responses that depend on it wait
+The image may be outdated if a topic was deleted and recreated, so responses that depend on it wait
 until a read from the controller has refreshed it. The read runs concurrently with the append.
 """
 
@@ -17,17 +17,17 @@ from penstock.protocol.error_codes import ErrorCode
 
 
 class CommitTopics:
-    """The topics of one request that commits offsets by name."""
+    """The topics of one request that commits offsets by topic name."""
 
     def __init__(self, node: Node, group_id: str, member_id: str) -> None:
         self._node = node
         self._assigned = node.groups.assigned_topics(group_id, member_id)
         self.needs_read = False
-        """Whether an id was taken from the image alone."""
+        """Whether an id was taken only from the image, which must therefore be refreshed."""
 
     def id_of(self, name: str) -> UUID | None:
-        """Return the id of a topic, or None if it does not exist or the member has partitions of a
-        deleted topic of this name.
+        """Return the id of a topic. Return None if the topic does not exist, or if the member's
+        partitions may belong to a deleted topic with this name.
         """
         image = self._node.image
         topic = image.topics.by_name(name)
@@ -39,8 +39,8 @@ class CommitTopics:
         return None if topic is None else topic.topic_id
 
     def _may_be(self, topic_id: UUID, name: str) -> bool:
-        """Return whether this is a deleted topic that may have had the name; names of completely
-        removed topics are unknown.
+        """Return whether this is a deleted topic that may have had the name. The names of
+        permanently removed topics are unknown.
         """
         image = self._node.image
         if image.topics.by_id(topic_id) is not None:
@@ -50,14 +50,14 @@ class CommitTopics:
 
 
 def begin_read(node: Node) -> "asyncio.Future[bool] | None":
-    """Start to refresh the image. None below level 1 of `offsets.version`, because older
-    controllers do not support it.
+    """Start to refresh the image. Return None below level 1 of `offsets.version`, because older
+    controllers do not support the read.
     """
     return node.confirmed_reads.begin() if stores_ids(node.image) else None
 
 
 async def is_refreshed(read: "asyncio.Future[bool] | None") -> bool:
-    """Wait for the read, which concurrent requests share."""
+    """Wait for the read, which concurrent requests share. Return whether the image is current."""
     return read is None or await asyncio.shield(read)
 
 
@@ -67,7 +67,9 @@ async def settled(
     offsets: Mapping[TopicPartition, CommittedOffset],
     read: "asyncio.Future[bool] | None",
 ) -> dict[TopicPartition, ErrorCode]:
-    """Return the results once the image is current. UNKNOWN_TOPIC_ID: the topic was deleted."""
+    """Return the results once the image is current. UNKNOWN_TOPIC_ID means that the topic was
+    deleted.
+    """
     if ErrorCode.NONE not in results.values():
         return dict(results)
     refreshed = await is_refreshed(read)

@@ -32,7 +32,7 @@ _NO_TOPIC: Final = UUID(int=0)
 
 
 async def handle_consumer_group_heartbeat(node: Node, ctx: RequestContext) -> Response:
-    """ConsumerGroupHeartbeat (68): join, stay in and leave a consumer group."""
+    """ConsumerGroupHeartbeat (68): join a consumer group, remain a member, or leave."""
     request = decoded(ctx, heartbeats.decode_request)
     if not _is_on(node):
         return encode_response(

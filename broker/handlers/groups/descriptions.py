@@ -1,5 +1,5 @@
-"""Describe groups of one type. A group with a topic that the client may not describe returns an
-error, because its assignments would reveal the topic.
+"""Describe groups of one type. If the client may not describe a topic of the group, an error is
+returned, because the assignments would reveal the topic.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ _HIDDEN_TOPICS: Final = (
 
 
 class DescribedGroup(Protocol):
-    """A group in the response of any of the APIs."""
+    """A group in the response of any of these APIs."""
 
     error_code: int
     error_message: str | None
@@ -48,9 +48,9 @@ async def describe_groups(
 ) -> list[_Described]:
     """Return a group, or an error, for each distinct id.
 
-    describe: describes a group whose coordinator is ready. kind: used in messages. refused: builds
-    a group from an error code, a message and an id. topic_names: returns all topics of a
-    description. serves_brokers: brokers may describe every group.
+    describe: describes a group after its coordinator has loaded it. kind: the group type in
+    messages. refused: builds a group from an error code, a message and an id. topic_names: returns
+    all topics of a description. serves_brokers: whether brokers may describe every group.
     """
     sees_all = serves_brokers and is_broker(node, ctx)
     groups: list[_Described] = []

@@ -1,6 +1,7 @@
 """OffsetDelete (KIP-496): delete committed offsets of a group.
 
-Nonexistent partitions are rejected individually. A group-level error is returned alone.
+Nonexistent partitions are rejected individually. A group-level error is returned without
+partitions.
 """
 
 from penstock.base.acls import Operation

@@ -23,7 +23,7 @@ from penstock.protocol.gen import share_group_heartbeat as heartbeats
 
 
 async def handle_share_group_heartbeat(node: Node, ctx: RequestContext) -> Response:
-    """ShareGroupHeartbeat (76): join, stay in and leave a share group."""
+    """ShareGroupHeartbeat (76): join a share group, remain a member, or leave."""
     request = decoded(ctx, heartbeats.decode_request)
     if not are_shares_on(node):
         return encode_response(

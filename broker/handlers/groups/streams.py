@@ -44,7 +44,7 @@ _HIDDEN_TOPICS: Final = (
 
 
 async def handle_streams_group_heartbeat(node: Node, ctx: RequestContext) -> Response:
-    """StreamsGroupHeartbeat (88): join, stay in and leave a streams group."""
+    """StreamsGroupHeartbeat (88): join a streams group, remain a member, or leave."""
     request = decoded(ctx, heartbeats.decode_request)
     if not _is_on(node):
         raise kafka_error(ErrorCode.UNSUPPORTED_VERSION)
@@ -68,7 +68,7 @@ def _is_on(node: Node) -> bool:
 
 
 async def _name_problem(topology: Topology) -> StreamsHeartbeatResult | None:
-    """Reject topics that no application may use."""
+    """Return why a topology is rejected for a topic name that applications may not use, or None."""
     internal: list[str] = []
     invalid: list[str] = []
     async for name in each_once(_topic_names(topology)):

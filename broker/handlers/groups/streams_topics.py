@@ -1,5 +1,5 @@
-"""Create missing internal topics of streams groups, with the rights of the client that sent the
-heartbeat (KIP-1071).
+"""Create missing internal topics of streams groups, with the permissions of the client that sent
+the heartbeat (KIP-1071).
 
 Heartbeats do not wait: the response has the status MISSING_INTERNAL_TOPICS, and a later heartbeat
 finds the topics. For two heartbeat intervals after a failure, the status contains its reason.
@@ -29,8 +29,8 @@ _UNSET: Final = -1
 async def with_missing_topics(
     node: Node, ctx: RequestContext, result: StreamsHeartbeatResult
 ) -> StreamsHeartbeatResult:
-    """Start to create missing internal topics. Returns the result, with the reason if they cannot
-    be created.
+    """Start to create missing internal topics. Return the result, with the reason in its status if
+    they cannot be created.
     """
     missing = result.missing_topics
     if not missing:
@@ -78,8 +78,9 @@ async def _create(
 
 
 def _own_config(topic: MissingTopic) -> str | None:
-    """Return a config of the topic that Kafka does not have, if there is one. Members choose the
-    configs of internal topics, and Penstock's own configs could turn these into more than that.
+    """Return a config of the topic that Kafka does not have, or None. Such configs are rejected,
+    because members choose the configs of internal topics, and Penstock's own configs could do more
+    than that (for example, fork another topic).
     """
     return next((name for name, _ in topic.configs if is_own(name)), None)
 
@@ -99,7 +100,7 @@ def _listed(texts: Iterable[str]) -> str:
 
 
 def _with_detail(result: StreamsHeartbeatResult, more: str) -> StreamsHeartbeatResult:
-    """Append text to the status of missing topics."""
+    """Append text to the status about missing topics."""
     statuses = [
         (status, detail + more if status is Status.MISSING_INTERNAL_TOPICS else detail)
         for status, detail in result.statuses

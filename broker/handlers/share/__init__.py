@@ -1,1 +1,1 @@
-"""Handlers of ShareFetch, ShareAcknowledge and the share coordinator."""
+"""Handlers of ShareFetch, ShareAcknowledge and the APIs of the share coordinator."""

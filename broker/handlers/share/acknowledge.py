@@ -1,7 +1,8 @@
 """ShareAcknowledge (KIP-932, KIP-1222): acknowledge, release or reject records of share groups.
 
-The response is sent when the outcome is stored. One invalid batch rejects those of its partition in
-this request. The last request of a session releases the records that its member still holds.
+The response is sent after the outcome has been stored. An invalid batch causes all batches of its
+partition in the request to be rejected. The final request of a session releases the records that
+the member has not acknowledged.
 """
 
 from penstock.base.acls import Operation

@@ -51,12 +51,12 @@ from penstock.stream.errors import OffsetOutOfRange
 _log = structlog.get_logger(__name__)
 
 _AT_ONCE_COUNT: Final = 500
-"""Partitions that are looked up without yielding: about 3 ms."""
+"""Partitions that are looked up without yielding to the event loop, which takes about 3 ms."""
 _WAIT_MAX_MS: Final = 300_000
 _COLD_READ_MAX_S: Final = 30.0
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes read from one partition by one fetch: the member wants a number of records, but allows any
-number of bytes.
+"""Maximum number of bytes read from one partition by one fetch. Members request a number of
+records, but allow any number of bytes.
 """
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _RECORD_LIMIT: Final = 1
@@ -117,7 +117,7 @@ class _ShareFetchCall:
     )
 
     def __init__(self, node: Node, ctx: RequestContext, request: ShareFetchRequest) -> None:
-        """Raises ShareSessionRefused, LateRequest."""
+        """Begin or resume the session. Raises ShareSessionRefused, LateRequest."""
         self._node = node
         self._ctx = ctx
         self._request = request
@@ -143,7 +143,7 @@ class _ShareFetchCall:
         reads = not self._is_final and not request.is_renew_ack
         self._read = tuple(self._session.partitions) if reads else ()
         self._is_long = ctx.is_long or len(self._read) > _AT_ONCE_COUNT
-        """Whether the call processes its partitions in slices."""
+        """Whether the partitions are processed in slices."""
         if not self._is_long:
             self._denied = unreadable_topics(node, ctx, self._items())
             self._set_targets([ShareFetchTarget(item) for item in self._read])
@@ -158,7 +158,7 @@ class _ShareFetchCall:
             self._turns = targets[first:] + targets[:first]
 
     async def _prepare(self) -> None:
-        """Do the part of the constructor that is deferred for long calls."""
+        """Do the part of the initialization that is deferred for long calls."""
         if self._is_long:
             self._denied = await find_unreadable_topics(self._node, self._ctx, self._items())
             self._set_targets(await listed(ShareFetchTarget(item) for item in self._read))
@@ -220,14 +220,16 @@ class _ShareFetchCall:
         return await self._finish()
 
     async def _evaluate_and_finish(self) -> Response:
-        """Check again: other work has run before this task, and only wakes parked fetches."""
+        """Evaluate again, because other work has run before this task, and notifies only parked
+        fetches.
+        """
         await self._prepare()
         await self._evaluate_later()
         return await self._finish()
 
     @property
     def _is_complete(self) -> bool:
-        """Return whether enough records can be read, or waiting is pointless."""
+        """Return whether enough records can be read, or waiting would be pointless."""
         if self._is_wait_over or not self._targets:
             return True
         if self._size_bytes and self._size_bytes >= self._min_bytes:
@@ -236,21 +238,23 @@ class _ShareFetchCall:
         return all(codes) or _NOT_LEADER in codes
 
     def _evaluate(self) -> None:
-        """Locate every share partition and its cached data. Locks nothing. No I/O."""
+        """Locate every share partition and its cached data. This locks no records and does no
+        I/O.
+        """
         self._size_bytes = 0
         readable = self._readable(self._turns)
         for target in readable:
             self._read_cached(target, self._share_bytes(len(readable)))
 
     def _drop_targets_of_ended(self) -> None:
-        """Read nothing for a session that has ended meanwhile. Its records were released; those
-        acquired now would stay locked until the timeout.
+        """Drop all partitions if the session has ended meanwhile. Its records were released, and
+        records acquired now would stay locked until the timeout.
         """
         if not self._node.share_sessions.is_open(self._session):
             self._set_targets([])
 
     async def _evaluate_later(self) -> None:
-        """Do the same in slices if there are many partitions."""
+        """Do the same as `_evaluate`, in slices if there are many partitions."""
         self._drop_targets_of_ended()
         if not self._is_long:
             self._evaluate()
@@ -273,7 +277,7 @@ class _ShareFetchCall:
         return readable
 
     def _share_bytes(self, count: int) -> int:
-        """Return the read limit of each of this many partitions."""
+        """Return the read limit per partition if this many partitions are read."""
         max_bytes = min(max(self._request.max_bytes, 0), self._node.config.fetch_bytes_max)
         return min(max_bytes // count, _READ_BYTES_MAX)
 
@@ -283,7 +287,7 @@ class _ShareFetchCall:
             target.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _locate(self, target: ShareFetchTarget) -> bool:
-        """Return whether the share partition has available records."""
+        """Locate the share partition. Return whether it has available records."""
         if target.item.topic_id in self._denied:
             target.fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return False
@@ -309,7 +313,7 @@ class _ShareFetchCall:
         return target.offset < self._end_offset(found)
 
     def _is_opening(self, item: TopicIdPartition) -> bool:
-        """Return whether this broker is about to lead the partition. The fetch waits for it."""
+        """Return whether this broker is opening the partition. The fetch then waits."""
         topic = self._node.image.topics.by_id(item.topic_id)
         return (
             topic is not None
@@ -322,7 +326,9 @@ class _ShareFetchCall:
         return partition.last_stable_offset if self._reads_committed else partition.high_watermark
 
     def _wanted_end(self, target: ShareFetchTarget) -> int:
-        """Return the offset up to which records may be acquired, apart from the last batch."""
+        """Return the offset up to which records may be acquired, not counting the rest of the last
+        batch.
+        """
         window = None if target.share is None else target.share.window
         end_offset = target.offset if window is None else window.end_offset
         return end_offset + self._options.records_max
@@ -365,7 +371,7 @@ class _ShareFetchCall:
     # --- completion -------------------------------------------------------------------------------
 
     async def _finish(self) -> Response:
-        """Read uncached data, or wait for records, until there is a response."""
+        """Read uncached data or wait for records until there is a response."""
         while True:
             if self._is_complete:
                 cold = [target for target in self._targets if target.is_cold]
@@ -375,15 +381,16 @@ class _ShareFetchCall:
                 if self._acquire() or self._is_wait_over:
                     return await self._respond_later()
                 if self._sources() != seen:
-                    await self._evaluate_later()  # changes during the reads did not wake this fetch
+                    # Changes during the reads did not notify this fetch.
+                    await self._evaluate_later()
                     continue
             if not await self._park():
                 self._is_wait_over = True
             await self._evaluate_later()
 
     def _sources(self) -> list[tuple[int, int, int]]:
-        """Return the state that the next attempt depends on: the version of each share partition,
-        and the start and end of its log.
+        """Return the state on which the next attempt depends: for each partition, the version of
+        the share partition and the start and end of its log.
         """
         return [
             (
@@ -396,7 +403,7 @@ class _ShareFetchCall:
         ]
 
     def _acquire(self) -> bool:
-        """Lock the records that were read for the member. Return whether there is a response."""
+        """Lock the read records for the member. Return whether the call can respond."""
         self._drop_targets_of_ended()
         left = self._options.records_max
         has_error = all(
@@ -458,7 +465,7 @@ class _ShareFetchCall:
                     batches.find_aborted(await partition.read_aborted(offset, end_offset))
                 target.batches = batches
         except OffsetOutOfRange:
-            # The log has lost the records meanwhile; the next attempt begins after them.
+            # The log start has passed these records meanwhile. The next attempt starts after them.
             target.batches = None
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not fail the others; logged
             target.batches = None
@@ -473,7 +480,7 @@ class _ShareFetchCall:
             )
 
     async def _park(self) -> bool:
-        """Wait until records may have become available. Return False at max_wait."""
+        """Wait until records may have become available. Return False when max_wait has passed."""
         if self._ctx.on_wait is not None:
             self._ctx.on_wait()
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -524,7 +531,7 @@ class _ShareFetchCall:
         return self._encode(response)()
 
     async def _respond_later(self) -> Response:
-        """Do the same in slices if there are many partitions."""
+        """Do the same as `_build_response`, in slices if there are many partitions."""
         if not self._is_long and len(self._codes) <= _AT_ONCE_COUNT:
             return self._build_response()
         response = PendingShareFetch(LeaderHints(self._node, self._ctx))
@@ -581,13 +588,13 @@ class _ShareFetchCall:
         )
 
     def _is_news(self, target: ShareFetchTarget) -> bool:
-        """Return whether the response includes the partition."""
+        """Return whether the response must include the partition."""
         partitions, item = self._session.partitions, target.item
         is_due = partitions.get(item, False)
         if item in partitions:
             partitions[item] = bool(target.result.error_code)
             if target.result.records:
-                # The next fetch begins with the other partitions.
+                # Move the partition to the end, so that the next fetch starts with others.
                 partitions[item] = partitions.pop(item)
         return bool(is_due or target.result.error_code or target.result.records)
 

@@ -1,4 +1,4 @@
-"""One partition of a ShareFetch, with its response so far."""
+"""One partition of a ShareFetch, with the response so far."""
 
 from uuid import UUID
 
@@ -38,10 +38,10 @@ class ShareFetchTarget:
         self.batches: FetchedBatches | None = None
         self.offset = 0
         self.limit_bytes = 0
-        """Further batches than the first are read up to this size."""
+        """Maximum number of bytes to read, except that the first batch is always read."""
         self.is_cold = False
         self.is_waiting = False
-        """The share partition has no records until something wakes its fetches."""
+        """Whether the share partition has no available records until it notifies its fetches."""
         self.is_opening = False
 
     def fail(self, code: ErrorCode) -> None:
@@ -49,7 +49,7 @@ class ShareFetchTarget:
 
 
 class PendingShareFetch:
-    """The response to one call so far."""
+    """The response to one call, as far as it is complete."""
 
     __slots__ = ("by_topic", "hints", "results")
 

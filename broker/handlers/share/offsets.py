@@ -88,7 +88,7 @@ async def _describe(
         if name in denied and group.topics is not None
     ]
     wanted = [item for item in wanted if item[0] not in denied]
-    # Duplicates are looked up once, and partitions without a state not at all.
+    # Duplicates are looked up once, and partitions without a state are not looked up.
     keys = {
         SharePartitionKey(group_id, topic_id, index): None
         for _, topic_id, indexes in wanted
@@ -146,8 +146,9 @@ async def _summary(node: Node, key: SharePartitionKey) -> ShareStateSummary | Sh
 def _countable(
     found: Mapping[SharePartitionKey, ShareStateSummary | ShareStateError],
 ) -> Iterable[tuple[UUID, int]]:
-    """Return the partitions whose lag can be computed: the records after the start offset, without
-    those already done; -1 until a share-partition leader has reported that number.
+    """Return the partitions whose lag can be computed. The lag is the number of records after the
+    start offset that are not done; it is -1 until a share-partition leader has reported how many
+    are done.
     """
     return [
         (key.topic_id, key.partition)
@@ -161,7 +162,9 @@ def _countable(
 def _partition(
     index: int, found: ShareStateSummary | ShareStateError | None, end_offset: int | None
 ) -> describing.DescribeShareGroupOffsetsResponsePartition:
-    """Return the known state. A nonexistent partition has neither an offset nor an error."""
+    """Return the response for one partition. A nonexistent partition has neither an offset nor an
+    error.
+    """
     if found is None:
         return describing.DescribeShareGroupOffsetsResponsePartition(
             index, start_offset=NO_START_OFFSET
@@ -271,7 +274,7 @@ def _altered(
 
 
 async def handle_delete_share_group_offsets(node: Node, ctx: RequestContext) -> Response:
-    """DeleteShareGroupOffsets (92). Only the offsets of whole topics can be deleted."""
+    """DeleteShareGroupOffsets (92). Offsets can be deleted only for whole topics."""
     request = decoded(ctx, deleting.decode_request)
     if not are_shares_on(node):
         off = deleting.DeleteShareGroupOffsetsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)

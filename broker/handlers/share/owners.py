@@ -1,6 +1,7 @@
-"""Check that no share group uses states before a request without an epoch deletes them.
+"""Check that no share group uses a state before a request without an epoch deletes it.
 
-An existing group never initializes its states again, so it could not read any more records.
+A group does not initialize a state again while it exists, so after such a deletion it could no
+longer read records.
 """
 
 import asyncio
@@ -24,8 +25,8 @@ _ASK_S: Final = 5.0
 async def unowned_epochs(
     node: Node, group_id: str, keys: Iterable[SharePartitionKey]
 ) -> Mapping[SharePartitionKey, int | ShareStateError]:
-    """Return the epochs of states that no group used after they were read, or why a state may not
-    be deleted. A later group starts a newer epoch.
+    """Return the epochs of states that no group has used since they were read, or the reason why a
+    state must not be deleted. A group that is created later starts with a newer epoch.
     """
     found: dict[SharePartitionKey, int | ShareStateError] = {}
     reads = await listed((key, node.share_coordinator.summary(key)) for key in keys)
@@ -39,7 +40,9 @@ async def unowned_epochs(
 
 
 async def _refusal(node: Node, group_id: str) -> ShareStateError | None:
-    """Return None if the group does not exist."""
+    """Return None if the group does not exist, otherwise the reason why its states must not be
+    deleted.
+    """
     code = await _describe(node, group_id)
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
         return None
@@ -56,7 +59,9 @@ async def _refusal(node: Node, group_id: str) -> ShareStateError | None:
 
 
 async def _describe(node: Node, group_id: str) -> ErrorCode:
-    """Describe the group at its coordinator; GROUP_ID_NOT_FOUND if there are no groups at all."""
+    """Describe the group at its coordinator. Returns GROUP_ID_NOT_FOUND if the topic for groups
+    does not exist.
+    """
     index, topic = node.groups.partition_of(group_id), node.image.topics.by_name(OFFSETS_TOPIC)
     if index is None or topic is None:
         return ErrorCode.GROUP_ID_NOT_FOUND

@@ -23,19 +23,19 @@ from penstock.broker.requests.yielding import each_once
 from penstock.controller.metadata.features import SHARE_VERSION
 
 RENEW_FROM: Final = 2
-"""First version of both requests that can renew locks."""
+"""The first version of both requests that can renew locks."""
 NO_TOPIC_ID: Final = UUID(int=0)
 
 
 def are_shares_on(node: Node) -> bool:
-    """Return whether share groups are enabled in the cluster. If not, all their requests get
+    """Return whether share groups are enabled in the cluster. Otherwise, their requests fail with
     UNSUPPORTED_VERSION, as in Kafka.
     """
     return node.image.features.level(SHARE_VERSION) >= 1
 
 
 class AcknowledgementBatch(Protocol):
-    """Implemented by the generated structs of both requests."""
+    """Protocol implemented by the generated structs of both requests."""
 
     first_offset: int
     last_offset: int
@@ -62,7 +62,7 @@ def unreadable_topics(
 async def find_unreadable_topics(
     node: Node, ctx: RequestContext, items: Iterable[TopicIdPartition]
 ) -> AbstractSet[UUID]:
-    """Do the same, yielding to the event loop."""
+    """Do the same as `unreadable_topics`, yielding to the event loop."""
     if node.authorizer is None:
         return frozenset()
     topics = node.image.topics
@@ -82,9 +82,10 @@ async def acknowledge(
     may_renew: bool,
     denied: AbstractSet[UUID] = frozenset(),
 ) -> dict[TopicIdPartition, ErrorCode]:
-    """Return the outcome for each partition when all of them are stored. denied: topics that the
-    client may not read. The records of a session that has ended were released, and those that its
-    member holds now belong to its next session.
+    """Acknowledge records. Return the outcome for each partition after all of them have been
+    stored. denied: topics that the client may not read. If the session has ended, its records were
+    released, so all acknowledgments are rejected: the records that the member has now belong to its
+    next session.
     """
     is_open = node.share_sessions.is_open(session)
     outcomes: dict[TopicIdPartition, Outcome] = {}
@@ -144,7 +145,7 @@ def _are_valid(batches: Sequence[AcknowledgementBatch], type_max: int) -> bool:
 
 
 def find_partition(node: Node, item: TopicIdPartition) -> Partition | ErrorCode:
-    """Return the partition if this broker leads it and may respond for it."""
+    """Return the partition if this broker leads it and may respond for it, otherwise an error."""
     topic = node.image.topics.by_id(item.topic_id)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -155,7 +156,7 @@ def find_partition(node: Node, item: TopicIdPartition) -> Partition | ErrorCode:
 
 
 async def end_session(node: Node, session: ShareSession) -> None:
-    """Close the session of a member that leaves, unless it was replaced, and release its
+    """Close the session of a member that leaves, unless it was replaced, and release the member's
     records.
     """
     if node.share_sessions.close(session):
@@ -163,9 +164,9 @@ async def end_session(node: Node, session: ShareSession) -> None:
 
 
 def release(node: Node, session: ShareSession) -> Coroutine[Any, Any, None]:
-    """Release the records of a member with a closed session, before the member can open another
-    one. Return a coroutine that waits until this is stored, and removes a group that no longer
-    exists.
+    """Release the records of a member whose session was closed, before the member can open another
+    one. Return a coroutine that waits until this is stored, and drops the group if it has no
+    sessions left.
     """
     group_id, member_id = session.key
     outcomes: list[Outcome] = []

@@ -1,5 +1,5 @@
 """APIs of the share coordinator (KIP-932), which brokers call: convert wire messages for
-`ShareCoordinator`. Each partition has its own result; all partitions of a request are written
+`ShareCoordinator`. Each partition has its own result, and all partitions of a request are written
 together.
 """
 
@@ -117,10 +117,12 @@ async def handle_write_share_group_state(node: Node, ctx: RequestContext) -> Res
 
 
 async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Response:
-    """DeleteShareGroupState (86). Kafka's request has no epoch: then no group may use the state."""
+    """DeleteShareGroupState (86). Kafka's request has no epoch, so the state is deleted only if no
+    group uses it.
+    """
     request = decoded(ctx, deleting.decode_request)
     unowned: Mapping[SharePartitionKey, int | ShareStateError] = {}
-    # `_run_all` logs the denial.
+    # `_run_all` logs that the request was denied.
     if is_broker(node, ctx) and request.group_id:
         unowned = await unowned_epochs(
             node,
@@ -139,7 +141,7 @@ async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Re
             return node.share_coordinator.delete(key, state_epoch=epoch)
         refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         refused.set_exception(epoch)
-        refused.exception()  # asyncio logs an exception that nobody retrieves
+        refused.exception()  # mark it as retrieved: otherwise asyncio logs it
         return refused
 
     def respond(partition: int, _: None) -> deleting.PartitionResult:
@@ -188,8 +190,8 @@ async def _run_all(
     respond: Callable[[int, _Found], _Result],
     refused: Callable[[int, int, str], _Result],
 ) -> list[tuple[UUID | None, list[_Result]]]:
-    """Start a step for each partition, then wait for all of them; for brokers only. Returns the
-    results by topic.
+    """Start a step for each partition and wait for all of them. Only brokers are authorized. Return
+    the results by topic.
     """
     may_run = allows_cluster(node, ctx, Operation.CLUSTER_ACTION)
 

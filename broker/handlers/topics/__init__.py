@@ -1,1 +1,1 @@
-"""Topics: creation, deletion, partitions, forks and snapshots, and the deletion of records."""
+"""Topics: creation, deletion, partitions, forks and snapshots, and record deletion."""

@@ -1,7 +1,7 @@
 """DeleteRecords (KIP-107): advance the log start of partitions, at most to the high watermark.
 
-Responses only contain a log start that is committed metadata. The controller retains deleted
-records for the grace period of the topic, in which a fork can restore them.
+Responses contain a log start only after it is committed to the metadata. The controller retains
+deleted records for the topic's grace period, during which a fork can restore them.
 """
 
 import asyncio
@@ -44,11 +44,11 @@ _Found: TypeAlias = tuple[Partition, Offset] | ErrorCode
 
 
 async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
-    """Respond when each partition has its new log start or an error. Costs one flush of the WAL for
-    all partitions.
+    """Respond when each partition has its new log start or an error. The request costs one WAL
+    flush for all partitions.
 
-    The timeout is at least 1 s: Kafka's leader advances the log start before it checks the timeout,
-    so clients that send 0 succeed.
+    The timeout is at least 1 s. In Kafka, clients that send 0 succeed, because the leader advances
+    the log start before it checks the timeout.
     """
     request = decoded(ctx, decode_request)
     timeout_ms = min(max(request.timeout_ms, _TIMEOUT_MS_MIN), _TIMEOUT_MS_MAX)
@@ -96,7 +96,7 @@ async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
 def _offsets(topics: Iterable[DeleteRecordsTopic]) -> dict[str, dict[int, int]]:
     """Return the requested offset by topic and partition, in the order of the request.
 
-    As in Kafka 4.2, repeated topics are merged, the last offset of a partition counts, and topics
+    As in Kafka 4.2, repeated topics are merged, the last offset of a partition is used, and topics
     without partitions are omitted from the response.
     """
     offsets: dict[str, dict[int, int]] = {}
@@ -109,7 +109,9 @@ def _offsets(topics: Iterable[DeleteRecordsTopic]) -> dict[str, dict[int, int]]:
 def _find(
     node: Node, topic_name: str, index: int, offset: int, *, is_denied: bool
 ) -> _Found | None:
-    """Return the partition and its new log start; None if it is being opened here."""
+    """Return the partition and its new log start, or None if this broker is opening the
+    partition.
+    """
     if is_denied:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = node.image.topics.by_name(topic_name)
@@ -143,7 +145,7 @@ def _start(node: Node, partition: Partition | ErrorCode, offset: int) -> _Found:
 async def _trim(
     node: Node, deadline: float, starts: Sequence[tuple[Partition, Offset]]
 ) -> dict[Partition, ErrorCode]:
-    """Advance the log starts; return the errors."""
+    """Advance the log starts. Return the errors."""
     ahead = [
         (partition, start) for partition, start in starts if start > partition.log_start_offset
     ]
@@ -162,8 +164,8 @@ async def _trim(
 
 
 def _may_come_back(node: Node, starts: Sequence[tuple[Partition, Offset]]) -> bool:
-    """Return whether some of these topics may retain deleted records. The controller decides; this
-    saves an upload.
+    """Return whether some of these topics may retain deleted records. The controller decides, but
+    if this returns False, no upload is needed.
     """
     return any(
         node.image.configs.topic(partition.topic_name).get(DELETE_GRACE) != "0"

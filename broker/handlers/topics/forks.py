@@ -1,7 +1,7 @@
-"""Fork topics: CreateTopics with the `penstock.fork.source` config creates a topic that begins with
-the log of another one, in the same objects. The leaders of the source return a fork point once
-everything below it is committed; then one request to the controller creates all partitions of the
-fork or none. See docs/design/forks-and-snapshots.md.
+"""Fork topics: CreateTopics with the `penstock.fork.source` config creates a topic that starts with
+the log of another topic, in the same objects. The leaders of the source return a fork point after
+everything below it is committed. Then one request to the controller creates all partitions of the
+fork atomically. See docs/design/forks-and-snapshots.md.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ FORK_TIMESTAMP: Final = "penstock.fork.timestamp.ms"
 FORK_OFFSETS: Final = "penstock.fork.offsets"
 FORK_DELETED_RECORDS: Final = "penstock.fork.deleted.records"
 NO_FORK: Final = -2
-"""`fork_offset` of a ListOffsets request that does not ask for fork points."""
+"""`fork_offset` in ListOffsets requests that do not request fork points."""
 
 _API: Final = apis.LIST_OFFSETS
 _VERSION: Final = 11
@@ -49,11 +49,11 @@ _MISSING: Final = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""The partition has another leader, or none yet: retry."""
+"""Errors of a partition that has another leader, or no leader yet. The request is retried."""
 
 
 class PointRefusal(msgspec.Struct, frozen=True, array_like=True):
-    """Why a leader returns no fork point."""
+    """Why a leader returned no fork point."""
 
     code: ErrorCode
     message: str
@@ -64,7 +64,7 @@ _COMPACTED: Final = PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its log is b
 _LEADER_CHANGED: Final = PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader changed")
 
 Points: TypeAlias = dict[int, ForkedPartition | PointRefusal]
-"""By partition of one topic."""
+"""Fork points by partition of one topic."""
 
 WantedPoints: TypeAlias = tuple[str, Mapping[int, WantedPoint]]
 """A topic and the requested fork points of its partitions."""
@@ -76,8 +76,8 @@ _decode_point = msgspec.msgpack.Decoder(ForkedPartition).decode
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
     """The fork options of a new topic. wanted: offsets by partition; other partitions are forked at
-    `timestamp_ms`, or at their end. with_kept: include records deleted by DeleteRecords, if they
-    can be restored.
+    `timestamp_ms`, or at their end. with_kept: whether to include records that were deleted by
+    DeleteRecords and can be restored.
     """
 
     source: str
@@ -90,8 +90,8 @@ class ForkRequest:
 
 
 def take_fork_request(configs: dict[str, str | None]) -> ForkRequest | None:
-    """Remove the fork options from the configs of a new topic; None if there are none. Raises
-    InvalidConfig.
+    """Remove the fork options from the configs of a new topic, and return them, or None if there
+    are none. Raises InvalidConfig.
     """
     source, timestamp, offsets, kept = (
         configs.get(FORK_SOURCE),
@@ -150,8 +150,8 @@ def _invalid(message: str) -> KafkaError:
 
 
 def fork_of_snapshot(node: Node, request: ForkRequest) -> TopicFork | None:
-    """Return the fork point of a snapshot topic: its end, which never changes. None if the source
-    is not a snapshot topic. Raises KafkaError.
+    """Return the fork point of a snapshot topic, which is its end and never changes. Return None if
+    the source is not a snapshot topic. Raises KafkaError.
     """
     source = node.image.frozen_topics.by_full_name(request.source)
     if source is None or source.is_deleted:
@@ -174,7 +174,7 @@ def fork_of_snapshot(node: Node, request: ForkRequest) -> TopicFork | None:
 
 
 def check_at_end(request: ForkRequest, reason: str) -> None:
-    """Raise InvalidConfig if the request contains offsets or a time."""
+    """Raise InvalidConfig if the request contains offsets or a timestamp."""
     if request.wanted or request.timestamp_ms != AT_END:
         raise _invalid(f"{FORK_TIMESTAMP} and {FORK_OFFSETS} are not allowed: {reason}")
 
@@ -189,7 +189,7 @@ def check_without_kept(request: ForkRequest) -> None:
 
 @dataclass(slots=True)
 class _Plan:
-    """The state of one planned fork."""
+    """The state of one fork while its fork points are requested."""
 
     request: ForkRequest
     topic_id: UUID
@@ -235,11 +235,11 @@ class _Plan:
 async def plan_forks(
     node: Node, requests: Sequence[ForkRequest], deadline: float
 ) -> list[TopicFork | KafkaError]:
-    """Request fork points from the leaders of the sources, with one request to each for all forks.
-    Retries while leaders change, until `deadline` (`loop.time()`).
+    """Request fork points from the leaders of the sources, with one request per leader for all
+    forks. Retries while leaders change, until `deadline` (`loop.time()`).
 
-    The error of a fork is UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG (a partition that the source
-    does not have), OFFSET_OUT_OF_RANGE or REQUEST_TIMED_OUT.
+    The error of a fork is UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG (for a partition that the
+    source does not have), OFFSET_OUT_OF_RANGE or REQUEST_TIMED_OUT.
     """
     found = [_begin(node, request) for request in requests]
     plans = [item for item in found if isinstance(item, _Plan)]
@@ -350,7 +350,7 @@ def _point_of(
 async def handle_fork_points(
     node: Node, ctx: RequestContext, request: list_offsets.ListOffsetsRequest
 ) -> Response:
-    """Respond to a ListOffsets request of another broker for fork points."""
+    """Respond to another broker's ListOffsets request for fork points."""
     wanted = [
         (
             topic.name,
@@ -384,13 +384,13 @@ def _response(
 
 
 async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[Points]:
-    """Return the fork points of partitions that this broker leads, by topic in this order, once
-    everything below them is committed. Costs one upload for all of them, and the reads of
-    `find_fork_point` for each.
+    """Return the fork points of partitions that this broker leads, by topic in the same order,
+    after everything below them is committed. This costs one upload for all of them, and the reads
+    of `find_fork_point` for each.
 
-    Without an offset or time, the fork point is the committed end, which log compaction has not
-    passed: the high watermark of the request may lie below records that were compacted during the
-    upload.
+    Without an offset or a timestamp, the fork point is the committed end after the upload, which
+    log compaction cannot have passed. It may have passed the high watermark at the time of the
+    request.
     """
     now = asyncio.get_running_loop().time()
     led = [
@@ -437,7 +437,9 @@ async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[P
 
 
 def _committed_end(node: Node, partition: Partition) -> Offset:
-    """Return the end of acknowledged and committed records; 0 if the topic was deleted."""
+    """Return the end of the records that are both acknowledged and committed, or 0 if the topic was
+    deleted.
+    """
     data = node.image.streams.get(partition.log.data.stream_id)
     return Offset(0) if data is None else min(data.end_offset, partition.high_watermark)
 
@@ -445,8 +447,8 @@ def _committed_end(node: Node, partition: Partition) -> Offset:
 def _compacted(
     node: Node, partition: Partition, wanted: WantedPoint, found: ForkedPartition
 ) -> PointRefusal | None:
-    """Return an error if a fork at this point would lack records that log compaction removed. For a
-    fork at the end of the log, the error is retriable; otherwise the records have been removed.
+    """Return an error if log compaction has removed records that a fork at this point would need.
+    The error is retriable for a fork at the end of the log; otherwise the records are gone.
     """
     data, txn = (
         node.image.streams.get(handle.stream_id)

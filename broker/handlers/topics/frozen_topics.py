@@ -1,5 +1,5 @@
 """Describe frozen topics in a Metadata response, if a tagged field of the request selects them.
-Other requests never see them.
+They are invisible to other requests.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from penstock.protocol.frozen_topics import FrozenPartition, FrozenTopicInfo, en
 from penstock.protocol.gen.metadata import MetadataRequestTopic, MetadataResponseTopic
 
 _ENTRIES_PER_SLICE_COUNT: Final = 5_000
-"""Ranges counted between two yields to the event loop: about 1 ms."""
+"""Ranges counted between two yields to the event loop, which takes about 1 ms."""
 
 
 async def describe_frozen_topics(
     node: Node, ctx: RequestContext, requested: Sequence[MetadataRequestTopic]
 ) -> list[MetadataResponseTopic]:
-    """Return the frozen topics with these names or ids. Without names, return all, and the
-    deleted records of topics that can be restored. Names are those for readers of the store:
-    `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic. Omits topics that the client may not
-    describe.
+    """Return the frozen topics with these names or ids. Without names, return all frozen topics,
+    and the deleted records of topics that can be restored. Names have the form used by readers of
+    the store: `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic. Topics that the client may
+    not describe are omitted.
     """
     image = node.image
     if not requested:
@@ -73,7 +73,7 @@ def _unknown(item: MetadataRequestTopic) -> MetadataResponseTopic:
 
 
 def _deleted_records(image: MetadataImage) -> list[MetadataResponseTopic]:
-    """Describe deleted records of topics that a fork can restore."""
+    """Describe the deleted records of topics that a fork can restore."""
     keeping: dict[UUID, list[StreamState]] = {}
     for stream in image.streams.keeping():
         if stream.kind == "data":
@@ -115,8 +115,8 @@ def _deleted_records(image: MetadataImage) -> list[MetadataResponseTopic]:
 async def _info(
     node: Node, ctx: RequestContext, topic: FrozenTopic
 ) -> MetadataResponseTopic | None:
-    """Describe one topic; None if it was removed meanwhile. Configs and groups that the client may
-    not describe are omitted.
+    """Describe one topic, or return None if it was removed meanwhile. Configs and groups that the
+    client may not describe are omitted.
     """
     partitions: list[FrozenPartition] = []
     counted = 0

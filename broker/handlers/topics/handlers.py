@@ -1,8 +1,8 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: forward to the controller. Any broker accepts
-them.
+"""CreateTopics, DeleteTopics and CreatePartitions: forward requests to the controller. Any broker
+accepts them.
 
-After a response, this broker's Metadata shows the change (read your writes). Names and the wire
-format are checked here, so that invalid requests cost the controller nothing.
+After the response, this broker's metadata contains the change (read your writes). Names and the
+wire format are checked here, so that invalid requests do not load the controller.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from penstock.protocol.topic_key import NO_TOPIC_ID
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMED_OUT: Final = ErrorCode.REQUEST_TIMED_OUT
-"""The response to a request with timeout 0. As in Kafka, nothing is done."""
+"""The response to a request with timeout 0, which has no effect, as in Kafka."""
 _FORK_ATTEMPTS_MAX: Final = 5
 _MOVED: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNSET: Final = -1
@@ -67,9 +67,9 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     requested = {
         topic.name: _new_topic(node, topic)
         async for topic in sliced(request.topics)
-        if counts[topic.name] == 1  # the others are rejected
+        if counts[topic.name] == 1  # duplicates are rejected
     }
-    # Planning a fork reads its source, so the rights are also checked before.
+    # Planning a fork reads the source, so permissions are checked before.
     denied = await denied_creations(node, ctx, requested.values())
     async for topic in sliced(request.topics):
         problem = (
@@ -96,7 +96,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
             results |= await topic_creation.create_topics(
                 node, ctx, ready, validate_only=request.validate_only, timeout_s=timeout_s
             )
-        # Log compaction may move a batch boundary between the two steps of a fork.
+        # Retry if log compaction has moved a batch boundary between the two steps of a fork.
         wanted = await listed(topic for topic in wanted if results[topic.name].error_code == _MOVED)
         if not wanted:
             break
@@ -114,7 +114,9 @@ async def _succeeded(
 def _problem(
     topic: create_topics.CreatableTopic, requested: messages.NewTopic | None
 ) -> tuple[ErrorCode, str] | None:
-    """Return why a topic is rejected, or None. requested: None if its name is duplicated."""
+    """Return why a topic is rejected, or None. requested: the topic, or None if the request
+    contains it more than once.
+    """
     if requested is None:
         return ErrorCode.INVALID_REQUEST, "the request names this topic more than once"
     if not is_frozen(topic.name) and (problem := topic_name_problem(topic.name)):
@@ -146,8 +148,8 @@ async def _schema_problem(
 def _assignment(
     items: Sequence[create_topics.CreatableReplicaAssignment],
 ) -> list[list[NodeId]] | None:
-    """Return the candidates by partition, None if the request has none, or [] if the partitions are
-    not numbered from 0.
+    """Return the candidates by partition. Return None if the request contains none, or [] if the
+    partitions are not numbered from 0.
     """
     if not items:
         return None
@@ -188,7 +190,7 @@ async def _with_forks(
     node: Node, topics: Sequence[messages.NewTopic], deadline: float
 ) -> list[messages.NewTopic | _Created]:
     """Find the fork points that the topics' configs require, and for snapshot topics also the
-    committed group offsets. Return a topic to create or an error for each.
+    committed group offsets. For each topic, return the topic to create or an error.
     """
     planned: list[messages.NewTopic | _Created] = []
     requested: dict[int, forks.ForkRequest] = {}
@@ -224,8 +226,8 @@ async def _with_forks(
 def _requested_fork(
     node: Node, topic: messages.NewTopic
 ) -> tuple[messages.NewTopic, forks.ForkRequest | None]:
-    """Return the topic without its fork options, and the options. A fork of a snapshot already has
-    its fork points. Raises KafkaError.
+    """Return the topic without its fork options, and the options. A fork of a snapshot already
+    contains its fork points. Raises KafkaError.
     """
     configs = dict(topic.configs)
     request = forks.take_fork_request(configs)
@@ -304,8 +306,8 @@ def _refuse(result: delete_topics.DeletableTopicResult, message: str) -> None:
 def _find(
     node: Node, name: str | None, topic_id: UUID | None, count: int
 ) -> delete_topics.DeletableTopicResult:
-    """Return the result for a topic that occurs this many times in the request. Duplicates get one
-    result, as in Kafka.
+    """Return the result for a topic that the request contains `count` times. As in Kafka,
+    duplicates share one result.
     """
     topics = node.image.topics
     problem = (
@@ -334,8 +336,8 @@ def _find(
 
 
 def _find_frozen(node: Node, name: str | None, topic_id: UUID | None) -> FrozenTopic | None:
-    """Return the snapshot topic, or a deleted topic named NAME@ID: by id alone, a repeated request
-    would remove it permanently.
+    """Return the snapshot topic, or the deleted topic with the name NAME@ID. A deleted topic is not
+    found by its id, because repeating a deletion by id would otherwise remove it permanently.
     """
     frozen_topics = node.image.frozen_topics
     if topic_id is None:
@@ -377,7 +379,7 @@ async def _delete(
 
 
 def _known_count(node: Node, topic_id: UUID) -> int:
-    """Return the partition count of a topic, as far as this broker knows."""
+    """Return the partition count of a topic in this broker's metadata."""
     topic = node.image.topics.by_id(topic_id) or node.image.frozen_topics.by_id(topic_id)
     return 0 if topic is None else len(topic.partitions)
 
@@ -429,7 +431,7 @@ async def _grow(
     request: create_partitions.CreatePartitionsRequest,
     wanted: Sequence[messages.NewPartitions],
 ) -> dict[str, create_partitions.CreatePartitionsTopicResult]:
-    """Add the partitions in chunks, so that the controller serves other requests in between."""
+    """Add the partitions in chunks, so that the controller can handle other requests in between."""
     deadline = asyncio.get_running_loop().time() + _timeout_s(node, request.timeout_ms)
     results: dict[str, create_partitions.CreatePartitionsTopicResult] = {}
     added_count = 0
@@ -465,8 +467,8 @@ async def _grow(
 
 
 def _added_count(node: Node, topic: messages.NewPartitions) -> int:
-    """Return how many partitions are added to the topic, as far as this broker knows; 0 if the
-    request is rejected.
+    """Return how many partitions are added to the topic according to this broker's metadata; 0 if
+    the request is rejected.
     """
     found = node.image.topics.by_name(topic.name)
     added_count = 0 if found is None else topic.total - len(found.partitions)

@@ -1,8 +1,8 @@
-"""Controller mutation quota (KIP-599): report to the controller which client creates or deletes
+"""Controller mutation quota (KIP-599): tell the controller which client creates or deletes
 partitions, and throttle the client.
 
-The controller counts for all brokers. Clients that support the quota get an error for each topic
-over it; older ones are throttled instead.
+The controller enforces the quota for all brokers. Clients that support the quota receive an error
+for each topic that exceeds it; older ones are throttled instead.
 """
 
 from typing import Final
@@ -18,13 +18,13 @@ _STRICT_FROM: Final = {
     apis.METADATA.key: 0,
     apis.STREAMS_GROUP_HEARTBEAT.key: 0,
 }
-"""The first version whose clients support the error. Metadata does not return it: clients retry a
-missing topic, as with Kafka. Heartbeats of streams groups report it in a status.
+"""The first version whose clients support the error. Metadata does not return it, because clients
+retry when a topic is missing, as with Kafka. Streams heartbeats report it in a status.
 """
 
 
 def quota_client(ctx: RequestContext) -> QuotaClient | None:
-    """Return the client whose quota applies, or None."""
+    """Return the client to which the quota applies, or None."""
     if ctx.quota is None or not ctx.quota.has_mutation_rate:
         return None
     return QuotaClient(
@@ -35,6 +35,6 @@ def quota_client(ctx: RequestContext) -> QuotaClient | None:
 
 
 def set_throttle_time(ctx: RequestContext, response: TopicsCreated | ItemResults) -> None:
-    """Throttle the client as long as the controller requests."""
+    """Throttle the client for as long as the controller requests."""
     if ctx.quota is not None:
         ctx.quota.changed(response.throttle_ms)

@@ -1,7 +1,7 @@
 """Read the offsets that all consumer groups have committed for the topics of a new snapshot.
 
-Each coordinator lists its groups. Before and after that, the broker is queried whether it has
-loaded all of its partitions of the offsets topic, so that no group is missed while coordinators
+Each coordinator lists its groups. Before and after listing, this broker checks that the coordinator
+has loaded all its partitions of the offsets topic, so that no group is missed while coordinators
 change.
 """
 
@@ -24,11 +24,11 @@ from penstock.protocol.gen import list_groups, offset_fetch
 _GROUPS_PER_REQUEST_COUNT: Final = 20
 _RETRY_PAUSE_S: Final = 0.1
 _LAST_WITH_NAMES: Final = 9
-"""The last version of OffsetFetch with names of topics; brokers of every version serve it."""
+"""The last version of OffsetFetch with topic names, which brokers of every version support."""
 _NOT_FOUND: Final = int(ErrorCode.GROUP_ID_NOT_FOUND)
 
 Committed: TypeAlias = dict[str, list[GroupOffsets]]
-"""By topic, ordered by group name."""
+"""Group offsets by topic, ordered by group id."""
 _Found: TypeAlias = dict[str, dict[str, dict[int, int]]]
 """Offsets by topic, group and partition."""
 
@@ -41,8 +41,8 @@ async def committed_offsets(node: Node, names: Collection[str], deadline: float)
     """Return the offsets that each group has committed for these topics. Retries while coordinators
     change, until `deadline` (`loop.time()`).
 
-    Offsets are at most the high watermarks of fork points that are determined afterwards. Raises
-    KafkaError: REQUEST_TIMED_OUT, or the error of a coordinator.
+    Fork points that are determined afterwards are not below these offsets. Raises KafkaError with
+    REQUEST_TIMED_OUT or the error of a coordinator.
     """
     found = [node.image.topics.by_name(name) for name in names]
     topics = {topic.name: len(topic.partitions) for topic in found if topic is not None}
@@ -95,7 +95,9 @@ async def _read(node: Node, peers: PeerConnections, topics: Mapping[str, int]) -
 
 
 def _coordinators(node: Node) -> dict[NodeId, list[int]]:
-    """Return the partitions of the offsets topic by leader; none if the topic does not exist."""
+    """Return the partitions of the offsets topic by leader, or nothing if the topic does not
+    exist.
+    """
     topic = node.image.topics.by_name(OFFSETS_TOPIC)
     leaders: dict[NodeId, list[int]] = {}
     for partition in () if topic is None else topic.partitions:
@@ -106,8 +108,8 @@ def _coordinators(node: Node) -> dict[NodeId, list[int]]:
 
 
 def _probe_groups(node: Node, partition_count: int) -> dict[int, str]:
-    """Return a group name for each partition of the offsets topic. These groups never have members:
-    a coordinator that responds for one has loaded that partition.
+    """Return one group id for each partition of the offsets topic. These groups never have members;
+    a coordinator that responds for one of them has loaded its partition.
     """
     probes: dict[int, str] = {}
     names = (f"penstock-snapshot-{number}" for number in count())

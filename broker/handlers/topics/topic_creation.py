@@ -1,7 +1,7 @@
-"""Create topics for a client: all requests that create topics use `create_topics`, which checks the
-rights of the client and writes the audit log.
+"""Create topics for a client. All requests that create topics use `create_topics`, which checks the
+client's permissions and writes the audit log.
 
-After a response, this broker's Metadata includes the topics (read your writes).
+After the response, this broker's metadata contains the topics (read your writes).
 """
 
 import asyncio
@@ -41,9 +41,9 @@ async def create_topics(
     mutes: bool = True,
     timeout_s: float,
 ) -> dict[str, _Created]:
-    """Create the topics that the client may create. Return a result for each by name.
+    """Create the topics that the client may create. Return a result for each, by name.
 
-    mutes: whether a client over its quota is throttled.
+    mutes: whether to throttle a client that exceeds its quota.
     """
     denied = await denied_creations(node, ctx, wanted)
     code, message = DENIED
@@ -52,7 +52,7 @@ async def create_topics(
         for name in denied
     }
     allowed = [topic for topic in wanted if topic.name not in denied] if denied else wanted
-    # Once a topic is undeleted, its id has the new name.
+    # Collect the names first, because an undeleted topic has its new name afterwards.
     audited = {
         topic.name: text async for topic in sliced(allowed) if (text := _sources_text(node, topic))
     }
@@ -70,7 +70,7 @@ async def create_topics(
 
 
 def _sources_text(node: Node, topic: messages.NewTopic) -> str:
-    """Return the topic with its sources for the audit log, or "" if it has none."""
+    """Return the topic with its sources, for the audit log, or "" if it has no sources."""
     sources = ", ".join(map(str, sources_of(node.image, topic.name, topic.configs)))
     return f"{topic.name} ({sources})" if sources else ""
 
@@ -84,7 +84,7 @@ async def _create_in_chunks(
     mutes: bool,
     timeout_s: float,
 ) -> dict[str, _Created]:
-    """Create the topics in chunks, so that the controller serves other requests in between."""
+    """Create the topics in chunks, so that the controller can handle other requests in between."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     results: dict[str, _Created] = {}
     partition_count = 0
@@ -119,8 +119,8 @@ async def _create_in_chunks(
 
 
 def _topic_chunks(wanted: Sequence[messages.NewTopic]) -> Iterator[list[messages.NewTopic]]:
-    """Yield the topics in chunks. All topics of snapshots are in the first one, because they are
-    created together or not at all.
+    """Yield the topics in chunks. The first one contains all snapshot topics, because they are
+    created atomically.
     """
     frozen = [topic for topic in wanted if is_frozen(topic.name)]
     if frozen:
@@ -168,7 +168,9 @@ def _created(node: Node, topic: messages.CreatedTopic, requested: messages.NewTo
 
 
 def _configs_of(node: Node, topic: messages.CreatedTopic) -> dict[str, str]:
-    """Return the configs of a restored topic, or of one to be restored (for validate_only)."""
+    """Return the configs of a restored topic, or of a topic that would be restored
+    (validate_only).
+    """
     found = None if topic.topic_id is None else node.image.frozen_topics.by_id(topic.topic_id)
     return dict(node.image.configs.topic(topic.name) if found is None else found.configs)
 

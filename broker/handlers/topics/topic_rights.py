@@ -1,7 +1,8 @@
-"""Decide which topics a client may create and delete, and what the responses contain (KIP-525).
+"""Decide which topics a client may create and delete, and which configs the responses contain
+(KIP-525).
 
-Creating a topic requires Create on the cluster or on its name, and the rights on its sources
-(`controller.metadata.topic_sources`). Frozen topics have the ACLs of their source topic.
+Creating a topic requires Create on the cluster or on the topic, and permissions on the topic's
+sources (`controller.metadata.topic_sources`). Frozen topics use the ACLs of their source topic.
 """
 
 from collections.abc import Collection, Mapping
@@ -56,7 +57,7 @@ def _allows_source(node: Node, ctx: RequestContext, source: TopicSource) -> bool
 async def hide_configs(
     node: Node, ctx: RequestContext, results: Mapping[str, create_topics.CreatableTopicResult]
 ) -> None:
-    """Remove configs that the client may not see from the response."""
+    """Remove the configs that the client may not see from the response."""
     created = [name for name, result in results.items() if not result.error_code]
     denied = await find_denied_topics(node, ctx, Operation.DESCRIBE_CONFIGS, created, logs=False)
     for name in denied:
@@ -73,10 +74,10 @@ def refuse_undeletable(
     *,
     is_named: bool,
 ) -> None:
-    """Reject the deletion of a topic without the right. A client that may not describe the topic
-    learns neither whether the name exists nor the name of an id.
+    """Reject the deletion of a topic that the client may not delete. If the client may not describe
+    the topic either, the response reveals neither whether the name exists nor the name for an id.
 
-    is_named: the request contains its name, not its id.
+    is_named: whether the request contains the topic's name instead of its id.
     """
     name = result.name
     if (

@@ -328,7 +328,7 @@ def _before(states: ShareStates, key: SharePartitionKey) -> _Before:
 
 
 def _refuse(future: "asyncio.Future[Any]", error: ShareStateError) -> None:
-    # without the traceback, which refers to local variables
+    # Remove the traceback, which refers to local variables.
     future.set_exception(error.with_traceback(None))
     # mark it as retrieved: asyncio would log the error if nobody awaits the future, for example
     # after the request was cancelled
