@@ -54,7 +54,7 @@ def snippets(
     from penstock.deploy.clients.profiles import current_profile
     from penstock.deploy.clients.security import PLAINTEXT, current_security, read_file
     from penstock.deploy.clients.target import dev_cluster
-    from penstock.deploy.local.client_snippets import SNIPPETS, filled, lines
+    from penstock.deploy.local.client_snippets import SNIPPETS, filled, is_readable, lines
 
     client = None if client is None else client.lower()
     if client is not None and client not in SNIPPETS:
@@ -70,6 +70,11 @@ def snippets(
     if client is None:
         say(*lines(bootstrap=address, topic=topic, store=store, security=security))
         return
+    if client == "spark" and not is_readable(store):
+        raise UsageError(
+            "Spark cannot read the store of this cluster, which is in the memory of its process:"
+            " stop it, and run `penstock dev` without --store memory"
+        )
     snippet = SNIPPETS[client]
     _check_file(client, snippet.package)
     say(

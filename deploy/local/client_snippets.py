@@ -124,7 +124,8 @@ auto.offset.reset=earliest
         ' "TOPIC").load()',
         """\
 # Install with: pip install "penstock-streams[spark]"
-# Spark reads the objects, not the brokers. A store in memory cannot be read from another process.
+# Spark reads the store, not the brokers. `penstock dev` without --store keeps the store in memory:
+# run this program before you stop it, or start it with --store file:DIR.
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
@@ -214,6 +215,11 @@ def _mapping(code: Mapping[str, str], *, is_line: bool, indent: str = "") -> str
     return f"{{\n{body}{indent}}}"
 
 
+def is_readable(store: str) -> bool:
+    """Return whether other processes can read a store."""
+    return not store.startswith("memory")
+
+
 def lines(
     *,
     bootstrap: str,
@@ -228,9 +234,7 @@ def lines(
     if hides_secrets:
         security, store = security.redacted(), redact_url(store)
     shown = {
-        name: snippet
-        for name, snippet in SNIPPETS.items()
-        if name != "spark" or not store.startswith("memory")
+        name: snippet for name, snippet in SNIPPETS.items() if name != "spark" or is_readable(store)
     }
     return [
         f"{name:<16} "

@@ -1,6 +1,7 @@
 """The settings of one client in the words of each library mean the same."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import pytest
 
 from penstock.base.listeners import SecurityProtocol
 from penstock.deploy.cli.snippets import snippets
+from penstock.deploy.clients import state_file
 from penstock.deploy.clients.assertions import Assertion
 from penstock.deploy.clients.bearer_tokens import TokenSource
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity, parse
+from penstock.deploy.clients.state_file import ClusterState
 from penstock.deploy.errors import UsageError
 from penstock.deploy.local import client_dialects as dialects
 from penstock.deploy.local.client_snippets import SNIPPETS, filled, lines
@@ -119,6 +122,25 @@ def test_lines_contain_every_setting_but_hide_secrets(security: ClientSecurity) 
     complete = "\n".join(lines(bootstrap="b:1", topic="t", store=url, security=security))
     assert "secret_key=s3cret" in complete
     assert json.dumps(security.password or security.key_password) in complete
+
+
+def test_spark_needs_a_store_that_other_processes_can_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "dev.json"
+    for store in ("memory:", "s3://penstock?endpoint=http://127.0.0.1:1"):
+        state = ClusterState(
+            pid=os.getpid(), bootstrap="b:1", controller="c:2", store_url=store, processes=[]
+        )
+        state_file.write(path, state)
+        if store == "memory:":
+            with pytest.raises(UsageError, match="run `penstock dev` without --store memory"):
+                snippets("spark", state_file=path)
+            snippets(state_file=path)
+            assert "spark" not in capsys.readouterr().out
+        else:
+            snippets("spark", state_file=path)
+            assert store in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("client", ["aiokafka", "kafka-python"])
