@@ -29,6 +29,8 @@ class MemoryLog:
         self.starts: dict[int, int] = {}
         self.held: list[tuple[int, LogBatch, Done]] = []
         self.hold = False
+        self.refuses = False
+        """Whether to refuse appends at once."""
         self.appended = asyncio.Event()
         self.epoch = 1
         self.can_write = True
@@ -66,6 +68,9 @@ class MemoryLog:
         self._append(partition, LogBatch((), producer_id, committed), done)
 
     def _append(self, partition: int, batch: LogBatch, done: Done) -> None:
+        if self.refuses:
+            done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
         self.held.append((partition, batch, done))
         self.appended.set()
         if not self.hold:

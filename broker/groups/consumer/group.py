@@ -394,19 +394,21 @@ class ConsumerGroup:
         member = self.members[member_id]
         if not has_new_subscription and member.current.is_reconciled_to(self.target_epoch):
             return
+        is_repeated = JOIN_EPOCH < sent_epoch < member.current.epoch
         current = reconcile(
             member.current,
             self.targets.get(member_id, NOTHING),
             self.target_epoch,
-            owned=owned,
+            # A member that has not received its epoch has not received the request to revoke
+            # partitions either, so what it owns is no response to that request.
+            owned=None if is_repeated else owned,
             subscribed=self._topics_of(member.metadata, topics),
             is_owned=lambda topic, index: index in self._owners.get(topic, ()),
             has_new_subscription=has_new_subscription,
         )
-        if JOIN_EPOCH < sent_epoch < member.current.epoch:
-            # Accept the last epoch that the member sent, because several responses in a row may be
-            # lost. Kafka fences the member after the second.
-            current = replace(current, previous_epoch=sent_epoch)
+        if is_repeated:
+            # Several responses in a row may be lost. Kafka fences the member after the second.
+            current = replace(current, previous_epoch=member.current.previous_epoch)
         if current == member.current:
             return
         changes.put(ConsumerRecordKind.CURRENT, current, member_id)
@@ -673,18 +675,17 @@ class ConsumerGroup:
 
 
 def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
-    """Reject a member epoch other than the current one. The previous epoch is accepted if the
-    member owns no partition that another member may receive, because the response with the current
-    epoch may have been lost. The epoch of a joining member is always accepted.
+    """Reject a member epoch other than the current one. Epochs since the previous one are accepted
+    if the member owns no partition that another member may receive, because the responses with
+    later epochs may have been lost. The epoch of a joining member is always accepted.
     """
     current, epoch = member.current, request.member_epoch
     if epoch in {JOIN_EPOCH, current.epoch}:
         return
     # Kafka fences a member that did not receive the request to revoke partitions.
-    is_repeated = epoch == current.previous_epoch and is_subset(
+    if JOIN_EPOCH < current.previous_epoch <= epoch < current.epoch and is_subset(
         request.owned, union(current.assigned, current.pending_revocation)
-    )
-    if epoch < current.epoch and is_repeated:
+    ):
         return
     size = "greater" if epoch > current.epoch else "smaller"
     raise HeartbeatRefused(

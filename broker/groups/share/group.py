@@ -230,10 +230,9 @@ class ShareGroup:
         target = self.targets.get(member_id, NOTHING)
         assigned = {topic: indexes for topic, indexes in target.items() if topic in subscribed}
         if current.epoch != self.target_epoch:
-            # Accept the last epoch that the member sent, because several responses in a row may be
-            # lost. Kafka fences the member after the second.
+            # Several responses in a row may be lost. Kafka fences the member after the second.
             is_repeated = JOIN_EPOCH < sent_epoch < current.epoch
-            previous = sent_epoch if is_repeated else current.epoch
+            previous = current.previous_epoch if is_repeated else current.epoch
             current = ShareAssignment(self.target_epoch, previous, assigned)
         else:
             current = replace(current, assigned=assigned)
@@ -496,12 +495,13 @@ def _require(is_met: bool, message: str) -> None:
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """Reject a member epoch other than the current one. The previous epoch is accepted, because the
-    response with the current epoch may have been lost. The epoch of a joining member is always
-    accepted.
+    """Reject a member epoch other than the current one. Epochs since the previous one are accepted,
+    because the responses with later epochs may have been lost. The epoch of a joining member is
+    always accepted.
     """
     current = member.current
-    if epoch in {JOIN_EPOCH, current.epoch, current.previous_epoch}:
+    is_repeated = JOIN_EPOCH < current.previous_epoch <= epoch < current.epoch
+    if epoch in {JOIN_EPOCH, current.epoch} or is_repeated:
         return
     rejoin = "The member must abandon all its partitions and rejoin."
     if epoch > current.epoch:

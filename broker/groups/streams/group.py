@@ -332,18 +332,20 @@ class StreamsGroup:
     ) -> None:
         member_id = before.member_id
         metadata = self.members[member_id].metadata
+        is_repeated = not request.is_joining and request.member_epoch < before.current.epoch
         current = reconcile(
             before.current,
             metadata.process_id,
             NO_TASKS if is_delayed else self.targets.get(member_id, NO_TASKS),
             max(1, self.target_epoch) if is_delayed else self.target_epoch,
-            owned=request.owned,
+            # A member that has not received its epoch has not received the request to revoke tasks
+            # either, so what it owns is no response to that request.
+            owned=None if is_repeated else request.owned,
             owners=self,
         )
-        if not request.is_joining and request.member_epoch < before.current.epoch:
-            # Accept the last epoch that the member sent, because several responses in a row may be
-            # lost. Kafka fences the member after the second.
-            current = replace(current, previous_epoch=request.member_epoch)
+        if is_repeated:
+            # Several responses in a row may be lost. Kafka fences the member after the second.
+            current = replace(current, previous_epoch=before.current.previous_epoch)
         if current == before.current:
             return
         changes.put(ConsumerRecordKind.STREAMS_CURRENT, current, member_id)
@@ -413,11 +415,12 @@ class StreamsGroup:
         return changes
 
     def reset(self, deadlines: Deadlines) -> None:
-        """Restore the deadlines to an earlier copy, and check the topics again in the next
-        heartbeat.
+        """Restore the deadlines to an earlier copy after a step that could not be written. In the
+        next heartbeats, check the topics again, and resend the tasks, which the response lacked.
         """
         self.deadlines = deadlines
         self._topics_version = -1
+        self._sent_over.clear()
 
     # --- offsets ----------------------------------------------------------------------------------
 
@@ -620,18 +623,17 @@ def _held_tasks(current: StreamsAssignment) -> list[tuple[Task, bool]]:
 
 
 def _check_epoch(member: StreamsMember, request: StreamsHeartbeatRequest) -> None:
-    """Reject a member epoch other than the current one. The previous epoch is accepted if the
-    member has no task that another member may receive, because the response with the current epoch
-    may have been lost. The epoch of a joining member is always accepted.
+    """Reject a member epoch other than the current one. Epochs since the previous one are accepted
+    if the member has no task that another member may receive, because the responses with later
+    epochs may have been lost. The epoch of a joining member is always accepted.
     """
     current, epoch = member.current, request.member_epoch
     if request.is_joining or epoch == current.epoch:
         return
     # Kafka fences a member that did not receive the request to revoke tasks.
-    is_repeated = epoch == current.previous_epoch and is_within(
+    if 0 < current.previous_epoch <= epoch < current.epoch and is_within(
         request.owned, (current.assigned, current.revoking)
-    )
-    if epoch < current.epoch and is_repeated:
+    ):
         return
     size = "greater" if epoch > current.epoch else "smaller"
     raise HeartbeatRefused(

@@ -82,10 +82,9 @@ async def acknowledge(
     may_renew: bool,
     denied: AbstractSet[UUID] = frozenset(),
 ) -> dict[TopicIdPartition, ErrorCode]:
-    """Acknowledge records. Return the outcome for each partition after all of them have been
-    stored. denied: topics that the client may not read. If the session has ended, its records were
-    released, so all acknowledgments are rejected: the records that the member has now belong to its
-    next session.
+    """Return the outcome for each partition when all of them are stored. denied: topics that the
+    client may not read. If the session has ended, its member may have acquired the same records
+    again in another one, so nothing is acknowledged.
     """
     is_open = node.share_sessions.is_open(session)
     outcomes: dict[TopicIdPartition, Outcome] = {}

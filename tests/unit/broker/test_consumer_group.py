@@ -18,6 +18,7 @@ from penstock.broker.groups.common.model import (
 )
 from penstock.broker.groups.consumer.group import ConsumerGroup
 from penstock.broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest, MemberState
+from penstock.broker.groups.consumer.reconciliation import union
 from penstock.broker.groups.consumer.validation import check_heartbeat
 from penstock.broker.groups.coordinator.records import decode_consumer_value, encode_consumer_value
 from penstock.protocol.error_codes import ErrorCode
@@ -241,6 +242,32 @@ def test_a_member_may_lose_the_request_to_revoke_partitions() -> None:
     world.settle()
     assert world.epochs == {"a": 3, "b": 3}
     assert (len(world.partitions("a")), len(world.partitions("b"))) == (2, 2)
+
+
+def test_a_late_heartbeat_fences_no_member() -> None:
+    world = World(t=2)
+    world.join("a", "t")
+    late = {"owned": world.owned["a"], "rebalance_timeout_ms": 1, "subscribed_names": ("t",)}
+    world.topics.set("t", 3)
+    world.beat("a")
+    world.topics.set("t", 4)
+    assert world.send("a", 1, **late).member_epoch == 3
+    assert world.beat("a", subscribed_names=("t",), rebalance_timeout_ms=1).member_epoch == 3
+
+
+def test_a_late_heartbeat_revokes_no_partition() -> None:
+    """It was sent before the member owned anything."""
+    world = World(t=2)
+    late = {"owned": {}, "rebalance_timeout_ms": 5_000, "subscribed_names": ("t",)}
+    world.join("a", "t")
+    world.topics.set("t", 3)
+    world.beat("a", subscribed_names=("t",))
+    world.join("b", "t")
+    for _ in range(2):  # once before the member is asked to revoke partitions, and once after
+        world.send("a", 1, **late)
+        current = world.group.members["a"].current
+        assert current.state is MemberState.UNREVOKED_PARTITIONS
+        assert union(current.assigned, current.pending_revocation) == world.owned["a"]
 
 
 @pytest.mark.parametrize("seed", range(50))

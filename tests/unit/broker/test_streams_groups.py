@@ -624,6 +624,39 @@ async def test_a_member_may_lose_the_request_to_revoke_tasks() -> None:
     following.close()
 
 
+async def test_a_late_heartbeat_revokes_no_task() -> None:
+    """It was sent before the member had any."""
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a")
+    coordinator.topics.reset(image_with(5))
+    assert (await own(coordinator, "a", 2, Tasks(ALL))).member_epoch == 3
+    await join(coordinator, "b")
+    for _ in range(2):  # once before the member is asked to revoke tasks, and once after
+        assert (await own(coordinator, "a", 2, Tasks())).member_epoch == 3
+        state = streams_of(coordinator).members["a"].current.state
+        assert state is StreamsMemberState.UNREVOKED_TASKS
+    coordinator.close()
+
+
+async def test_tasks_are_sent_again_after_a_heartbeat_that_could_not_be_written() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a", connection_id=1)
+    coordinator.topics.reset(image_with(5))
+    await own(coordinator, "a", 2, Tasks(ALL), connection_id=1)
+    await join(coordinator, "b")
+    await send(coordinator, "b", -1)
+    log.refuses = True
+    refused = await own(coordinator, "a", 2, Tasks(ALL), connection_id=2)
+    assert refused.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    log.refuses = False
+    again = await own(coordinator, "a", 2, Tasks(ALL), connection_id=2)
+    assert again.tasks == Tasks({"0": frozenset(range(5))})
+    following = await own(coordinator, "a", again.member_epoch, again.tasks, connection_id=2)
+    assert following.tasks is None
+    coordinator.close()
+
+
 @pytest.mark.parametrize("seed", range(20))
 async def test_members_that_lose_several_responses_are_not_fenced(seed: int) -> None:
     rng = Random(seed)
