@@ -1,4 +1,4 @@
-"""Common basics of all packages: clocks, backoff, ids, settings, listeners, histograms. Imports no
+"""Basics shared by all packages: clocks, backoff, ids, settings, listeners, histograms. Imports no
 other package of this project.
 """
 
@@ -6,5 +6,5 @@ import os
 
 if not __name__.startswith("penstock."):
     raise ImportError("import penstock.base: the folder base is not a top-level package")
-if os.path.islink(__path__[0]):  # in a checkout, so that tools report the paths of the edited files
+if os.path.islink(__path__[0]):  # in a checkout: tools then report the paths that are edited
     __path__ = [os.path.realpath(__path__[0])]

@@ -9,12 +9,14 @@ import ctypes
 from typing import Final
 
 FREE_BYTES_MAX: Final = 128 << 20
-"""Memory that glibc keeps at the top of a heap: two cache blocks of 64 MiB. Half of it results in
-70 to 100 page faults per MB.
+"""Memory that glibc keeps at the top of a heap: two cache blocks of 64 MiB. Half of this would
+cause 70 to 100 page faults per MB.
 """
 
 HEAP_CHUNK_BYTES_MAX: Final = 32 << 20
-"""Larger buffers are mapped and unmapped. glibc does not allow a higher value on 64-bit systems."""
+"""Larger buffers are still mapped and unmapped. This is the highest value that glibc allows on
+64-bit systems.
+"""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3

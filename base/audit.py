@@ -21,7 +21,7 @@ RESOURCES_PER_LINE_MAX: Final = 20
 LINES_MAX: Final = 1_000
 INTERVAL_S: Final = 0.1
 _PRINCIPALS_MAX: Final = 1_000
-"""Principals whose entries are counted; all are dropped when there are more."""
+"""Maximum number of principals whose entries are counted; beyond it, all counts are dropped."""
 
 
 class ChangeLog:
@@ -29,7 +29,7 @@ class ChangeLog:
     once, then one per INTERVAL_S with the number of suppressed ones, so that no principal can fill
     a disk, or hide the changes of others.
 
-    now: in seconds.
+    now: returns the time in seconds.
     """
 
     def __init__(self, now: MonotonicClock) -> None:

@@ -8,8 +8,8 @@ from random import Random
 class Backoff:
     """The pauses of one repeated operation.
 
-    The nominal pause doubles from `first_ms` to `max_ms`. Each pause is uniform between half of the
-    nominal one and all of it.
+    The nominal pause doubles from `first_ms` to `max_ms`. Each pause is uniformly distributed
+    between half of the nominal pause and all of it.
     """
 
     __slots__ = ("_max_s", "_pause_s", "_rng", "attempt_count")

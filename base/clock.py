@@ -7,8 +7,8 @@ from collections.abc import Callable
 from penstock.base.ids import Millis
 
 SUSPENSION_MIN_S = 12 * 3_600.0
-"""A wall clock that advances by more than this shows a suspension, or a wrong time that a session
-survives: its next heartbeat is a few milliseconds away.
+"""If the wall clock advances by more than this, the machine was probably suspended. If the clock
+was only wrong, sessions survive, because their next heartbeat follows within milliseconds.
 """
 
 WallClock = Callable[[], Millis]
@@ -34,9 +34,9 @@ def steady(now_ms: WallClock, now: MonotonicClock) -> WallClock:
 
 
 def counting_suspensions(now_ms: WallClock, now: MonotonicClock) -> MonotonicClock:
-    """Return a monotonic clock that also counts the time for which a machine was suspended, as far
-    as the wall clock shows it: by how much that has advanced, if it is more than SUSPENSION_MIN_S.
-    Smaller steps are corrections of the wall clock.
+    """Return a monotonic clock that includes the time for which a machine was suspended. A
+    suspension is detected if the wall clock advances by more than SUSPENSION_MIN_S; smaller steps
+    are treated as corrections of the wall clock.
     """
     skipped_s = 0.0
     ahead_min_s = now_ms() / 1_000 - now()

@@ -14,27 +14,28 @@ the process for 0.2 to 1 us per object. A broker with 540 small batches per seco
 """
 
 YOUNG_COLLECTIONS: Final = 1
-"""The middle generation is collected together with the youngest one after this many collections of
-that: 12,000 objects at once. With 60,000, decoded requests of 10,000 topics stopped a broker for 10
-ms ten times a second, and small batches for 1,000 partitions for 26 ms.
+"""Collections of the youngest generation after which the middle one is collected as well: 12,000
+objects at once. With 60,000 objects, decoded requests of 10,000 topics stopped a broker for 10 ms
+ten times a second, and small batches for 1,000 partitions stopped it for 26 ms.
 """
 
 MIDDLE_COLLECTIONS: Final = 4_000
-"""Collections of the middle generation between two full ones. A full one takes seconds with
-millions of cached objects; this makes it due after 50 million further objects, if ever.
+"""Collections of the middle generation between two full collections. A full collection takes
+seconds with millions of cached objects; with this value, it is due after 50 million further
+objects, if ever.
 """
 
 
 def pause_collector() -> None:
-    """Disable collections until `tune_collector` or `resume_collector`. Call at the start of a
-    process: its imports create hardly any garbage, and collections are a tenth of their CPU.
+    """Disable collections until `tune_collector` or `resume_collector`. Call this at the start of a
+    process: imports create hardly any garbage, and collections would take a tenth of their CPU.
     """
     gc.disable()
 
 
 def tune_collector() -> None:
-    """Tune the collector. Call when all permanent objects (modules, tables, wiring) exist, and when
-    they have been replaced.
+    """Tune the collector. Call this when all permanent objects (modules, tables, wiring) exist, and
+    again when they have been replaced.
     """
     gc.unfreeze()
     gc.collect()
@@ -43,8 +44,8 @@ def tune_collector() -> None:
 
 
 def resume_collector() -> None:
-    """Resume collections, with our thresholds. For a command that takes a second: keeping the
-    garbage of its imports is cheaper than searching for it.
+    """Resume collections with the thresholds above. For short commands, for which keeping the
+    garbage of imports is cheaper than collecting it.
     """
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS)
     gc.enable()

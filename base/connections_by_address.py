@@ -1,7 +1,7 @@
 """Select the connection to close when there are too many: the oldest one of the address with the
 most connections, so that a flood only closes its own connections. Pure. O(1) per change.
 
-IPv6 addresses count by their /64, which usually belongs to a single host.
+IPv6 addresses in the same /64 count as one, because a /64 usually belongs to a single host.
 """
 
 from collections import OrderedDict
@@ -33,7 +33,7 @@ class ConnectionsByAddress(Generic[_Connection]):
 
     @property
     def count_max(self) -> int:
-        """Return the number of connections of the address with the most."""
+        """Return the number of connections of the address with the most connections."""
         return self._count_max
 
     def count(self, address: str) -> int:
@@ -57,9 +57,9 @@ class ConnectionsByAddress(Generic[_Connection]):
         self._move(host, len(connections) + 1, len(connections))
 
     def pop(self) -> _Connection:
-        """Remove the oldest connection of the address with the most. Among addresses with equally
-        many, the one whose newest connection is oldest loses one. Raises IndexError if there are
-        none.
+        """Remove the oldest connection of the address with the most connections. If several
+        addresses have equally many, choose the one whose newest connection is oldest. Raises
+        IndexError if there are none.
         """
         if not self._hosts:
             raise IndexError("there are no connections")

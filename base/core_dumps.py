@@ -4,14 +4,14 @@ import resource
 from typing import Final
 
 CORE_BYTES_MAX: Final = 1
-"""Too small for any file. With 0, Linux would still pass the memory to a program specified by
-`kernel.core_pattern`; 1 prevents that too (`fs/coredump.c`).
+"""Too small for any core file. With 0, Linux would still pass the memory to a program in
+`kernel.core_pattern`; 1 prevents that as well (`fs/coredump.c`).
 """
 
 
 def forgo_core_dumps() -> None:
-    """Disable core dumps of this process and its children. The hard limit stays, so that operators
-    can enable dumps of a running process: `prlimit --core=unlimited: --pid PID`.
+    """Disable core dumps of this process and its children. The hard limit is unchanged, so that
+    operators can enable dumps of a running process: `prlimit --core=unlimited: --pid PID`.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     soft = 0 if hard == 0 else CORE_BYTES_MAX

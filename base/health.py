@@ -1,8 +1,8 @@
 """The health of a process, as in Kubernetes' startup, liveness and readiness probes.
 `deploy.node.health` serves it.
 
-A result is a list of reasons, for operators; an empty list means yes. `not_ready` waits at most a
-few seconds; the others do not wait.
+Each method returns a list of reasons for operators, which is empty if the process is healthy.
+`not_ready` takes at most a few seconds; the other methods do not wait.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,13 @@ class Health(Protocol):
         ...
 
     def not_alive(self) -> list[str]:
-        """Return why the process must be restarted. Any response shows that the event loop runs."""
+        """Return why the process must be restarted. A response, whatever it contains, shows that
+        the event loop is running.
+        """
         ...
 
     async def not_ready(self) -> list[str]:
-        """Return why requests should currently go elsewhere."""
+        """Return why requests should currently be sent to other processes."""
         ...
 
 

@@ -8,12 +8,12 @@ from itertools import accumulate
 from typing import Final
 
 BUCKET_BOUNDS_MS: Final = tuple(0.05 * 2 ** (index / 3) for index in range(64))
-"""Upper bounds from 50 us to 105 s; one more bucket counts the rest."""
+"""Upper bounds of buckets, from 50 us to 105 s; one more bucket counts longer latencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """The observations as a value."""
+    """An immutable copy of the observations."""
 
     counts: tuple[int, ...] = (0,) * (len(BUCKET_BOUNDS_MS) + 1)
     sum_ms: float = 0.0

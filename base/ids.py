@@ -9,8 +9,8 @@ from typing import NewType
 
 NodeId = NewType("NodeId", int)
 NodeEpoch = NewType("NodeEpoch", int)
-"""One start of one broker. It increases with every registration; older epochs of the same node are
-fenced.
+"""Identifies one start of a broker. It increases with every registration; older epochs of the same
+node are fenced.
 """
 
 StreamId = NewType("StreamId", int)
@@ -23,7 +23,7 @@ WalSequence = NewType("WalSequence", int)
 """The number of a WAL slot of one (node, node epoch), contiguous from 0."""
 
 WalStoreId = NewType("WalStoreId", int)
-"""A store of WALs, numbered from 1; 0 is the cluster's own store."""
+"""The number of a WAL store, counted from 1; 0 is the cluster's own store."""
 
 Millis = NewType("Millis", int)
 """Wall-clock milliseconds since 1970, UTC."""

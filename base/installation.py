@@ -56,7 +56,7 @@ def check_folder(folder: str) -> None:
 
 
 def check_package() -> None:
-    """Raise ForeignFiles if `penstock/__init__.py` is missing or that of another project."""
+    """Raise ForeignFiles if `penstock/__init__.py` is missing or belongs to another project."""
     package = sys.modules["penstock"]
     if "topics" not in getattr(package, "__all__", ()):
         found = getattr(package, "__file__", None)

@@ -19,8 +19,8 @@ _SHOWN: Final = frozenset(
 
 
 class NamedOutput(structlog.PrintLogger):
-    """Writes the lines of a named logger. A line that cannot be written, because the disk is full
-    or a pipe is closed, is dropped: the code that logs must not fail for that.
+    """Writes the lines of a named logger. If a line cannot be written, because the disk is full or
+    a pipe is closed, it is dropped, so that the logging code does not fail.
     """
 
     def __init__(self, file: TextIO, name: str = "") -> None:

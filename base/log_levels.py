@@ -1,7 +1,7 @@
 """The log levels of this process, which administrators change at runtime.
 
 Loggers are packages, as in Kafka's `LoggingController`. A module uses the level of the nearest
-enclosing package that has one, otherwise that of the root. Levels are not stored.
+enclosing package with a level, otherwise the root level. Levels are not persistent.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ class LogLevels:
         self._own[logger] = level
 
     def unset(self, logger: str) -> None:
-        """Make a logger inherit its level. The root keeps its own."""
+        """Make a logger inherit its level. This has no effect on the root."""
         if logger != ROOT:
             self._own.pop(logger, None)
 

@@ -1,4 +1,4 @@
-"""Raise the limit of open files: each connection is one. See getrlimit(2).
+"""Raise the limit of open files, which includes connections. See getrlimit(2).
 
 Sessions and services usually start with a soft limit of 1,024 and a hard limit of 524,288. The soft
 limit only protects programs that call select(2), which nodes do not. Kafka's JVM and Go raise it as

@@ -22,8 +22,9 @@ def cache_roots() -> list[Path]:
 
 
 def user_directory(environment: Mapping[str, str], variable: str, name: str) -> Path:
-    """Return Penstock's directory below that of an XDG variable, or below a directory of the home.
-    A user without a home has one in the temporary directory, if no other user can write there.
+    """Return Penstock's directory below the directory in an XDG variable, or below a directory of
+    the home. For users without a home, return one in the temporary directory, if no other user can
+    write there.
     """
     if named := environment.get(variable):
         return Path(named) / "penstock"

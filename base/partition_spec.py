@@ -26,7 +26,7 @@ _TOKEN: Final = re.compile(r'\s*(?:(?P<mark>[(),])|"(?P<quoted>(?:[^"]|"")*)"|(?
 
 
 class InvalidPartitioning(ValueError):
-    """The text is no partitioning. The message contains the allowed forms."""
+    """The text is not a valid partitioning. The message contains the allowed forms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class PartitionField:
 
     @property
     def name(self) -> str:
-        """The name that Iceberg gives the field."""
+        """The name of the field in Iceberg."""
         if self.transform == IDENTITY:
             return self.column
         if self.transform == "bucket":
@@ -64,9 +64,9 @@ DAY: Final = PartitionField("day", "_timestamp")
 
 
 def parse_partition_by(spec: str) -> tuple[PartitionField, ...]:
-    """Return the partition fields, none for `none` or an empty text. A bare `day` is the day of the
-    record's timestamp. A name with parentheses, commas or quotes is written in double quotes.
-    Raise InvalidPartitioning.
+    """Return the partition fields; no fields for `none` or an empty text. A bare `day` is the day
+    of the record's timestamp. A name with parentheses, commas or quotes is written in double
+    quotes. Raise InvalidPartitioning.
     """
     given = spec.strip()
     if given in {"", NONE}:
@@ -118,8 +118,8 @@ def check_combination(fields: Sequence[PartitionField]) -> None:
 def _field(
     given: str, tokens: Sequence[tuple[str, bool]], position: int
 ) -> tuple[PartitionField, int]:
-    """Parse one field, and return the position after it. A token is a text, and whether it is a
-    mark.
+    """Parse one field, and return the position after it. A token is a pair: its text, and whether
+    it is a punctuation mark.
     """
 
     def word(what: str) -> str:

@@ -1,6 +1,7 @@
-"""Let a node report to its supervisor that it serves, over an inherited pipe.
+"""Report readiness from a node to its supervisor over an inherited pipe.
 
-A response at the port of a node would not prove that: another process may have taken the port.
+A response on the node's port would not prove readiness, because another process may have taken the
+port.
 """
 
 import os

@@ -42,7 +42,7 @@ class _Options(Protocol):
 
 
 class _Library(Protocol):
-    """The used part of `re2`, which has no types."""
+    """The types of the used part of `re2`, which is untyped."""
 
     error: type[Exception]
 
@@ -82,7 +82,7 @@ def compiled(expression: str, *, has_groups: bool = False) -> Regex:
         raise RegexInvalid(
             f"it has {len(expression)} characters, at most {CHARACTERS_MAX} are allowed"
         )
-    # Most nodes never need it, and it takes 1 MB. Importing it takes 10 ms once.
+    # Imported on demand, because most nodes never need it: it takes 1 MB, and 10 ms to import.
     library = cast("_Library", import_module("re2"))
     options = library.Options()
     options.log_errors = False

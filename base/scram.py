@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 16_384
-"""As in Kafka: limits the computation that a client can cause."""
+"""Limits the computation that a client can cause, as in Kafka."""
 
 
 class ScramMechanism(IntEnum):
@@ -105,7 +105,7 @@ def credential_of(
 
 
 def is_password(mechanism: ScramMechanism, password: str, credential: ScramCredential) -> bool:
-    """Return whether this is the password of a credential. As slow as `salted_password`."""
+    """Return whether this is the password of a credential. Takes as long as `salted_password`."""
     salted = salted_password(mechanism, password, credential.salt, credential.iterations)
     found = digest(mechanism, client_key(mechanism, salted))
     return hmac.compare_digest(found, credential.stored_key)

@@ -1,6 +1,6 @@
 """Exponential backoff for many items with few timers: items that failed equally often, at about the
-same time, are retried together, with few requests. When a broker or the controller is unavailable,
-thousands of items fail together.
+same time, are retried together, with few requests. Thousands of items fail together when a broker
+or the controller is unavailable.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ class SharedBackoff(Generic[T]):
         self._waiting: dict[float, tuple[asyncio.TimerHandle, dict[T, None]]] = {}
 
     def add(self, item: T, failed_count: int) -> float:
-        """Delay the item after this many earlier failures. Returns its pause in seconds, at most
-        its own backoff, because it may join others. An item that already waits with the same pause
-        is due once.
+        """Delay the item after this many earlier failures. Returns the pause in seconds, which may
+        be shorter than the item's own backoff, because it may join waiting items. An item that
+        already waits with the same pause becomes due only once.
         """
         pause_s = min(self._max_s, self._first_s * 2.0 ** min(failed_count, 10))
         if pause_s not in self._waiting:
@@ -43,6 +43,6 @@ class SharedBackoff(Generic[T]):
         self._on_due(due.keys())
 
     def cancel(self) -> None:
-        """Cancel all timers. No item becomes due any more."""
+        """Cancel all timers; waiting items do not become due."""
         for timer, _ in self._waiting.values():
             timer.cancel()

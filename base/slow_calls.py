@@ -33,7 +33,9 @@ class SlowCalls:
 
 
 def slow_calls_of(server: str) -> SlowCalls | None:
-    """Return None if this process does not report slow calls."""
+    """Return an object that reports slow calls of a server; None if this process does not report
+    any.
+    """
     return SlowCalls(server, reports[0]) if reports else None
 
 

@@ -15,8 +15,8 @@ from typing import Any
 def dump_stacks_on_quit(loop: asyncio.AbstractEventLoop) -> None:
     """Install the signal handlers. Call in the main thread.
 
-    The order matters: faulthandler passes the signal on to the previous handler, which is the
-    loop's.
+    The order matters: faulthandler passes the signal on to the previous handler, which must be the
+    handler of the event loop.
     """
     loop.add_signal_handler(signal.SIGQUIT, _dump_tasks)
     faulthandler.register(signal.SIGQUIT, chain=True)
@@ -31,7 +31,7 @@ def _dump_tasks() -> None:
 
 
 def _places(awaited: object) -> Iterator[str]:
-    """Yield the positions from the task's own coroutine to what it finally waits for."""
+    """Yield the code positions from the task's own coroutine down to the innermost awaitable."""
     while awaited is not None:
         frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
         yield (

@@ -20,7 +20,7 @@ class Suspensions(Generic[T]):
         """now_s: a monotonic clock."""
         self._now_s = now_s
         self._suspended: dict[T, tuple[float, float]] = {}
-        """When the next attempt is due, and the pause before it."""
+        """When the next attempt is due, and the length of the current pause."""
 
     def __contains__(self, item: T) -> bool:
         due_s, _ = self._suspended.get(item, (0.0, 0.0))

@@ -35,7 +35,9 @@ COMMIT_INTERVAL_MS_MIN: Final = 1_000
 COMMIT_INTERVAL_MS_MAX: Final = 86_400_000
 FOREVER: Final = -1
 SNAPSHOT_RETENTION_MS: Final = 86_400_000
-"""Every batch reads the list of snapshots: a week of them, one a minute, takes half a second."""
+"""Default of the snapshot retention. It is short, because every batch reads the list of snapshots;
+reading a week of one per minute takes half a second.
+"""
 
 SNAPSHOT_RETENTION_MS_MIN: Final = 3_600_000
 ORPHAN_RETENTION_MS: Final = 259_200_000
@@ -81,13 +83,13 @@ class TableSettings:
     format: str
     schema: str
     partition_by: tuple[PartitionField, ...] | None
-    """None if it is not set: the fields of the table, if it exists."""
+    """None if not set; the fields of an existing table are then kept."""
     mode: str
     commit_interval_ms: int
     compacts: bool
     snapshot_retention_ms: int | None
     orphan_retention_ms: int | None
-    """None: forever."""
+    """None to keep unused files forever."""
     masks: tuple[str, ...]
     unwrap: str
     """`debezium` if values are change events, otherwise empty."""
@@ -124,8 +126,8 @@ def _retention_ms(
 
 
 def canonical_partition_by(text: str) -> str:
-    """Return the text in the form of DescribeConfigs, nothing for the fields of the table. Raise
-    ValueError with the allowed forms.
+    """Return the text in the form of DescribeConfigs; it is empty to keep the fields of the table.
+    Raise ValueError with the allowed forms.
     """
     return partition_text(parse_partition_by(text)) if text.strip() else ""
 
@@ -157,8 +159,8 @@ def canonical_name(text: str) -> str:
 
 
 def canonical_schema(text: str) -> str:
-    """Return a schema. Raise ValueError with the allowed values. Only the runner finds out whether
-    its types can be columns.
+    """Return a schema. Raise ValueError with the allowed values. Only the runner checks whether its
+    types can become columns.
     """
     if text in {AUTO, RAW, REGISTRY}:
         return text

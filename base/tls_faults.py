@@ -55,7 +55,9 @@ def explain(error_text: str, *, ca_setting: str) -> str:
 
 
 _WITHOUT_TLS: Final = ("\\x15\\x03", "Server disconnected", "closed connection without response")
-"""A server that uses TLS responds to HTTP with an alert, or closes the connection."""
+"""Errors of plain HTTP requests to a server with TLS, which responds with an alert or closes the
+connection.
+"""
 
 
 def reason_of(error_text: str, url: str, *, ca_setting: str) -> str:

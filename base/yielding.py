@@ -1,4 +1,4 @@
-"""Run long work in steps, so that the event loop serves others in between.
+"""Run long work in steps, so that the event loop can run other tasks in between.
 
 The work is a generator that yields wherever it may be interrupted, and returns its result.
 """

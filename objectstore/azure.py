@@ -56,7 +56,7 @@ class AzureStore(RemoteStore):
         return ObjectTail(data=data, size_bytes=size_bytes)
 
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
-        """See ObjectStore.put_if_match. Azure also responds with 412 where there is no blob."""
+        """See ObjectStore.put_if_match. Azure also responds with 412 if the blob does not exist."""
         try:
             return await super().put_if_match(key, body, etag)
         except PreconditionFailed:
@@ -87,6 +87,6 @@ class AzureStore(RemoteStore):
             )
 
     def _version(self, meta: Any) -> str:  # noqa: ANN401 (one of obstore's dicts)
-        """A LIST of Azure has etags without quotes."""
+        """Return the etag, adding the quotes that a LIST of Azure omits."""
         etag = str(meta["e_tag"])
         return etag if etag.startswith('"') else f'"{etag}"'

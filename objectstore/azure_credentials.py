@@ -1,7 +1,7 @@
 """Find Azure credentials: in the URL, in the environment, or the identity of the machine.
 
 Invariant: the credentials are selected here. obstore, which reads the same variables, receives the
-type of the selected ones, and renews identity tokens. Source: obstore's AzureConfig; Azure
+selected type of credentials, and renews identity tokens. Source: obstore's AzureConfig; Azure
 "Workload Identity" and "Service SAS".
 """
 
@@ -17,7 +17,7 @@ from penstock.objectstore.own_network import is_loopback
 AZURITE_KEY: Final = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
-"""The public key of the emulator, from its documentation."""
+"""The well-known account key of the emulator, from its documentation."""
 
 _KEYS: Final = (
     "AZURE_STORAGE_ACCOUNT_KEY",
@@ -116,7 +116,7 @@ def _sas(token: str) -> dict[str, Any]:
 
 
 def _endpoint(config: AzureConfig) -> str:
-    """Return the URL of the account: a server without DNS names has the account in the path."""
+    """Return the URL of the account. For a server without DNS names, the account is in the path."""
     if config.endpoint is None:
         return f"https://{config.account}.blob.core.windows.net"
     endpoint = config.endpoint.rstrip("/")

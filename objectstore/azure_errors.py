@@ -20,7 +20,7 @@ from penstock.objectstore.remote_errors import Dialect, ErrorResponse
 _LOCKED: Final = re.compile(
     r"Lease\w+|InfiniteLeaseDurationRequired|\w+Immutable\w*|\w*LegalHold\w*"
 )
-"""Error codes, such as LeaseIdMissing or BlobImmutableDueToPolicy."""
+"""Error codes of locked objects, such as LeaseIdMissing or BlobImmutableDueToPolicy."""
 _ACCOUNT_LIMIT: Final = re.compile(r"\bis over the account limit\b", re.IGNORECASE)
 _CONDITION_CODES: Final = frozenset({"", "ConditionNotMet", "TargetConditionNotMet"})
 
@@ -62,6 +62,7 @@ def _special(response: ErrorResponse) -> ObjectStoreError | None:
             response.operation, response.key, f"{response.status} {response.code}", response.message
         )
     if response.code == "ServerBusy" and _ACCOUNT_LIMIT.search(response.message):
-        # The code alone is ambiguous: a server that moves a partition may have written before.
+        # ServerBusy alone is ambiguous: a server that moves a partition may have written the
+        # object.
         return Throttled(response.operation, response.key)
     return None

@@ -1,6 +1,6 @@
 """Join and measure the bodies of PUTs.
 
-Invariant: chunks are copied once, a single `bytes` never. No I/O.
+Invariant: several chunks are copied once, and a single `bytes` is never copied. No I/O.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from penstock.objectstore.ports import Body
 
 
 def join_body(body: Body) -> bytes:
-    """Return the body as one immutable object. Costs one copy unless it is `bytes` already (8 MiB:
-    about 1 ms).
+    """Return the body as one immutable object. It is copied unless it is already `bytes`; copying 8
+    MiB takes about 1 ms.
     """
     if isinstance(body, bytes):
         return body
@@ -43,8 +43,8 @@ def _size_bytes(buffer: Buffer) -> int:
 
 
 def _plain(buffer: Buffer) -> Buffer:
-    """Return the bytes of a buffer, one per element. Buffers of pyarrow have signed elements, and
-    those of numpy any type, shape and stride.
+    """Return a view of the buffer with one byte per element. pyarrow buffers have signed elements,
+    and numpy arrays may have any type, shape and stride.
     """
     if not isinstance(buffer, memoryview):
         return buffer

@@ -10,8 +10,8 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 S3_EXPRESS_BUCKET: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?--([a-z0-9-]+)--x-s3")
-"""The name of a directory bucket (S3 Express One Zone), with the id of its zone. S3 reserves the
-suffix for them.
+"""Matches the name of a directory bucket (S3 Express One Zone), which contains its zone id. S3
+reserves the suffix for these buckets.
 """
 
 
@@ -27,8 +27,8 @@ class RemoteConfig:
     """Requests in flight; others wait. A PUT of 8 MiB takes about 0.2 s on S3."""
     connect_timeout_ms: int = 3_000
     read_timeout_ms: int = 10_000
-    """Longest time without a byte from the store within a request. Before the response begins, it
-    includes the time for sending the body.
+    """Longest time in a request without a byte from the store. The wait for the first byte includes
+    sending the body.
     """
     deadline_ms: int = 30_000
     """Limit for one call with all its retries."""
@@ -42,22 +42,24 @@ class S3Config(RemoteConfig):
     region: str | None = None
     """None takes it from AWS_REGION or the AWS configuration file."""
     path_style: bool = False
-    """Put the bucket into the path instead of the host name. moto, MinIO and most compatible stores
-    need it.
+    """Put the bucket into the path instead of the host name, as moto, MinIO and most compatible
+    stores require.
     """
     access_key: str | None = None
     """Credentials that are None come from the environment, a profile or a role."""
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
     sse: str | None = None
-    """Encryption of objects at rest, for every write: AES256 (SSE-S3) or aws:kms (SSE-KMS). None:
-    as the bucket says.
+    """Encryption of objects at rest, for every write: AES256 (SSE-S3) or aws:kms (SSE-KMS). None
+    for the default of the bucket.
     """
     sse_kms_key_id: str | None = None
-    """Id or ARN of the KMS key; None: the key of S3 in the account (aws/s3). Only with aws:kms."""
+    """Id or ARN of the KMS key; None for the account's default key for S3 (aws/s3). Only with
+    aws:kms.
+    """
     sse_bucket_key: bool | None = None
-    """Whether S3 derives the keys of objects from a key of the bucket, which saves requests to KMS.
-    None: as the bucket says. Only with aws:kms.
+    """Whether S3 derives object keys from a bucket key, which saves requests to KMS. None for the
+    default of the bucket. Only with aws:kms.
     """
 
     @property
@@ -103,7 +105,9 @@ class AzureConfig(RemoteConfig):
     """Name of the storage account."""
     container: str
     account_key: str | None = field(default=None, repr=False)
-    """Shared key. Without it and a SAS token: the environment, or the managed identity."""
+    """Shared key. If there is neither a key nor a SAS token, the environment or the managed
+    identity is used.
+    """
     sas_token: str | None = field(default=None, repr=False)
 
     def redacted(self) -> str:

@@ -34,8 +34,8 @@ from penstock.objectstore.keys import check_key
 from penstock.objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 
 RESERVED_FOLDER: Final = ".penstock"
-"""Folder of temporary files and locks, below the root because rename(2) and link(2) need one file
-system.
+"""Folder of temporary files and locks. It is below the root, because rename(2) and link(2) only
+work within one file system.
 """
 
 THREAD_COUNT: Final = 4
@@ -44,7 +44,9 @@ STALE_TEMPORARY_MS: Final = 24 * 3_600_000
 """Age at which the writer of a temporary file is assumed dead."""
 
 _PUBLISH_ATTEMPTS: Final = 8
-"""Each attempt fails only if another process removes the empty folder before it is used."""
+"""Maximum number of attempts. One fails only if another process removes the empty folder before it
+is used.
+"""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -176,7 +178,7 @@ class DirectoryStore:
 
     def _create(self, key: str, body: Sequence[Buffer]) -> str:
         path = self._path(key)
-        if os.path.lexists(path):  # saves the write; link() below is authoritative
+        if os.path.lexists(path):  # avoids the write; link() below decides
             raise self._taken(key, path)
         with (
             self._unnamed(body) if self._links_unnamed else self._temporary(body) as (
@@ -192,7 +194,7 @@ class DirectoryStore:
 
     def _replace(self, key: str, body: Sequence[Buffer], expected_etag: str | None) -> str:
         path = self._path(key)
-        if expected_etag is not None and self._stat(key).etag != expected_etag:  # saves the write
+        if expected_etag is not None and self._stat(key).etag != expected_etag:  # avoids the write
             raise PreconditionFailed(key)
         with self._temporary(body) as (temporary, etag), self._locked(key):
             if expected_etag is not None and self._stat(key).etag != expected_etag:
@@ -216,7 +218,7 @@ class DirectoryStore:
             self._prune(folder)
 
     def _prune(self, folder: bytes) -> None:
-        """Remove empty folders upwards, and sync the first that stays."""
+        """Remove empty folders upwards, and sync the first remaining folder."""
         while folder != self._root:
             try:
                 os.rmdir(folder)
@@ -307,14 +309,16 @@ class DirectoryStore:
         """Write and sync the body. Returns the etag."""
         write_all(descriptor, body)
         now_ns = self._now_ns()
-        # Timestamps of the kernel have a resolution of 4 ms.
+        # Set explicitly: timestamps by the kernel have a resolution of 4 ms.
         os.utime(descriptor, ns=(now_ns, now_ns))
         os.fsync(descriptor)
         return etag_of(os.fstat(descriptor))
 
     @contextmanager
     def _locked(self, key: str) -> Generator[None]:
-        """Hold the lock of the key, which other keys share, against other processes and threads."""
+        """Hold the lock of a key, which excludes other processes and threads. Several keys share a
+        lock.
+        """
         name = b"lock-%02d" % (crc32(key.encode()) % LOCK_COUNT)
         descriptor = os.open(
             os.path.join(self._reserved, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644

@@ -13,8 +13,8 @@ def walk(
     root: bytes, prefix: bytes, start_after: bytes, is_hidden: Callable[[bytes], bool]
 ) -> Iterator[tuple[bytes, os.stat_result]]:
     """Yield keys with the prefix that are greater than `start_after`. Keeps the names of the
-    folders on the current path in memory. is_hidden: whether files and folders of this name are no
-    objects.
+    folders on the current path in memory. is_hidden: returns whether files and folders with this
+    name are not objects.
 
     Files that appear or disappear during the walk may or may not be included.
     """

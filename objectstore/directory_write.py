@@ -18,7 +18,9 @@ from penstock.objectstore.body import body_bytes
 from penstock.objectstore.ports import ObjectInfo
 
 DIRECT_BYTES_MIN: Final = 256 * 1024
-"""Smaller bodies use the page cache, as do the last bytes and file systems without O_DIRECT."""
+"""Smaller bodies are written through the page cache. So are the last bytes of larger ones, and all
+bytes on file systems without O_DIRECT.
+"""
 
 STAGING_BYTES: Final = 2 << 20
 """The aligned buffer of a thread, and the size of one write."""
@@ -54,7 +56,7 @@ def write_all(descriptor: int, body: Sequence[Buffer]) -> None:
 
 
 def _staging() -> memoryview:
-    """Return the buffer of this thread. A map is aligned to pages."""
+    """Return the buffer of this thread. It is a memory map, because these are aligned to pages."""
     view: memoryview | None = getattr(_threads, "staging", None)
     if view is None:
         view = _threads.staging = memoryview(mmap.mmap(-1, STAGING_BYTES))
@@ -62,7 +64,9 @@ def _staging() -> memoryview:
 
 
 def _set_direct(descriptor: int) -> bool:
-    """Return False if the file system (tmpfs) or the system (macOS) does not support it."""
+    """Enable O_DIRECT. Return False if the file system (tmpfs) or the system (macOS) does not
+    support it.
+    """
     if not _DIRECT:
         return False
     try:

@@ -1,8 +1,8 @@
 """Define the errors of object stores, independent of the backend.
 
-Invariant: backends raise only these, so callers decide by class and `retriable`, which means that
-the same call may succeed later. A failed write may have taken place only after `Unavailable` and
-`DeadlineExceeded`. Must not import a backend.
+Invariant: backends raise only these errors, so callers can rely on the class and on `retriable`,
+which means that the same call may succeed later. A failed write may have taken place only after
+`Unavailable` and `DeadlineExceeded`. Must not import a backend.
 """
 
 from collections.abc import Sequence
@@ -112,7 +112,9 @@ class BucketNotFound(ObjectStoreError):
         store: str = "Amazon S3",
         create: str = "",
     ) -> None:
-        """store: name of the cloud's store. create: the command that creates the bucket."""
+        """store: the name of the cloud's object store. create: the command that creates the
+        bucket.
+        """
         where = f"at {endpoint}" if endpoint else f"in {store}"
         command = create or f"aws s3api create-bucket --bucket {bucket}"
         super().__init__(

@@ -2,7 +2,8 @@
 
 Invariant: a fault does only what a real store can do. LOST_RESPONSE executes the call and then
 raises Unavailable; damaged reads change the response, never the stored object. The same `Random`
-and order of calls give the same faults. Source: SlateDB FailingObjectStore, s2 `sim/src/s3.rs`.
+and order of calls result in the same faults. Source: SlateDB FailingObjectStore, s2
+`sim/src/s3.rs`.
 """
 
 import asyncio
@@ -76,8 +77,9 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """A random fault. After it happens, it also affects the next `burst_count - 1` selected"
-    " calls."""
+    """A random fault. After it happens, it also affects the next `burst_count - 1` selected
+    calls.
+    """
 
     fault: Fault
     probability: float
@@ -110,7 +112,7 @@ class FaultyStore:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """sleep: takes seconds."""
+        """sleep: waits for a number of seconds."""
         self.config = config or FaultConfig()
         self.down = False
         self.injected: Counter[Fault] = Counter()

@@ -1,8 +1,8 @@
 """Access Google Cloud Storage through its XML API ("Preconditions").
 
 The port's etag is the generation of the object, because a PUT supports `x-goog-if-generation-match`
-but no condition on the ETag. obstore's LIST has no generations, so its entries have the ETag, a
-hash of the content.
+but no condition on the ETag. obstore's LIST does not return generations, so its entries contain the
+ETag, a hash of the content.
 """
 
 import os
@@ -44,7 +44,9 @@ class GcsStore(RemoteStore):
         super().__init__(client, gcs_dialect(config), config.connections_max)
 
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
-        """See ObjectStore.put_if_match. Google also responds with 412 where there is no object."""
+        """See ObjectStore.put_if_match. Google also responds with 412 if the object does not
+        exist.
+        """
         self._check(key)
         # Generation 0 would mean that there must be no object.
         if not (etag.isascii() and etag.isdecimal() and int(etag)):

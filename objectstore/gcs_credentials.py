@@ -1,4 +1,4 @@
-"""Find Google Cloud credentials: a file in the URL or the environment, that of gcloud, or the
+"""Find Google Cloud credentials: a file in the URL or the environment, gcloud's file, or the
 service account of the pod or machine. obstore renews them, except for `external_account`.
 
 Source: Google Cloud, "How Application Default Credentials works".
@@ -33,7 +33,7 @@ _HIDDEN: Final = (
     "GOOGLE_BUCKET",
     "GOOGLE_BUCKET_NAME",
 )
-"""Variables of obstore alone. It prefers them to the options of the client."""
+"""Variables that only obstore reads, and prefers to the options of the client."""
 _hiding: Final = Lock()
 
 
@@ -56,9 +56,10 @@ def credentials(
 
 @contextmanager
 def hidden_variables() -> Generator[None, None, None]:
-    """Hide the variables with which obstore would override `credentials`, while a client is made.
+    """Hide the variables with which obstore would override `credentials`, while a client is
+    created.
 
-    Other threads see the environment without them meanwhile.
+    Other threads do not see these variables in the meantime.
     """
     with _hiding:
         names = [name for name in _HIDDEN if name in os.environ]

@@ -80,8 +80,9 @@ class ExternalAccount:
         return account
 
     def sign_in(self) -> BearerToken:
-        """Return an access token. Blocks. Raises SignInFailed, or OSError if a retry may"
-        " succeed."""
+        """Return an access token. Blocks. Raises SignInFailed, or OSError if a retry may
+        succeed.
+        """
         form = {
             "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
             "requested_token_type": "urn:ietf:params:oauth:token-type:access_token",

@@ -1,7 +1,7 @@
-"""Sort a LIST without order (S3 Express One Zone), so that callers get what the port promises.
+"""Sort an unordered LIST (S3 Express One Zone), because the port guarantees the order of keys.
 
-Invariant: the LIST is read to its end before the first key is returned, and one that is too long
-raises: a part of a LIST without order proves nothing about the keys that it lacks.
+Invariant: the LIST is read to its end before the first key is returned, and a LIST that is too long
+raises an error, because a part of an unordered LIST proves nothing about missing keys.
 """
 
 from collections.abc import AsyncIterator
@@ -11,13 +11,15 @@ from penstock.objectstore.errors import ListTooLong
 from penstock.objectstore.ports import ObjectInfo
 
 LISTED_MAX: Final = 1_000_000
-"""Keys that are sorted in memory, about 300 bytes each. A WAL store has a few thousand."""
+"""Maximum number of keys that are sorted in memory, about 300 bytes each. A WAL store contains a
+few thousand.
+"""
 
 
 async def in_order(
     listed: AsyncIterator[ObjectInfo], prefix: str, *, start_after: str, limit: int
 ) -> AsyncIterator[ObjectInfo]:
-    """Yield as ObjectStore.list does. listed: a complete LIST that includes the prefix, in any
+    """Yield objects like ObjectStore.list. listed: a complete LIST that includes the prefix, in any
     order. Raises ListTooLong.
     """
     found: dict[str, ObjectInfo] = {}

@@ -1,8 +1,8 @@
 """Check keys by the same rules for every backend.
 
-Invariant: S3, MinIO and a directory can store a key that passes, and it cannot leave the directory.
-Stricter than S3: some HTTP proxies rewrite `.` and `..` segments, and XML cannot contain control
-characters. Sorting `str` by code point gives the order of UTF-8 bytes.
+Invariant: S3, MinIO and a directory can store a valid key, and it cannot lead out of the directory.
+The rules are stricter than those of S3: some HTTP proxies rewrite `.` and `..` segments, and XML
+cannot contain control characters. Sorting `str` by code point gives the order of UTF-8 bytes.
 """
 
 import re

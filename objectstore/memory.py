@@ -27,8 +27,9 @@ def wall_ms() -> int:
 
 
 JOIN_BYTES_MAX: Final = 64 * 1024
-"""Larger bodies are kept as the buffers that were passed (see `ports.Body`): a copy costs about
-1 ms per MB in page faults. For small ones, the buffer objects would need more memory than a copy.
+"""Larger bodies are stored as the buffers that were passed (see `ports.Body`), because a copy takes
+about 1 ms per MB in page faults. Smaller bodies are copied, because the buffer objects would need
+more memory.
 """
 
 

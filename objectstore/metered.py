@@ -1,8 +1,8 @@
 """Count requests, bytes, errors and latencies of a store per operation.
 
 Invariant: results pass through unchanged. Below `RetryingStore` it counts requests, above it calls.
-A list counts once per page, which is a request. Must not import a metrics library: `snapshot`
-returns values. Source: SlateDB instrumented_object_store.
+A list counts once per page, because each page is one request. Must not import a metrics library:
+`snapshot` returns values. Source: SlateDB instrumented_object_store.
 """
 
 import time

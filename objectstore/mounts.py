@@ -1,5 +1,5 @@
-"""Find the file system of a path in the mount table, and whether a shared directory can be on it.
-Pure. Source: proc_pid_mountinfo(5), nfs(5).
+"""Find the file system of a path in the mount table, and determine whether it supports a shared
+directory. Pure. Source: proc_pid_mountinfo(5), nfs(5).
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _SMB: Final = frozenset({"cifs", "smb3", "smbfs", "smb2"})
 _FUSE_WITH_LINKS: Final = frozenset({"fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs"})
-"""FUSE file systems that keep files on servers of their own and have hard links."""
+"""FUSE file systems that have their own servers and support hard links."""
 _NO_LINKS: Final = frozenset(
     {"vfat", "msdos", "exfat", "afs", "9p", "iso9660", "squashfs", "erofs"}
 )
@@ -48,8 +48,8 @@ def parse_mountinfo(text: str) -> list[Mount]:
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """Return the mount that contains an absolute path without links: the deepest one, and of
-    several at one point the last.
+    """Return the mount that contains an absolute path without links: the deepest one. If several
+    are mounted at the same point, return the last one.
     """
     best: Mount | None = None
     for mount in mounts:

@@ -1,5 +1,5 @@
 """Recognize servers on this machine (emulators, which accept any credentials) and in a private
-network (stores of one's own, which charge nothing per request).
+network (self-hosted stores, which do not charge per request).
 """
 
 from ipaddress import ip_address
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 _PRIVATE_DOMAINS: Final = frozenset(
     {"localhost", "local", "internal", "lan", "svc", "test", "home.arpa"}
 )
-"""Domains that do not exist in the public DNS. `svc` ends names of Kubernetes services."""
+"""Domains that do not exist in the public DNS. Names of Kubernetes services end with `svc`."""
 
 
 def is_loopback(endpoint: str) -> bool:
@@ -24,8 +24,8 @@ def is_loopback(endpoint: str) -> bool:
 
 
 def is_private(endpoint: str) -> bool:
-    """Return whether the URL names a server of a private network: a private address, a host name
-    without a domain, or one in a domain that the public DNS does not have.
+    """Return whether the server in the URL is in a private network: it is a private address, a host
+    name without a domain, or a host name in one of `_PRIVATE_DOMAINS`.
     """
     host = (urlsplit(endpoint).hostname or "").rstrip(".")
     try:

@@ -50,11 +50,11 @@ ONCE: Final[Any] = {
 }
 
 _list: Final = cast("Any", obstore).list
-"""Untyped: its stub needs a package of Arrow."""
+"""Untyped, because its type stub needs an Arrow package."""
 
 _HIGHEST_CHARACTER: Final = "\U0010ffff"
 _DELETIONS_AT_ONCE: Final = 16
-"""Deletions of single keys in parallel. More would delay other requests."""
+"""Maximum number of concurrent deletions of single keys. More would delay other requests."""
 
 
 class RemoteStore(ABC):
@@ -127,8 +127,8 @@ class RemoteStore(ABC):
     ) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list.
 
-        The client lists only folders: the list of the folder starts at the first key that can have
-        the prefix and ends after the last. Each page of 1,000 keys is one request, even with a
+        The client can only list folders. The list of the folder starts at the first key that can
+        have the prefix and ends after the last. Each page of 1,000 keys is one request, even with a
         limit.
         """
         found = 0
@@ -148,7 +148,7 @@ class RemoteStore(ABC):
         """
         folder = prefix.rpartition("/")[0]
         if not (_is_path(folder) and prefix[:1] != "/"):
-            return  # no key has such a prefix
+            return  # no key can have this prefix
         pages: AsyncIterator[list[dict[str, Any]]] = aiter(
             _list(
                 self._client,
@@ -238,8 +238,8 @@ class RemoteStore(ABC):
         return self._version(result)
 
     async def _call(self, operation: str, key: str, request: Callable[[], Awaitable[_T]]) -> _T:
-        """request: called when a connection is free, because obstore sends requests immediately,
-        before they are awaited.
+        """Run a request. request: called when a connection is free, because obstore sends a request
+        as soon as it is created, before it is awaited.
         """
         try:
             async with self._connections:
@@ -270,7 +270,7 @@ class _TailRefused(Exception):
 def make_client(client: Callable[..., Any], bucket: str, options: dict[str, Any]) -> Any:  # noqa: ANN401 (one of obstore's clients)
     """Return a client without retries. Options that are None are left out.
 
-    Raises InvalidStoreConfig for what obstore does not accept, such as a malformed key.
+    Raises InvalidStoreConfig for options that obstore does not accept, such as a malformed key.
     """
     given = {name: value for name, value in options.items() if value is not None}
     try:

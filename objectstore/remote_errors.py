@@ -37,18 +37,20 @@ _REQUEST: Final = re.compile(
     r"(?:^|: )Error performing (?P<token>token request: Error performing )?"
     r"[A-Z]+ (?P<url>\S+) in \S+ - "
 )
-"""What precedes the status in obstore's text. The path before it may contain any text."""
+"""The text before the status in obstore's errors. The path before it may contain any text."""
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
 _CONTENT_RANGE: Final = re.compile(r'CONTENT_RANGE header: "bytes (\d+)-(-?\d+)/')
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
 _PROVIDER: Final = re.compile(r"External \w+ credential provider: (\w+): (.*)", re.DOTALL)
-"""An exception of our own credential provider, and its text."""
+"""An exception of Penstock's credential provider, and its text."""
 _DELETION: Final = re.compile(
     r"(?:DeleteObjects|Bulk delete) request failed for key (.*?): (.*) \(code: (\w+)\)", re.DOTALL
 )
 _DELETION_STATUS: Final = {"AccessDenied": 403, "NoSuchBucket": 404}
-"""HTTP statuses of S3's codes: failures of single keys come inside a 200."""
+"""HTTP statuses by S3 error code, for failures of single keys, which a response with status 200
+contains.
+"""
 
 _QUOTED: Final = re.compile(r'"([^"]+)"')
 _NAME: Final = re.compile(r"\b[A-Z]\w+")
@@ -192,17 +194,19 @@ def error_from_response(response: ErrorResponse, dialect: Dialect) -> ObjectStor
 
 
 def _dump(error: Exception) -> str:
-    """Return the part of the error's structure with the cause, if there was no response."""
+    """Return the part of the error's debug output that contains the cause, if there was no
+    response.
+    """
     return str(error).partition("HttpError {")[2]
 
 
 def _cause(dump: str) -> str:
-    """Return the texts in the dump of an error's structure, or its last two names if there are
-    none.
+    """Return the quoted texts in the debug output of an error, or its last two type names if there
+    are none.
     """
     return ": ".join(_QUOTED.findall(dump)) or " ".join(_NAME.findall(dump)[-2:])
 
 
 def _text(error: Exception) -> str:
-    """Return the text of the error without the dump of its structure."""
+    """Return the text of the error without its debug output."""
     return str(error).partition("\n\nDebug source")[0]

@@ -1,7 +1,7 @@
 """Explain failed connections to the store. Pure.
 
 obstore has no classes for errors of reqwest, hyper and rustls, so their names are parsed from the
-dump of the error's structure, whose format the tests pin.
+debug output of the error, whose format the tests pin.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Renew temporary credentials in the background.
 
-Invariant: a thread renews them while requests use the old ones. Requests wait only if no valid
-credentials are left. There is no timer: obstore requests credentials, at the latest 5 minutes
+Invariant: a thread renews credentials while requests use the old ones. Requests wait only if no
+credentials are valid. There is no timer: obstore requests credentials, at the latest 5 minutes
 before `expires_at` (object_store, client/token.rs). Must not import botocore.
 """
 
@@ -24,11 +24,13 @@ from penstock.objectstore.metered import StoreMeter
 _log = get_logger(__name__)
 
 RETRIABLE_STATUSES: Final = frozenset({408, 410, 429})
-"""Responses of a token endpoint, besides 5xx, after which another try may succeed."""
+"""Statuses of a token endpoint, in addition to 5xx, after which a retry may succeed."""
 _RENEW_BEFORE_S: Final = 900.0
-"""As in botocore. Credentials that are valid for less than 30 minutes are renewed halfway."""
+"""Time before the expiry at which credentials are renewed, as in botocore. Those that are valid for
+less than 30 minutes are renewed after half of the time.
+"""
 _READ_AGAIN_S: Final = 300.0
-"""Interval for reading keys without an expiry again: other programs may replace them."""
+"""Interval for rereading keys without an expiry, because other programs may replace them."""
 _ASKS_BEFORE_S: Final = 300.0
 _FIRST_PAUSE_MS: Final = 1_000
 _PAUSE_MAX_MS: Final = 60_000
@@ -39,11 +41,11 @@ class Credentials(Protocol):
 
     @property
     def left_s(self) -> float | None:
-        """How long they are valid; None if they do not expire."""
+        """How long the credentials are valid, in seconds; None if they do not expire."""
         ...
 
     def fields(self) -> dict[str, Any]:
-        """Return them as obstore expects them, without `expires_at`."""
+        """Return the credentials in the form that obstore expects, without `expires_at`."""
         ...
 
 
@@ -134,12 +136,12 @@ class RenewedCredentials:
 
     def _start(self, now: float) -> None:
         renewal: Future[dict[str, Any]] = Future()
-        # So that a cancelled request does not cancel it for others
+        # Mark as running, so that a cancelled request does not cancel the renewal for others.
         renewal.set_running_or_notify_cancel()
         thread = Thread(target=self._renew, args=(renewal,), name="penstock-sign-in", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # no more threads
+        except RuntimeError as error:  # no thread can be started
             self._failure = OSError(str(error))
             self._renew_at = now + self._backoff.next_s()
         else:

@@ -1,7 +1,7 @@
 """Route keys to several stores by prefix.
 
-Invariant: a key below the routed root never reaches the main store, so a missing store is an error
-and never looks like a missing object.
+Invariant: a key below the routed root is never sent to the main store, so a missing store is an
+error and not mistaken for a missing object.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -30,7 +30,7 @@ class RoutedStore:
         self._routes[prefix] = store
 
     def remove(self, prefix: str) -> None:
-        """Route keys with this prefix nowhere."""
+        """Stop routing keys with this prefix; using one then raises StoreUnknown."""
         del self._routes[prefix]
 
     def _of(self, key: str) -> ObjectStore:

@@ -35,7 +35,9 @@ class AwsSettings:
         """None leaves the default of the client, us-east-1."""
         ca_file = environ.get("AWS_CA_BUNDLE")
         self.credentials: Callable[[], Any] | None = None
-        """Provider of keys for the client; None: it reads them from the environment."""
+        """Provider of access keys for the client; None if the client reads them from the
+        environment.
+        """
         if is_url:
             self.credentials = _keys(config)
         elif is_environment and not environ.get(_SECRET):
@@ -53,13 +55,13 @@ class AwsSettings:
                     partial(sign_in, self.region), meter, wait_s=config.deadline_ms / 2_000
                 )
         self.certificates = _certificates(ca_file) if ca_file else None
-        """PEM; trusted in addition to the CAs of the system."""
+        """PEM certificates, trusted in addition to the CAs of the system."""
 
 
 def _botocore() -> tuple[Callable[..., Any], Callable[..., AwsKeys]]:
     try:
         from penstock.objectstore.s3_sign_in import open_session, sign_in
-    except ModuleNotFoundError as error:  # a Spark executor only has the values sent to it
+    except ModuleNotFoundError as error:  # a Spark executor may lack botocore
         raise InvalidStoreConfig(
             f"AWS profiles and roles need the package {error.name}, which is missing: pip install"
             f" botocore, or set {_KEY} and {_SECRET}"

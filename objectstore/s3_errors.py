@@ -21,13 +21,13 @@ _RETRIABLE_4XX_CODES: Final = frozenset(
         "RequestTimeTooSkewed",
         "BadDigest",
         "IncompleteBody",
-        # versitygw returns it for a PUT into a folder whose last object is being deleted.
+        # versitygw returns this for a PUT into a folder whose last object is being deleted.
         "ExistingObjectIsDirectory",
     }
 )
 
 _TOKEN_CODES: Final = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
-"""Codes of 400 for the session token of keys."""
+"""Codes with status 400 for an invalid session token."""
 
 
 def s3_dialect(config: S3Config) -> Dialect:
@@ -49,7 +49,7 @@ def s3_dialect(config: S3Config) -> Dialect:
         create=create,
         permissions=permissions,
         missing_codes=frozenset({"NoSuchBucket"}),
-        sign_in="",  # botocore and `s3_sign_in` report it
+        sign_in="",  # botocore and `s3_sign_in` report missing credentials
         special=_special,
     )
 

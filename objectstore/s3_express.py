@@ -1,8 +1,8 @@
 """Access S3 Express One Zone: directory buckets, whose names end in `--ZONE--x-s3`.
 
-The client creates a session (CreateSession) and renews it after 4 of its 5 minutes. LIST has
-neither an order nor start-after, so this store sorts complete ones. Sources: S3 User Guide,
-"Differences for directory buckets"; object_store, aws/credential.rs.
+The client creates a session (CreateSession) and renews it after 4 of its 5 minutes. LIST is
+unordered and does not support start-after, so this store reads it completely and sorts it. Sources:
+S3 User Guide, "Differences for directory buckets"; object_store, aws/credential.rs.
 """
 
 import math
@@ -22,7 +22,9 @@ _SESSION_ENDED: Final = re.compile(r"<Code>(?:ExpiredToken|InvalidToken|TokenRef
 _BODILESS: Final = re.compile(r"status code: 400")
 _SESSION_REQUEST: Final = "CreateSession request"
 _RENEWED_INTERVAL_S: Final = 1.0
-"""Requests that were in flight with an old session fail later and need no further one."""
+"""Minimum time between two renewals: requests that were in flight with an old session fail later,
+and do not require another new session.
+"""
 
 
 class S3ExpressStore(S3Store):
@@ -44,8 +46,8 @@ class S3ExpressStore(S3Store):
             yield info
 
     def _translated(self, error: Exception, operation: str, key: str) -> ObjectStoreError:
-        """A session can end early, for example while the machine is suspended. Its requests are not
-        carried out, and a new client creates a new one.
+        """Translate an error. If the session has ended early, for example while the machine was
+        suspended, replace the client, which creates a new session; the request was not executed.
         """
         text = str(error)
         has_ended = _SESSION_ENDED.search(text) or (

@@ -55,7 +55,7 @@ _THROTTLING_CODES: Final = frozenset(
         "TooManyRequestsException",
     }
 )
-"""Some services send these with 400."""
+"""Throttling codes that some services send with status 400."""
 _TRANSIENT: Final = (
     _errors.HTTPClientError,
     _errors.ConnectionError,
@@ -109,8 +109,8 @@ def sign_in(region: str | None) -> AwsKeys:
 
 
 def _left_s(found: Any) -> float | None:  # noqa: ANN401
-    """Return how long the keys are valid; None if they do not expire. botocore only reports whether
-    it is less than a given time.
+    """Return how long the keys are valid, in seconds; None if they do not expire. botocore only
+    reports whether the remaining time is less than a given time.
     """
     if not hasattr(found, "refresh_needed"):
         return None
@@ -130,7 +130,7 @@ def _restrict(session: Any) -> None:  # noqa: ANN401
             profile_name=profile, load_config=lambda: session.full_config, popen=_Program
         )
 
-    # For profiles with a source profile.
+    # Used for profiles with a source profile.
     roles._profile_provider_builder._create_process_provider = provider_of
 
 
@@ -145,8 +145,8 @@ class _Program(subprocess.Popen[bytes]):
         input: bytes | None = None,  # noqa: A002 (the base's name)
         timeout: float | None = None,
     ) -> tuple[bytes, bytes]:
-        """Return its output. At the limit, it is killed together with the programs that it
-        started.
+        """Return the output of the program. At the time limit, kill it together with its child
+        processes.
         """
         try:
             return super().communicate(input, timeout or PROGRAM_LIMIT_S)
@@ -194,7 +194,7 @@ def _explained(error: Exception, session: Any) -> Exception:  # noqa: ANN401
 
 
 def _is_of_server(error: Any) -> bool:  # noqa: ANN401
-    """Return whether AWS responded with an error that is not the fault of the request."""
+    """Return whether AWS responded with an error that the request did not cause."""
     if not isinstance(error, _errors.ClientError):
         return False
     response: Any = error.response
@@ -224,8 +224,8 @@ def _for(session: Any) -> str:  # noqa: ANN401
 
 
 def _flag(session: Any, *options: str) -> str:  # noqa: ANN401
-    """Return the --profile flag for the first of the profile and its sources that has one of the
-    options, or for the profile.
+    """Return the --profile flag for the first profile, among the current one and its source
+    profiles, with one of the options; by default, for the current profile.
     """
     profiles: dict[str, dict[str, str]] = session.full_config.get("profiles", {})
     name, seen = session.profile or "default", set[str]()

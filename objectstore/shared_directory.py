@@ -34,14 +34,16 @@ from penstock.objectstore.mounts import mount_of, parse_mountinfo, why_unsuitabl
 from penstock.objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 
 THREADS_MAX: Final = 16
-"""PUTs of a broker (8), hedges, reads and deletes. All of them may hang."""
+"""Enough threads for the PUTs of a broker (8), hedges, reads and deletes, all of which may hang."""
 WAITING_MAX: Final = 1_000
 DEADLINE_S: Final = 30.0
-"""As for a bucket. The call that hangs continues, so the outcome of a write is unknown."""
+"""Limit of one call, as for a bucket. A hung call continues after it, so the outcome of a write is
+unknown.
+"""
 _FOLDER_ATTEMPTS: Final = 8
 _TEMPORARY: Final = b".penstock-"
-"""Names that begin with a dot are no objects: temporary files, those of NFS (.nfs*) for deleted
-files that are open, and snapshots of storage systems.
+"""Prefix of temporary files. Names that begin with a dot are not objects: temporary files, NFS
+files (.nfs*) for deleted files that are still open, and snapshots of storage systems.
 """
 _STALE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 
@@ -59,9 +61,9 @@ def _always(_key: str) -> bool:
 
 class SharedDirectoryStore:
     """Store objects as plain files below a directory that exists. The first call checks its file
-    system, and any call raises FileSystemUnsuitable if that cannot be shared.
+    system, and any call raises FileSystemUnsuitable if the file system cannot be shared.
 
-    `put_if_absent` is link(2), which the server performs as a whole. `put_if_match` is not
+    `put_if_absent` is link(2), which the server executes atomically. `put_if_match` is not
     supported, as it would need locks. Times are those of the file system. As in `DirectoryStore`, a
     key cannot be the folder of another one, and a segment has at most 255 bytes; here, it does not
     begin with a dot either. Calls run in daemon threads of the store, because a file system whose
@@ -257,7 +259,8 @@ class SharedDirectoryStore:
                 if os.path.isdir(path):
                     raise _folder_conflict(key) from None
                 if not _is_same(path, found):  # otherwise, only the response of link(2) was lost
-                    # The object may be that of an earlier attempt, which failed to sync its name.
+                    # The object may have been written by an earlier attempt that failed to sync its
+                    # name.
                     sync_folder(folder)
                     raise PreconditionFailed(key) from None
         finally:
@@ -296,8 +299,8 @@ class SharedDirectoryStore:
                 sync_folder(folder)
 
     def _removed(self, folder: bytes) -> bool:
-        """Remove a folder that contains no objects, and the temporary files in it. The marker of a
-        WAL keeps its folder until the WAL has ended, so nobody writes into it.
+        """Remove a folder that contains no objects, and the temporary files in it. No process
+        writes into such a folder: the marker of a WAL is in its folder until the WAL has ended.
         """
         with suppress(FileNotFoundError):
             names = os.listdir(folder)
@@ -317,12 +320,12 @@ class SharedDirectoryStore:
 
 
 def is_hidden(name: bytes) -> bool:
-    """Return whether files and folders of this name are no objects."""
+    """Return whether files and folders with this name are not objects."""
     return name.startswith(b".")
 
 
 def _own_mounts() -> str:
-    """Return the mount table; nothing on systems without /proc."""
+    """Return the mount table of this process; empty on systems without /proc."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             return file.read()

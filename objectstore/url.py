@@ -63,7 +63,7 @@ def parse_store_url(url: str) -> StoreConfig:
 
 
 def is_remote(url: str) -> bool:
-    """Return whether a URL refers to the store of a cloud, or of a server with its API."""
+    """Return whether a URL refers to a cloud's store, or to a server with the same API."""
     return url.partition(":")[0] in PARSERS
 
 
@@ -80,8 +80,8 @@ def open_store(
     environ: Mapping[str, str] = os.environ,
     meter: StoreMeter | None = None,
 ) -> ObjectStore:
-    """Open the store of a URL or config without sending anything. The stores of clouds retry; each
-    `memory:` is a new store.
+    """Open the store of a URL or config without sending anything. Cloud stores retry requests; each
+    `memory:` URL opens a new store.
 
     meter: counts each request, including retries. Close the store when done. Raises
     InvalidStoreUrl, or OSError for a directory that cannot be created.

@@ -1,7 +1,8 @@
 """Parse s3, gs and az URLs: the name, the prefix and the parameters.
 
-Invariant: pure. Errors contain only values of parameters in `_PUBLIC`, because a misspelled name or
-a wrong separator can make anything else part of a secret. Parameters are the fields of the config.
+Invariant: pure. Errors only contain the values of parameters in `_PUBLIC`, because other values may
+be secret, or contain a secret after a misspelled name or a wrong separator. Parameters are the
+fields of the config.
 """
 
 import re
@@ -39,7 +40,7 @@ _PUBLIC: Final = frozenset(
         "deadline_ms",
     }
 )
-"""Parameters whose values are shown."""
+"""Parameters whose values may be shown in errors."""
 _PARAMETER_NAME: Final = re.compile(r"[A-Za-z]+(?:[_.-][A-Za-z]+)*")
 _NAME_LENGTH_MAX: Final = 32
 _HIDDEN: Final = "***"
@@ -179,7 +180,7 @@ def _parameters(
     if parts.fragment:
         raise InvalidStoreUrl(shown, "'#' must be written as %23")
     allowed = [item.name for item in fields(config) if item.name not in {"prefix", *names}]
-    # In the order of the reference page.
+    # Sort parameters as on the reference page.
     allowed.sort(key=lambda name: (name in _COUNTS, name != "endpoint"))
     found: dict[str, Any] = {}
     pairs = parse_qsl(parts.query, keep_blank_values=True)

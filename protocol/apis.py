@@ -1,7 +1,7 @@
 """The supported Kafka APIs: keys, names, versions. ApiVersions, parsing and code generation share
-this table. Every listed version can be parsed, except two minima: Kafka 4 lists Produce from 0
-although it serves 3 and later (KAFKA-18659: older librdkafka stops compressing otherwise). Such a
-version closes the connection.
+this table. Every listed version can be parsed, with two exceptions: like Kafka 4, brokers list
+Produce from version 0 although they serve only 3 and later (KAFKA-18659: otherwise, older
+librdkafka stops compressing). A request with such a version closes the connection.
 """
 
 from dataclasses import dataclass

@@ -11,7 +11,9 @@ from penstock.protocol.primitives import Reader, Writer
 
 
 class Codec(NamedTuple):
-    """The four functions of one API. A broker uses the first and the last."""
+    """The four functions of one API. A broker uses the first (decode request) and the last (encode
+    response).
+    """
 
     decode_request: Callable[[Reader, int], Any]
     encode_request: Callable[[Writer, Any, int], None]

@@ -361,6 +361,8 @@ def known_code(number: int) -> ErrorCode:
 
 
 def explain(number: int, message: str | None) -> str:
-    """Return the message of a response, or that of its code, with the name of the code."""
+    """Return the message of a response, or the default message of its error code, with the name of
+    the code.
+    """
     code = known_code(number)
     return f"{message or code.message} ({code.name})"

@@ -77,7 +77,7 @@ class FrameTooLarge(WireError):
 
 
 class UnexpectedResponse(WireError):
-    """The response is not to the last request."""
+    """The response does not belong to the last request."""
 
     def __init__(self, correlation_id: int, expected: int) -> None:
         super().__init__(f"the response has correlation id {correlation_id}, not {expected}")

@@ -102,7 +102,8 @@ def _write_partitions(
     """Append partitions after `tail`, the last buffer of `frame`. Returns the new last buffer."""
     for result in results:
         if result.aborted_transactions is None:
-            # No aborted transactions (compact null): nearly every partition, in one pack.
+            # Nearly all partitions have no aborted transactions (compact null): write them with one
+            # pack.
             tail += _pack_plain_v12(
                 result.index,
                 result.error_code,

@@ -35,7 +35,7 @@ MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 _SIZE: Final = struct.Struct(">i")
 _REQUEST: Final = struct.Struct(">hhi")
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
-"""Including the size of the client id."""
+"""The fixed part of a request header, including the size of the client id."""
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
 
 Message = TypeVar("Message")
@@ -56,7 +56,7 @@ class RequestHeader(Struct, gc=False):
 
 def frame_size_bytes(prefix: Buffer, max_bytes: int = MAX_FRAME_BYTES) -> int:
     """Return the size in the first four bytes of `prefix`. Raises FrameTooLarge above the limit;
-    then allocate nothing and close.
+    the caller must then close the connection without allocating memory.
     """
     (size_bytes,) = _SIZE.unpack_from(prefix)
     if not 0 <= size_bytes <= max_bytes:
@@ -93,8 +93,8 @@ def parse_header(frame: Buffer) -> RequestHeader:
 
 
 def _client_id(frame: Buffer, size_bytes: int) -> tuple[str | None, int]:
-    """Return the client id and the position after it. A `Reader` costs twice as much; it is used
-    for null and for errors.
+    """Return the client id and the position after it. A `Reader`, which takes twice as long, is
+    only used for null and for errors.
     """
     stop = _REQUEST_HEAD.size + size_bytes
     if 0 <= size_bytes <= len(frame) - _REQUEST_HEAD.size:
@@ -114,11 +114,11 @@ def decode_body(
     elements_max: int = REQUEST_ELEMENTS_MAX,
 ) -> Message:
     """Decode a body with a function of `protocol.gen`. Trailing bytes are ignored, as in Kafka.
-    elements_max: of the API for requests (`protocol.request_limits`), for responses
+    elements_max: for requests, the limit of the API (`protocol.request_limits`); for responses,
     `MAX_ELEMENTS_COUNT`.
 
-    librdkafka requires that: its Metadata request for all topics (v9 and later) ends with three
-    extra bytes.
+    librdkafka depends on ignored trailing bytes: its Metadata request for all topics (v9 and later)
+    ends with three extra bytes.
     """
     return decode(Reader(frame, body_offset, elements_max), version)
 
@@ -178,8 +178,8 @@ def decode_response(
     correlation_id: int,
     frame: Buffer,
 ) -> object:
-    """Read the response to a request: a frame without its size prefix. Raises WireError, also for
-    the response to another request.
+    """Decode the response to a request, a frame without its size prefix. Raises WireError, also if
+    it is the response to another request.
     """
     found, body_offset = parse_response_header(api, version, frame)
     if found != correlation_id:

@@ -1,7 +1,7 @@
 """Hand-written encoder of Metadata, so that partitions can be encoded in advance.
 
 The bytes equal the output of `protocol.gen.metadata` (tests/unit/protocol compare all versions).
-10,000 partitions take 45 ms in the generated code; joined from bytes, 1 ms.
+For 10,000 partitions, the generated code takes 45 ms, and joining encoded partitions 1 ms.
 """
 
 import struct

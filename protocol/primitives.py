@@ -54,7 +54,7 @@ _pack_u16: Final = struct.Struct(">H").pack
 
 
 class Reader:
-    """A cursor over one message, which only raises `WireError`. Every declared length or count is
+    """A cursor over one message. It only raises `WireError`. Every declared length or count is
     compared with the remaining bytes before it is used, so the allocated memory is at most a small
     multiple of the frame. Callers may move `pos` after comparing it with `end`.
     """
@@ -259,7 +259,8 @@ class Reader:
         view, end, count = self.view, self.end, self.tag_count()
         pos = self.pos
         for _ in range(count):
-            # Tags and sizes below 128 without a call: a request may have 35,000 of them.
+            # Read tags and sizes below 128 without a function call, because a request may have
+            # 35,000 of them.
             if pos + 1 < end and view[pos] < 0x80 and view[pos + 1] < 0x80:
                 pos += 2 + view[pos + 1]
                 if pos > end:
@@ -277,8 +278,8 @@ class Reader:
 
 
 class Writer(bytearray):
-    """A growing message. Add fixed-size fields with `writer += layout.pack(...)`. Everything is
-    copied.
+    """A message under construction. Add fixed-size fields with `writer += layout.pack(...)`. All
+    data is copied.
     """
 
     __slots__ = ()

@@ -142,8 +142,8 @@ def _with_partitions(reader: Reader, key: TopicKey, count: int) -> ProduceTopic:
 
 
 def _read_partition(reader: Reader) -> ProducePartition:
-    """Read a partition: `Reader.i32`, `records` and `skip_tags` inlined, which is twice as fast as
-    calling them.
+    """Read a partition. `Reader.i32`, `records` and `skip_tags` are inlined, which is twice as fast
+    as calling them.
     """
     view = reader.view
     pos = reader.pos
@@ -218,7 +218,8 @@ def _write_result(writer: Writer, result: ProducePartitionResult, version: int) 
     message = result.error_message
     leader = result.current_leader if version >= _LEADER_FROM else None
     if not errors and message is None and leader is None:
-        # No record errors (compact 0 + 1), null message, no tags: nearly every result, in one pack.
+        # Nearly all results have no record errors (compact 0 + 1), a null message and no tags:
+        # write them with one pack.
         writer += _pack_plain_v9(
             result.index,
             result.error_code,

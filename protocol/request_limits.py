@@ -23,7 +23,7 @@ class ThingsLimit:
 
 
 _WITH_REPLICAS: Final = 41_000
-"""10,000 partitions with three replicas each."""
+"""Enough elements for 10,000 partitions with three replicas each."""
 
 _ELEMENTS_MAX: Final[Mapping[int, int]] = {
     # 3 to 4 us per element, including topics and partitions: 10,000 topics of one partition. A

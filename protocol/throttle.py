@@ -1,8 +1,8 @@
 """Write the throttle time into an encoded response (KIP-124, KIP-219).
 
-It is only determined after the response is encoded. Nearly all responses contain it as their first
-field or at the end, so it can be patched; the Produce handler writes it itself. The tables agree
-with the generated codecs (property-tested).
+The throttle time is only known after the response is encoded. Nearly all responses contain it as
+their first or last field, so it can be patched; the Produce handler writes it itself. The tables
+agree with the generated codecs (property-tested).
 """
 
 import struct
@@ -41,7 +41,7 @@ _LAST: Final = frozenset(
         apis.DESCRIBE_DELEGATION_TOKEN.key,
     }
 )
-"""APIs whose last field it is, before the empty tagged fields of flexible versions."""
+"""APIs with the field at the end, before the empty tagged fields of flexible versions."""
 
 WITHOUT: Final = frozenset(
     {

@@ -15,8 +15,8 @@ from penstock.base.buffers import Buffer
 from penstock.protocol.batch.errors import BatchCorrupt, BatchTooLarge
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
-"""Limit of readers. Batches of producers are limited to about 1 MiB compressed (message.max.bytes);
-text compresses 5 to 20 times. Brokers have a lower limit: `decompressed.batch.max.bytes`.
+"""Limit for readers. Brokers have a lower limit: `decompressed.batch.max.bytes`. Producers send
+batches of up to about 1 MiB compressed (`message.max.bytes`), and text compresses 5 to 20 times.
 """
 
 
@@ -91,8 +91,8 @@ def _compress_lz4(data: memoryview) -> bytes:
 def decompress_mapped(
     compression: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
-    """Like `decompress`, for use in a thread. Codecs release the GIL. The result is mapped memory,
-    because zeroing a bytearray of 64 MiB would hold the GIL for 30 ms.
+    """Like `decompress`, but for use in a thread: codecs release the GIL. The result is in mapped
+    memory, because zeroing a bytearray of 64 MiB would hold the GIL for 30 ms.
     """
     if compression == Compression.NONE:
         return memoryview(data)
@@ -135,11 +135,11 @@ class ReusingInflater:
 
 
 class Inflater:
-    """Decompresses batches one after another into the same memory: allocating new memory costs as
-    much as lz4 itself.
+    """Decompresses batches one after another into the same memory, because allocating new memory
+    takes as long as decompressing lz4.
 
-    The output grows fourfold, so a decompression bomb costs at most four thirds of the limit, or
-    twice the limit with xerial framing.
+    The output grows by a factor of four, so a decompression bomb allocates at most four thirds of
+    the limit, or twice the limit with xerial framing.
     """
 
     __slots__ = ("_allocate", "_bytes_max", "output")
@@ -152,8 +152,8 @@ class Inflater:
         self._bytes_max = bytes_max
         self._allocate = allocate
         self.output: bytearray | mmap = bytearray()
-        """Replaced when it has to grow and never resized, so that views of the earlier one stay
-        valid.
+        """The output buffer. To grow, it is replaced instead of resized, so that views of the
+        earlier buffer remain valid.
         """
 
     def limit(self, bytes_max: int) -> None:
@@ -166,8 +166,8 @@ class Inflater:
 
     def append(self, compression: int, data: Buffer, used: int, plain_bytes: int = 0) -> int:
         """Write the decompressed bytes after the first `used` bytes of `output` and return their
-        end. Raises the errors of `decompress`. plain_bytes: their maximum number, if known, which
-        saves repeated attempts.
+        end. Raises the errors of `decompress`. plain_bytes: the maximum decompressed size, if
+        known, which avoids repeated attempts.
         """
         if compression == Compression.SNAPPY:
             return self._snappy(memoryview(data), used)
@@ -202,15 +202,15 @@ class Inflater:
         """Return how many bytes may follow the first `used`, at least `bytes_min`."""
         if len(self.output) - used < bytes_min:
             grown = self._allocate(used + bytes_min)
-            # Assigned to a view, because a bytearray would copy the bytes once more.
+            # Assign to a view: assigning to a bytearray would copy the bytes twice.
             memoryview(grown)[:used] = memoryview(self.output)[:used]
             self.output = grown
         return min(self._bytes_max, len(self.output) - used)
 
     def _lz4_blocks(self, data: memoryview, used: int, plain_bytes_max: int) -> int | None:
         """Return the end of the decompressed bytes; None for frames that cramjam must read as a
-        whole: with other headers, damaged or too large. Takes 0.6 to 0.8 times the CPU, because
-        cramjam copies whole frames to new memory first.
+        whole: with other headers, damaged or too large. This takes 0.6 to 0.8 times the CPU of
+        cramjam, which first copies whole frames to new memory.
         """
         block_bytes_max = _LZ4_BLOCK_BYTES_MAX.get(bytes(data[:_LZ4_HEADER_BYTES]))
         if block_bytes_max is None:
@@ -224,7 +224,7 @@ class Inflater:
             if not word:
                 return end if position == len(data) else None
             size_bytes = word & ~_LZ4_UNCOMPRESSED
-            # Many small blocks take this loop longer than cramjam.
+            # For many small blocks, this loop would take longer than cramjam.
             if not is_full or not 0 < size_bytes <= block_bytes_max:
                 return None
             if not plain_bytes_max and len(self.output) - end < block_bytes_max:

@@ -59,9 +59,9 @@ _unpack_span = _SPAN.unpack_from
 
 
 def may_be_as_young(newest_ms: int, record_count: int, timestamp_ms: int) -> bool:
-    """Return whether records may have at least a timestamp. newest_ms: as in an index. It is
-    negative if unknown: see `merged_newest`. record_count: an estimate, which may be 0 for a part
-    of a range.
+    """Return whether a record may have at least this timestamp. newest_ms: the newest timestamp in
+    an index, negative if unknown (see `merged_newest`). record_count: an estimate, which may be 0
+    for a part of a range.
     """
     is_unknown = newest_ms < -1 or (newest_ms == -1 and record_count > 0)
     return newest_ms >= timestamp_ms or is_unknown
@@ -71,9 +71,9 @@ def merged_newest(parts: Iterable[tuple[int, int]]) -> int:
     """Return the newest timestamp of several batches or blocks for an index. parts: the newest
     timestamp and the number of records of each.
 
-    If that of any is unknown, the result is `~newest`, where `newest` is the newest timestamp of
-    the others (0 if there are none): readers search all of them, and retention still uses the known
-    part.
+    If any newest timestamp is unknown, the result is `~newest`, where `newest` is the newest known
+    timestamp (0 if there is none): readers then search all parts, and retention uses the known
+    timestamp.
     """
     newest_ms, is_known = -1, True
     for part_ms, record_count in parts:
@@ -132,8 +132,8 @@ class BatchHeader(NamedTuple):
         none. -1 without records.
 
         The base timestamp is not a bound: it is that of the first record, or the delete horizon,
-        and later records may be older. Max timestamp is the only timestamp of a batch with log
-        append time or one record, unless the header is inconsistent.
+        and later records may be older. In a batch with log append time or a single record, max
+        timestamp is the only timestamp, unless the header is inconsistent.
         """
         if self.attributes & TIMESTAMP_TYPE_MASK or not self.record_count:
             return self.max_timestamp_ms
@@ -240,8 +240,8 @@ def _check(
 
 
 def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each concatenated batch; a trailing partial batch raises
-    BatchCorrupt.
+    """Yield (position, header) of each concatenated batch. Raises BatchCorrupt for a partial batch
+    at the end.
     """
     at, end = 0, len(buf)
     while at < end:
@@ -278,7 +278,9 @@ def patch_offset_and_epoch(
 
 
 def patch_times(buf: bytearray | memoryview, at: int, header: BatchHeader) -> None:
-    """Set timestamp type and max timestamp to those of `header`, with a new CRC, if they differ."""
+    """Set timestamp type and max timestamp to those of `header`, and update the CRC if they
+    differ.
+    """
     (attributes,) = _ATTRIBUTES.unpack_from(buf, at + _ATTRIBUTES_AT)
     (max_timestamp_ms,) = _OFFSET.unpack_from(buf, at + _MAX_TIMESTAMP_AT)
     if attributes == header.attributes and max_timestamp_ms == header.max_timestamp_ms:

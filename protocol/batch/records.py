@@ -1,7 +1,8 @@
 """Encode and decode the records in batches, for timestamp lookups, internal topics, the meta stream
 and log compaction.
 
-Costs 2 to 3 us per record, too much for the produce and fetch paths, which do not decode batches.
+Takes 2 to 3 us per record, which is too slow for the produce and fetch paths; they do not decode
+batches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,14 +37,14 @@ Header = tuple[str, bytes | None]
 _INT32_MAX = (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1
 _RECORD_BYTES_MIN = 7
-"""Smallest record: length, attributes, two deltas, two lengths, header count. N bytes hold at most
-N / 7 records.
+"""Size of the smallest record: length, attributes, two deltas, two lengths, header count. N bytes
+contain at most N / 7 records.
 """
 
 
 RECORDS_SEARCHED_MAX = 100_000
-"""Records of one batch that a timestamp lookup or key check decodes: 0.2 s in a thread. A megabyte
-of compressed records may contain a hundred times as many.
+"""Maximum number of records of one batch that a timestamp lookup or key check decodes, in 0.2 s in
+a thread. A megabyte of compressed records may contain a hundred times as many.
 """
 
 
@@ -58,8 +59,8 @@ class Record(NamedTuple):
 def decode_records(
     batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
-    """Return all records of the batch at the start of `batch`; of several with the same offset the
-    first, as Kafka's consumers do. Raises BatchCorrupt.
+    """Return all records of the batch at the start of `batch`. If several have the same offset,
+    return the first, as Kafka's consumers do. Raises BatchCorrupt.
     """
     records: list[Record] = []
     newest = parse_header(batch).base_offset - 1
@@ -81,8 +82,8 @@ def first_record_at_or_after(
     """Return (offset, timestamp) of the first record at `from_offset` or later with at least
     `timestamp_ms`, or None. Raises BatchCorrupt, BatchTooLarge.
 
-    in_thread: slower, but other threads do not wait for a copy of the whole batch, which takes 30
-    ms for 64 MiB.
+    in_thread: decompress more slowly, but without blocking other threads while the whole batch is
+    copied, which takes 30 ms for 64 MiB.
     """
     header = parse_header(batch)
     if header.newest_timestamp_ms < timestamp_ms:
@@ -167,7 +168,7 @@ def record_at(plain: bytes, at: int, header: BatchHeader) -> tuple[Record, int]:
 
 
 def _record(plain: bytes, at: int, end: int, header: BatchHeader) -> Record:
-    timestamp_delta, at = read_varlong(plain, at + 1, end)  # one byte of attributes, unused
+    timestamp_delta, at = read_varlong(plain, at + 1, end)  # skips the attributes byte
     offset_delta, at = read_varint(plain, at, end)
     key, at = _nullable(plain, at, end)
     value, at = _nullable(plain, at, end)

@@ -1,8 +1,8 @@
 """Find the intact records of a damaged batch.
 
-A record with a valid length ends there, regardless of errors inside it; after an invalid length, no
-records can be found. Each offset of the batch is returned at most once. A record takes 2 us: such
-batches are rare.
+The length of a record determines where the next one begins, regardless of errors inside the record;
+after an invalid length, no further records can be found. Each offset of the batch is returned at
+most once. Takes 2 us per record, which is acceptable because such batches are rare.
 """
 
 from typing import Final, NamedTuple
@@ -99,7 +99,9 @@ def decode_sound(
 
 
 def _body(data: bytes, at: int) -> tuple[int, int] | str:
-    """Return the start of a record after its length, and its end; or why the length is invalid."""
+    """Return the position after the length of a record and the end of the record, or the reason why
+    the length is invalid.
+    """
     if at == len(data):
         return BAD_COUNT
     try:
@@ -110,7 +112,9 @@ def _body(data: bytes, at: int) -> tuple[int, int] | str:
 
 
 def _check(data: bytes, at: int, end: int) -> tuple[str, int | None]:
-    """Return why a record is invalid, if it is, and its offset delta if it is readable."""
+    """Return the reason why a record is invalid ("" if it is valid), and its offset delta if
+    readable.
+    """
     delta: int | None = None
     try:
         _, at = read_varlong(data, at + 1, end)

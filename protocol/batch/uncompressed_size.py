@@ -1,7 +1,7 @@
 """Determine the uncompressed size of a batch from the sizes declared in its compressed bytes.
 
-O(1) per batch, or per block of xerial snappy; nothing is decompressed. Producers declare the size,
-and nothing verifies it: use it for planning, never for allocation.
+O(1) per batch, or per block of xerial snappy; nothing is decompressed. Producers declare the size
+and it is not verified: use it for planning, never for allocation.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,17 @@ from penstock.protocol.batch.walk import PlainSize
 UNCOMPRESSED_UNKNOWN: Final = 0
 
 _DECLARED_BYTES_MAX: Final = (1 << 31) - 1
-"""A Java client cannot hold more in one batch, so a larger number is damage."""
+"""A Java client cannot store more in one batch, so a larger number means damage."""
 
 _XERIAL_BLOCKS_MAX: Final = 1_024
-"""Blocks of 32 KiB, as clients write them: 32 MiB of records, in 0.5 ms."""
+"""Maximum number of blocks that are examined. Clients write blocks of 32 KiB, so these are 32 MiB
+of records; examining them takes 0.5 ms.
+"""
 
 _ZSTD_BLOCKS_MAX: Final = 1_024
-"""Full blocks of 128 MiB, in 0.3 ms."""
+"""Maximum number of blocks that are examined: 128 MiB if all are full; examining them takes 0.3
+ms.
+"""
 _ZSTD_BLOCK_BYTES: Final = 128 << 10
 _ZSTD_RLE: Final = 1
 _ZSTD_COMPRESSED: Final = 2
@@ -36,8 +40,8 @@ def uncompressed_bytes(compression: int, batch: Buffer) -> int:
     """Return the uncompressed size of one whole batch including its header, or UNCOMPRESSED_UNKNOWN
     if its compressed bytes do not declare it.
 
-    gzip declares the size modulo 2^32, and only that of the last member; zstd and lz4 that of the
-    first frame, if it was known when compression began.
+    gzip declares the size modulo 2^32, and only of the last member; zstd and lz4 declare the size
+    of the first frame, if it was known when compression began.
     """
     if compression == Compression.NONE:
         return len(batch)
@@ -72,7 +76,7 @@ def _snappy(data: memoryview) -> int | None:
 
 
 def _lz4(data: memoryview) -> int | None:
-    """Return the content size, if bit 3 of the flags is set."""
+    """Return the content size, if bit 3 of the flags shows that it is present."""
     if bytes(data[:4]) != _LZ4_MAGIC or not data[4] & 0x08 or len(data) < 14:
         return None
     return int.from_bytes(data[6:14], "little")

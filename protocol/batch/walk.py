@@ -40,10 +40,11 @@ REASONS: Final = {
 
 NEEDS_KEYS: Final = 1
 IGNORES_TIMES: Final = 2
-"""For topics that set the timestamps themselves."""
+"""Do not check timestamps, because the topic sets them (LogAppendTime)."""
 SEQUENTIAL: Final = 4
-"""Each offset delta must be the index of its record, which Kafka requires of compressed batches. In
-others it accepts every delta; without this flag, those within the batch are accepted.
+"""Each offset delta must be the index of its record, as Kafka requires in compressed batches.
+Without this flag, all deltas within the batch are accepted; Kafka accepts any delta in uncompressed
+batches.
 """
 
 ERRORS_MAX: Final = 100
@@ -59,7 +60,9 @@ _GIVEN: Final = 8
 
 
 class Limits(NamedTuple):
-    """Requirements on records. flags: NEEDS_KEYS, IGNORES_TIMES, SEQUENTIAL."""
+    """Requirements on records. low_ms, high_ms: inclusive bounds of timestamps. flags: NEEDS_KEYS,
+    IGNORES_TIMES, SEQUENTIAL.
+    """
 
     low_ms: int = _INT64_MIN
     high_ms: int = _INT64_MAX
@@ -86,8 +89,9 @@ class PlainSize(NamedTuple):
 
 
 class WalkFinding(NamedTuple):
-    """code: DONE, or why record `at`, counted from 0, is invalid. errors: the first ERRORS_MAX of
-    `error_count`. max_timestamp_ms: -1 if no timestamp is higher.
+    """The result of validating a batch. code: DONE, or why record `at`, counted from 0, is invalid.
+    errors: the first ERRORS_MAX of `error_count` faults. max_timestamp_ms: -1 if no timestamp is
+    higher.
     """
 
     code: int
@@ -219,8 +223,8 @@ def _record(plain: bytes, at: int, index: int, count: int, flags: int) -> tuple[
 
 
 def _field(plain: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the declared length of a field, and the position after it. A negative length is that
-    of a null.
+    """Return the declared length of a field, negative for null, and the position after the
+    field.
     """
     length, at = read_varint(plain, at, end)
     if length > end - at:
@@ -246,7 +250,7 @@ def lz4_frame_in_python(data: Buffer) -> PlainSize | None:
             return PlainSize(before, most) if len(frame) - at == behind_frame else None
         length = word & 0x7FFFFFFF
         if not length:
-            return None  # Java's clients take it for the end of the frame
+            return None  # Java clients treat it as the end of the frame
         at += length + behind_block
         before = most
         most += min(256 << (sizes >> 3), length if word >> 31 else _LZ4_RATIO_MAX * length)

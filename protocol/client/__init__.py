@@ -1,3 +1,3 @@
-"""Clients of the Kafka protocol: one for threads, one for asyncio. One request at a time on each
-connection: not for throughput.
+"""Clients of the Kafka protocol, one for threads and one for asyncio. Each connection has one
+request in flight, so they are not meant for high throughput.
 """

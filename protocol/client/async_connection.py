@@ -2,7 +2,7 @@
 
 Invariants: one request at a time (the caller ensures that). After an error or a cancelled request,
 the connection cannot be reused, because a late response could be taken for the response to the next
-request. Does not retry, limit time, or interpret responses.
+request. Does not retry, enforce timeouts, or interpret responses.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
 _RECONNECT_SHARE: Final = 0.8
-"""A connection whose session ends is replaced after this share of its time."""
+"""Fraction of the session lifetime after which a connection is replaced."""
 _DISCARD_BYTES: Final = 4_096
 _T = TypeVar("_T")
 
@@ -103,7 +103,7 @@ class AsyncConnection:
         """Return when the broker has closed the connection or its process has ended."""
         with suppress(OSError):
             while await self._reader.read(_DISCARD_BYTES):
-                pass  # brokers send nothing on their own
+                pass  # brokers do not send anything unrequested
 
     @property
     def has_ended(self) -> bool:

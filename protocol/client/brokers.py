@@ -29,11 +29,11 @@ from penstock.protocol.offset_specs import LATEST
 
 RETRY_S: Final = 10.0
 SILENT_S: Final = 10.0
-"""How long a broker that accepted a connection without a response is not tried again."""
+"""How long a broker is skipped after it accepted a connection but did not respond."""
 PAUSE_S: Final = 0.2
 GROUP: Final = 0
 TRANSACTION: Final = 1
-"""Key types of FindCoordinator."""
+"""Key types of FindCoordinator: GROUP and TRANSACTION."""
 MOVED: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -53,8 +53,8 @@ BY_NAME: Final = {
     apis.ADD_PARTITIONS_TO_TXN: 3,
     apis.END_TXN: 4,
 }
-"""The last versions that name topics instead of ids, one group or key instead of a list, and
-partitions of transactions as older brokers expect.
+"""The newest versions that contain topic names instead of ids, a single group or key instead of a
+list, or transaction partitions in the form for older brokers.
 """
 Partition = tuple[str, int]
 _T = TypeVar("_T")
@@ -62,7 +62,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _Known:
-    """Cached results of `Brokers`, until `forget`."""
+    """The cached metadata of `Brokers`, dropped by `forget`."""
 
     addresses: dict[int, str] = field(default_factory=dict[int, str])
     leaders: dict[Partition, int] = field(default_factory=dict[Partition, int])
@@ -81,7 +81,7 @@ class Brokers:
         negotiates: bool = False,
         skipped: Collection[int] = (),
     ) -> None:
-        """moved: errors after which a request is repeated. negotiates: as for `Connection`.
+        """moved: error codes after which a request is retried. negotiates: as for `Connection`.
         skipped: ids of brokers that `nodes` and `known_ends` omit because they do not respond.
         """
         self.access = access
@@ -109,7 +109,7 @@ class Brokers:
         self.forget()
 
     def forget(self) -> None:
-        """Drop cached leaders and coordinators. Connections stay."""
+        """Drop cached leaders and coordinators, but keep connections."""
         self._known = _Known()
 
     # --- requests ---------------------------------------------------------------------------------
@@ -147,8 +147,9 @@ class Brokers:
     def retried(
         self, send_request: Callable[[], _T], ends_at: float | None = None, pause_s: float = PAUSE_S
     ) -> _T:
-        """Return the result of `send_request`; retry while it raises Moved. ends_at: by
-        `time.monotonic`; None for RETRY_S from now, or as long as the context waits.
+        """Return the result of `send_request`; retry while it raises Moved. ends_at: the deadline
+        on the clock of `time.monotonic`; None for RETRY_S from now, or less if the context limits
+        waits.
         """
         if ends_at is None:
             ends_at = time.monotonic() + min(RETRY_S, patience_s())
@@ -199,7 +200,7 @@ class Brokers:
         return [node for node in found if node not in self._skipped]
 
     def of_all(self, send_request: Callable[[int], _T]) -> tuple[dict[int, _T], dict[int, str]]:
-        """Return the results of `send_request` by broker, and the problems of those that do not
+        """Return the results of `send_request` by broker, and the errors of brokers that do not
         respond. Raises KafkaFailed if none responds, or one rejects the request.
         """
         found: dict[int, _T] = {}
@@ -264,7 +265,7 @@ class Brokers:
         *,
         committed: bool = False,
     ) -> dict[Partition, int]:
-        """Return an offset of each partition, -1 if it has none at that time.
+        """Return the offset of each partition at a timestamp, -1 if there is none.
 
         timestamp: one of `offset_specs`, or milliseconds since 1970, for all or by partition.
         committed: the latest offset is the last stable one.
@@ -286,7 +287,7 @@ class Brokers:
     def known_offsets(
         self, wanted: Iterable[Partition], timestamp: int
     ) -> tuple[dict[Partition, int], dict[int, str]]:
-        """Return the offsets of partitions, as `offsets`, and the problems of leaders that do not
+        """Return the offsets of partitions, like `offsets`, and the errors of leaders that do not
         respond, by broker. Raises KafkaFailed if a leader rejects the request.
         """
         found: dict[Partition, int] = {}
@@ -376,7 +377,7 @@ class Brokers:
             self.forget()
             raise BrokerGone(str(error)) from None
         except AuthenticationRefused:
-            raise  # by this broker, and therefore by the others
+            raise  # rejected by this broker, and therefore by the others
         except KafkaFailed as error:
             raise self.moved(str(error)) from None
 

@@ -26,12 +26,16 @@ from penstock.protocol.sasl.login import SaslLogin
 from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 TIMEOUT_S: Final = 35.0
-"""Longer than the brokers wait for the controller."""
+"""Timeout of a request, which is longer than brokers wait for the controller."""
 _CONNECT_TIMEOUT_S: Final = 5.0
 _GREETING_TIMEOUT_S: Final = 1.0
-"""Longest wait for a broker to greet, if there are others. A hung one still accepts connections."""
+"""Longest wait for the first response of a broker if others can be tried. Even a hung broker may
+accept connections.
+"""
 FIRST_RESPONSE_S: Final = 5.0
-"""Longest wait for the first response of the last broker: it requires no work of the broker."""
+"""Longest wait for the first response of the last broker, which a broker can send without any
+work.
+"""
 _TLS_ALERT: Final = b"\x15\x03"
 _ALERTS: Final = ("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE")
 _CA: Final = "ssl.ca.location"
@@ -57,7 +61,7 @@ class Access(Protocol):
 
     @property
     def who(self) -> str:
-        """The user, for messages."""
+        """The user name, for messages."""
         ...
 
     def tls(self) -> ssl.SSLContext | None:
@@ -217,14 +221,17 @@ class Connection:
         return connection
 
     def _greets(self, connection: socket.socket) -> bool:
-        """Return whether a broker responds in time. With TLS, it has responded in the handshake."""
+        """Return whether the broker responds in time. With TLS, the handshake has already shown
+        that.
+        """
         if self._has_tls:
             return True
         self._socket = connection
         try:
             self._greeting = self._greeted(_GREETING_TIMEOUT_S)
         except KafkaFailed:
-            # Raised for the next connection, whose first request fails with the reason.
+            # The error is not raised here: if no other broker responds, the first request on the
+            # next connection fails with the reason.
             self._correlation_id = 0
             return False
         return True

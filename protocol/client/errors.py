@@ -17,7 +17,7 @@ class NoResponse(KafkaFailed):
 
 
 class NoBroker(NoResponse):
-    """No address has a broker that responds. reason: what is wrong with one; empty if unknown."""
+    """No broker responds at any address. reason: the problem at one of them; empty if unknown."""
 
     def __init__(self, bootstrap: str, reason: str = "") -> None:
         super().__init__(f"no broker responds at {bootstrap}" + (f": {reason}" if reason else ""))
@@ -41,8 +41,8 @@ class Refused(KafkaFailed):
 
 
 def check(code: int, message: str | None, failed: str) -> None:
-    """Raise Refused for a code that is not 0. message: from the broker; None for that of the
-    code.
+    """Raise Refused for a code that is not 0. message: from the broker; None for the default
+    message of the code.
     """
     if code:
         raise Refused(failed, code, message)

@@ -1,4 +1,4 @@
-"""Read Avro whose types contain themselves without exhausting the stack."""
+"""Read Avro values of recursive types without exhausting the stack."""
 
 from typing import Any, cast
 
@@ -10,9 +10,9 @@ _bounded: Any = cast("Any", pure_python).schemaless_reader
 
 
 def reader_of(schema: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401 - of fastavro
-    """Return fastavro's `schemaless_reader` for a parsed schema. For one whose types contain
-    themselves, it is the one in Python: with a value of many levels it raises RecursionError, and
-    the compiled one ends the process.
+    """Return fastavro's `schemaless_reader` for a parsed schema. For recursive types, this is the
+    Python implementation, which raises RecursionError for a deeply nested value; the compiled one
+    would crash the process.
     """
     return _bounded if _is_recursive(schema, named, frozenset(), set()) else _compiled
 
@@ -23,7 +23,9 @@ def _is_recursive(
     outer: frozenset[str],
     done: set[str],
 ) -> bool:
-    """outer: names of the types that contain this one. done: names of types that are not."""
+    """Return whether a type contains itself. outer: names of the enclosing types. done: names of
+    types that are known not to be recursive.
+    """
     if isinstance(schema, list):
         return any(_is_recursive(item, named, outer, done) for item in cast("Any", schema))
     if isinstance(schema, str):

@@ -27,11 +27,11 @@ from penstock.protocol.registry.http import (
 from penstock.protocol.registry.model import RegistryError, RegistryUnavailable
 
 KEPT_SHARE: Final = 0.8
-"""A token is used for this part of its life."""
+"""Fraction of its lifetime for which a token is used."""
 
 _INVALID: Final = 400
 LIFE_S: Final = 300.0
-"""The life of a token without `expires_in`."""
+"""Lifetime of a token without `expires_in`."""
 
 
 class _Token(msgspec.Struct):
@@ -40,7 +40,7 @@ class _Token(msgspec.Struct):
 
 
 class BearerTokens:
-    """Requests tokens and keeps them. Thread-safe; requests take turns."""
+    """Requests and caches tokens. Thread-safe; requests are serialized."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class BearerTokens:
         self._form = urlencode(form).encode()
         self._lock = Lock()
         self._known = ("", float("-inf"))
-        """A token, and when to request another one."""
+        """The current token, and when to request another one."""
 
     def token(self) -> str:
         """Return a token. Raise RegistryError."""
@@ -76,7 +76,7 @@ class BearerTokens:
             return token
 
     def drop(self, token: str) -> None:
-        """Request another token next time, because the registry refuses this one."""
+        """Drop a token that the registry rejects, so that the next call requests another one."""
         with self._lock:
             if token == self._known[0]:
                 self._known = ("", float("-inf"))

@@ -31,7 +31,7 @@ _Found = TypeVar("_Found")
 
 
 class SchemasById:
-    """The schemas of one registry. Thread-safe; lookups take turns."""
+    """The schemas of one registry. Thread-safe; lookups are serialized."""
 
     def __init__(
         self,
@@ -41,21 +41,21 @@ class SchemasById:
         sleep: Callable[[float], None] = time.sleep,
         slow: SlowCalls | None = None,
     ) -> None:
-        """slow: reports calls that take long; None does not."""
+        """slow: reports slow calls; None to report none."""
         self._registry = registry
         self._retry_s = retry_s
         self._now_s, self._sleep = now_s, sleep
         self._slow = slow
         self._lock = Lock()
         self._known: OrderedDict[SchemaKey, StoredSchema | tuple[str, float]] = OrderedDict()
-        """Schemas, or why there is none and until when that is valid."""
+        """Schemas by id, or the reason why there is none and until when it is valid."""
         self._chars = 0
         self._failed: tuple[str, float] = ("", now_s())
-        """The last failure, and when it was."""
+        """The reason and the time of the last failure."""
 
     def find(self, number: SchemaKey) -> StoredSchema:
-        """Return the schema with an id or a GUID. Raise NotRegistered, or RegistryError if that is
-        unknown.
+        """Return the schema with an id or a GUID. Raise NotRegistered, or RegistryError if it
+        cannot be determined.
         """
         known = self._known.get(number)
         if isinstance(known, StoredSchema):
@@ -95,7 +95,9 @@ class SchemasById:
         return self._registry.by_id(number)
 
     def _retried(self, request: Callable[[], _Found], requested_s: float) -> _Found:
-        """asked_s: when this thread began to wait. A later failure also counts for this thread."""
+        """Retry a request. requested_s: when this thread began to wait; if another request failed
+        since then, raise its error at once.
+        """
         reason, failed_s = self._failed
         if requested_s < failed_s:
             raise RegistryUnavailable(reason)

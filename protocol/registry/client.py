@@ -153,7 +153,7 @@ class SchemaRegistry:
                         f"a schema of the schema registry at {self._base} has more than"
                         f" {REFERENCES_MAX} references"
                     )
-                # A schema that was deleted softly is still part of those that refer to it.
+                # Schemas may still reference a soft-deleted schema.
                 path = _version_path(reference.subject, str(reference.version))
                 referenced = self._get(f"{path}?deleted=true", _SchemaResponse)
                 requested[named] = referenced.schema
@@ -190,7 +190,7 @@ class SchemaRegistry:
             raise failure(f"the schema registry at {self._base} failed: {reason}") from None
 
     def _failure(self, error: urllib.error.HTTPError, path: str) -> RegistryError:
-        """Return the error for a response without success."""
+        """Return the error for an unsuccessful response."""
         text = f"the schema registry at {self._base} returned {error.code} for GET {path}"
         if error.code == _NOT_FOUND:
             if _error_code(error) in _NOT_REGISTERED:
@@ -213,7 +213,7 @@ def _version_path(subject: str, version: str) -> str:
 
 
 def _error_code(error: urllib.error.HTTPError) -> int:
-    """Return the registry's code of an error, 0 if the response is not from a registry."""
+    """Return the registry's error code, 0 if the response is not from a registry."""
     try:
         return msgspec.json.decode(error.read(_MESSAGE_BYTES_MAX), type=_Failure).error_code
     except (OSError, HTTPException, ValueError, msgspec.MsgspecError):

@@ -1,5 +1,5 @@
-"""HTTP requests to a schema registry and to its identity provider: without redirects, which would
-reveal credentials to another host, and with limited responses.
+"""HTTP requests to a schema registry and its identity provider. Redirects are not followed, because
+they would reveal credentials to another host, and the size of responses is limited.
 """
 
 import ssl
@@ -24,12 +24,12 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def opener(tls: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
-    """`tls`: None for the CAs of the operating system."""
+    """Return an opener. `tls`: None for the CAs of the operating system."""
     return urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=tls))
 
 
 def split_url(url: str) -> urllib.parse.SplitResult:
-    """Raise RegistryUrlInvalid."""
+    """Split and check the URL of a registry. Raise RegistryUrlInvalid."""
     try:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme in {"http", "https"} and parts.hostname and url.isprintable():
@@ -45,8 +45,8 @@ def is_header_value(text: str) -> bool:
 
 
 def is_passing(error: Exception) -> bool:
-    """Return whether a failed request may succeed later: not one with an invalid certificate or an
-    invalid response.
+    """Return whether a failed request may succeed later. This is not the case after an invalid
+    certificate or an invalid response.
     """
     reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLError):
@@ -59,7 +59,7 @@ def is_passing_status(code: int) -> bool:
 
 
 def read_response(response: HTTPResponse, deadline: float) -> bytes:
-    """Raise TimeoutError, and ValueError for a response that is too long."""
+    """Return the body of a response. Raise TimeoutError, or ValueError if the body is too long."""
     data = bytearray()
     while chunk := response.read1(_CHUNK_BYTES):
         data += chunk

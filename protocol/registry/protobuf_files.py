@@ -22,7 +22,7 @@ _MAIN: Final = "schema.proto"
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _WELL_KNOWN: Final = "google/protobuf/"
 _compiling: Final = Lock()
-"""protoc prints to the standard error of the process, which one thread redirects at a time."""
+"""protoc prints to the stderr of the process, which only one thread at a time may redirect."""
 
 
 def load_protobuf(text: str, references: Sequence[tuple[str, str]]) -> tuple[Any, Any]:
@@ -62,7 +62,7 @@ def _reference_files(references: Sequence[tuple[str, str]]) -> list[Any]:
     found: list[Any] = []
     for name, text in references:
         files = _decoded(text) or _compiled(text, references)
-        files[-1].name = name  # the name by which other files import it
+        files[-1].name = name  # the name that other files import
         found += files
     return found
 
@@ -96,7 +96,7 @@ def _loaded(files: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _well_known(name: str) -> Any:  # noqa: ANN401 - a descriptor
-    """Return a well-known file of Google from the library. Raises SchemaInvalid."""
+    """Return one of Google's well-known files from the protobuf library. Raises SchemaInvalid."""
     if name.startswith(_WELL_KNOWN) and name.endswith(".proto") and name.count("/") == 2:
         from importlib import import_module
 

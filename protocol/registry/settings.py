@@ -46,7 +46,7 @@ _ONLY: Final = {
     "ssl.truststore.type": ("PEM",),
     "ssl.keystore.type": ("PEM",),
 }
-"""Properties whose other values are not supported."""
+"""The only supported values of some properties."""
 
 _OAUTH: Final = "OAUTHBEARER"
 _OAUTH_NEEDS: Final = (
@@ -55,8 +55,8 @@ _OAUTH_NEEDS: Final = (
 )
 _CA_SETTING: Final = "ssl.ca.location"
 _KAFKA: Final = "bootstrap.servers"
-"""Is in files that are shared with Kafka clients, whose other properties, such as
-`ssl.truststore.location`, are those of brokers.
+"""A file with this property is shared with Kafka clients; its properties such as
+`ssl.truststore.location` are then for brokers.
 """
 
 _OWN: Final = (_PREFIX, "basic.auth.", "bearer.auth.")
@@ -65,7 +65,7 @@ _PROPERTY: Final = re.compile(r"\s*([^\s=:#!]+)\s*[=:]\s*(.*?)\s*")
 
 
 class RegistrySettings(Struct, frozen=True):
-    """A registry and how to connect to it. Paths are of PEM files on the machine that connects.
+    """A registry and how to connect to it. Paths refer to PEM files on the machine that connects.
     retry_ms: how long to retry while the registry is unavailable.
     """
 
@@ -73,13 +73,13 @@ class RegistrySettings(Struct, frozen=True):
     user_info: str = ""
     token: str = ""
     token_url: str = ""
-    """The token endpoint, for a token of `client_id` and `client_secret`."""
+    """The token endpoint, which issues tokens for `client_id` and `client_secret`."""
     client_id: str = ""
     client_secret: str = ""
     scope: str = ""
     logical_cluster: str = ""
     identity_pool: str = ""
-    """For headers of Confluent Cloud."""
+    """Sent in a header to Confluent Cloud."""
     ca: str = ""
     certificate: str = ""
     key: str = ""
@@ -88,11 +88,11 @@ class RegistrySettings(Struct, frozen=True):
     retry_ms: int = 15_000
 
     def __repr__(self) -> str:
-        """Leave out the credentials."""
+        """Omit the credentials."""
         return f"RegistrySettings({self.url.rpartition('@')[2]!r})"
 
     def connect(self) -> SchemaRegistry:
-        """Return a client, which has sent nothing yet. Raise RegistrySettingInvalid."""
+        """Return a client without sending anything. Raise RegistrySettingInvalid."""
         if bool(self.token) + bool(self.token_url) + self._has_user > 1:
             raise RegistrySettingInvalid(
                 "give a bearer token, a token endpoint, or a user with a password"
@@ -210,7 +210,7 @@ def read_settings(path: Path | None, url: str = "") -> RegistrySettings | None:
 
 
 def settings_of_environment(environ: Mapping[str, str] = os.environ) -> RegistrySettings | None:
-    """Return the settings that the variables name. Raise RegistrySettingInvalid."""
+    """Return the settings specified by environment variables. Raise RegistrySettingInvalid."""
     config = environ.get(CONFIG_VARIABLE, "")
     return read_settings(Path(config) if config else None, environ.get(URL_VARIABLE, ""))
 

@@ -1,6 +1,6 @@
-"""The bytes before a value whose schema is in a registry: a zero, the id of the schema in 4 bytes
-and, for Protobuf, the indexes of the message in its file. They may also be in a header of the
-record, usually with a one and the GUID of the schema. Source: Confluent's wire format and clients.
+"""The bytes before a value whose schema is in a registry: a zero byte, the schema id in 4 bytes
+and, for Protobuf, the indexes of the message in its file. A record header may contain these
+instead, usually with a one and the schema GUID. Source: Confluent's wire format and clients.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ GUID_MAGIC: Final = 1
 FRAME_BYTES: Final = 5
 GUID_FRAME_BYTES: Final = 17
 VALUE_HEADER: Final = "__value_schema_id"
-"""The header with the schema of the value. The value has no frame then."""
+"""The header with the schema of the value. The value is then not framed."""
 
 INDEXES_MAX: Final = 32
 
@@ -59,8 +59,8 @@ def frame(number: int) -> bytes:
 
 
 def split_indexes(data: bytes | memoryview) -> tuple[list[int], int]:
-    """Return the indexes of a message and where they end: a zigzag varint count, then so many
-    indexes. A single 0 means the first message. Raise ValueError.
+    """Return the indexes of a message and the position after them. They consist of a count and as
+    many indexes, all zigzag varints. A single 0 means the first message. Raise ValueError.
     """
     count, at = _zigzag(data, 0)
     if not 0 <= count <= INDEXES_MAX:
@@ -80,7 +80,7 @@ def indexes(path: list[int]) -> bytes:
 
 
 def path_of(descriptor: Any) -> list[int]:  # noqa: ANN401 - of protobuf
-    """Return the indexes of a message in its file: of the outermost message first."""
+    """Return the indexes of a message in its file, starting with the outermost message."""
     path: list[int] = []
     while descriptor is not None:
         outer = descriptor.containing_type

@@ -26,7 +26,7 @@ class Request(NamedTuple):
 
 
 Requests: TypeAlias = Generator[Request, Any, bytes]
-"""Yields requests and is sent their responses."""
+"""Yields requests and receives their responses through `send`."""
 
 
 class SaslLogin:
@@ -34,7 +34,7 @@ class SaslLogin:
 
     def __init__(self, mechanism: str, user: str, password: str, *, nonce: str) -> None:
         self.session_lifetime_ms = 0
-        """Set by the last response; 0 without a limit."""
+        """Lifetime of the session, set by the last response; 0 if unlimited."""
         self._mechanism = mechanism
         self._user = user
         self._password = password
@@ -45,7 +45,7 @@ class SaslLogin:
         )
 
     def requests(self) -> Requests:
-        """Raises AuthenticationFailed."""
+        """Yield the requests of the login. Raises AuthenticationFailed."""
         chosen = yield Request(
             apis.SASL_HANDSHAKE,
             sasl_handshake.SaslHandshakeRequest(self._mechanism),

@@ -1,4 +1,4 @@
-"""SASL mechanisms, and the only message that a client sends with PLAIN or OAUTHBEARER."""
+"""SASL mechanisms, and the client message of PLAIN and of OAUTHBEARER."""
 
 from typing import Final
 
