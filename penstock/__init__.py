@@ -73,7 +73,7 @@ _MODULES: Final = {
     "sql": "penstock.lake.sql.api",
     "topics": "penstock.topic_list",
 }
-"""The module that each public name comes from."""
+"""The module that defines each public name."""
 
 __all__ = [
     "Cluster",
@@ -103,7 +103,7 @@ __all__ = [
 ]
 
 _EXTRAS: Final = {"numpy": "reader", "pyarrow": "reader", "duckdb": "sql"}
-"""The extra of each package that modules of these names cannot work without."""
+"""The extra that contains each package on which these modules depend."""
 
 
 if not TYPE_CHECKING:  # type checkers see only the names above

@@ -14,11 +14,11 @@ from penstock.deploy.local.plan import ClusterOptions
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private directory is made in it
 _MEMORY_BYTES_MIN: Final = 1 << 30
-"""Containers often have only 64 MiB in `/dev/shm`."""
+"""Free space required in `/dev/shm`; containers often have only 64 MiB."""
 
 _MANIFEST_INTERVAL_MS: Final = 100
-"""Programs create a topic and scan it at once. With the default of 1 s the manifest would often
-lack the topic.
+"""Short, because programs create a topic and scan it immediately. With the default of 1 s, the
+manifest would often not contain the topic yet.
 """
 
 

@@ -1,5 +1,5 @@
-"""Use Penstock with Spark: its data source, and functions that decode values by a schema registry.
-This needs the `spark` extra and Java 17 or newer.
+"""Use Penstock with Spark: a data source, and functions that decode values with the schemas of a
+registry. This needs the `spark` extra and Java 17 or newer.
 """
 
 from collections.abc import Generator, Mapping

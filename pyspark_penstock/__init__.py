@@ -1,5 +1,5 @@
-"""Entry points with which Spark finds the data source `penstock` without registration, and pytest
-finds the plugin.
+"""Entry points through which Spark finds the data source `penstock` without registration, and
+pytest finds the plugin.
 
 Spark discovers data sources in modules whose names start with `pyspark_`.
 Source: `pyspark.sql.worker.lookup_data_sources`.

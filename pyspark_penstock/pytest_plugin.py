@@ -1,7 +1,7 @@
 """Load the plugin `penstock.testing.plugin`, or fixtures that report why it cannot be loaded.
 
-pytest imports this in every run of every project in an environment with Penstock, so it raises
-nothing and has no dependencies. It is not in `penstock`, because a project may have a package of
+pytest imports this in every run of every project in an environment with Penstock, so it never
+raises and has no dependencies. It is not in `penstock`, because a project may have a package with
 that name.
 """
 

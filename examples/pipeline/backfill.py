@@ -1,5 +1,5 @@
-"""Compute months of the aggregates again from the raw topic: after a change of the rules, or to
-count flights that came later than the watermark. Reads the bucket; no broker has to run.
+"""Recompute months of the aggregates from the raw topic, after a change of the rules or to count
+flights that arrived after the watermark. Reads only the bucket, so no broker needs to run.
 """
 
 from datetime import UTC, datetime
@@ -13,10 +13,10 @@ from pipeline.config import Config
 
 
 def run(spark: SparkSession, config: Config, since: str, until: str) -> None:
-    """Replace the months from `since` to before `until`, such as 2013-01 and 2013-03, in one
-    commit.
+    """Replace the months from `since` (inclusive) to `until` (exclusive), such as 2013-01 and
+    2013-03, in one commit.
 
-    Choose months that the streams have passed: they keep the rows of a backfill.
+    Choose months that the streams have completed: the streams do not replace rows of a backfill.
     """
     begin, end = (datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC) for month in (since, until))
     raw = (

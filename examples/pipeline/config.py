@@ -20,16 +20,18 @@ ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 @dataclass(frozen=True, kw_only=True)
 class Config:
     store: str
-    """Where the topics are: the store URL of the Penstock cluster."""
+    """The store URL of the Penstock cluster, which contains the topics."""
 
     bootstrap: str
-    """Brokers, for the topics that the pipeline writes. It reads from the store alone."""
+    """Bootstrap servers, for the topics that the pipeline writes. It reads only from the store."""
 
     warehouse: str
-    """Where the Iceberg tables are: a directory or URL that Spark can write to."""
+    """The location of the Iceberg tables: a directory or URL to which Spark can write."""
 
     checkpoints: str
-    """Where the queries keep their progress: a directory or URL that every driver can reach."""
+    """The location of the checkpoints of queries: a directory or URL that every driver can
+    access.
+    """
 
     catalog_type: str = "hadoop"
     """`hadoop` needs a file system with atomic renames; use `rest` or `glue` on object stores."""
@@ -37,14 +39,18 @@ class Config:
     catalog_uri: str = ""
 
     master: str = "local[2]"
-    """Leave it empty for `spark-submit` and the Spark operator, which set it themselves."""
+    """The Spark master. Empty for `spark-submit` and the Spark operator, which set it
+    themselves.
+    """
 
     trigger: str = "5 seconds"
     watermark: str = "6 hours"
-    """How late a flight may be to count in its window: later ones wait for a backfill."""
+    """How late a flight may arrive to be counted in its window. Later ones are only counted by a
+    backfill.
+    """
 
     lag_max: int = 50_000
-    """Records that a query may be behind before the lag alert."""
+    """Lag of a query, in records, above which the lag alert fires."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:

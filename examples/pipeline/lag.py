@@ -1,5 +1,5 @@
-"""How far each query is behind its topic: its checkpoint against the store. Needs neither Spark nor
-a running driver, so it also notices a driver that has died.
+"""Compute the lag of each query by comparing its checkpoint with the store. Needs neither Spark nor
+a running driver, so it also detects a driver that has died.
 """
 
 import json
@@ -20,8 +20,8 @@ TOPICS = {
 
 
 def behind(config: Config, query: str) -> int:
-    """Return the number of offsets in the topic that the query has not committed yet. Those of open
-    transactions count, too.
+    """Return the number of offsets in the topic that the query has not committed yet, including
+    those of open transactions.
     """
     topic = TOPICS[query]
     done = committed(config, query).get(topic, {})

@@ -1,5 +1,5 @@
 """`make pipeline`: run the pipeline on this machine with real brokers and real Spark, kill brokers
-and the driver with SIGKILL meanwhile, and compare what it wrote with what was sent.
+and the driver with SIGKILL meanwhile, and compare the written rows with the sent events.
 """
 
 import argparse
@@ -28,7 +28,9 @@ from pipeline.verdict import Counts
 
 HOME = Path(__file__).resolve().parent
 PROGRESS_S = 600.0
-"""For a driver to start and commit a micro-batch, on a busy machine, and for a broker to return."""
+"""Timeout for a driver to start and commit a micro-batch, and for a broker to restart, on a busy
+machine.
+"""
 PASSES = 5
 
 console = Console(highlight=False)
@@ -77,7 +79,7 @@ def configured(cluster: LocalCluster, directory: Path, master: str) -> Config:
 def run_with_kills(
     cluster: LocalCluster, driver: "Driver", replay: Replay, flights: int, kills: int
 ) -> None:
-    """Send the events in parts. Kill a broker or the driver while each part is on its way."""
+    """Send the events in parts. Kill a broker or the driver while each part is being processed."""
     stream, config = events(flights), driver.config
     size = flights // (2 * kills + 1) + 1
     driver.start()

@@ -22,7 +22,7 @@ def run(config: Config, only: list[str], *, available_now: bool) -> int:
         else:
             for name in only:
                 streams.start(spark, config, name)
-            spark.streams.awaitAnyTermination()  # raises the error of the query
+            spark.streams.awaitAnyTermination()  # raises the error of a failed query
     finally:
         spark.stop()
     return 0

@@ -1,6 +1,6 @@
 """Write real flights as a stream of events: all flights that left New York in 2013, in the order in
-which they left, so canceled flights and long delays arrive late. Also write carriers, and every
-so often a record that is not valid.
+which they left, so canceled flights and long delays arrive late. Also write carriers, and now and
+then an invalid record.
 """
 
 import itertools
@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
 @dataclass
 class Sent:
-    """What was acknowledged, and so what the pipeline must find. hours: valid flights by hour of
+    """The acknowledged records, which the pipeline must process. hours: valid flights by hour of
     scheduled departure and carrier.
     """
 
@@ -49,7 +49,9 @@ class Sent:
 
 
 def events(flights: int, bad_every: int = BAD_EVERY) -> Iterator[Event]:
-    """Yield the first flights of the year, and a bad record after every `bad_every` of them."""
+    """Yield the first flights of the year, and an invalid record after every `bad_every`
+    flights.
+    """
     damages = itertools.cycle(DAMAGES)
     for number, (key, timestamp_ms, value) in enumerate(read_flights(flights), 1):
         yield Event(key, timestamp_ms, value, is_valid=True)
@@ -65,7 +67,7 @@ DAMAGES: tuple[dict[str, object] | None, ...] = (
     {"origin": "BOS"},
     {"distance": -1},
 )
-"""Fields to replace; {} cuts the value, None removes it."""
+"""Damages of invalid records: fields to replace. {} truncates the value, None removes it."""
 
 
 def _damaged(value: bytes, damage: dict[str, object] | None) -> bytes | None:
@@ -75,7 +77,7 @@ def _damaged(value: bytes, damage: dict[str, object] | None) -> bytes | None:
 
 
 def create_topics(bootstrap: str) -> None:
-    """Create the topics. They keep records of any age, because the flights are of 2013."""
+    """Create the topics, without time-based retention, because the flights are from 2013."""
     forever = {"retention.ms": "-1"}
     wanted = [NewTopic(name, PARTITIONS, config=forever) for name in (RAW, CLEAN, DEAD)]
     wanted.append(NewTopic(CARRIERS, 1, config={"cleanup.policy": "compact"}))
@@ -85,11 +87,12 @@ def create_topics(bootstrap: str) -> None:
 
 
 class Replay:
-    """A producer. Acknowledged records are in `sent`."""
+    """A producer, which counts acknowledged records in `sent`."""
 
     def __init__(self, bootstrap: str) -> None:
         self.sent = Sent()
-        # Idempotent: a retry after a broker has died does not write a record twice.
+        # The producer is idempotent, so that a retry after the crash of a broker does not write a
+        # record twice.
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,

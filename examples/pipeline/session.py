@@ -12,7 +12,7 @@ CATALOG = "lake"
 
 
 def start(config: Config, **settings: str) -> SparkSession:
-    """Start a session, or join the one of `spark-submit`."""
+    """Start a session, or use the session of `spark-submit`."""
     # Python workers run this interpreter, which has Penstock, unless the cluster has its own.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     catalog = f"spark.sql.catalog.{CATALOG}"

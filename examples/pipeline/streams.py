@@ -1,4 +1,4 @@
-"""The four streaming queries: where they read, what they compute, and how they write exactly once.
+"""The four streaming queries: their sources, transformations and exactly-once sinks.
 
 Each query has its own checkpoint, so each can be stopped, changed and restarted separately.
 """
@@ -49,8 +49,8 @@ def events(spark: SparkSession, config: Config) -> DataStreamWriter:
 def hourly(spark: SparkSession, config: Config) -> DataStreamWriter:
     """Add each hour and carrier to the table of aggregates, once the watermark has passed it.
 
-    A replayed micro-batch finds its rows in the table. Rows of a backfill are kept: it has seen the
-    late flights too.
+    A replayed micro-batch does not insert rows that are already in the table. Rows of a backfill
+    are kept, because they include late flights.
     """
     flown = transforms.events(records(spark, config, names.CLEAN))
     return merging(
@@ -85,18 +85,18 @@ QUERIES: dict[str, Callable[[SparkSession, Config], DataStreamWriter]] = {
     "hourly": hourly,
     "carriers": carriers,
 }
-"""In the order in which they depend on each other."""
+"""The queries, in the order of their dependencies."""
 
 TABLES = {"events": tables.EVENTS}
 """Tables by query, for queries that use Iceberg's sink."""
 
 
 def start(spark: SparkSession, config: Config, name: str, **trigger: Any) -> StreamingQuery:
-    """Start a query, and wait until it reads. `trigger` is that of `DataStreamWriter`; by default,
-    that of the settings.
+    """Start a query, and wait until it reads. `trigger`: see `DataStreamWriter.trigger`; by
+    default, the trigger in the settings.
 
     Spark waits 10 s for the Python process of a source, which is too short on a busy machine, so
-    this starts one query at a time, and tries again.
+    this starts one query at a time, with retries.
     """
     writer = (
         QUERIES[name](spark, config)
@@ -115,7 +115,7 @@ def start(spark: SparkSession, config: Config, name: str, **trigger: Any) -> Str
 
 
 def drain(spark: SparkSession, config: Config, queries: Iterable[str]) -> None:
-    """Run the queries one after the other, each until it has read what there is."""
+    """Run the queries one after the other, each until it has read all current records."""
     for name in queries:
         start(spark, config, name, availableNow=True).awaitTermination()
 
@@ -135,7 +135,7 @@ def records(spark: SparkSession, config: Config, topic: str) -> DataFrame:
 def merging(
     rows: DataFrame, merge: str, of_batch: Callable[[DataFrame], DataFrame] = lambda batch: batch
 ) -> DataStreamWriter:
-    """Run the MERGE for each micro-batch, which it calls `batch`."""
+    """Run a MERGE statement for each micro-batch, which the statement refers to as `batch`."""
 
     def run(batch: DataFrame, _batch_id: int) -> None:
         of_batch(batch).createOrReplaceTempView("batch")

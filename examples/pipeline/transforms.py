@@ -1,5 +1,5 @@
-"""What the pipeline computes: functions from DataFrame to DataFrame, without I/O and settings. The
-same functions serve the streams, the backfill and the unit tests.
+"""The transformations of the pipeline: functions from DataFrame to DataFrame, without I/O and
+settings. Streams, backfill and unit tests use the same functions.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -17,8 +17,8 @@ _MALFORMED = "_malformed"
 
 
 def checked(records: DataFrame) -> DataFrame:
-    """Parse the values of the raw topic. Add the column `event`, and `problem`, which says why the
-    record is not a valid flight, and is null otherwise.
+    """Parse the values of the raw topic. Add the column `event`, and `problem`, the reason why the
+    record is not a valid flight, or null.
     """
     fields = StructType([*RAW.fields.fields, StructField(_MALFORMED, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}

@@ -1,4 +1,4 @@
-"""Compare what the pipeline wrote with what was sent."""
+"""Compare the rows that the pipeline wrote with the records that were sent."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,7 +13,9 @@ from pipeline.replay import HOUR_MS, Sent
 
 
 class Counts(NamedTuple):
-    """expected: rows that were sent. distinct: different keys among the rows that were found."""
+    """Row counts. expected: rows that were sent. distinct: distinct keys of the rows that were
+    found.
+    """
 
     what: str
     expected: int
@@ -26,7 +28,7 @@ class Counts(NamedTuple):
 
 
 def of_streams(spark: SparkSession, config: Config, sent: Sent, carriers: int) -> list[Counts]:
-    """Count what the streams wrote, which must be exactly what was sent."""
+    """Count the rows that the streams wrote, which must equal the sent records."""
     clean = transforms.events(topic(spark, config, names.CLEAN))
     headers = f.map_from_entries("headers")
     dead = topic(spark, config, names.DEAD).select(headers["position"].alias("position"))

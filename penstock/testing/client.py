@@ -1,4 +1,5 @@
-"""The Kafka client of the test helpers, with the broker's own codecs. Not for throughput.
+"""The Kafka client of the test helpers, which uses the broker's codecs. It is not meant for high
+throughput.
 
 Records that `produce` returned are durable and in the log once. `consume` returns everything from
 the beginning of the topic, in the order of each partition. Every call ends by its deadline; leaders
@@ -30,10 +31,12 @@ _RETRY_S: Final = 0.01
 _RESPONSE_S: Final = 10.0
 """The deadline of requests that do not depend on the object store."""
 _POLL_MS: Final = 20
-"""The wait of one fetch at a leader without new records, while others may have some."""
+"""Maximum wait of a fetch from a leader without new records; it is short, because other leaders may
+have some.
+"""
 _FETCH_BYTES: Final = 16 << 20
 _BATCH_BYTES: Final = 512 * 1024
-"""Below every `max.message.bytes` of topics unless a test sets a smaller one."""
+"""Batch size below the `max.message.bytes` of every topic, unless a test sets a smaller limit."""
 _RETRIABLE: Final = frozenset(code for code in ErrorCode if code.retriable)
 _T = TypeVar("_T")
 
@@ -53,7 +56,7 @@ class _Topic(NamedTuple):
 
 class _Brokers(Brokers):
     def connect(self) -> Connection:
-        """Retry a request if no broker is reachable, because a test may restart brokers."""
+        """Connect, and retry while no broker is reachable, because a test may restart brokers."""
         try:
             return super().connect()
         except KafkaFailed as error:
@@ -178,8 +181,8 @@ class KafkaClient:
                 lambda: self._send_batch(topic, key, batch, deadline), deadline
             )
         except KafkaFailed:
-            # It is unknown whether the batch is in the log, and therefore which sequence is next,
-            # so the next batch uses a new producer.
+            # It is unknown whether the batch is in the log, and therefore which sequence number is
+            # next, so the next batch uses a new producer id.
             self._producer = (-1, -1)
             self._sequences.clear()
             raise

@@ -1,4 +1,4 @@
-"""Connection settings for the clients of a test, with the names of their library.
+"""Connection settings for the clients of a test, with the names that their library uses.
 
 Invariant: the settings are complete: address, protocol, login and CA, for clusters with and without
 security.
@@ -49,4 +49,4 @@ LIBRARIES: Final[Mapping[str, Callable[[str, ClientSecurity], Settings]]] = {
     "aiokafka": _aiokafka,
     "java": _java,
 }
-"""The libraries with settings of their own; confluent-kafka's are those of librdkafka."""
+"""The supported libraries. confluent-kafka has the settings of librdkafka."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 _NUMBERS: Final = itertools.count()
-"""The numbers of faults."""
+"""Numbers that identify faults."""
 
 _OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "put": ("put", "put_if_absent", "put_if_match"),
@@ -43,8 +43,8 @@ class StoreFaults:
 
 
 class PenstockCluster:
-    """The cluster of a test run (with pytest-xdist: of a worker). Everything created through it
-    stays until the end of the run.
+    """The cluster of a test run (with pytest-xdist, of a worker). Everything created through it
+    exists until the end of the run.
     """
 
     def __init__(self, process: ClusterProcess, client: KafkaClient) -> None:
@@ -122,7 +122,7 @@ class PenstockCluster:
         self, topic: str, count: int | None = None, timeout_s: float = TIMEOUT_S
     ) -> list[Record]:
         """Return all records of the topic, by partition and offset, as soon as there are `count`.
-        Join no group.
+        Does not join a group.
 
         More than `count` records are returned if there are more, so that a test detects extra
         records. None means all current records.
@@ -158,8 +158,8 @@ class PenstockCluster:
     async def aconsume(
         self, topic: str, count: int | None = None, timeout_s: float = TIMEOUT_S
     ) -> list[Record]:
-        """Call `consume` without blocking the caller's event loop, because the caller may still
-        have to produce.
+        """Call `consume` without blocking the caller's event loop, which may still have to produce
+        the records.
         """
         return await asyncio.to_thread(self.consume, topic, count, timeout_s)
 
@@ -228,7 +228,7 @@ class PenstockCluster:
     # --- inside -----------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
-        """Raise if this object may no longer be used."""
+        """Raise an error if this object may no longer be used."""
 
     def _send_request(self, command: "AnyCommand") -> "CommandResponse":
         return self._process.send_request(command)

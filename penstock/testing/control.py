@@ -47,8 +47,8 @@ class AwaitTopic(Command, frozen=True, kw_only=True, tag="await-topic"):
 
 
 class AddFaults(Command, frozen=True, kw_only=True, tag="add-faults"):
-    """Inject store failures from now on, for all brokers or for `node_id`. `operations` are names
-    of ObjectStore methods; if empty, all are affected.
+    """Start to inject store failures, for all brokers or for `node_id`. `operations` are names of
+    ObjectStore methods; if empty, all are affected.
 
     Rates are probabilities per call.
     """
@@ -75,7 +75,7 @@ AnyCommand = Begin | End | KillBroker | RestartBroker | AwaitTopic | AddFaults |
 
 class CommandResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The response to a command. `error` is empty on success, `injected` counts faults by kind, and
-    `groups` could not be deleted because consumers are still in them.
+    `groups` lists groups that could not be deleted because they still have consumers.
     """
 
     error: str = ""
@@ -84,11 +84,11 @@ class CommandResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """The first output line of the cluster's process: ports in the order of node ids, or why it did
-    not start.
+    """The first output line of the cluster's process: ports in the order of node ids, or the reason
+    why it did not start.
     """
 
     error: str = ""
     ports: list[int] = []
     client_properties: str = ""
-    """File that says how clients connect; empty: without security."""
+    """File with the connection properties of clients; empty without security."""

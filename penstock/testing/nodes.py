@@ -1,8 +1,8 @@
 """Controller and brokers of a test run, in one process with an in-memory store, and fault
 injection.
 
-Killed brokers flush and close nothing, and restart on the same port. A broker that exits by itself
-is restarted. Each broker has its own store faults; the controller has none.
+Killed brokers do not flush or close anything, and restart on the same port. A broker that exits by
+itself is restarted. Each broker has its own store faults; the controller has none.
 """
 
 import asyncio
@@ -51,19 +51,19 @@ log = structlog.get_logger(__name__)
 HOST: Final = "127.0.0.1"
 SESSION_TIMEOUT_MS: Final = 3_000
 SESSION_GRACE_MS: Final = 100
-"""A test waits for every failover. Nothing here pauses for a tenth of a second unless the whole
-machine does, and then all do.
+"""Short, because tests wait for every failover. A false alarm is unlikely: all nodes are in one
+process, so a pause of the machine affects all of them.
 """
 INTERNAL_PARTITIONS: Final = 4
-"""The number of partitions of each internal topic. The first group or transaction of a run waits
-until they exist.
+"""Number of partitions of each internal topic; few, because the first group or transaction of a run
+waits until they exist.
 """
 GROUP_SESSION_MIN_MS: Final = 100
 SETTLE_S: Final = 20.0
 _POLL_S: Final = 0.001
 _RESTART_S: Final = 0.1
 _RETENTION_CHECK_INTERVAL_MS: Final = 86_400_000
-"""Longer than a run: tests write records with old timestamps."""
+"""Longer than a run, because tests write records with old timestamps."""
 _LOG_CACHE_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final = 16 << 20
 _PUTS: Final = frozenset({"put", "put_if_absent", "put_if_match"})
@@ -106,7 +106,7 @@ class Nodes:
         self._groups_before: frozenset[str] = frozenset()
 
     async def start(self) -> None:
-        """Start everything. Raise PortTaken; then nothing runs any more."""
+        """Start all nodes. If this raises PortTaken, none is running."""
         config = ControllerConfig(
             data_dir=self._directory,
             listeners=(f"{HOST}:0",),

@@ -21,9 +21,9 @@ class InvalidOption(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`port` is that of the first broker, and the others follow; 0 means any free ports. The
-    latencies of PUTs to the store are lognormal, given by two quantiles. `secure`: clients need TLS
-    and SCRAM.
+    """`port`: the port of the first broker; the others use the following ones. 0 means any free
+    ports. The latencies of PUTs to the store are lognormal, given by two quantiles. `secure`:
+    clients must use TLS and SCRAM.
     """
 
     brokers: int = 2
@@ -37,7 +37,7 @@ class Options:
     def parse(
         cls, *, brokers: str, port: str, latency: str, log_level: str, secure: str
     ) -> "Options":
-        """Parse the given strings; empty ones mean the defaults. Raise InvalidOption."""
+        """Parse the given strings; empty strings select the defaults. Raise InvalidOption."""
         default = cls()
         p50_ms, p99_ms = _latency(latency) if latency else (0.0, 0.0)
         level = log_level or default.log_level

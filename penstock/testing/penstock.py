@@ -1,8 +1,8 @@
 """The cluster of one test: everything that the test creates is deleted afterwards.
 
-Invariant: a test finds no topic and no consumer group of an earlier one, all brokers up, and the
-store without faults, whatever earlier tests did and however they ended. Topics that
-`penstock_cluster` created before the test are kept.
+Invariant: at the start of a test, there are no topics and consumer groups of earlier tests, all
+brokers are running, and there are no store faults, whatever earlier tests did and however they
+ended. Topics that `penstock_cluster` created before the test are kept.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +20,9 @@ class Penstock(PenstockCluster):
     """The constructor begins the test, and `end` ends it."""
 
     def __init__(self, process: "ClusterProcess", client: "KafkaClient", test: str) -> None:
-        """`client` is shared by the run, because new connections would be most of a test's cost."""
+        """`client` is shared by the whole run, because opening connections would take most of the
+        time of a test.
+        """
         super().__init__(process, client)
         self._test = test
         self._is_over = False

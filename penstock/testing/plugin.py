@@ -85,8 +85,8 @@ def _option_text(config: pytest.Config, name: str) -> str:
 
 
 class _Run:
-    """The cluster of this pytest process. It starts as soon as a test is known to need it, while
-    pytest continues to work.
+    """The cluster of this pytest process. It starts in the background as soon as a test is known to
+    need it.
     """
 
     def __init__(self, options: Options) -> None:
@@ -105,7 +105,7 @@ class _Run:
     def ready(self) -> "tuple[ClusterProcess, KafkaClient]":
         process = self.process()
         if self._client is None:
-            # While the cluster starts, this process imports what the helpers need.
+            # While the cluster starts, this process imports the modules that the helpers need.
             from penstock.testing.client import KafkaClient
 
             process.wait_ready()
@@ -116,7 +116,8 @@ class _Run:
         if not session.config.option.collectonly and any(
             _FIXTURES & set(getattr(item, "fixturenames", ())) for item in session.items
         ):
-            # The fixture repeats a failure; it may be another project's fixture of the same name.
+            # Failures are ignored, because the fixture will raise them again, and it may be another
+            # project's fixture with the same name.
             with suppress(Exception):
                 self.process()
 

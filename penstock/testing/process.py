@@ -26,9 +26,9 @@ from penstock.testing.control import AnyCommand, CommandResponse, Started
 from penstock.testing.options import Options
 
 START_TIMEOUT_S: Final = 180.0
-"""As that of `penstock dev`."""
+"""The start timeout of `penstock dev`."""
 RESPONSE_TIMEOUT_S: Final = 60.0
-"""Longer than every deadline inside: a later response is a defect."""
+"""Longer than every deadline in the cluster's process, so a later response is a bug."""
 _STOP_TIMEOUT_S: Final = 5.0
 _LOG_LINES_MAX: Final = 40
 _LOG_BYTES_MAX: Final = 64 * 1024
@@ -40,7 +40,7 @@ class Refused(ExpectedError):
 
 
 class ClusterProcess:
-    """Starts at once. Call `wait_ready` before `send_request`."""
+    """Starts the process when constructed. Call `wait_ready` before `send_request`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -102,7 +102,7 @@ class ClusterProcess:
             try:
                 self._process.stdin.write(msgspec.json.encode(command) + b"\n")
                 self._process.stdin.flush()
-            except (OSError, ValueError):  # the pipe is broken, or closed by us
+            except (OSError, ValueError):  # the pipe is broken, or `close` closed it
                 raise self._failure("is gone") from None
             response = self._read(
                 CommandResponse, time.monotonic() + RESPONSE_TIMEOUT_S, "does not respond"
@@ -141,7 +141,7 @@ class ClusterProcess:
         self._log.close()
 
     def _read(self, kind: type[_T], deadline: float, failed: str) -> _T:
-        """Read the next line. Pipes have no timeouts, so a selector waits."""
+        """Read the next line. A selector waits for it, because pipes do not support timeouts."""
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)

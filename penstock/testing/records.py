@@ -1,4 +1,4 @@
-"""Records in the API for tests, and the choice of their partitions.
+"""Records in the API for tests, and the selection of their partitions.
 
 Invariant: a keyed record goes to the partition that Kafka's Java client would choose (murmur2).
 Pure. Source: Kafka `Utils.murmur2`, `BuiltInPartitioner`.

@@ -1,8 +1,8 @@
 """The process of a test cluster: `python -m penstock.testing.server OPTIONS`.
 
-Commands arrive on stdin, and stdout contains only responses. It is not a thread of pytest, because
-tests may patch `time`, fork, hold the GIL or measure coverage. It exits when stdin is closed and
-deletes its directory. Must not import pytest.
+Commands arrive on stdin, and stdout contains only responses. The cluster does not run in a thread
+of pytest, because tests may patch `time`, fork, hold the GIL or measure coverage. The process exits
+when stdin is closed and deletes its directory. Must not import pytest.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ async def _serve(options: Options, directory: Path, output: TextIO) -> None:
     )
     while line := await commands.readline():
         _write_line(output, await _respond(nodes, msgspec.json.decode(line, type=AnyCommand)))
-    # Everything is in memory and has no more readers, so an orderly shutdown is unnecessary.
+    # All data is in memory and no longer needed, so an orderly shutdown is unnecessary.
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 

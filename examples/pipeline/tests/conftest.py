@@ -37,7 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             bootstrap="",
             warehouse=warehouse.as_uri(),
             checkpoints="",
-            master="local[1]",  # each Python worker takes CPU seconds to start
+            master="local[1]",  # starting a Python worker takes seconds of CPU
         ),
         **{"spark.sql.shuffle.partitions": "1", "spark.default.parallelism": "1"},
     )

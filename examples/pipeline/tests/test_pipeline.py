@@ -1,4 +1,4 @@
-"""The pipeline with real brokers: a broker is killed, and every query starts again."""
+"""Test the pipeline with real brokers: kill a broker, and restart every query."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The transformations on small frames."""
+"""Test the transformations on small DataFrames."""
 
 import json
 from datetime import UTC, datetime
