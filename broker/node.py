@@ -1,7 +1,7 @@
-"""Start one broker incarnation, run it and stop it.
+"""Start, run and stop one broker incarnation.
 
-The startup order is the only safe one; shutdown runs in reverse: store, probe, bound ports,
-registration (new node epoch), metadata, WAL, partitions, clients.
+The startup order is the only safe one: store, probe, bound ports, registration (new node epoch),
+metadata, WAL, partitions, clients. Shutdown uses the reverse order.
 """
 
 import asyncio
@@ -104,29 +104,29 @@ from penstock.stream.wal.wal_store import ConfiguredWalStore
 log = structlog.get_logger(__name__)
 
 _DRAIN_SHARE: Final = 0.6
-"""Share of the shutdown time for moving partitions away. The rest is for the upload and for
+"""Share of the shutdown timeout for moving partitions away. The rest is for uploading and
 unregistering.
 """
 _DRAIN_COUNT: Final = 100
-"""Partitions that a draining broker moves concurrently."""
+"""Number of partitions that a draining broker moves concurrently."""
 _REPORT_TIMEOUT_S: Final = 5.0
 _CONFIRM_TIMEOUT_S: Final = 5.0
-"""How long committed offset requests wait for the controller."""
+"""How long offset requests that need current metadata wait for the controller."""
 
 
 class Broker:
     """One incarnation of a broker; implements `broker.requests.node.Node`.
 
-    It serves clients only once its metadata has caught up, and acknowledges and reads nothing while
-    the session is lost. A fenced incarnation never serves again: it completes `ended`, and its
-    supervisor restarts it with a new epoch.
+    It serves clients only after its metadata has caught up, and does not acknowledge or read
+    anything while its session is lost. A fenced incarnation never serves again: it completes
+    `ended`, and its supervisor restarts it with a new epoch.
 
     Use `broker = await Broker.start(config, store)`, then `await broker.ended` or `broker.stop()`.
-    The caller owns the store: `stop` does not close it.
+    The caller owns the store, which `stop` does not close.
     """
 
     is_wal_fenced = False
-    """Whether another broker has fenced the WAL in order to recover it."""
+    """Whether another broker has fenced the WAL to recover it."""
 
     def __init__(
         self,
@@ -143,17 +143,17 @@ class Broker:
         metrics_sender: MetricsSender | None = None,
         wal_store: ConfiguredWalStore | None = None,
     ) -> None:
-        """Create a broker without starting it. wal_store: None if the WAL goes to `store`.
+        """Create a broker without starting it. wal_store: None if the WAL is written to `store`.
 
-        store_stats: returns the store request counters, for load reports; None disables them.
-        tracing: None disables tracing. log_dir: name of the store for clients. tls: for connections
-        to controllers; None for plaintext. metrics_sender: forwards client metrics; None: clients
-        push none.
+        store_stats: returns the store request counters for load reports; None omits them. tracing:
+        None disables tracing. log_dir: the name of the store that clients see. tls: for connections
+        to controllers; None for plaintext. metrics_sender: forwards client metrics; None disables
+        them.
         """
         self._store_stats, self._tracing, self.log_dir = store_stats, tracing, log_dir
         self.config = config
         self.stream_config, self.compaction_config = stream_config, compaction_config
-        """These change with broker configs in the metadata."""
+        """These change when broker configs in the metadata change."""
         self.static_settings = BrokerSettings(config, stream_config, compaction_config, security)
         self._stores = BrokerStores(store, wal_store, stream_config)
         self.access = ClientAccess(
@@ -169,8 +169,8 @@ class Broker:
         self.node_id, self.node_epoch = NodeId(-1), NodeEpoch(-1)
         self.cluster_id = ""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Completes with the reason when this incarnation ends without a call of `stop`: it was
-        fenced, or can no longer follow its metadata.
+        """Completes with the reason when this incarnation ends without a call of `stop`, because it
+        was fenced or can no longer follow the metadata.
         """
         self.follower: MetadataFollower
         self.storage: Storage
@@ -205,7 +205,7 @@ class Broker:
         self.client_metrics = None if metrics_sender is None else ClientMetrics(metrics_sender)
         self._departed = DepartedBrokers()
         self._cleanup = AsyncExitStack()
-        """Cleanup steps, run last in, first out. The listener closes before all of them."""
+        """Cleanup steps, which run in reverse order after the listeners have closed."""
         self._is_stopping = False
         self._background_tasks: set[asyncio.Task[None]] = set()
 
@@ -267,10 +267,10 @@ class Broker:
         metrics_sender: MetricsSender | None = None,
         wal_store: ConfiguredWalStore | None = None,
     ) -> "Broker":
-        """Start a broker and return it once it serves clients.
+        """Start a broker, and return it when it serves clients.
 
-        Raises PortTaken, TimeoutError (no controller), ControllerError,
-        StreamError, UnreachableAsAdvertised, SecurityFileInvalid, SettingInvalid.
+        Raises PortTaken, TimeoutError (no controller), ControllerError, StreamError,
+        UnreachableAsAdvertised, SecurityFileInvalid, SettingInvalid.
         """
         streams, compaction = (
             stream_config or StreamConfig(),
@@ -369,7 +369,9 @@ class Broker:
         await self.storage.start()
 
     def _start_peer_watch(self) -> None:
-        """Watch the other brokers, before the first partition is expected here."""
+        """Watch the other brokers. This must start before this broker expects its first
+        partition.
+        """
         self.peer_watch = PeerWatch(self.node_id, self.connect_peers(), self.partitions.on_gone)
         self._cleanup.push_async_callback(self.peer_watch.close)
         self.follower.subscribe(self.peer_watch.on_batch)
@@ -381,7 +383,7 @@ class Broker:
     def _start_coordination(
         self, metadata: ControllerStreamMetadata, me: BrokerIncarnation
     ) -> None:
-        """Create partitions, coordinators and WAL recovery, and subscribe them to the image."""
+        """Create the partitions, coordinators and WAL recovery, and subscribe them to the image."""
         self.partitions = PartitionManager(
             me,
             self.storage,
@@ -446,11 +448,11 @@ class Broker:
         )
 
     async def _check_advertised(self) -> None:
-        """Check the advertised addresses. Runs after the server has started, because the check
-        connects to it.
+        """Check the advertised addresses. The server must be running, because the check connects to
+        it.
 
-        For a listener without an advertised host, the check uses this machine's address, which is
-        returned to remote clients.
+        For a listener without an advertised host, the check uses this machine's address, which
+        remote clients receive.
         """
         machine_host = self_check.machine_host(self.client.address)
         advertised = [
@@ -463,7 +465,7 @@ class Broker:
             self._in_background(self_check.warn(advertised, self._peer_access.own_connection))
 
     def _start_authorizer(self) -> None:
-        """Start to authorize by the ACLs of the image, if enabled in the settings."""
+        """Start to use the ACLs of the image, if an authorizer is configured."""
         config = self.static_settings.security
         if config.has_authorizer:
             audit = AuditLog(asyncio.get_running_loop().time)
@@ -479,7 +481,7 @@ class Broker:
             self._in_background(self.client_metrics.sender.run())
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` as a task, which is cancelled when this broker ends."""
+        """Run `work` as a task that is cancelled when this broker ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
@@ -549,7 +551,7 @@ class Broker:
             log.info("settings_changed", names=", ".join(names))
 
     def _on_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply changed settings that are not read at each use."""
+        """Apply changed settings that are not read on each use."""
         if not delta.everything and all(kind != BROKER_RESOURCE for kind, _ in delta.configs):
             return
         self._settle_settings()
@@ -587,8 +589,8 @@ class Broker:
     # --- stop -------------------------------------------------------------------------------------
 
     def _report_moves(self, timings: list[MoveTiming]) -> None:
-        """Report the steps of moves for `penstock reassign trace`. A lost report is only missing
-        there.
+        """Report the steps of moves for `penstock reassign trace`. If a report is lost, only the
+        trace is incomplete.
         """
         self._in_background(
             self._send_report(
@@ -604,11 +606,11 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop gracefully within `shutdown_timeout_ms` plus `shutdown_redirect_ms`: move partitions
-        away, redirect clients, close the rest, unregister.
+        away, redirect clients, close the remaining partitions, and unregister.
 
-        The broker serves clients until it leads nothing, so that they learn the new leaders. Work
-        that is not done in time is left to recovery, as after a crash. Acknowledged records are
-        never lost.
+        The broker serves clients until it leads no partitions, so that they find the new leaders.
+        Work that is not done in time is left to recovery, as after a crash. Acknowledged records
+        are never lost.
         """
         self._is_stopping = True
         timeout_s = self.config.shutdown_timeout_ms / 1_000
@@ -643,8 +645,8 @@ class Broker:
         )
 
     async def _drain(self, timeout_s: float) -> None:
-        """Move partitions away in batches, so that each one is unavailable as briefly as possible.
-        Partitions without another broker stay until `close`.
+        """Move partitions away in batches, so that each one is unavailable for as short as
+        possible. Partitions that no other broker can lead stay until `close`.
         """
         request = DrainBroker(
             node_id=self.node_id, node_epoch=self.node_epoch, partitions_max=_DRAIN_COUNT
@@ -660,7 +662,7 @@ class Broker:
         await asyncio.gather(*self._background_tasks, return_exceptions=True)
 
     async def abandon(self) -> None:
-        """Stop immediately, like a crash: flush, close and unregister nothing."""
+        """Stop immediately, as in a crash, without flushing, closing or unregistering anything."""
         self._is_stopping = True
         await self._abandon()
 

@@ -1,7 +1,7 @@
 """Count requests over all connections: responses, errors, and the latency of Produce and Fetch.
 Pure.
 
-Costs 1 us for a Produce or Fetch, 0.1 us for any other request.
+Counting takes 1 us for a Produce or Fetch, and 0.1 us for any other request.
 """
 
 from collections import Counter
@@ -22,11 +22,11 @@ class RequestMeter:
         self.responses: Counter[int] = Counter()
         """Responses by API key."""
         self.errors: Counter[tuple[int, int]] = Counter()
-        """Error responses by API key and error code. A response with several errors counts its
-        first one.
+        """Error responses by API key and error code. Only the first error of a response is
+        counted.
         """
         self.latencies = {key: LatencyHistogram() for key in TIMED}
-        """Time from the complete request to its response, including waits for records or
+        """Time from the complete request to the response, including waits for records or
         durability.
         """
 

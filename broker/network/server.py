@@ -1,4 +1,4 @@
-"""The listeners of a broker and all their connections."""
+"""The listeners of a broker and their connections."""
 
 import asyncio
 import time
@@ -33,15 +33,16 @@ from penstock.broker.security.access import ClientAccess
 log = structlog.get_logger(__name__)
 
 BACKLOG_COUNT: Final = 4_096
-"""Clients that connect at the same moment, for example after a failover. Linux drops the packets of
-further ones, which then retry a second later. It allows no more by default (net.core.somaxconn).
+"""Maximum number of clients that can connect at the same moment, for example after a failover.
+Linux drops the packets of additional clients, which retry a second later, and by default does not
+allow a larger backlog (net.core.somaxconn).
 """
 SWEEP_INTERVAL_S: Final = 5.0
 
 
 class Server:
-    """All connections of one broker. The constructor needs a running loop. Requests are served
-    after `serve`.
+    """All connections of one broker. The constructor requires a running event loop. Requests are
+    handled once `serve` is called.
 
     Memory is limited by requests in flight and unsent responses per connection, and by request
     bytes per principal and in total (`broker.network.request_memory`). Unauthenticated connections
@@ -57,7 +58,7 @@ class Server:
         call_later: CallLater | None = None,
     ) -> None:
         """access: how clients authenticate; None for listeners without authentication. call_later:
-        for throttled connections; None for the event loop's.
+        schedules the end of throttling; None for `loop.call_later`.
         """
         self.config = config
         self.access = access or ClientAccess()
@@ -77,13 +78,13 @@ class Server:
         )
         self.closings = ClosingOrder(self.loop.call_soon)
         self.ports: dict[str, int] = {}
-        """The bound port of each listener by name."""
+        """The bound port of each listener, by name."""
         self.memory = RequestMemory(self.loop.call_soon)
         self.received_bytes = 0
         self.sent_bytes = 0
         self.closed_count = 0
-        """Connections that the broker dropped for a logged reason. The log is rate limited, so it
-        may not contain all of them.
+        """Number of connections that the broker has dropped for a logged reason. The log is rate
+        limited, so it may not contain all of them.
         """
         self.requests = RequestMeter()
         self.on_closed: Callable[[int], None] | None = None
@@ -95,14 +96,14 @@ class Server:
         self._connection_count = 0
         self._dispatcher_waiters: dict[Connection, None] = {}
         self._unsent: list[Connection] = []
-        """Connections with responses of this event loop iteration."""
+        """Connections with responses to send in this event loop iteration."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_limit = LogLimit()
         self._sweep_interval_s = sweep_interval_s
         self.reconfigure(config)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Use these settings from now on."""
+        """Apply these settings from now on."""
         self.config = config
         self.memory.configure(
             config.buffered_request_bytes_max,
@@ -129,7 +130,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Return the port of the first listener; 0 before `bind`."""
+        """Return the port of the first listener, or 0 before `bind`."""
         return next(iter(self.ports.values()), 0)
 
     @property
@@ -146,8 +147,8 @@ class Server:
         return self._connection_count
 
     async def bind(self) -> int:
-        """Bind the ports, so that they can be registered, but do not listen yet: a client whose
-        connection is refused connects to another broker. Returns the port of the first listener.
+        """Bind the ports, so that they can be registered, but do not listen yet. Clients whose
+        connection is refused connect to another broker. Returns the port of the first listener.
 
         Raises PortTaken.
         """
@@ -155,7 +156,7 @@ class Server:
         for bound in self.config.bound:
             make = partial(self._connection, bound.name, protocols[bound.name])
             try:
-                # An empty host binds every address, as in Kafka.
+                # As in Kafka, an empty host binds all addresses.
                 listener = await self.loop.create_server(
                     make, bound.host or None, bound.port, backlog=BACKLOG_COUNT, start_serving=False
                 )
@@ -166,7 +167,9 @@ class Server:
         return self.port
 
     async def serve(self, dispatcher: Dispatcher) -> None:
-        """Accept connections. Raises PortTaken if another process listens there since `bind`."""
+        """Accept connections. Raises PortTaken if another process has started to listen on a port
+        since `bind`.
+        """
         assert self._listeners, "bind() comes first"
         self._dispatcher = dispatcher
         for bound, listener in zip(self.config.bound, self._listeners, strict=True):
@@ -194,8 +197,8 @@ class Server:
     # --- callbacks of connections -----------------------------------------------------------------
 
     def add(self, connection: Connection) -> None:
-        """Register a new connection, and admit it when its listener has room. A connection that was
-        accepted just before `close` is closed.
+        """Register a new connection, which is admitted when its listener has room. A connection
+        that was accepted just before `close` is closed.
         """
         if self._is_closed:
             connection.close_quietly()
@@ -220,7 +223,7 @@ class Server:
         self._dispatcher_waiters[connection] = None
 
     def flush_soon(self, connection: Connection) -> None:
-        """Flush the connection in the next event loop iteration. One callback serves all
+        """Flush the connection in the next event loop iteration. One callback flushes all
         connections, because a WAL object acknowledges requests of many.
         """
         if not self._unsent:
@@ -233,7 +236,7 @@ class Server:
             try:
                 connection.flush()
             except BaseException:
-                # The loop reports it; the other connections still get their responses.
+                # The event loop reports the error. Other connections must still be flushed.
                 self._unsent += connections[at + 1 :]
                 self.loop.call_soon(self._flush_all)
                 raise
@@ -242,7 +245,7 @@ class Server:
         self.closed_count += 1
         suppressed = self._log_limit.take(self.loop.time())
         if suppressed is not None:
-            # Routine: the connections with which brokers watch each other are idle, too.
+            # Idle connections are routine: brokers watch each other over idle connections.
             report = log.info if reason == IDLE else log.warning
             report(
                 "connection_refused",
@@ -282,7 +285,7 @@ class Server:
 
 
 class PortTaken(Exception):
-    """Raised when the port of a listener is not available. The message states the remedy."""
+    """Raised when the port of a listener is not available. The message contains the remedy."""
 
     def __init__(self, host: str, port: int, cause: OSError) -> None:
         super().__init__(

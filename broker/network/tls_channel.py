@@ -1,7 +1,7 @@
-"""The TLS part of one connection, without a socket: bytes of the peer in, bytes for the peer out.
+"""The TLS part of one connection, without a socket: it converts between encrypted and plain bytes.
 
-asyncio calls the protocol only after the handshake, so handshakes could neither be counted nor
-limited, and needs a receive buffer per connection (docs/design/authentication.md).
+asyncio's TLS calls the protocol only after the handshake, so handshakes could be neither counted
+nor limited. It also needs a receive buffer per connection (docs/design/authentication.md).
 """
 
 import ssl
@@ -12,23 +12,29 @@ from typing import Final, cast
 from penstock.base.buffers import Buffer
 
 RECORD_BYTES_MAX: Final = 1 << 14
-"""Bytes of data in one TLS record. Source: RFC 8446, section 5.1."""
+"""Maximum payload of one TLS record. See RFC 8446, section 5.1."""
 
 FEED_BYTES_MAX: Final = 1 << 18
-"""Bytes that a channel should process at once: it keeps memory for the maximum it has received."""
+"""Maximum number of bytes that a channel should process at once, because its memory never shrinks
+again.
+"""
 
 _WRITE_BYTES: Final = 1 << 18
-"""Bytes encrypted by one call. Larger writes make OpenSSL grow its buffer, which copies."""
+"""Bytes encrypted per call. For larger writes, OpenSSL would grow its buffer, which causes
+copies.
+"""
 
 
 class TlsBroken(Exception):
-    """Raised if the peer does not speak TLS as configured. Ends the connection. The message is for
-    the log.
+    """Raised if the peer does not speak TLS as configured. The connection must be closed. The
+    message is for the log.
     """
 
 
 class TlsChannel:
-    """The server side of one TLS connection. After every call, send what `outgoing` returns."""
+    """The server side of one TLS connection. After every call, the caller must send the bytes
+    returned by `outgoing`.
+    """
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -36,14 +42,14 @@ class TlsChannel:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.is_established = False
         self._broken: TlsBroken | None = None
-        """Why nothing more can be read. Raised once all earlier bytes were read."""
+        """Why no more data can be read. Raised after all earlier bytes have been read."""
 
     def feed(self, data: memoryview) -> None:
-        """Feed bytes that were received from the peer."""
+        """Process bytes received from the peer."""
         self._incoming.write(data)
 
     def shake_hands(self) -> bool:
-        """Continue the handshake. Returns True once it is complete. Raises TlsBroken."""
+        """Continue the handshake. Return True if it is complete. Raises TlsBroken."""
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
@@ -54,14 +60,14 @@ class TlsChannel:
         return True
 
     def read_into(self, buffer: memoryview) -> int:
-        """Decrypt received bytes into `buffer`, as far as they fit. Returns the number of bytes; 0
-        if more bytes of the peer are needed. Raises TlsBroken, without a message if the peer has
+        """Decrypt received bytes into `buffer`, up to its size. Return the number of bytes, or 0 if
+        more bytes from the peer are needed. Raises TlsBroken, with an empty message if the peer has
         closed TLS.
         """
         read, size, filled = self._object.read, len(buffer), 0
         try:
-            while self._broken is None and filled < size:  # once per TLS record
-                # With a buffer it returns a count, contrary to the stubs.
+            while self._broken is None and filled < size:  # one iteration per TLS record
+                # With a buffer, `read` returns a count, contrary to the type stubs.
                 count = cast("int", read(size, buffer[filled:]))
                 filled += count
                 if not count:
@@ -75,7 +81,7 @@ class TlsChannel:
         return filled
 
     def encrypt(self, buffers: Iterable[Buffer]) -> list[bytes]:
-        """Encrypt, and return the bytes to send. Raises TlsBroken."""
+        """Encrypt the buffers, and return the bytes to send. Raises TlsBroken."""
         sent: list[bytes] = []
         try:
             for buffer in buffers:
@@ -91,17 +97,19 @@ class TlsChannel:
         return sent
 
     def outgoing(self) -> bytes:
-        """Return pending bytes of TLS itself: handshakes, tickets, alerts."""
+        """Return the pending bytes of TLS itself: handshakes, session tickets, alerts."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def end(self) -> bytes:
-        """Return the message that closes TLS."""
-        with suppress(ssl.SSLError, ValueError):  # the peer's response is not awaited
+        """Return the close_notify alert, which closes TLS."""
+        with suppress(ssl.SSLError, ValueError):  # the peer's close_notify is not awaited
             self._object.unwrap()
         return self.outgoing()
 
     def peer_certificate(self) -> bytes | None:
-        """Return the verified certificate of the peer as DER; None if it sent none."""
+        """Return the verified certificate of the peer in DER format, or None if the peer sent
+        none.
+        """
         return self._object.getpeercert(binary_form=True)
 
     @property

@@ -1,7 +1,7 @@
-"""Wake the event loop only when enough of a frame has arrived, with SO_RCVLOWAT.
+"""Use SO_RCVLOWAT to wake the event loop only when a large part of a frame has arrived.
 
-TLS clients send a frame of 1 MB in 64 records of 16 KiB, each with its own system call. Otherwise
-each record would take an event loop iteration, which doubles the CPU time in the kernel.
+TLS clients send a frame of 1 MB in 64 records of 16 KiB, each with its own system call. Without
+this, each record would take an event loop iteration, which doubles the CPU time in the kernel.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from typing import Final
 from penstock.broker.network.tls_channel import RECORD_BYTES_MAX
 
 WAKE_BYTES: Final = 1024 * 1024
-"""Maximum bytes that accumulate in the kernel before the event loop is woken."""
+"""Maximum number of bytes that accumulate in the kernel before the event loop is woken."""
 
 
 class WakeLimit:
-    """When the socket of one TLS connection wakes the event loop."""
+    """Controls when the socket of one TLS connection wakes the event loop."""
 
     __slots__ = ("_bytes",)
 
@@ -23,10 +23,10 @@ class WakeLimit:
         self._bytes = 1
 
     def expect(self, transport: asyncio.Transport, missing_bytes: int) -> None:
-        """Wake once a large part of the remaining frame has arrived, and always before its last
-        byte; 0 for the first byte.
+        """Wake when a large part of the remaining frame has arrived, and always before its last
+        byte. missing_bytes: the size of the remaining frame; 0 to wake for the first byte.
 
-        Subtracts one record, which TLS may already have received.
+        One record is subtracted, because TLS may have already received it.
         """
         wanted = max(1, min(WAKE_BYTES, missing_bytes - RECORD_BYTES_MAX))
         if wanted != self._bytes:
@@ -36,5 +36,5 @@ class WakeLimit:
 
     @property
     def is_late(self) -> bool:
-        """Return whether more than one byte is awaited."""
+        """Return whether the socket waits for more than one byte."""
         return self._bytes > 1

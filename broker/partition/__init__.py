@@ -1,1 +1,3 @@
-"""Partitions on their leader: the log over three streams, producer state, opening and closing."""
+"""Partitions on their leader: the log over three streams, the producer state, opening and
+closing.
+"""

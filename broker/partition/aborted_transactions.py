@@ -1,4 +1,4 @@
-"""Read the outcomes of transactions from a txn stream (`stream.format.transaction_log`)."""
+"""Read transaction outcomes from a txn stream (`stream.format.transaction_log`)."""
 
 from typing import Final, NamedTuple
 
@@ -17,7 +17,9 @@ _EVENTS_BYTES: Final = 64 * 1024
 
 
 class LogInconsistent(StreamError):
-    """Raised when streams and checkpoint contradict each other. The partition does not open."""
+    """Raised when the streams and the checkpoint contradict each other. The partition cannot be
+    opened.
+    """
 
     def __init__(self, stream_id: StreamId, what: str) -> None:
         super().__init__(f"stream {stream_id}: {what}")
@@ -25,8 +27,8 @@ class LogInconsistent(StreamError):
 
 
 def check_advanced(stream_id: StreamId, before: Offset, after: Offset, end: Offset) -> None:
-    """Check that an iteration over batches in memory made progress. Otherwise it would loop forever
-    and block the event loop. Raises LogInconsistent.
+    """Check that an iteration over batches in memory has made progress, because it would otherwise
+    block the event loop forever. Raises LogInconsistent.
     """
     if after <= before:
         raise LogInconsistent(
@@ -45,8 +47,8 @@ class TxnStream(NamedTuple):
 async def read_aborted(
     storage: Storage, txn: TxnStream, start_offset: Offset, end_offset: Offset
 ) -> list[AbortedTransaction]:
-    """Return the aborted transactions that overlap [start, end), by first offset. Costs at least
-    one cold read. Raises the errors of `Storage.read`.
+    """Return the aborted transactions that overlap [start, end), by first offset. This takes at
+    least one cold read. Raises the errors of `Storage.read`.
     """
     within = AbortedWithin(start_offset, end_offset)
     offset, stop = max(start_offset, txn.start_offset), txn.end_offset
@@ -63,7 +65,7 @@ async def read_aborted(
 
 async def first_unstable_offset(storage: Storage, txn: TxnStream) -> Offset | None:
     """Return the first offset of the earliest transaction that is open after the last event, or
-    None. Costs one read of one block. Raises the errors of `Storage.read`.
+    None. This takes one read of one block. Raises the errors of `Storage.read`.
     """
     if txn.end_offset <= txn.start_offset:
         return None

@@ -1,5 +1,5 @@
-"""Append batches of many partitions as one group of the storage, in one WAL object. No await. Costs
-25 us for one partition with one small batch.
+"""Append batches of many partitions as one group of the storage, in one WAL object, without an
+await. This takes 25 us for one small batch in one partition.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,14 +30,14 @@ _NO_OFFSET: Final = Offset(-1)
 _DEPENDS_ON_END: Final = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_TXN_STATE}
 )
-"""Rejections that are wrong if a later leader has appended more. They write nothing, so the fence
-in the WAL does not protect them.
+"""Rejections that are wrong if a later leader has appended more batches. They write nothing, so WAL
+fencing does not protect against them.
 """
 
 
 class CheckedBatch(NamedTuple):
-    """A producer's batch and the result of `validate_batch`. None: the request has no records,
-    which is rejected.
+    """A producer's batch and the result of `validate_batch`. records: None if the request has no
+    records, which is rejected.
     """
 
     records: memoryview | None
@@ -45,18 +45,18 @@ class CheckedBatch(NamedTuple):
 
 
 Content: TypeAlias = CheckedBatch | memoryview | Marker | MirroredBatches
-"""A producer's batch, a coordinator's batch, the marker that ends a transaction, or batches of a
+"""A producer's batch, a coordinator's batch, the marker that ends a transaction, or batches from a
 mirror.
 """
 
 
 class AppendOutcome(Struct, eq=False, gc=False):
-    """Result of one partition's batch. Final once the group is settled."""
+    """The result for one partition's batch. It is final once the group is settled."""
 
     partition: Partition | None
     code: ErrorCode = ErrorCode.NONE
     is_repetition: bool = False
-    """Nothing was appended: the batch or marker is already in the log."""
+    """Whether nothing was appended, because the batch or marker is already in the log."""
     message: str | None = None
     record_errors: tuple[tuple[int, str], ...] = ()
     base_offset: Offset = _NO_OFFSET
@@ -72,7 +72,7 @@ class AppendOutcome(Struct, eq=False, gc=False):
 
 
 class _Planned(Struct, eq=False, gc=False):
-    """header: None for mirrored batches."""
+    """A part of the group to append. header: None for mirrored batches."""
 
     partition: Partition
     header: BatchHeader | None
@@ -86,10 +86,10 @@ class PartitionAppend:
     """One append of a group. `outcomes` has one entry per part, in order. `settled` is called once,
     with this append, when all of them are final.
 
-    Everything is checked before anything changes, so a rejected partition or group leaves no trace.
-    A batch whose predecessor was rejected is also rejected (`RefusedBatches`). Transaction events
-    for readers of the store are in the same group as their batch. Appends, and repetitions of
-    batches, are acknowledged only when durable. A partition occurs once in a group.
+    All checks come before any change, so a rejected partition or group has no side effects. A batch
+    whose predecessor was rejected is also rejected (`RefusedBatches`). Transaction events for
+    readers of the store are in the same group as their batch. Batches, including repeated ones, are
+    acknowledged only after they are durable. A group contains each partition at most once.
     """
 
     __slots__ = (
@@ -121,11 +121,11 @@ class PartitionAppend:
         refusal: Refusal | None = None,
         sender: Sender | None = None,
     ) -> None:
-        """refused, leads_alone (as `Node.leads_alone`): None for batches without sequences.
+        """refused, leads_alone (`Node.leads_alone`): None for batches without sequences.
         from_coordinator: the append comes from this broker, whose transactional batches have no
-        sequence. guard: see `PartitionLog.plan`. is_whole: append all parts or none. refusal: the
-        result of the schema check; batches that are already in the log are acknowledged
-        nevertheless. sender: see `WalCore.append`.
+        sequence. guard: see `PartitionLog.plan`. is_whole: whether to append all parts or none.
+        refusal: the error of the schema check, which does not apply to batches that are already in
+        the log. sender: see `WalCore.append`.
         """
         self.outcomes: list[AppendOutcome] = []
         self._planned: dict[Partition, _Planned] = {}
@@ -143,9 +143,7 @@ class PartitionAppend:
     def run(
         self, storage: Storage, parts: Sequence[tuple[Partition, Content]], now_ms: Millis
     ) -> None:
-        """Append the accepted parts. Does not wait; `settled` may already have been called on
-        return.
-        """
+        """Append the accepted parts. Does not wait, but may call `settled` before it returns."""
         for partition, content in parts:
             self._plan(partition, content, now_ms)
         if self._is_whole and len(self._planned) < len(parts):
@@ -229,14 +227,14 @@ class PartitionAppend:
     def _with_refusal(
         self, plan: BatchHeader | KnownBatch | Refusal
     ) -> BatchHeader | KnownBatch | Refusal:
-        """Return the schema rejection instead of the plan, if it is more specific."""
+        """Return the rejection by the schema check instead of the plan, if it is more specific."""
         if self._refusal is None or isinstance(plan, KnownBatch):
             return plan
         is_damaged = self._refusal.code is ErrorCode.CORRUPT_MESSAGE
         return plan if is_damaged and isinstance(plan, Refusal) else self._refusal
 
     def _reason_to_wait(self, partition: Partition, content: Content | None) -> str | None:
-        """Return why this cannot be appended now, or None."""
+        """Return why the part cannot be appended now, or None."""
         if not partition.accepts_records:
             return "this broker is giving up the partition"
         if not self._refused or not isinstance(content, memoryview):
@@ -249,8 +247,8 @@ class PartitionAppend:
         return next(filter(None, reasons), None)
 
     def _final_or_retriable(self, plan: Refusal) -> tuple[ErrorCode, str]:
-        """Return code and message of a rejection. They are retriable if a later leader may decide
-        differently.
+        """Return the code and message of a rejection. They are retriable if a later leader might
+        accept the batch.
         """
         if plan.code not in _DEPENDS_ON_END or self._leads_alone is None or self._leads_alone():
             return plan.code, plan.message
@@ -336,8 +334,8 @@ class PartitionAppend:
 
     def _on_durable(self, error: Exception | None) -> None:
         if error is not None:
-            # The records may be durable. The producer learns it when it retries the batch, here or
-            # at the next leader.
+            # The records may be durable nevertheless. The producer finds out when it retries the
+            # batch, at this leader or the next one.
             self._fail_all(error)
         for partition, planned in self._planned.items():
             if error is not None and (self._storage.fenced or partition.log.data.fenced):
@@ -347,8 +345,8 @@ class PartitionAppend:
         self._settle_one()
 
     def _fail_all(self, error: Exception) -> None:
-        # WalFull is temporary. After any other error this incarnation cannot acknowledge any more,
-        # and another broker will lead.
+        # WalFull is temporary. After any other error, this incarnation can no longer acknowledge,
+        # and another broker will become the leader.
         code = (
             ErrorCode.KAFKA_STORAGE_ERROR
             if isinstance(error, WalFull)
@@ -360,7 +358,7 @@ class PartitionAppend:
     def _settle_one(self) -> None:
         self._pending_count -= 1
         if self._pending_count == 0:
-            # The callback refers to this group. Keeping it would be a reference cycle, so the
+            # The callback refers to this group. Keeping it would create a reference cycle, and the
             # request would stay in memory until the next garbage collection.
             settled, self._settled = self._settled, None
             assert settled is not None, "it is called once"

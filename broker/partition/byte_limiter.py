@@ -1,6 +1,5 @@
-"""Limit the bytes of concurrent cold reads of a broker, so that a hundred lagging consumers do not
-exhaust its memory. A single reader may exceed the limit. Reads are admitted in the order of
-requests.
+"""Limit the total bytes of concurrent cold reads of a broker, so that a hundred lagging consumers
+do not exhaust its memory. A single read may exceed the limit. Reads are admitted in request order.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ class ByteLimiter:
 
     @asynccontextmanager
     async def hold(self, size_bytes: int) -> AsyncGenerator[None]:
-        """Wait until this many bytes are free, without a timeout."""
+        """Wait, without a timeout, until this many bytes are free."""
         wanted = min(size_bytes, self._limit_bytes)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((wanted, turn))

@@ -1,6 +1,6 @@
 """Decide which compacted logs are due for log compaction. Pure.
 
-Penstock has no segments: a pass may compact everything up to the last stable offset.
+Penstock has no segments, so a pass may compact everything up to the last stable offset.
 """
 
 from collections.abc import Mapping
@@ -44,8 +44,8 @@ class CleaningPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DirtyPart:
-    """The part of a log of `log_bytes` after its compacted part. since_ms: when this broker first
-    saw it.
+    """The part of a log of `log_bytes` that is not compacted yet. since_ms: when this broker first
+    detected it.
     """
 
     log_bytes: int
@@ -53,7 +53,7 @@ class DirtyPart:
     since_ms: Millis
 
     def plus(self, size_bytes: int) -> "DirtyPart":
-        """Return the dirty part after another append."""
+        """Return the dirty part after appending this many bytes."""
         return DirtyPart(self.log_bytes + size_bytes, self.dirty_bytes + size_bytes, self.since_ms)
 
     @property
@@ -62,12 +62,12 @@ class DirtyPart:
 
 
 def is_due(dirty: DirtyPart, policy: CleaningPolicy, now_ms: Millis) -> bool:
-    """Return whether a log is due, as in Kafka: the fraction of bytes appended since the last pass
-    exceeds `min.cleanable.dirty.ratio`, or a record waits longer than `max.compaction.lag.ms`
-    (KIP-354).
+    """Return whether a log is due for compaction. As in Kafka, it is due if the fraction of bytes
+    appended since the last pass exceeds `min.cleanable.dirty.ratio`, or if a record has been
+    waiting for longer than `max.compaction.lag.ms` (KIP-354).
 
     Records younger than `min.compaction.lag.ms` are not compacted, so a log that has been dirty for
-    less time is not due.
+    a shorter time is not due.
     """
     if dirty.dirty_bytes <= 0:
         return False

@@ -1,8 +1,8 @@
 """Read the committed objects of a partition with another leader.
 
-The objects are in the metadata, and everything in them is below the leader's high watermark.
-Brokers in the rack of a client serve reads that are cold for the leader, to avoid traffic between
-racks (KIP-392).
+The metadata lists the objects, and everything in them is below the leader's high watermark. Brokers
+in a client's rack serve reads that would be cold on the leader, to avoid traffic between racks
+(KIP-392).
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ from penstock.stream.storage import Storage
 
 @dataclass(slots=True)
 class CommittedReads:
-    """Counters; they never decrease. sent: fetches of partitions led here that were redirected to
-    another broker. records, size_bytes: of partitions with other leaders.
+    """Counters, which never decrease. sent: fetches of partitions led here that were redirected to
+    another broker. records, size_bytes: records and bytes read from partitions with other leaders.
     """
 
     sent: int = 0
@@ -42,8 +42,8 @@ class CommittedReads:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPartition:
-    """The committed part of a log at one moment, for one read. Log start and committed end may be
-    older than the leader's. Only the leader decides that an offset is out of range.
+    """The committed part of a log at one moment, for a single read. Log start and committed end may
+    be older than on the leader. Only the leader decides whether an offset is out of range.
     """
 
     key: PartitionKey
@@ -56,18 +56,18 @@ class CommittedPartition:
     storage: Storage
 
     async def last_stable_offset(self) -> Offset:
-        """Return the last stable offset of the committed part. Costs at most one GET. Raises the
-        errors of `Storage.read`.
+        """Return the last stable offset of the committed part. This takes at most one GET. Raises
+        the errors of `Storage.read`.
 
-        Transaction events are committed together with the batches that cause them, so the newest
-        committed event describes the committed log.
+        Transaction events are committed together with their batches, so the newest committed event
+        describes the committed log.
         """
         unstable = await first_unstable_offset(self.storage, self.txn)
         return self.committed_end if unstable is None else min(unstable, self.committed_end)
 
     async def read(self, offset: Offset, end_offset: Offset, max_bytes: int) -> Sequence[Buffer]:
-        """Return whole batches, the first one regardless of its size. Skips empty batches, like
-        `Partition.read`. Raises the errors of `Storage.read`.
+        """Return whole batches; the first one is returned regardless of its size. Empty batches are
+        skipped, as in `Partition.read`. Raises the errors of `Storage.read`.
         """
         return await read_records(self.storage, self.data_stream_id, offset, end_offset, max_bytes)
 
@@ -81,8 +81,8 @@ class CommittedPartition:
 def committed_partition(
     image: MetadataImage, storage: Storage, partition: PartitionMetadata
 ) -> CommittedPartition | None:
-    """Return the committed part of a partition, or None while it has no leader: clients then have
-    to look up the next one.
+    """Return the committed part of a partition. Return None if the partition has no leader, because
+    clients then have to look up the next one.
     """
     data = image.streams.get(partition.data_stream_id)
     txn = image.streams.get(partition.txn_stream_id)

@@ -11,21 +11,21 @@ class FetchWait:
     def __init__(
         self, missing_bytes: int, wake: Callable[[], None], *, reads_committed: bool = False
     ) -> None:
-        """reads_committed: appended bytes count only if they are stable. While transactions are
-        open, the last stable offset wakes the fetch instead.
+        """reads_committed: count appended bytes only if they are stable. While transactions are
+        open, the advancing last stable offset wakes the fetch instead.
         """
         self.reads_committed = reads_committed
         self._missing_bytes = max(1, missing_bytes)
         self._wake: Callable[[], None] | None = wake
 
     def progressed(self, size_bytes: int) -> None:
-        """Count bytes that became readable in one of the partitions."""
+        """Count bytes that have become readable in one of the partitions."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Wake the fetch now, because of an error or because all bytes are available."""
+        """Wake the fetch now, because of an error or because everything must be checked again."""
         wake, self._wake = self._wake, None
         if wake is not None:
             wake()

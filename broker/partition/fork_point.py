@@ -1,7 +1,7 @@
-"""Find fork points, and abort the transactions inherited by a fork, by a restored topic, or by a
+"""Find fork points, and abort inherited transactions: those of a fork, of a restored topic, or of a
 partition whose newest records were lost with a WAL store. The source of a fork may still commit its
-open transactions, but the fork cannot, because their producers do not write to it. The others may
-lack the end of a transaction.
+open transactions, but producers do not write to the fork. In the other cases, the log may lack the
+end of a transaction.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ _EVENTS_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WantedPoint:
-    """Where to fork a partition: before `offset`, or before the first record with at least
-    `timestamp_ms`. Both -1: at the high watermark.
+    """Where to fork a partition: before `offset`, or before the first record with a timestamp of at
+    least `timestamp_ms`. If both are -1, at the high watermark.
     """
 
     offset: int = AT_END
@@ -41,9 +41,9 @@ async def find_fork_point(
     """Return the last batch boundary at or below the requested position, with the state that the
     fork needs.
 
-    high_watermark: at most the committed end; the fork ends there or below. Costs a timestamp
-    lookup, and up to three reads. Raises OffsetOutOfRange for an offset outside the log, and the
-    errors of `Storage.read`.
+    high_watermark: upper limit for the end of the fork, which must not exceed the committed end.
+    This takes a timestamp lookup and up to three reads. Raises OffsetOutOfRange for an offset
+    outside the log, and the errors of `Storage.read`.
     """
     data = partition.log.data
     start, end, object_id = data.start_offset, high_watermark, NO_OBJECT
@@ -73,11 +73,11 @@ async def find_fork_point(
 async def _unstable_at(
     storage: Storage, log: PartitionLog, end_offset: Offset
 ) -> tuple[Offset, Offset]:
-    """Return the first offset of the transactions that are open at `end_offset` (at least
-    `end_offset` if there are none), and the end of the fork's txn stream: that of the last event
-    below.
+    """Return the first offset of the transactions that are open at `end_offset` (`end_offset` or
+    above if there are none), and the end offset of the fork's txn stream, which ends after the last
+    event below `end_offset`.
 
-    If that event is trimmed, a transaction may have been open since before the log start.
+    If that event has been trimmed, a transaction may have been open since before the log start.
     """
     txn, position = log.txn, min(end_offset, log.txn.confirmed_offset)
     while position > txn.start_offset:
@@ -107,7 +107,7 @@ async def _unstable_at(
 
 
 def inherited_transactions(partition: Partition) -> Sequence[int]:
-    """Return the producers with an open transaction that began before the fork, before the topic
+    """Return the producers with an open transaction that started before the fork, before the topic
     was deleted and restored, or before records were lost.
     """
     fork = partition.record.fork
@@ -126,9 +126,8 @@ def inherited_transactions(partition: Partition) -> Sequence[int]:
 
 
 def _undeleted_offset(partition: Partition) -> int:
-    """Return the offset at which the topic was restored or records were lost; `NO_OFFSET` if
-    neither happened, or if only later records are left, whose leader has ended the open
-    transactions.
+    """Return the offset at which the topic was restored. Return `NO_OFFSET` if it was not restored,
+    or if only later records are left, because their leader has already ended the open transactions.
     """
     since = partition.record.undeleted_epoch
     for at, (epoch, start_offset) in enumerate(partition.log.epochs.entries if since >= 0 else ()):
@@ -139,13 +138,14 @@ def _undeleted_offset(partition: Partition) -> int:
 
 def end_inherited(storage: Storage, partition: Partition, now_ms: Millis) -> None:
     """Append abort markers for the transactions that were open at the fork point, when the topic
-    was deleted, or when records were lost. Does not wait: none of them is stable until the markers
-    are durable.
+    was deleted, or when records were lost. Does not wait, because these transactions are not stable
+    until the markers are durable.
 
-    Except in a fork, the coordinator may still know the transaction, and the producer may continue
-    it: the marker fences it, so that it cannot write to a transaction that was aborted here.
+    Except in a fork, the coordinator may not have ended the transaction, and the producer may
+    continue it. The marker therefore fences the producer, so that it cannot write to a transaction
+    that was aborted here.
 
-    May be repeated at each opening. Raises KafkaError if a marker is rejected.
+    May be called on each opening. Raises KafkaError if a marker is rejected.
     """
     fences = partition.record.undeleted_epoch >= 0 or partition.log.lost_end_offset > 0
     for producer_id in inherited_transactions(partition):
@@ -158,4 +158,4 @@ def end_inherited(storage: Storage, partition: Partition, now_ms: Millis) -> Non
 
 
 def _ignore_settled(_: PartitionAppend) -> None:
-    """Do nothing: the last stable offset follows the markers."""
+    """Do nothing, because the last stable offset advances with the markers."""

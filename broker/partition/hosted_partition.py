@@ -1,4 +1,4 @@
-"""One partition that this broker serves or will serve: its state, its last failure to open, and
+"""One partition that this broker serves or will serve: its state, its last failure to open, and its
 parked requests.
 """
 
@@ -16,7 +16,9 @@ OpenCallback: TypeAlias = Callable[[Partition | ErrorCode], None]
 
 
 class HostedPartition:
-    """A partition that is or will be open here. `busy` is True while an operation runs on it."""
+    """A partition that is or will be open here. `busy` is True while an operation on it is
+    running.
+    """
 
     __slots__ = (
         "_error",
@@ -34,10 +36,10 @@ class HostedPartition:
         self.open_partition: OpenPartition | None = None
         self.busy = False
         self.attempts_count = 0
-        """Consecutive failed attempts."""
+        """Number of consecutive failed attempts."""
         self._failing_since = 0.0
         self._error: Exception | None = None
-        """`_failing_since` is the time of the first failure, `_error` is the last one."""
+        """The error of the last failed attempt. `_failing_since` is the time of the first one."""
         self.notice: MoveNotice | None = None
         self._parked: list[OpenCallback] = []
 
@@ -51,12 +53,14 @@ class HostedPartition:
 
     @property
     def is_failing(self) -> bool:
-        """Return True if the partition fails to open, also during the next attempt."""
+        """Return True if the partition fails to open, including while the next attempt is
+        running.
+        """
         return self.attempts_count > 0 and not self.is_open
 
     @property
     def state(self) -> str:
-        """Return the state as a field of `PartitionStates`."""
+        """Return the state, as the name of a field of `PartitionStates`."""
         if self.is_failing:
             return "failing"
         if self.busy:
@@ -64,14 +68,14 @@ class HostedPartition:
         return "serving" if self.is_open else "awaited"
 
     def failed(self, error: Exception | None, now_s: float) -> None:
-        """Count a failed attempt. now_s: of the same monotonic clock as in `failure`."""
+        """Record a failed attempt. now_s: on the same monotonic clock as in `failure`."""
         if not self.attempts_count:
             self._failing_since = now_s
         self.attempts_count += 1
         self._error = error
 
     def failure(self, now_s: float) -> FailingPartition:
-        """Return how long and why the partition has failed to open. Requires `is_failing`."""
+        """Return for how long and why the partition has failed to open. Requires `is_failing`."""
         return FailingPartition(
             topic_id=self.key.topic_id,
             partition=self.key.partition,
@@ -81,7 +85,9 @@ class HostedPartition:
         )
 
     def park(self, callback: OpenCallback) -> Callable[[], None]:
-        """Park the callback of a request after earlier ones. Returns a function that removes it."""
+        """Park the callback of a request after those parked earlier. Return a function that removes
+        it.
+        """
         self._parked.append(callback)
 
         def cancel() -> None:
@@ -91,6 +97,6 @@ class HostedPartition:
         return cancel
 
     def take_parked(self) -> list[OpenCallback]:
-        """Remove and return the parked callbacks in the order of arrival."""
+        """Remove the parked callbacks, and return them in order of arrival."""
         parked, self._parked = self._parked, []
         return parked

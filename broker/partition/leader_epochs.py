@@ -1,8 +1,8 @@
-"""The start offset of each leader epoch of a partition, from which clients detect truncation after
+"""The start offset of each leader epoch of a partition, with which clients detect truncation after
 a leader change (KIP-101, KIP-320).
 
-Epochs and start offsets increase strictly. Nothing is ever truncated, so entries are only added at
-the end, and removed at the start when the log start advances.
+Epochs and start offsets are strictly increasing. Logs are never truncated, so entries are added
+only at the end, and removed only at the start when the log start advances.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,8 +26,8 @@ class LeaderEpochs:
         return self._entries
 
     def assign(self, epoch: StreamEpoch, start_offset: Offset) -> None:
-        """Assign `epoch` to records from `start_offset` on. It replaces an epoch without records
-        that began at the same offset. Batches without records have no epoch (-1).
+        """Assign `epoch` to the records from `start_offset` on. It replaces an epoch that starts at
+        the same offset and has no records. Batches without records have no epoch (-1).
         """
         if epoch < 0 or (self._entries and self._entries[-1][0] >= epoch):
             return
@@ -36,8 +36,8 @@ class LeaderEpochs:
         self._entries.append((epoch, start_offset))
 
     def trim(self, log_start_offset: Offset) -> None:
-        """Drop epochs that end at or below the log start. The one that contains it now begins
-        there.
+        """Remove epochs that end at or below the log start. The epoch that contains the log start
+        now starts there.
         """
         dropped_count = 0
         while (
@@ -50,8 +50,8 @@ class LeaderEpochs:
             self._entries[0] = (self._entries[0][0], log_start_offset)
 
     def end_offset(self, epoch: int, log_end_offset: Offset) -> tuple[int, int]:
-        """Return the greatest epoch <= `epoch` and its end offset; (-1, -1) if `epoch` is newer
-        than all known ones, or -1. Other negative epochs are older than all.
+        """Return the greatest epoch <= `epoch` and its end offset. Return (-1, -1) if `epoch` is -1
+        or newer than all known epochs. Other negative epochs are older than all known ones.
         """
         if not self._entries or epoch > self._entries[-1][0] or epoch == _NO_EPOCH:
             return _NO_EPOCH, -1
@@ -65,7 +65,7 @@ class LeaderEpochs:
         raise AssertionError("the chain covers every epoch between its ends")
 
     def epoch_at(self, offset: Offset) -> int:
-        """Return the epoch of the record at `offset`; -1 if the first epoch begins after it."""
+        """Return the epoch of the record at `offset`, or -1 if the first epoch starts after it."""
         for epoch, start_offset in reversed(self._entries):
             if start_offset <= offset:
                 return epoch

@@ -1,7 +1,7 @@
-"""Determine the leader returned to clients. While a partition moves or its leader is dead, that is
-its next leader. The target parks early requests, so these clients only wait for the move or the
-recovery, instead of retrying metadata refreshes for up to a second. If another broker is elected,
-the client gets an error or no response and refreshes.
+"""Determine the leader returned to clients. While a partition moves or its leader is dead, this is
+the next leader. The next leader parks early requests, so that clients only wait for the move or the
+recovery instead of retrying metadata requests for up to a second. If another broker is elected, the
+client receives an error or no response, and refreshes its metadata.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,7 +13,7 @@ from penstock.controller.metadata.topics import NO_LEADER, PartitionMetadata, is
 from penstock.stream.ports import BrokerIncarnation
 
 Gone: TypeAlias = Collection[BrokerIncarnation]
-"""Returns the brokers whose process has died, as far as this broker can detect it."""
+"""Brokers whose processes have died, as far as this broker can detect."""
 
 
 class AnnouncedLeader(NamedTuple):
@@ -24,12 +24,13 @@ class AnnouncedLeader(NamedTuple):
 def announced_leader(
     image: MetadataImage, partition: PartitionMetadata, gone: Gone = frozenset()
 ) -> AnnouncedLeader | None:
-    """Return the live leader to announce, or None if there is none and the next one is unknown.
+    """Return the leader to announce, or None if the partition has no live leader and the next one
+    is unknown.
 
-    Predicts `controller.managers.elections`, apart from its leader counts, with the epoch of that
-    election. Brokers whose process has died (`gone`, see `broker.network.peer_watch`) are skipped
-    before the controller fences them; the epoch then stays the same, because that election may not
-    happen.
+    The next leader and its epoch are predicted like in `controller.managers.elections`, except for
+    leader counts. Brokers whose processes have died (`gone`, see `broker.network.peer_watch`) are
+    skipped even before the controller fences them; the epoch then does not change, because the
+    election might not happen.
     """
     leader = leader_of(partition)
     is_certain = is_moving(partition) or not image.nodes.is_alive(leader)
@@ -47,8 +48,8 @@ def is_next_leader(
     node_id: NodeId,
     gone: Gone = frozenset(),
 ) -> bool:
-    """Return True if the next election will make this broker the leader, according to the image and
-    `gone`. It then parks early requests.
+    """Return True if this broker will win the next election, according to the image and `gone`. It
+    then parks early requests.
     """
     leader = leader_of(partition)
     if not is_moving(partition) and image.nodes.is_alive(leader) and leader not in gone:

@@ -1,5 +1,5 @@
-"""The broker as seen by its partitions and coordinators: identity, led partitions, and whether it
-may write.
+"""The broker, as seen by its partitions and coordinators: its identity, the partitions that it
+leads, and whether it may write.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LocalBroker(Protocol):
-    """Implemented by `broker.node`; tests use small fakes."""
+    """Implemented by `broker.node`. Tests use small fakes."""
 
     @property
     def node_id(self) -> NodeId: ...
@@ -33,8 +33,8 @@ class LocalBroker(Protocol):
 
     @property
     def image(self) -> "MetadataImage":
-        """Return the follower's image. It is mutable and includes the changes of every acknowledged
-        RPC of this broker. Do not keep parts of it across an await.
+        """Return the follower's image, which is mutable and includes the changes of every
+        acknowledged RPC of this broker. Do not keep parts of it across an await.
         """
         ...
 
@@ -50,24 +50,24 @@ class LocalBroker(Protocol):
     def now_ms(self) -> Millis: ...
 
     def connect_peers(self) -> "PeerConnections":
-        """Return connections to the other brokers, to be closed by the caller."""
+        """Return connections to the other brokers, which the caller must close."""
         ...
 
     def can_write(self) -> bool:
-        """Return False once the session is lost or the broker has found a fence: it may not
-        acknowledge or read any more (`broker.requests.lease`).
+        """Return False after the session is lost or the broker has detected a fence. It must then
+        no longer acknowledge or read (`broker.requests.lease`).
         """
         ...
 
     @property
     def gone(self) -> Gone:
-        """Return the brokers whose process has died before the controller has fenced them, for the
-        choice of the announced leader.
+        """Return the brokers whose processes have died but which the controller has not fenced yet.
+        Used to choose the announced leader.
         """
         ...
 
     def leads_alone(self) -> bool:
-        """Return False as soon as another broker may lead the partitions of this one. Never True
-        while `can_write` is False.
+        """Return False as soon as another broker might lead this broker's partitions. Always False
+        if `can_write` is False.
         """
         ...

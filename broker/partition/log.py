@@ -77,23 +77,26 @@ _SCAN_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class LogConfig:
-    """The limits of the partitions of one broker, which share it."""
+    """The limits for partitions, shared by all partitions of a broker."""
 
     checkpoint_bytes: int = 64 * 1024 * 1024
-    """Bytes appended to all partitions of a broker after which those with the most get a
-    checkpoint. Limits the scan after a crash: 64 MiB take 0.3 s to read, shared by the new leaders.
+    """Partitions with the most new bytes get a checkpoint when this many bytes have been appended
+    to all partitions of a broker. This limits the scan after a crash, which new leaders share: 64
+    MiB take 0.3 s to read.
     """
     producers_count_max: int = PRODUCERS_COUNT_MAX
-    """Maximum number of producers tracked per partition: 35 MiB if all of them are idle, and a
-    checkpoint of 10 MB. Beyond it, the longest inactive one is dropped early, which is an alert.
+    """Maximum number of tracked producers per partition, which use 35 MiB if all are idle, and a
+    checkpoint of 10 MB. Above it, the producer that has been inactive longest is dropped early,
+    which raises an alert.
     """
     producer_silent_ms: int = 86_400_000
-    """`producer.id.expiration.ms`: a producer without writes for this long is dropped, unless its
-    transaction is open. May change at any time.
+    """`producer.id.expiration.ms`: producers that have not written for this long are dropped,
+    unless they have an open transaction. May change at any time.
     """
     open_transactions_count_max: int = 2_000
-    """Open transactions per partition. Further ones are rejected with a retriable error. Less than
-    the number of producers, so that some producers can always be dropped.
+    """Maximum number of open transactions per partition; others are rejected with a retriable
+    error. It is less than the maximum number of producers, so that some producers can always be
+    dropped.
     """
 
 
@@ -135,10 +138,10 @@ class PartitionLog:
         """Bytes appended since the last checkpoint."""
         self.cleaned = CleanedPart()
         self.dirty_since_ms: Millis | None = None
-        """When this broker first saw records after the compacted part."""
+        """When this broker first detected records after the compacted part."""
         self.lost_end_offset = Offset(0)
-        """End of the last scanned range that was lost with its WAL store. It may have contained the
-        end of any transaction that began below.
+        """End of the last scanned range that was lost with its WAL store. The range may have
+        contained the end of any transaction that started below.
         """
         self._config = config
         self._leader_epoch = data.epoch
@@ -150,8 +153,9 @@ class PartitionLog:
 
     @property
     def lacks_event(self) -> bool:
-        """Return whether readers of the store cannot find out that a transaction is open, because
-        the controller has trimmed its event, which was in a lost store. `open_event` returns it.
+        """Return whether readers of the store cannot detect that a transaction is open, because its
+        event was in a lost store and the controller has trimmed it. `open_event` returns a new
+        event.
         """
         return self._is_event_trimmed_away and self.data.next_offset > self.txn.next_offset
 
@@ -169,12 +173,13 @@ class PartitionLog:
         guard: Guard | None = None,
     ) -> BatchHeader | KnownBatch | Refusal:
         """Return the header for `assign_offsets`, the known batch that `records` repeats, or a
-        rejection. Changes nothing.
+        rejection. Has no side effects.
 
-        `assign_offsets` and `appended` must follow a successful plan without an await.
+        After a successful plan, `assign_offsets` and `appended` must be called without an await.
 
-        verdict: of `validate_batch`, if it was called before; the records are not checked here.
-        guard: what admits the first batch of a transaction; None: nothing is required.
+        verdict: the result of `validate_batch`, if it was already called. Otherwise, the batch is
+        validated here, without the record check. guard: the guard under which the first batch of a
+        transaction is appended; None if none is required.
         """
         header = verdict
         if header is None:
@@ -198,7 +203,7 @@ class PartitionLog:
         return Refusal(found, self._reason(found, header))
 
     def _reason(self, code: ErrorCode, header: BatchHeader) -> str:
-        """Return why the producer state rejects a batch."""
+        """Return a message that explains why the producer state rejects a batch."""
         producer_id, epoch, sequence = (
             header.producer_id,
             header.producer_epoch,
@@ -222,14 +227,14 @@ class PartitionLog:
         """Return the control batch that ends a producer's transaction, with its header for
         `assign_offsets`, a repetition, or a rejection.
 
-        Changes nothing. The `KnownBatch` of a repetition ends at or after the marker that ended the
-        transaction.
+        Has no side effects. If the transaction has already ended, the `KnownBatch` ends at or after
+        the marker that ended it.
         """
         batch = memoryview(encode_marker(marker, now_ms))
         code = self.producers.check_marker(marker)
         if self.rules.mirror_source and not self.transactions.is_open(marker.producer_id):
-            # Only the mirror writes here, so nothing of this transaction is in the log, and
-            # a marker would take the offset of a record.
+            # Only the mirror writes here, so the log contains no records of this transaction, and a
+            # marker would use the offset of a source record.
             end = self.data.next_offset
             return batch, KnownBatch(NO_SEQUENCE, NO_SEQUENCE, end, end)
         if code is not None:
@@ -246,19 +251,19 @@ class PartitionLog:
 
     def plan_mirrored(self, content: MirroredBatches) -> Positions | KnownBatch | Refusal:
         """Return the batches for `mirrored_entries`, the known batch that they repeat, or a
-        rejection. Changes nothing.
+        rejection. Has no side effects.
         """
         return plan_mirrored(content, self.rules, self.data.next_offset)
 
     def mirrored_entries(self, records: memoryview, plan: Positions) -> list[AppendEntry]:
-        """Write the leader epoch into the batches in place, and return their entries."""
+        """Write the leader epoch into the batches in place, and return the entries to append."""
         return mirrored_entries(records, plan, self.data.stream_id, self._leader_epoch)
 
     def assign_offsets(
         self, records: memoryview, header: BatchHeader, now_ms: Millis, marker: Marker | None = None
     ) -> list[AppendEntry]:
-        """Write the offsets into the batch in place. Returns its entry, followed by the transaction
-        event for readers if there is one.
+        """Write the offsets into the batch in place. Return the entry to append, followed by a
+        transaction event for readers if one is needed.
         """
         base_offset = self.data.next_offset
         records = records[: header.size_bytes]
@@ -294,8 +299,8 @@ class PartitionLog:
         return entries
 
     def open_event(self, now_ms: Millis) -> AppendEntry:
-        """Return an event with the current first unstable offset, if `lacks_event`. Append it
-        without an await.
+        """Return an event with the current first unstable offset. Call this if `lacks_event`, and
+        append the event without an await.
         """
         event = TransactionEvent(self.transactions.first_unstable_offset)
         return self._event_entry(event, self.data.next_offset, now_ms)
@@ -310,7 +315,7 @@ class PartitionLog:
         timestamp_ms: int,
         is_append_time: bool,
     ) -> None:
-        """Update the state after the storage accepted the batch at `base_offset`.
+        """Update the state after the storage has accepted the batch at `base_offset`.
 
         timestamp_ms: the newest timestamp of the batch in the log. is_append_time: whether the
         broker set it.
@@ -326,7 +331,8 @@ class PartitionLog:
                 header.producer_id,
                 header.producer_epoch,
                 header.base_sequence,
-                # The sequences of a batch do not change when log compaction removes records.
+                # Sequences do not change when log compaction removes records, so the record count
+                # cannot be used.
                 header.last_offset_delta + 1,
                 base_offset=base_offset,
                 end_offset=Offset(base_offset + header.last_offset_delta + 1),
@@ -340,10 +346,11 @@ class PartitionLog:
 
     def checkpoint(self, now_ms: Millis) -> AppendEntry:
         """Return an entry with the state of everything appended so far: the producers, the leader
-        epochs and the recovery offset. Append it to the meta stream without an await.
+        epochs and the recovery offset. The caller must append it to the meta stream without an
+        await.
 
         It follows the data that it describes in the same ordered WAL, so a durable checkpoint never
-        describes lost data.
+        describes data that is lost.
         """
         self.producers.expire(now_ms, self._config.producer_silent_ms)
         self.epochs.trim(self.data.start_offset)
@@ -372,7 +379,7 @@ class PartitionLog:
     @property
     def txn_trim_offset(self) -> Offset | None:
         """Return the offset up to which the txn stream may be trimmed. Events below the log start
-        are unused, except the newest durable one.
+        are not needed, except for the newest durable one.
         """
         offset = Offset(min(self.data.start_offset, self.txn.confirmed_offset - 1))
         return offset if offset > self.txn.start_offset else None
@@ -380,8 +387,8 @@ class PartitionLog:
     async def read_aborted(
         self, storage: Storage, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
-        """Like `Transactions.aborted_within`, from the txn stream. Costs at least one cold read.
-        Raises the errors of `Storage.read`.
+        """Return aborted transactions like `Transactions.aborted_within`, but from the txn stream.
+        This takes at least one cold read. Raises the errors of `Storage.read`.
         """
         txn = TxnStream(self.txn.stream_id, self.txn.start_offset, self.txn.confirmed_offset)
         return await read_aborted(storage, txn, start_offset, end_offset)
@@ -440,12 +447,12 @@ async def restore_log(
     now_ms: Millis,
     fork: ForkPoint | None = None,
 ) -> PartitionLog:
-    """Restore the log from its open streams: the newest checkpoint, then batch headers from the
-    recovery offset to the end. Nothing is written, and the txn stream is not read.
+    """Restore the log from its open streams: first the newest checkpoint, then the batch headers
+    from the recovery offset to the end. Nothing is written, and the txn stream is not read.
 
-    Costs one read after a clean close, otherwise also the headers since the last checkpoint. A fork
-    without its own checkpoint costs the headers of the transactions that were open at the fork
-    point.
+    This takes one read after a clean close. Otherwise, the headers since the last checkpoint are
+    also read. For a fork without its own checkpoint, the headers of the transactions that were open
+    at the fork point are read.
 
     Raises MetaCorrupt or LogInconsistent (fail closed), and the errors of `Storage.read`
     (retriable).
@@ -479,8 +486,8 @@ async def restore_log(
 
 
 def _restore_checkpoint(log: PartitionLog, fork: ForkPoint | None) -> Offset:
-    """Restore the state of the newest checkpoint, or of a fork without one. Returns the recovery
-    offset.
+    """Restore the state from the newest checkpoint, or from the fork point of a fork without one.
+    Return the recovery offset.
 
     Raises MsgspecError.
     """
@@ -511,7 +518,7 @@ async def _scan(
         before = offset
         for chunk in await storage.read(data.stream_id, offset, end, _SCAN_BYTES):
             for at, header in iter_headers(chunk):
-                # The log may begin inside a batch, which may have begun a transaction.
+                # The log may start inside a batch, which may have started a transaction.
                 if header.next_offset > offset:
                     batch = memoryview(chunk)[at : at + header.size_bytes]
                     _replay(log, batch, header, now_ms)

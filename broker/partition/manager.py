@@ -1,5 +1,5 @@
-"""Open and close partitions so that this broker serves exactly those that the metadata image
-assigns to this incarnation.
+"""Open and close partitions, so that this broker serves exactly the partitions that the metadata
+image assigns to this incarnation.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ from penstock.stream.storage import Storage
 _log = structlog.get_logger(__name__)
 
 Operation: TypeAlias = Callable[[], Coroutine[None, None, None]]
-"""Called when its task begins, so that a task cancelled earlier leaves no coroutine that was never
-awaited.
+"""Called when its task starts, so that a task that is cancelled before leaves no coroutine that was
+never awaited.
 """
 
 Subscribe: TypeAlias = Callable[[Callable[[MetadataDelta, MetadataImage], None]], None]
@@ -58,26 +58,26 @@ _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
 _CHECKPOINT_INTERVAL_S: Final = 1.0
 _FULL_CHECKPOINT_INTERVALS: Final = 30
-"""After this many intervals, partitions with little new data also get a checkpoint, all in one
+"""After this many intervals, partitions with little new data are also checkpointed, all in one
 group.
 """
 
 
 LeaderChangeListener: TypeAlias = Callable[[str, int, bool], None]
-"""Called on the loop with (topic name, partition, opened). `opened` is False when this broker stops
-leading the partition. Must not block.
+"""Called on the event loop with (topic name, partition, opened). `opened` is False when this broker
+stops leading the partition. Must not block.
 """
 
 
 class PartitionManager:
-    """Level-triggered: an image change only selects partitions to check. The action is derived from
-    the image and from what is currently open. At most one operation runs per partition, and the
-    partition is checked again afterwards. So a leadership that changed twice meanwhile, a lost
+    """Level-triggered: an image change only selects partitions to check, and the action is derived
+    from the image and the current state. At most one operation runs per partition, and the
+    partition is checked again afterwards. Therefore, a leader that changed twice meanwhile, a lost
     response or a failed open needs no special case.
 
-    `get` returns a partition only while it may be served. Parked requests run in the order of
-    arrival, before later requests. Listeners get "opened" and "closed" alternately. A partition
-    that is moving here, or whose dead leader this broker will replace, is already hosted, so that
+    `get` returns a partition only while it may be served. Parked requests run in order of arrival,
+    before later requests. Listeners are called alternately for opening and closing. Partitions that
+    are moving here, or whose dead leader this broker will replace, are already hosted, so that
     early requests wait here in order.
     """
 
@@ -95,7 +95,7 @@ class PartitionManager:
         gone: Callable[[], Gone] = frozenset,
     ) -> None:
         """report: receives the step times of moves, at most `BATCH_COUNT_MAX` at a time. gone:
-        returns the brokers whose process has died. Both must not block or raise.
+        returns the brokers whose processes have died. Both must not block or raise.
         """
         self._me = me
         self._storage = storage
@@ -131,16 +131,18 @@ class PartitionManager:
         self._released = asyncio.Event()
 
     def reconfigure(self, *, producer_silent_ms: int) -> None:
-        """Drop producers that were idle for this long, from the next checkpoints on."""
+        """Set the time after which inactive producers are dropped, starting with the next
+        checkpoints.
+        """
         self._log_config.producer_silent_ms = producer_silent_ms
 
     # --- handlers ---------------------------------------------------------------------------------
 
     def get(self, topic_name: str, index: int) -> Partition | ErrorCode:
-        """Return the partition if it is served here.
+        """Return the partition if this broker serves it.
 
-        Otherwise UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or LEADER_NOT_AVAILABLE while
-        it is being opened here.
+        Otherwise, return UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or
+        LEADER_NOT_AVAILABLE while this broker is opening it.
         """
         partition = self._served.get((topic_name, index))
         if partition is not None:
@@ -149,14 +151,13 @@ class PartitionManager:
         if topic is None or not 0 <= index < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         key = PartitionKey(topic.topic_id, index)
-        # A partition that is not hosted has no callbacks, so a request parked for it would never
-        # complete.
+        # A partition that is not hosted cannot park callbacks, so the request would never complete.
         is_ours = key in self._hosted and (self._desired(key) is not None or self._is_expected(key))
         return ErrorCode.LEADER_NOT_AVAILABLE if is_ours else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def committed(self, topic_name: str, index: int) -> CommittedPartition | None:
-        """Return the committed part of a partition with another leader, or None if it has no leader
-        or does not exist.
+        """Return the committed part of a partition with another leader, or None if the partition
+        has no leader or does not exist.
         """
         image = self._image()
         topic = image.topics.by_name(topic_name)
@@ -165,10 +166,10 @@ class PartitionManager:
         return committed_partition(image, self._storage, topic.partitions[index])
 
     def when_open(self, topic_name: str, index: int, callback: OpenCallback) -> Callable[[], None]:
-        """Call back, maybe immediately, when `get` no longer returns LEADER_NOT_AVAILABLE. Returns
-        a function that cancels the callback.
+        """Call `callback`, possibly immediately, when `get` no longer returns LEADER_NOT_AVAILABLE.
+        Return a function that cancels the callback.
 
-        Callbacks of one partition run in order, before later requests. No timeout.
+        Callbacks of a partition run in order, before later requests. There is no timeout.
         """
         found = self.get(topic_name, index)
         topic = self._image().topics.by_name(topic_name)
@@ -183,8 +184,8 @@ class PartitionManager:
     async def wait_open(
         self, topic_name: str, index: int, deadline: float
     ) -> Partition | ErrorCode:
-        """Like `get`, but wait until `deadline` (`loop.time()`) for a partition that is being
-        opened here.
+        """Return the same as `get`, but wait until `deadline` (`loop.time()`) for a partition that
+        this broker is opening.
         """
         found: asyncio.Future[Partition | ErrorCode] = asyncio.get_running_loop().create_future()
 
@@ -202,8 +203,8 @@ class PartitionManager:
             cancel()
 
     def is_expected(self, topic_name: str, index: int) -> bool:
-        """Return True if this broker will lead the partition after an election that is not
-        complete.
+        """Return True if this broker will lead the partition after an election that has not
+        completed yet.
         """
         topic = self._image().topics.by_name(topic_name)
         return topic is not None and self._is_expected(PartitionKey(topic.topic_id, index))
@@ -215,12 +216,14 @@ class PartitionManager:
         return len(self._served)
 
     def wake_readers(self) -> None:
-        """Make every parked fetch check again, because the session is lost. O(partitions)."""
+        """Make every parked fetch check its partitions again, because the session is lost.
+        O(partitions).
+        """
         for partition in self._served.values():
             partition.wake_readers()
 
     def traffic(self) -> Traffic:
-        """Return the traffic since the start. O(partitions)."""
+        """Return the total traffic since the start. O(partitions)."""
         return self._past_traffic.with_partitions(self._served.values())
 
     def producers(self) -> ProducerCounts:
@@ -238,14 +241,16 @@ class PartitionManager:
         return PartitionStates(**found)
 
     def failing(self) -> list[FailingPartition]:
-        """Return the partitions that fail to open, longest first. O(partitions)."""
+        """Return the partitions that fail to open, sorted by how long they have failed.
+        O(partitions).
+        """
         now_s = asyncio.get_running_loop().time()
         found = [hosted.failure(now_s) for hosted in self._hosted.values() if hosted.is_failing]
         return sorted(found, key=lambda item: -item.for_ms)
 
     def add_leader_change_listener(self, listener: LeaderChangeListener) -> None:
-        """Add a listener and report the partitions that are already open. It must not block or
-        raise.
+        """Add a listener, and call it for the partitions that are already open. It must not block
+        or raise.
         """
         self._listeners.append(listener)
         for partition in self:
@@ -254,15 +259,15 @@ class PartitionManager:
     # --- start and stop ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Follow the image. The subscription begins with a full delta; partitions open in the
-        background.
+        """Subscribe to the image. The subscription starts with a full delta, and partitions are
+        opened in the background.
         """
         self._subscribe(self.on_batch)
         self._spawn(self._checkpoint_periodically())
 
     async def close(self) -> None:
-        """Stop opening partitions and close all of them in few RPCs. No timeout: the caller
-        cancels.
+        """Stop opening partitions, and close all of them in few RPCs. There is no timeout; the
+        caller may cancel.
         """
         self._is_closing = True
         self._reconcile(list(self._hosted))
@@ -272,8 +277,8 @@ class PartitionManager:
             await self.abandon()
 
     async def settled(self) -> None:
-        """Wait until every open partition is assigned to this broker by the image. No timeout: the
-        caller cancels.
+        """Wait until the image assigns every open partition to this broker. There is no timeout;
+        the caller may cancel.
         """
         while any(
             (hosted.busy or hosted.open_partition is not None) and self._desired(key) is None
@@ -283,8 +288,8 @@ class PartitionManager:
             await self._released.wait()
 
     async def abandon(self) -> None:
-        """Stop immediately, like a crash: close nothing and ignore the image. Does nothing after
-        `close`.
+        """Stop immediately, as in a crash, without closing anything, and ignore the image. Has no
+        effect after `close`.
         """
         self._is_over = True
         self._retries.cancel()
@@ -294,7 +299,7 @@ class PartitionManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply an image change. Runs on the event loop and does not wait."""
+        """Apply an image change. Runs on the event loop, without waiting."""
         if self._is_over:
             return
         if delta.everything:
@@ -313,14 +318,14 @@ class PartitionManager:
         self._reconcile(keys)
 
     def on_gone(self, peer: BrokerIncarnation) -> None:
-        """Expect the partitions of a departed broker, or stop expecting them if it is back.
-        O(partitions that it leads).
+        """Start to expect the partitions of a departed broker, or stop expecting them if it has
+        returned. O(partitions that it leads).
         """
         if not self._is_over:
             self._reconcile(self._image().topics.led_by(peer))
 
     def _take_over_starts(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take over the log starts from the image, which includes trims whose response was lost."""
+        """Apply the log starts in the image, which include trims whose response was lost."""
         trimmed: Iterable[StreamId] = delta.trimmed_stream_ids
         if delta.everything:
             trimmed = [handle.stream_id for handle in self._storage.open_handles()]
@@ -330,9 +335,9 @@ class PartitionManager:
                 self._storage.on_trimmed(stream_id, stream.start_offset)
 
     def _leaderless_keys(self) -> set[PartitionKey]:
-        """Return the partitions whose next leader may have changed because a broker joined or left:
-        those without a live leader, and those expected here. O(partitions without a live leader +
-        hosted partitions).
+        """Return the partitions whose next leader may have changed because a broker has joined or
+        left: those without a live leader, and those expected here. O(partitions without a live
+        leader + hosted partitions).
         """
         image = self._image()
         keys = {key for key, hosted in self._hosted.items() if hosted.open_partition is None}
@@ -365,8 +370,8 @@ class PartitionManager:
         )
 
     def _is_expected(self, key: PartitionKey) -> bool:
-        """Return True if the partition is moving, or its leader is dead or gone, and this broker is
-        the next leader.
+        """Return True if this broker is the next leader of a partition that is moving, or whose
+        leader is dead or gone.
         """
         image = self._image()
         record = image.topics.partition(key)
@@ -377,8 +382,8 @@ class PartitionManager:
         )
 
     def _reconcile(self, keys: Iterable[PartitionKey]) -> None:
-        """Compare the image with the open partitions. Stop serving what this broker does not lead,
-        and start opens and closes.
+        """Compare the image with the open partitions. Stop serving partitions that this broker does
+        not lead, and start to open and close partitions.
         """
         to_open: list[tuple[HostedPartition, PartitionRecord]] = []
         to_close: list[HostedPartition] = []
@@ -404,8 +409,8 @@ class PartitionManager:
     def _update_hosted(
         self, key: PartitionKey, record: PartitionRecord | None
     ) -> HostedPartition | None:
-        """Return the hosted partition, after adding or removing it according to the image. None:
-        this broker does not host it.
+        """Add or remove the hosted partition according to the image, and return it, or None if this
+        broker does not host it.
         """
         hosted = self._hosted.get(key)
         if record is not None or self._is_expected(key):
@@ -419,7 +424,7 @@ class PartitionManager:
         return hosted
 
     def _stop_if_stale(self, hosted: HostedPartition, record: PartitionRecord | None) -> bool:
-        """Stop serving the partition if the image does not assign it to this broker (any more)."""
+        """Stop serving the partition if the image no longer assigns it to this broker."""
         open_partition = hosted.open_partition
         is_stale = open_partition is not None and (
             record is None or record.leader_epoch != open_partition.record.leader_epoch
@@ -433,7 +438,7 @@ class PartitionManager:
         self._released.set()
 
     def _call_parked(self, hosted: HostedPartition) -> None:
-        """Run the parked requests of this partition."""
+        """Run the parked callbacks of this partition."""
         parked = hosted.take_parked()
         if not parked:
             return
@@ -506,8 +511,8 @@ class PartitionManager:
             steps = await self._opener.close(closed)
             self._moves.report(((item.record, steps) for item in closed), gave_up=True)
         except StreamError:
-            # Only a permanently failed WAL rejects a close. The next owner gets the durable records
-            # by recovery.
+            # Only a permanently failed WAL rejects a close. The next owner receives the durable
+            # records by recovery.
             if not self._storage.fenced:
                 raise
         for hosted in batch:
@@ -520,8 +525,8 @@ class PartitionManager:
         self._released.set()
 
     def _retry(self, hosted: HostedPartition, error: Exception | None) -> None:
-        """Check the partition again after a pause, together with others that failed as often.
-        Repeats while the image assigns it here.
+        """Check the partition again after a pause, together with others that have failed equally
+        often. This repeats as long as the image assigns the partition to this broker.
         """
         hosted.failed(error, asyncio.get_running_loop().time())
         (self.closes if hosted.is_open else self.opens).failures += 1
@@ -544,7 +549,7 @@ class PartitionManager:
         self._spawn(self._run_operation(operation, batch))
 
     async def _run_operation(self, operation: Operation, batch: list[HostedPartition]) -> None:
-        """Run an operation. A failure must not leave its partitions busy forever."""
+        """Run an operation. If it fails, its partitions must not stay busy forever."""
         try:
             await operation()
         except Exception as error:  # noqa: BLE001 - logged and retried by `_retry`; a defect in one batch must not stop the others
@@ -587,8 +592,8 @@ class PartitionManager:
 
 
 def _ignore_timings(_: list[MoveTiming]) -> None:
-    """Do nothing: the default of `report`."""
+    """The default for `report`, which does nothing."""
 
 
 def _nothing_to_cancel() -> None:
-    """Do nothing: the callback has run already."""
+    """Do nothing, because the callback has already run."""

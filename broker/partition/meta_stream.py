@@ -1,7 +1,7 @@
-"""A small key/value map on a partition's meta stream.
+"""A small key-value map in a partition's meta stream.
 
 Every write appends one batch with the whole map, one record per key, so that opening a partition
-reads one block, regardless of its history. The map is written only at checkpoints.
+takes one block read, regardless of its history. The map is written only at checkpoints.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ from penstock.stream.format.checkpoint import decode_map
 from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 
 TRIM_RECORDS_MIN: Final = 96
-"""Dead records that trigger a trim, which is one controller RPC. With 2 to 3 records per
-checkpoint, that is every 16 minutes of steady writes.
+"""Number of dead records after which the stream is trimmed, which takes one controller RPC. With 2
+to 3 records per checkpoint, this happens every 16 minutes of steady writes.
 """
 _READ_BYTES: Final = 4 * 1024 * 1024
 
 
 class MetaCorrupt(StreamError):
-    """Raised when the newest batch of a meta stream cannot be decoded. The partition does
-    not open.
+    """Raised when the newest batch of a meta stream cannot be decoded. The partition cannot be
+    opened.
     """
 
     def __init__(self, handle: StreamHandle, what: str) -> None:
@@ -46,7 +46,7 @@ class MetaStream:
 
     @classmethod
     async def restore(cls, storage: Storage, handle: StreamHandle) -> "MetaStream":
-        """Read the newest batch: one read of one block. Raises MetaCorrupt, and the errors of
+        """Read the newest batch, with one read of one block. Raises MetaCorrupt, and the errors of
         `Storage.read`.
         """
         end = handle.next_offset
@@ -66,8 +66,8 @@ class MetaStream:
         return self._values.get(key)
 
     def put(self, changes: Mapping[str, bytes], now_ms: Millis) -> AppendEntry:
-        """Change the map and return its entry. The caller appends it in its own group without an
-        await, before any other append to this stream.
+        """Change the map, and return the entry to append. The caller must append it in its own
+        group without an await, before any other append to this stream.
         """
         self._values.update(changes)
         self._durable_base_offset = self._durable_base()
@@ -91,13 +91,13 @@ class MetaStream:
 
     @property
     def is_trimmed_away(self) -> bool:
-        """Return whether the controller has trimmed the newest batch, which was in a lost store."""
+        """Return whether the newest batch was in a lost store and the controller has trimmed it."""
         return self.handle.start_offset > self._last_base_offset
 
     @property
     def trim_offset(self) -> Offset | None:
-        """Return the offset of the newest durable batch, up to which the stream may be trimmed;
-        None until a trim is worth an RPC.
+        """Return the offset of the newest durable batch, up to which the stream may be trimmed, or
+        None if a trim is not worth an RPC yet.
         """
         base_offset = self._durable_base()
         return base_offset if base_offset - self.handle.start_offset >= TRIM_RECORDS_MIN else None

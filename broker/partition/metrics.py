@@ -1,6 +1,6 @@
-"""Totals over a broker's partitions for metrics, computed from counters of the partitions. Nothing
-is counted per request here. Counters of closed partitions are added to a sum, so totals never
-decrease.
+"""Totals over a broker's partitions for metrics, computed from counters of the partitions, so that
+nothing is counted per request here. The counters of closed partitions are added to a sum, so that
+totals never decrease.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from penstock.broker.partition.partition import Partition
 
 
 class Traffic(NamedTuple):
-    """Traffic of clients and coordinators through partitions that are or were led here."""
+    """Traffic of clients and coordinators through partitions that this broker leads or has led."""
 
     bytes_in: int = 0
     records_in: int = 0
@@ -20,7 +20,7 @@ class Traffic(NamedTuple):
     records_out: int = 0
 
     def with_partitions(self, partitions: Iterable[Partition]) -> "Traffic":
-        """Return the sum with these partitions. 0.3 us per partition."""
+        """Return the sum including these partitions. This takes 0.3 us per partition."""
         bytes_in, records_in, bytes_out, records_out = self
         for partition in partitions:
             bytes_in += partition.bytes_in
@@ -32,8 +32,8 @@ class Traffic(NamedTuple):
 
 @dataclass(slots=True)
 class OperationCounts:
-    """Counts of opens or closes. latencies: duration of operations, each of which processes many
-    partitions.
+    """Counts of open or close operations. latencies: durations of operations, each of which handles
+    many partitions.
     """
 
     partitions: int = 0
@@ -42,12 +42,12 @@ class OperationCounts:
 
 
 class PartitionStates(NamedTuple):
-    """Number of partitions by state."""
+    """Number of partitions in each state."""
 
     serving: int = 0
     opening: int = 0
     closing: int = 0
     awaited: int = 0
-    """This broker will lead them after the next election."""
+    """Partitions that this broker will lead after the next election."""
     failing: int = 0
-    """An open failed; the next attempt is pending or running."""
+    """Partitions that have failed to open. The next attempt is pending or running."""

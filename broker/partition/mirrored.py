@@ -1,8 +1,8 @@
-"""Decide which batches of a mirror are appended. They keep the offsets of the source.
+"""Decide which batches from a mirror are appended. They keep their offsets from the source.
 
-The offset alone makes an append idempotent, because only mirrors of one source write to the
-partition: batches below the end of the log are already there, and later ones would leave a hole. A
-restarted mirror continues at the end of the log.
+Offsets are sufficient for idempotence, because only mirrors of one source write to the partition:
+batches below the end of the log are already in it, and batches that start above would leave a hole.
+A restarted mirror continues at the end of the log.
 """
 
 from collections.abc import Sequence
@@ -29,25 +29,27 @@ _COMPRESSION_MAX: Final = 4
 
 
 class MirroredBatches(NamedTuple):
-    """Batches of one partition from a mirror of `source`. records: None if the request has none."""
+    """Batches for one partition from a mirror of `source`. records: None if the request has
+    none.
+    """
 
     source: str
     records: memoryview | None
 
 
 Positions: TypeAlias = Sequence[tuple[int, BatchHeader]]
-"""The batches to append, with their positions in the records."""
+"""The batches to append, with their positions in the records buffer."""
 
 
 def plan_mirrored(
     content: MirroredBatches, rules: TopicRules, log_end: Offset
 ) -> Positions | KnownBatch | Refusal:
-    """Return the batches that continue the log, or a known batch if it contains all of them. 3 us
-    per batch, plus the CRC at 27 GB/s.
+    """Return the batches that continue the log, or a known batch if it contains all of them. This
+    takes 3 us per batch, plus the CRC at 27 GB/s.
 
-    Batches have no producer: the mirror has already resolved transactions. Gaps of the source (log
-    compaction, markers, aborted records) are covered by empty batches.
-    OUT_OF_ORDER_SEQUENCE_NUMBER: continue at the end of the log.
+    Batches have no producer, because the mirror has already resolved transactions. Empty batches
+    cover gaps in the source (log compaction, markers, aborted records). After
+    OUT_OF_ORDER_SEQUENCE_NUMBER, the mirror must continue at the end of the log.
     """
     if content.source != rules.mirror_source:
         message = (
@@ -99,7 +101,7 @@ def _check_batches(records: memoryview, found: Positions) -> Refusal | None:
 def mirrored_entries(
     records: memoryview, plan: Positions, stream_id: StreamId, leader_epoch: int
 ) -> list[AppendEntry]:
-    """Write the leader epoch into the batches in place, and return their entries."""
+    """Write the leader epoch into the batches in place, and return the entries to append."""
     entries: list[AppendEntry] = []
     for at, header in plan:
         batch = records[at : at + header.size_bytes]

@@ -1,7 +1,7 @@
-"""Announce the target of moving partitions to producers while their records are still accepted
-(KIP-951). A client delays a rejected batch by its retry backoff (librdkafka: 100 ms), which is
+"""Announce the target of a partition move to producers while their records are still accepted
+(KIP-951). A client delays a rejected batch by its retry backoff (100 ms in librdkafka), which is
 longer than the whole move. librdkafka also follows a leader hint in a successful response, without
-backoff; its next requests wait at the target.
+a backoff, and its next requests wait at the target.
 """
 
 import asyncio
@@ -14,19 +14,21 @@ from penstock.broker.partition.partition import Partition
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveNoticeConfig:
     longest_ms: int = 100
-    """Longest time that a move waits for a response that can include the hint. 0: no notice."""
+    """Maximum time that a move waits for a response that can include the leader hint; 0 disables
+    notices.
+    """
     grace_ms: int = 20
-    """Time for requests that were in flight when their client received the hint. Longer than a
-    round trip within a region.
+    """Extra time for requests that were in flight when their client received the hint. It is longer
+    than a round trip within a region.
     """
 
 
 class MoveNotice:
-    """One notice for all partitions whose moves began together. They are closed together.
+    """One notice for all partitions whose moves started together. They are also closed together.
 
     The streams stay open during a notice, and everything accepted is flushed before they are
-    closed. A notice ends `grace_ms` after the last partition has sent the hint, so that earlier
-    requests in flight are still accepted, and after `longest_ms` at the latest.
+    closed. A notice ends `grace_ms` after the last partition has sent the hint, so that requests
+    already in flight are still accepted, or after `longest_ms` at the latest.
     """
 
     __slots__ = ("_grace_s", "_on_over", "_timer", "_unannounced", "is_over")

@@ -1,5 +1,5 @@
-"""Moves of partitions from and to this broker: start the notices, and report the times (KIP-951).
-The controller decides what moves, and `PartitionManager` closes partitions.
+"""Partition moves from and to this broker: start the move notices, and report step times (KIP-951).
+The controller decides what to move, and `PartitionManager` closes the partitions.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ class Moves:
         on_over: Callable[[list[PartitionKey]], None],
     ) -> None:
         """report: receives the step times of moves. on_over: called with the partitions of a notice
-        that has ended. Both must not block or raise.
+        that has ended. Neither must block or raise.
         """
         self._image = image
         self._config = config
@@ -34,11 +34,11 @@ class Moves:
     def begin_notices(
         self, keys: Iterable[PartitionKey], hosted: Mapping[PartitionKey, HostedPartition]
     ) -> list[PartitionKey]:
-        """Start the notices that are due. Returns the partitions that need no notice, or no longer
-        need one.
+        """Start the notices that are due. Return the partitions that do not, or no longer, need a
+        notice.
 
         A partition gets one notice per move. It stays open until the notice ends, and
-        `PartitionManager` does not check it meanwhile.
+        `PartitionManager` does not check the partition meanwhile.
         """
         to_notify: list[HostedPartition] = []
         rest: list[PartitionKey] = []
@@ -53,8 +53,8 @@ class Moves:
         return rest
 
     def _needs_notice(self, hosted: HostedPartition) -> bool:
-        """Return True if the partition moves away by plan and its streams are still owned here. It
-        accepts records until its producers have received the hint.
+        """Return True if this is a planned move to another broker and the streams are still open
+        here. The partition accepts records until its producers have received the hint.
         """
         open_partition, notice = hosted.open_partition, hosted.notice
         if (
@@ -79,8 +79,8 @@ class Moves:
         )
 
     def _has_its_name(self, partition: Partition) -> bool:
-        """Return False if the topic was deleted and restored under another name: requests with the
-        old name are not meant for it.
+        """Return False if the topic was deleted and restored under another name, because requests
+        with the old name are not meant for it.
         """
         topic = self._image().topics.by_id(partition.record.topic_id)
         return topic is not None and topic.name == partition.topic_name
@@ -100,15 +100,15 @@ class Moves:
             hosted.notice = notice
 
     def cancel(self) -> None:
-        """Cancel all notices. `on_over` is not called for them."""
+        """Cancel all notices without calling `on_over`."""
         for notice in self._notices:
             notice.cancel()
 
     def report(
         self, steps_of: Iterable[tuple[PartitionRecord, Steps]], *, gave_up: bool = False
     ) -> None:
-        """Report the times of completed moves. `record` is the one under which the partition was
-        opened. gave_up: this broker is the source.
+        """Report the step times of completed moves. steps_of: the partition records under which the
+        partitions were opened, with the steps. gave_up: whether this broker is the source.
         """
         timings: list[MoveTiming] = []
         for record, steps in steps_of:

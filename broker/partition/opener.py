@@ -1,4 +1,4 @@
-"""Open, checkpoint and close partitions in batches, as `PartitionManager` decides."""
+"""Open, checkpoint and close partitions in batches, as requested by `PartitionManager`."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -20,22 +20,22 @@ from penstock.stream.ports import OpenStream
 from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 
 Steps: TypeAlias = dict[str, float]
-"""Step -> milliseconds, for `penstock reassign trace`."""
+"""Milliseconds per step, for `penstock reassign trace`."""
 
 _log = structlog.get_logger(__name__)
 
 BATCH_COUNT_MAX: Final = 500
-"""Partitions opened or closed with one RPC. Each has three streams, and a request may contain
-2,000.
+"""Maximum number of partitions opened or closed with one RPC. Each has three streams, and a request
+may contain 2,000.
 """
 _RESTORES_AT_ONCE_COUNT: Final = 32
-"""Concurrent reads of meta streams. After a clean close of many partitions, most of them are served
-by one cached block.
+"""Maximum number of concurrent meta stream reads. After a clean close of many partitions, one
+cached block is sufficient for most of them.
 """
 _GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 _CHECKPOINTS_AT_ONCE_COUNT: Final = 50
-"""Checkpoints appended without yielding to the event loop: 1 ms. All of 1,000 partitions took 15 to
-19 ms.
+"""Checkpoints appended without yielding to the event loop, which takes 1 ms. Appending 1,000 at
+once took 15 to 19 ms.
 """
 
 _TRIMS_AT_ONCE_COUNT: Final = 8
@@ -44,8 +44,8 @@ _STREAMS_COUNT: Final = 3
 
 @dataclass(slots=True, eq=False)
 class OpenPartition:
-    """A partition whose streams are open here under `record.leader_epoch`. `partition` is None
-    until its log is restored.
+    """A partition whose streams are open here with `record.leader_epoch`. `partition` is None until
+    its log has been restored.
     """
 
     record: PartitionRecord
@@ -55,7 +55,7 @@ class OpenPartition:
     partition: Partition | None = None
     error: Exception | None = None
     steps: Steps = field(default_factory=dict[str, float])
-    """Duration of the steps until the partition was served."""
+    """Duration of each step until the partition was served."""
 
     @property
     def handles(self) -> tuple[StreamHandle, StreamHandle, StreamHandle]:
@@ -76,11 +76,11 @@ class PartitionOpener:
     ) -> None:
         """Open streams and restore logs.
 
-        Costs one RPC for all partitions, then one read per partition, plus headers since its last
-        checkpoint after a crash. A failed open keeps the opened streams, so that the next attempt
-        continues from there and a close can release them.
+        This takes one RPC for all partitions, then one read per partition, and after a crash also
+        the headers since the last checkpoint. A failed open leaves the streams open, so that the
+        next attempt continues from there and a close can release them.
 
-        `done(position, result)` is called for each request as soon as its result is known.
+        `done(position, result)` is called for each request as soon as it has a result.
         """
         began = asyncio.get_running_loop().time()
         new = [position for position, (_, existing) in enumerate(requests) if existing is None]
@@ -153,7 +153,8 @@ class PartitionOpener:
                 if inherited_transactions(partition):
                     await self._storage.wait_for_room()
                     end_inherited(self._storage, partition, self._now_ms())
-                    # Coordinators load the durable part of the log, which must include the markers.
+                    # Coordinators load only the durable part of the log, which must include the
+                    # markers.
                     await self._storage.flush()
             except Exception as error:  # noqa: BLE001 - passed on: `done` logs it and the open is retried
                 open_partition.error = error
@@ -166,14 +167,14 @@ class PartitionOpener:
         done(position, open_partition)
 
     async def close(self, open_partitions: Sequence[OpenPartition]) -> Steps:
-        """Close the streams, which releases the partitions. May be repeated after a cancellation or
+        """Close the streams, which releases the partitions. May be retried after a cancellation or
         failure.
 
-        Costs one group with the final checkpoints of changed partitions, one flush, and one commit
-        in place.
+        This takes one group with the final checkpoints of changed partitions, one flush, and one
+        commit.
 
-        Raises the error of a failed WAL, which has nothing to release. Fenced and deleted streams
-        are dropped.
+        Raises the error of a failed WAL, for which nothing can be released. Fenced and deleted
+        streams are dropped.
         """
         began = asyncio.get_running_loop().time()
         await self._storage.wait_for_room()
@@ -197,9 +198,10 @@ class PartitionOpener:
         }
 
     def due_checkpoints(self, partitions: Iterable[Partition]) -> list[Partition]:
-        """Return the partitions with the longest scans after a crash, so that half of the total
-        limit remains; none of these while the total is below the limit. Ahead of these, return the
-        ones for which readers have no event yet.
+        """Return the partitions that are due for a checkpoint. If the total of dirty bytes has
+        reached the limit, these are the partitions with the longest scans after a crash, until half
+        of the limit remains. Partitions that lack an event for readers are always due, and come
+        first.
         """
         dirty = sorted(
             (partition for partition in partitions if partition.log.is_dirty),
@@ -218,7 +220,7 @@ class PartitionOpener:
         return due
 
     async def checkpoint(self, partitions: Sequence[Partition]) -> None:
-        """Append checkpoints in few groups, and trim meta streams that have grown long."""
+        """Append checkpoints in few groups, and trim meta streams that have become long."""
         try:
             await self._storage.wait_for_room()
             await self._append_in_turns(partitions)
@@ -236,8 +238,8 @@ class PartitionOpener:
                 trims.create_task(self._trim(partition, limit))
 
     async def checkpoint_durably(self, partition: Partition) -> None:
-        """Return when a checkpoint of the current state is durable. Costs one flush. Raises
-        StreamError if the partition is closing or the WAL cannot be written.
+        """Append a checkpoint of the current state, and wait until it is durable. This takes one
+        flush. Raises StreamError if the partition is closing or the WAL cannot be written.
         """
         await self._storage.wait_for_room()
         if not partition.accepts_records:
@@ -246,8 +248,8 @@ class PartitionOpener:
         await self._storage.flush()
 
     async def trim(self, partition: Partition, start_offset: Offset) -> None:
-        """Advance the log start to `start_offset`, at most to the high watermark. Does nothing if
-        the log begins there or later. Raises StreamError, ControllerError, OSError, TimeoutError.
+        """Advance the log start to `start_offset`, at most to the high watermark. Has no effect if
+        the log start is not below. Raises StreamError, ControllerError, OSError, TimeoutError.
         """
         (error,) = await self.trim_all([(partition, start_offset)])
         if error is not None:
@@ -256,12 +258,13 @@ class PartitionOpener:
     async def trim_all(
         self, starts: Sequence[tuple[Partition, Offset]], *, keep: bool = False
     ) -> list[Exception | None]:
-        """Advance log starts. Return an error or None for each partition. Costs one flush in all
-        and one RPC per partition. keep: the records can be restored for a while; this costs an
-        upload if only the WAL contains them. Raises StreamError if the WAL cannot be written.
+        """Advance log starts. Return an error or None for each partition. This takes a single
+        flush, and one RPC per partition. keep: whether the records can be restored for a while,
+        which takes an upload if they are only in the WAL. Raises StreamError if the WAL cannot be
+        written.
 
-        Trimmed records cannot be scanned after a crash, so a checkpoint with the producer state
-        becomes durable first.
+        Trimmed records cannot be scanned after a crash, so the producer state is first checkpointed
+        durably.
         """
         await self._storage.wait_for_room()
         await self._append_in_turns([partition for partition, _ in starts])
@@ -275,8 +278,8 @@ class PartitionOpener:
         )
 
     def _is_committed(self, partition: Partition, end_offset: Offset) -> bool:
-        """Return whether the metadata contain everything below `end_offset`, including
-        its events.
+        """Return whether the metadata contains everything below `end_offset`, including transaction
+        events.
         """
         data, txn = partition.log.data, partition.log.txn
         return self._storage.committed_end(data.stream_id) >= end_offset and (
@@ -344,6 +347,6 @@ def _dirty_bytes(partition: Partition) -> int:
 
 
 def _ignore_result(error: Exception | None) -> None:
-    """Ignore the result of a checkpoint. If it is lost, so is the WAL after it, and the previous
-    checkpoint is valid.
+    """Do nothing. If a checkpoint is lost, the WAL after it is also lost, and the previous
+    checkpoint remains valid.
     """

@@ -1,5 +1,5 @@
-"""An open partition on its leader: high watermark, parked requests, and whether it
-accepts records.
+"""An open partition on its leader: the high watermark, parked requests, and whether records are
+accepted.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from penstock.stream.format.transaction_log import AbortedTransaction
 from penstock.stream.storage import Storage
 
 Settled: TypeAlias = Callable[[Exception | None], None]
-"""Called once, on the loop. None: the records are durable."""
+"""Called once, on the event loop. None means that the records are durable."""
 
 
 class MoveHint(Protocol):
-    """Announces the next leader to the producers of a moving partition. Implemented by
+    """Announces the next leader of a moving partition to producers. Implemented by
     `broker.partition.move_notice`.
     """
 
@@ -31,7 +31,7 @@ class MoveHint(Protocol):
 
 
 class PartitionStopped(Exception):
-    """Raised when this broker stopped leading the partition before the outcome of a write was
+    """Raised when this broker has stopped leading the partition before the outcome of a write is
     known. The records may be durable nevertheless.
     """
 
@@ -73,31 +73,33 @@ class Partition:
         self.log = log
         self.accepts_records = True
         self.notice: MoveHint | None = None
-        """Set during a move: acknowledgments include the next leader."""
+        """Set during a move, in which acknowledgments include the next leader."""
         self.stop_error: Exception | None = None
         self.bytes_in = 0
-        """Bytes appended here. This counter and the next two never decrease; `LoadMeter` derives
+        """Bytes appended here. This counter and `bytes_out` never decrease; `LoadMeter` derives
         rates from them.
         """
         self.bytes_out = 0
-        """Bytes of batches in Fetch responses."""
+        """Bytes of the batches in Fetch responses."""
         self.requests_count = 0
         self.checks_count = 0
-        """Batches whose records are being checked before they are appended."""
+        """Number of batches whose records are being checked before they are appended."""
         self.records_in = 0
         self.records_out = 0
-        """Offsets from the position of a fetch to the end of its records."""
+        """Number of offsets from the fetch offset to the end of the returned records."""
         self.wakes_count = 0
-        """Calls of `wake_readers`, for fetches that have looked here and are not parked yet."""
+        """Number of `wake_readers` calls, with which fetches that are not parked yet detect
+        changes.
+        """
         self.trimming = asyncio.Lock()
-        """Held while the log start advances, so that it never decreases."""
+        """Locked while the log start advances, so that it never decreases."""
         self._storage = storage
         self._high_watermark = log.data.confirmed_offset
         self._last_stable_offset = log.transactions.last_stable(self._high_watermark)
         self._waiting: list[tuple[Offset, Settled]] = []
         self._fetch_waits: dict[FetchWait, None] = {}
-        """In the order of arrival. A set would wake them in an order that the simulator cannot
-        reproduce.
+        """Waiting fetches in order of arrival. A set would wake them in an order that the simulator
+        cannot reproduce.
         """
 
     @property
@@ -106,7 +108,7 @@ class Partition:
 
     @property
     def high_watermark(self) -> Offset:
-        """Return the end of the durable, readable records."""
+        """Return the end offset of the durable, readable records."""
         return self._high_watermark
 
     @property
@@ -120,7 +122,7 @@ class Partition:
 
     def advance(self, size_bytes: int) -> None:
         """Confirm `size_bytes` of appended records as durable, and wake the requests that wait for
-        them.
+        these.
         """
         before, was_stable = self._high_watermark, self._last_stable_offset
         self._high_watermark = self.log.data.confirmed_offset
@@ -146,8 +148,8 @@ class Partition:
                 wait.interrupt()
 
     def when_durable(self, end_offset: Offset, settled: Settled) -> None:
-        """Call back when everything below `end_offset` is durable (maybe immediately), or when this
-        broker can no longer determine that.
+        """Call `settled`, possibly immediately, when everything below `end_offset` is durable, or
+        when this broker can no longer determine that.
         """
         if end_offset <= self._high_watermark:
             settled(None)
@@ -157,21 +159,23 @@ class Partition:
             self._waiting.append((end_offset, settled))
 
     def refuse_records(self) -> None:
-        """Stop accepting records, because another broker will lead, and wake the readers. Appended
-        records may still be acknowledged.
+        """Stop accepting records, because another broker will become the leader, and wake the
+        readers. Appended records may still be acknowledged.
         """
         self.accepts_records = False
         self.wake_readers()
 
     def wake_readers(self) -> None:
-        """Make parked fetches check again: this broker may no longer be the one to serve them."""
+        """Make parked fetches check the partition again, because this broker may no longer be
+        allowed to serve them.
+        """
         self.wakes_count += 1
         for wait in list(self._fetch_waits):
             wait.interrupt()
 
     def stop(self, error: Exception | None = None) -> None:
-        """Stop the partition: its streams are closed or lost. Nothing is appended any more, and
-        requests that wait for durability get an error that makes clients look up the leader.
+        """Stop the partition, because its streams are closed or lost. Requests that wait for
+        durability fail with an error that makes clients look up the leader.
         """
         self.refuse_records()
         self.stop_error = error or PartitionStopped(
@@ -190,10 +194,10 @@ class Partition:
     def read_cached(
         self, offset: Offset, max_bytes: int, *, committed: bool = False
     ) -> Sequence[Buffer] | None:
-        """Return whole batches from the log cache, the first one regardless of its size. None if
-        they are not all cached.
+        """Return whole batches from the log cache, the first one regardless of its size. Return
+        None if not all of them are cached.
 
-        committed: only those below the last stable offset, which is above `offset`.
+        committed: return only batches below the last stable offset, which must be above `offset`.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
         return self._storage.read_cached(self.log.data.stream_id, offset, end_offset, max_bytes)
@@ -201,8 +205,8 @@ class Partition:
     def read_loaded(
         self, offset: Offset, max_bytes: int, *, committed: bool = False
     ) -> Sequence[Buffer] | None:
-        """Return whole batches of read-ahead data, or None. See `Storage.read_loaded` and `read`,
-        which skips empty batches.
+        """Return whole batches of read-ahead data, or None. See `Storage.read_loaded`. Empty
+        batches are skipped, as in `read`.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
         found = self._storage.read_loaded(self.log.data.stream_id, offset, end_offset, max_bytes)
@@ -211,13 +215,13 @@ class Partition:
     async def read(
         self, offset: Offset, max_bytes: int, *, committed: bool = False
     ) -> Sequence[Buffer]:
-        """Return whole batches from cache or store, the first one regardless of its size. Costs at
-        least one GET if they are cold.
+        """Return whole batches from cache or store, the first one regardless of its size. Cold
+        reads take at least one GET.
 
-        Skips empty batches left by log compaction, unless nothing follows them: clients that ignore
-        empty batches would fetch the same offset again.
+        Empty batches, which log compaction leaves behind, are skipped if other batches follow,
+        because clients that ignore empty batches would fetch the same offset again.
 
-        Raises OffsetOutOfRange (trimmed meanwhile), and the store's errors.
+        Raises OffsetOutOfRange if the log was trimmed meanwhile, and the errors of the store.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
         return await read_records(
@@ -246,7 +250,7 @@ async def read_records(
 
 
 def _end_without_records(found: Sequence[Buffer]) -> Offset | None:
-    """Return the end of these batches if none of them has a record, otherwise None."""
+    """Return the end offset of these batches if none of them contains a record, otherwise None."""
     end: Offset | None = None
     for chunk in found:
         for _, header in iter_headers(chunk):

@@ -14,7 +14,7 @@ from penstock.protocol.error_codes import ErrorCode
 
 CACHED_BATCHES_COUNT: Final = 5
 SEQUENCES_COUNT: Final = 1 << 31
-"""Sequence numbers are 0 .. 2^31-1 and wrap to 0."""
+"""Sequence numbers are in the range 0 to 2^31-1 and wrap to 0."""
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 PRODUCER_EPOCH_MAX: Final = (1 << 15) - 1
@@ -23,18 +23,20 @@ _RUN_LENGTH_MAX: Final = 1 << 30
 
 
 class KnownBatch(msgspec.Struct, frozen=True, array_like=True):
-    """An appended batch. Stored in snapshots: fields are only ever added at the end."""
+    """An appended batch. It is stored in snapshots, so fields may only be added at the end."""
 
     base_sequence: int
     last_sequence: int
     base_offset: Offset
     end_offset: Offset
     append_time_ms: int = -1
-    """With LogAppendTime, the timestamp of its records."""
+    """The timestamp of the records with LogAppendTime, otherwise -1."""
 
 
 class _Producer(msgspec.Struct, array_like=True):
-    """Stored in snapshots: fields are only ever added at the end."""
+    """The state of one producer. It is stored in snapshots, so fields may only be added at the
+    end.
+    """
 
     producer_id: int
     epoch: int
@@ -44,21 +46,23 @@ class _Producer(msgspec.Struct, array_like=True):
     2^30.
     """
     batches: list[KnownBatch]
-    """Empty after a marker of a new epoch, and for coordinators, which write without sequences."""
+    """The last batches of this epoch. Empty after a marker with a new epoch, and for coordinators,
+    whose batches have no sequences.
+    """
     transaction_first_offset: int = -1
-    """First offset of the open transaction; -1: none is open."""
+    """First offset of the open transaction, or -1."""
     coordinator_epoch: int = -1
     """Coordinator epoch of the last marker."""
     ended_serial: int = NO_SERIAL
-    """The highest serial among the markers of that coordinator epoch."""
+    """The highest serial of the markers with that coordinator epoch."""
     last_timestamp_ms: int = -1
-    """The newest timestamp in the last batch or marker, only for DescribeProducers; -1 if
-    unknown.
+    """The newest timestamp in the last batch or marker, or -1 if unknown. Used only by
+    DescribeProducers.
     """
 
 
 class ActiveProducer(NamedTuple):
-    """A tracked producer, as listed by DescribeProducers. -1: not set yet."""
+    """A tracked producer, as listed by DescribeProducers. Fields are -1 if not set."""
 
     producer_id: int
     epoch: int
@@ -69,7 +73,9 @@ class ActiveProducer(NamedTuple):
 
 
 class _ProducerHead(msgspec.Struct, array_like=True, gc=False):
-    """The leading fields of a stored `_Producer`, which show whether it must be decoded."""
+    """The leading fields of a stored `_Producer`, which are sufficient to decide whether to decode
+    it.
+    """
 
     producer_id: int
     epoch: int
@@ -93,8 +99,8 @@ def _unpacked(producer: _Producer | bytes | None) -> _Producer | None:
 
 
 class ProducerCounts(NamedTuple):
-    """The producers tracked by a broker. in_one_partition: the maximum. dropped: those removed
-    because of the limit.
+    """Counts of the producers tracked by a broker. in_one_partition: the maximum in any partition.
+    dropped: producers that were removed because of the limit.
     """
 
     total: int
@@ -103,8 +109,8 @@ class ProducerCounts(NamedTuple):
 
 
 class ProducerSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The state after all records below `offset`. Producers are ordered by their last write, each
-    an encoded `_Producer`.
+    """The state after all records below `offset`. Producers are encoded `_Producer` objects,
+    ordered by their last write.
     """
 
     offset: Offset
@@ -112,20 +118,20 @@ class ProducerSnapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """Return the sequence number `count` after `sequence`; it wraps from 2^31-1 to 0."""
+    """Return the sequence number `count` after `sequence`, wrapping from 2^31-1 to 0."""
     return (sequence + count) % SEQUENCES_COUNT
 
 
 class ProducerState:
-    """The producers of one partition. At most `producers_count_max`; beyond that, the longest
-    inactive one is dropped and counted in `dropped_count`.
+    """The producers of one partition. If there are more than `producers_count_max`, the one that
+    has been inactive longest is dropped and counted in `dropped_count`.
 
-    Replaying the batch headers of the log results in the live state. Producers expire by the
-    broker's clock, not by record timestamps: a producer that loads last year's data is active. A
+    Replaying the batch headers of the log restores the live state. Producers expire by the broker's
+    clock, not by record timestamps, because a producer that loads last year's data is active. A
     producer with an open transaction never expires, because the transaction could not be ended.
 
-    A producer that has not written since the last checkpoint stays encoded: 0.3 KiB instead of up
-    to 1 KiB, and the next checkpoint does not encode it again.
+    A producer that has not written since the last checkpoint is kept in encoded form, which uses
+    0.3 KiB instead of up to 1 KiB and is not encoded again by the next checkpoint.
     """
 
     __slots__ = ("_producers", "_producers_count_max", "dropped_count")
@@ -153,17 +159,16 @@ class ProducerState:
         *,
         transactional: bool = False,
     ) -> KnownBatch | ErrorCode | None:
-        """Check whether this batch may be appended. None: yes. A known batch: the batch repeats it.
-        Changes nothing.
+        """Check whether this batch may be appended. Return None if so, the known batch if it is
+        repeated, or an error code. Has no side effects.
 
         A batch is the next one, a repetition of one of the last five (acknowledged with the old
         offset), certainly older (`DUPLICATE_SEQUENCE_NUMBER`, which clients treat as success
-        without an offset), or out of order. "Certainly older" requires that the sequence was
-        appended since the producer is tracked (`run_length`): treating earlier ones as duplicates
-        would lose records.
+        without an offset), or out of order. A sequence is "certainly older" only if it was appended
+        while the producer was tracked (`run_length`), because treating others as duplicates could
+        lose records.
 
-        base_sequence -1: the batch comes from a coordinator on this broker, whose batches are
-        always in order.
+        base_sequence: -1 for batches from a coordinator on this broker, which are always in order.
         """
         producer = self._get(producer_id)
         if producer is None:
@@ -180,7 +185,7 @@ class ProducerState:
         return verdict
 
     def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Return True if the producer has a transaction of this epoch open here."""
+        """Return True if the producer has an open transaction with this epoch in this partition."""
         producer = self._get(producer_id)
         return (
             producer is not None
@@ -189,7 +194,7 @@ class ProducerState:
         )
 
     def is_fenced(self, producer_id: int, epoch: int) -> bool:
-        """Return True if the producer has written here with a newer epoch."""
+        """Return True if the producer has written to this partition with a newer epoch."""
         producer = self._get(producer_id)
         return producer is not None and epoch < producer.epoch
 
@@ -197,8 +202,8 @@ class ProducerState:
         return producer_id in self._producers
 
     def expected_sequence(self, producer_id: int, epoch: int) -> int | None:
-        """Return the base sequence of the producer's next batch, or None if the producer is unknown
-        here.
+        """Return the base sequence of the producer's next batch, or None for an unknown
+        producer.
         """
         producer = self._get(producer_id)
         if producer is None:
@@ -210,8 +215,8 @@ class ProducerState:
         )
 
     def check_marker(self, marker: Marker) -> ErrorCode | None:
-        """Check whether this marker may be appended. A marker without an open transaction is a
-        harmless repetition.
+        """Check whether this marker may be appended. Return an error code or None. A marker without
+        an open transaction is a harmless repetition.
         """
         producer = self._get(marker.producer_id)
         if producer is None:
@@ -226,12 +231,13 @@ class ProducerState:
 
     def is_repeated(self, marker: Marker) -> bool:
         """Return True if this transaction, or a later one of the producer, has already ended here.
-        For markers that `check_marker` accepts.
+        Call this only for markers that `check_marker` accepts.
 
-        A coordinator repeats a marker when the response is late, and the first copy may arrive when
-        the next transaction is open. Serials are compared within one coordinator epoch:
-        `check_marker` rejects copies from earlier coordinators, and a later coordinator sends the
-        marker of each unfinished transaction before that id begins another one.
+        A coordinator resends a marker when the response is late, and the first copy may arrive
+        while the next transaction is open. It is sufficient to compare serials within one
+        coordinator epoch: `check_marker` rejects copies from earlier coordinators, and a later
+        coordinator sends the marker of each unfinished transaction before the transactional id
+        starts another one.
         """
         producer = self._get(marker.producer_id)
         if (
@@ -243,7 +249,7 @@ class ProducerState:
         return marker.serial <= producer.ended_serial
 
     def open_transactions(self) -> list[tuple[int, Offset]]:
-        """Return (producer id, first offset) of the open transactions, unordered."""
+        """Return (producer id, first offset) of the open transactions, in no particular order."""
         return [
             (producer.producer_id, Offset(producer.transaction_first_offset))
             for producer in self._producers.values()
@@ -251,7 +257,7 @@ class ProducerState:
         ]
 
     def active(self) -> list[ActiveProducer]:
-        """Return the producers in the order of their last write."""
+        """Return the producers, ordered by their last write."""
         return [
             ActiveProducer(
                 producer.producer_id,
@@ -265,8 +271,9 @@ class ProducerState:
         ]
 
     def is_ended_by_next_epoch(self, marker: Marker) -> bool:
-        """Return True if the marker has the epoch of a transaction that is open here, or an earlier
-        one. Transactions of version 2 (KIP-890) end with the next epoch.
+        """Return True if the marker must be rejected, because it does not have a later epoch than
+        the transaction that is open here. Transactions of version 2 (KIP-890) end with the next
+        epoch.
         """
         producer = self._get(marker.producer_id)
         if producer is None or producer.transaction_first_offset < 0:
@@ -287,8 +294,8 @@ class ProducerState:
         append_time_ms: int = -1,
         transactional: bool = False,
     ) -> None:
-        """Record the batch at [base_offset, end_offset). Assumes that `check` accepted it, as
-        replaying the log does.
+        """Record the batch at [base_offset, end_offset). It is not checked again, because `check`
+        has accepted it or it is replayed from the log.
         """
         producer = _unpacked(self._producers.pop(producer_id, None))
         if producer is None or producer.epoch != epoch:
@@ -311,8 +318,8 @@ class ProducerState:
             producer.transaction_first_offset = base_offset
 
     def record_marker(self, marker: Marker, now_ms: Millis, timestamp_ms: int = -1) -> None:
-        """Record an appended marker. Its epoch fences older ones, even if the producer never wrote
-        here.
+        """Record an appended marker. Its epoch fences older epochs, even if the producer has never
+        written to this partition.
         """
         producer = _unpacked(self._producers.pop(marker.producer_id, None))
         if producer is None or producer.epoch != marker.producer_epoch:
@@ -329,8 +336,8 @@ class ProducerState:
             producer.ended_serial = max(producer.ended_serial, marker.serial)
 
     def expire(self, now_ms: Millis, silent_ms: int) -> int:
-        """Drop producers without writes for `silent_ms`. Returns their number. Producers are in the
-        order of their last write.
+        """Drop producers that have not written for `silent_ms`. Return their number. Producers are
+        ordered by their last write.
         """
         silent: list[int] = []
         for producer_id, stored in self._producers.items():
@@ -346,16 +353,16 @@ class ProducerState:
     def abort_marker(self, producer_id: int, *, fences: bool = False) -> Marker:
         """Return a marker that aborts the producer's open transaction without its coordinator.
 
-        fences: the producer's next batch is rejected until it has the next epoch, which it gets
-        after aborting its transaction.
+        fences: whether the marker has the next epoch, so that the producer is rejected until it has
+        aborted its transaction and received that epoch.
         """
         producer = _decode_producer_or_same(self._producers[producer_id])
         epoch = min(producer.epoch + fences, PRODUCER_EPOCH_MAX)
         return Marker(producer_id, epoch, False, max(producer.coordinator_epoch, 0))
 
     def leave_source(self) -> None:
-        """Keep only what a fork inherits: the open transactions, which it must abort. Their
-        producers have no sequences in the fork.
+        """Keep only the state that a fork inherits: the open transactions, which it must abort.
+        Their producers have no sequences in the fork.
         """
         for producer_id, producer in list(self._producers.items()):
             if isinstance(producer, bytes) or producer.transaction_first_offset < 0:
@@ -364,11 +371,11 @@ class ProducerState:
                 producer.run_length, producer.batches = 0, []
 
     def snapshot(self, offset: Offset) -> ProducerSnapshot:
-        """Return the state. Encode it before the state changes again. Producers that wrote since
-        the last snapshot take about 0.5 us each, the others 0.1 us.
+        """Return the state, which must be encoded before it changes again. Producers that have
+        written since the last snapshot take about 0.5 us each, others 0.1 us.
         """
         for producer_id, producer in self._producers.items():
-            # Keeps the order.
+            # Replacing a value keeps the order.
             if isinstance(producer, _Producer) and producer.transaction_first_offset < 0:
                 self._producers[producer_id] = _encode_producer(producer)
         return ProducerSnapshot(
@@ -380,14 +387,14 @@ class ProducerState:
         )
 
     def restore(self, snapshot: ProducerSnapshot) -> None:
-        """Replace the state. If there are more producers than the limit, the longest inactive ones
-        are dropped.
+        """Replace the state. If there are more producers than the limit, those that have been
+        inactive longest are dropped.
         """
         self._producers = {}
         for stored in snapshot.producers:
             head = _decode_head(stored)
             is_open = head.transaction_first_offset >= 0
-            # A copy, because the whole checkpoint would stay in memory otherwise.
+            # Copy the bytes, because a reference would keep the whole checkpoint in memory.
             self._producers[head.producer_id] = (
                 _decode_producer(stored) if is_open else bytes(stored)
             )
@@ -397,8 +404,8 @@ class ProducerState:
     def _new_or_next_epoch(
         self, before: _Producer | None, producer_id: int, epoch: int
     ) -> _Producer:
-        """Return the state of a new producer, or of a new epoch. The caller appends it after all
-        others, because it wrote last.
+        """Return the state of a new producer, or of an existing one with a new epoch. The caller
+        must insert it as the last one, because it has written last.
         """
         if before is not None:
             kept = before.transaction_first_offset, before.coordinator_epoch, before.ended_serial
@@ -408,8 +415,8 @@ class ProducerState:
         return _Producer(producer_id, epoch, Millis(0), 0, [])
 
     def _forget_one(self) -> bool:
-        """Drop the longest inactive producer without an open transaction. Returns False if all have
-        one (the limit of open transactions is lower than that of producers).
+        """Drop the producer that has been inactive longest and has no open transaction. Return
+        False if all have one. The limit of open transactions is lower than that of producers.
         """
         for producer_id, producer in self._producers.items():
             if isinstance(producer, bytes) or producer.transaction_first_offset < 0:
@@ -422,8 +429,8 @@ class ProducerState:
 def _check_sequence(
     producer: _Producer, epoch: int, base_sequence: int, record_count: int
 ) -> KnownBatch | ErrorCode | None:
-    """Check the sequence for an epoch that is not older than the producer's. A new epoch, or one
-    without batches here, begins at 0.
+    """Check the sequence of a batch whose epoch is not older than the producer's. The sequences of
+    a new epoch, or of an epoch without batches here, start at 0.
     """
     batches = producer.batches
     if epoch != producer.epoch or not batches:

@@ -1,8 +1,8 @@
 """Detect producers whose settings limit their throughput on an object store, where a response takes
 about 100 ms.
 
-Invariant: pure; constant work per request, none per record. Watches at most CONNECTIONS_MAX
-connections at a time, and remembers the last CLIENTS_MAX clients that it reported.
+Pure, with constant work per request and none per record. At most CONNECTIONS_MAX connections are
+watched at a time, and the last CLIENTS_MAX detected clients are remembered.
 """
 
 from collections import OrderedDict
@@ -14,30 +14,32 @@ CONNECTIONS_MAX: Final = 1_000
 CLIENTS_MAX: Final = 100
 CLIENT_ID_CHARS_MAX: Final = 100
 WINDOW_S: Final = 10.0
-"""How long a connection is observed before it is judged."""
+"""How long a connection is observed before it is evaluated."""
 LISTED_S: Final = 600.0
-"""How long a client is listed after it was last seen with such settings."""
+"""How long a client is listed after it was last detected."""
 REQUESTS_MIN: Final = 50
 SLOW_S: Final = 0.02
-"""Mean response time from which settings matter: stores in memory and on disk are faster."""
+"""Mean response time from which settings matter. In-memory and local stores are faster."""
 IN_FLIGHT: Final = 5
-"""Most in-flight requests per connection of idempotent producers, and of Java by default."""
+"""Maximum number of in-flight requests per connection for idempotent producers, and the Java
+client's default.
+"""
 BATCH_BYTES: Final = 256 << 10
 LINGER_MS: Final = 50
 SMALL: Final = 0.25
-"""Share of BATCH_BYTES below which requests are small."""
+"""Requests below this share of BATCH_BYTES are small."""
 FULL: Final = 0.8
-"""Share of the time in which IN_FLIGHT requests are in flight."""
+"""A connection is saturated if IN_FLIGHT requests are in flight for this share of the time."""
 MOST: Final = 0.8
-"""Share of requests that have one batch."""
+"""Minimum share of requests with a single batch."""
 FEW_RECORDS: Final = 10.0
-"""Records per batch up to which a producer hardly batches."""
+"""With at most this many records per batch, a producer hardly batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """settings: those of the client that would help. reason: what was observed, and by how much
-    they would help.
+    """settings: client settings that would help. reason: what was observed, and how much the
+    settings would help.
     """
 
     settings: str
@@ -46,7 +48,9 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class UntunedProducer:
-    """A client with such settings. since_s, seen_s: when it was first and last detected."""
+    """A client with settings that limit its throughput. since_s, seen_s: when it was first and last
+    detected.
+    """
 
     client_id: str
     host: str
@@ -57,9 +61,10 @@ class UntunedProducer:
 
 @dataclass(slots=True)
 class Window:
-    """Requests of one connection since began_s. singles: requests with one batch. records: number
-    of records in these. full_s: time with IN_FLIGHT pending requests, up to full_at. peak: maximum
-    number of pending requests. waited_s: sum of the response times of `ended` requests.
+    """Statistics of one connection since began_s. singles: requests with a single batch. records:
+    number of records in these requests. full_s: time with IN_FLIGHT pending requests, up to
+    full_at. peak: maximum number of pending requests. waited_s: sum of the response times of
+    `ended` requests.
     """
 
     client_id: str
@@ -102,7 +107,9 @@ class ProducerWatch:
         size_bytes: int,
         records: int | None,
     ) -> None:
-        """Count a request. records: in its only batch; None: it has several batches."""
+        """Count a request. records: the number of records in its only batch, or None if it has
+        several batches.
+        """
         window = self._windows.get(connection)
         if window is None:
             if len(self._windows) >= CONNECTIONS_MAX:
@@ -131,8 +138,8 @@ class ProducerWatch:
             window.waited_s += took_s
 
     def judge(self, now_s: float) -> list[UntunedProducer]:
-        """Evaluate the connections that were observed for WINDOW_S, and return clients that were
-        not reported yet. Call it regularly.
+        """Evaluate the connections that were observed for WINDOW_S. Return clients that were not
+        reported before. Call this regularly.
         """
         found: list[UntunedProducer] = []
         for connection, window in list(self._windows.items()):
@@ -165,7 +172,7 @@ class ProducerWatch:
 
 
 def advice_for(window: Window, elapsed_s: float) -> Advice | None:
-    """Return which settings would help a producer; None if its settings do not limit it."""
+    """Return settings that would help a producer, or None if its settings do not limit it."""
     if window.requests < REQUESTS_MIN or not window.ended:
         return None
     took_s = window.waited_s / window.ended

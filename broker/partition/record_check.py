@@ -1,5 +1,6 @@
-"""Check the records of a producer's batch as Kafka's `LogValidator` does: that consumers can decode
-them, that their timestamps are within the limits of the topic, and that required keys are present.
+"""Check the records of a producer's batch, as Kafka's `LogValidator` does: consumers must be able
+to decode them, their timestamps must be within the limits of the topic, and required keys must be
+present.
 """
 
 from mmap import mmap
@@ -32,10 +33,10 @@ from penstock.protocol.error_codes import ErrorCode
 
 KEYLESS: Final = "a compacted topic accepts only records with a key"
 NO_KEY: Final = "no_key"
-"""The reason of these rejections in metrics."""
+"""The reason label for these rejections in metrics."""
 KEPT_BYTES_MAX: Final = 16 << 20
-"""Memory for decompressed records that is reused for the next batch: page faults of new memory take
-up to three times as long as lz4 itself.
+"""Maximum memory for decompressed records that is reused for the next batch. Page faults of new
+memory take up to three times as long as lz4 itself.
 """
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
@@ -43,12 +44,14 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 INLINE_RATIO_MAX: Final = 32
 INLINE_LEAST_BYTES: Final = 64 << 10
-"""Bytes of a batch that the event loop always decompresses: 20 us, and 60 us with gzip."""
+"""A batch with at most this decompressed size is always decompressed on the event loop, which takes
+20 us, or 60 us with gzip.
+"""
 
 
 def plain_bytes_max(compressed_bytes: int) -> int:
-    """Return the decompressed size that the event loop accepts for this many bytes. Decompression
-    bombs take a thread.
+    """Return the maximum decompressed size that the event loop accepts for this many compressed
+    bytes. Possible decompression bombs are checked in a thread.
     """
     return max(INLINE_LEAST_BYTES, INLINE_RATIO_MAX * compressed_bytes)
 
@@ -58,7 +61,7 @@ class TakesLong(Exception):
 
 
 class RecordRules(Protocol):
-    """The requirements of a topic on records: a part of `TopicRules`."""
+    """The part of `TopicRules` with requirements on records."""
 
     @property
     def needs_keys(self) -> bool: ...
@@ -73,13 +76,13 @@ class RecordRules(Protocol):
 
 
 class RecordCheck:
-    """Checks one batch after the other. Not thread-safe."""
+    """Checks one batch after another. Not thread-safe."""
 
     __slots__ = ("_inflater", "_inline_bytes_max", "_walker")
 
     def __init__(self, inline_bytes_max: int | None = None) -> None:
-        """inline_bytes_max: the maximum decompressed size on the event loop, which is lower for
-        possible decompression bombs (`plain_bytes_max`); above it, TakesLong is raised. None: only
+        """inline_bytes_max: the maximum decompressed size, above which TakesLong is raised. It is
+        lower for possible decompression bombs (`plain_bytes_max`). If None, only
         `decompressed_bytes_max` of the rules applies.
         """
         self._walker = Walker()
@@ -89,11 +92,12 @@ class RecordCheck:
     def newest_timestamp(
         self, records: memoryview, header: BatchHeader, rules: RecordRules, now_ms: Millis
     ) -> int | Refusal:
-        """Return the newest timestamp of the records, or why they are rejected. Raises TakesLong.
+        """Return the newest timestamp of the records, or the reason for rejecting them. Raises
+        TakesLong.
 
-        Batches are decompressed as a whole. Streaming in chunks of 64 KiB took 0.94 to 1.0 times
-        the CPU for zstd and xerial snappy, but 1.1 to 1.3 times for gzip and 1.3 to 2.9 times for
-        lz4; raw snappy has no chunks.
+        Batches are decompressed as a whole. Streaming them in chunks of 64 KiB took 0.94 to 1.0
+        times the CPU for zstd and xerial snappy, but 1.1 to 1.3 times for gzip and 1.3 to 2.9 times
+        for lz4; raw snappy has no chunks.
         """
         limits = _limits(rules, now_ms)
         is_sound = False
@@ -151,9 +155,9 @@ class RecordCheck:
     def _plain_size(
         self, records: memoryview, header: BatchHeader, data: memoryview
     ) -> PlainSize | None:
-        """Return the decompressed size if it is known in advance; None if the records are not an
-        lz4 frame that Kafka can read. Saves repeated attempts: frames of Java's producer have no
-        content size.
+        """Return the limits of the decompressed size that are known in advance, which avoids
+        repeated attempts: the frames of the Java producer do not contain the size. Return None if
+        the records are not an lz4 frame that Kafka can read.
         """
         if header.compression == Compression.LZ4:
             return self._walker.lz4_frame(data)
@@ -165,13 +169,14 @@ class RecordCheck:
         return PlainSize(0, 0)
 
     def _release(self, *, is_refused: bool) -> None:
-        """Release the memory of large batches and decompression bombs."""
+        """Release the memory used by large batches and decompression bombs."""
         is_bomb = is_refused and self._inline_bytes_max is None
         if is_bomb or len(self._inflater.output) > KEPT_BYTES_MAX:
             self._inflater = self._new_inflater()
 
     def _new_inflater(self) -> Inflater:
-        # Touching mapped memory does not hold the GIL; allocating a bytearray blocks other threads.
+        # Page faults of mapped memory do not hold the GIL, but allocating a bytearray would block
+        # other threads.
         inflater = Inflater(allocate=lambda size_bytes: mmap(-1, size_bytes))
         inflater.reserve(self._inline_bytes_max or KEPT_BYTES_MAX)
         return inflater

@@ -8,7 +8,7 @@ from penstock.protocol.error_codes import ErrorCode
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The reason why a batch was not appended. `record_errors`: (index in the batch, message), for
-    clients from Produce v8 on. `reason`: a label of metrics, where it is not that of the code.
+    clients since Produce v8. `reason`: a label for metrics, if it differs from the code's.
     """
 
     code: ErrorCode

@@ -1,8 +1,8 @@
 """Track rejected batches of idempotent producers, so that batches sent right after them are also
 rejected. A producer has up to five requests in flight. If the first is rejected because its
-partition is opening or the WAL is full, the second one may arrive afterwards, with a sequence gap.
-Accepting it would acknowledge both in librdkafka, which counts everything before an acknowledged
-batch as delivered.
+partition is opening or the WAL is full, the second may arrive afterwards, with a sequence gap. If
+it were accepted, librdkafka would treat both as delivered, because it assumes that everything
+before an acknowledged batch has been delivered.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.topic_key import TopicKey
 
 _RETENTION_MS: Final = 30_000
-"""Maximum time in flight: clients wait this long for a response (`request.timeout.ms`)."""
+"""Maximum time in flight, because clients wait this long for a response (`request.timeout.ms`)."""
 _COUNT_MAX: Final = 10_000
 _AHEAD_MAX: Final = 1 << 30
 
@@ -23,7 +23,9 @@ _Key = tuple[TopicKey, int, int]
 
 
 class _Refused(NamedTuple):
-    """The rejected sequences of one producer. at_ms: when the first sequence was last rejected."""
+    """The range of rejected sequences of one producer. at_ms: when the first sequence was last
+    rejected.
+    """
 
     epoch: int
     first_sequence: int
@@ -32,8 +34,8 @@ class _Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """Rejected batches of all partitions of a broker. Times are from a monotonic clock. 300 bytes
-    each, at most 10,000; then the oldest are dropped.
+    """The rejected batches of all partitions of a broker. Times are from a monotonic clock. Each
+    entry uses 300 bytes. Above 10,000 entries, the oldest are dropped.
     """
 
     __slots__ = ("_refused",)
@@ -52,8 +54,8 @@ class RefusedBatches:
         code: ErrorCode,
         now_ms: int,
     ) -> None:
-        """Record a rejected batch if clients retry it and it has a sequence. `topic` is an id if
-        this broker does not know its name yet.
+        """Record a rejected batch if it has a sequence and clients retry it. `topic` is an id if
+        this broker does not know the topic's name yet.
         """
         header = _header_of(batch) if code.retriable else None
         if header is None:
@@ -81,12 +83,12 @@ class RefusedBatches:
     def reason_to_wait(
         self, topic: TopicKey, index: int, batch: memoryview, producers: ProducerState, now_ms: int
     ) -> str | None:
-        """Return why this batch has to wait until an earlier one is sent again, or None.
+        """Return why this batch must wait until an earlier one is resent, or None.
 
-        It has to if it is ahead of the log, and sequences between the two were recently rejected
-        here in the same epoch. `OUT_OF_ORDER_SEQUENCE_NUMBER` would be harmful: librdkafka then
-        begins a new epoch in all partitions and sends unacknowledged batches again, where
-        duplicates cannot be detected.
+        It must wait if it is ahead of the log, and sequences in between were recently rejected here
+        with the same epoch. `OUT_OF_ORDER_SEQUENCE_NUMBER` would be harmful, because librdkafka
+        would then start a new epoch in all partitions and resend unacknowledged batches, whose
+        duplicates could not be detected.
         """
         header = _header_of(batch)
         if header is None:
@@ -101,7 +103,7 @@ class RefusedBatches:
             return None
         expected = producers.expected_sequence(header.producer_id, header.producer_epoch)
         if expected is not None and not _precedes(expected, header.base_sequence):
-            return None  # in order, or a repetition
+            return None  # in order, or repeated
         is_over = expected is not None and _precedes(known.last_sequence, expected)
         if is_over or now_ms - known.at_ms > _RETENTION_MS:
             del self._refused[key]
@@ -126,5 +128,5 @@ def _header_of(batch: BatchHeader | memoryview | None) -> BatchHeader | None:
 
 
 def _precedes(first: int, second: int) -> bool:
-    """Return True if `second` comes later. Sequences wrap around."""
+    """Return True if `second` is later than `first`. Sequences wrap around."""
     return 0 < (second - first) % SEQUENCES_COUNT < _AHEAD_MAX

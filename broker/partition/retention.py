@@ -1,8 +1,8 @@
 """Compute log starts from retention by age and size. Pure.
 
-Retention deletes whole ranges (the part of a stream in one object), as Kafka deletes whole
-segments. Records that are only in the WAL are kept until they are committed, which takes at most
-`upload.block.max.age.ms`.
+Retention deletes whole ranges (a range is the part of a stream in one object), as Kafka deletes
+whole segments. Records that are only in the WAL are retained until they are committed, which takes
+at most `upload.block.max.age.ms`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ _RETENTION_BYTES: Final = "retention.bytes"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The maximum age and size of one topic; `UNLIMITED` for no limit."""
+    """The maximum age and size for one topic, or `UNLIMITED`."""
 
     age_ms: int
     size_bytes: int
@@ -28,8 +28,8 @@ class Retention:
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> "Retention":
-        """Values were validated by the controller; absent ones have Kafka's defaults. A topic whose
-        policy is not delete keeps all records.
+        """Return the retention of a topic. The controller has validated the values, and Kafka's
+        defaults replace missing ones. A topic without the delete policy retains all records.
         """
         if "delete" not in cleanup_policies(configs):
             return cls(UNLIMITED, UNLIMITED)
@@ -41,7 +41,9 @@ class Retention:
 
 
 def allows_delete_records(configs: Mapping[str, str]) -> bool:
-    """Return whether `cleanup.policy` allows clients to delete records: it is not only compact."""
+    """Return whether `cleanup.policy` allows clients to delete records, which it does unless it is
+    only compact.
+    """
     return cleanup_policies(configs) != frozenset({"compact"})
 
 
@@ -51,12 +53,12 @@ def retained_from(
     now_ms: Millis,
     committed_ms: Callable[[ObjectId], Millis],
 ) -> Offset | None:
-    """Return the offset from which records are kept, or None to keep all.
+    """Return the offset from which on records are retained, or None to retain all.
 
-    The last range is always kept. entries: the stream's ranges in order. committed_ms: when an
-    object was committed, used as the age of records without a timestamp; a range with some of them
-    is deleted when both they and the newest known timestamp are old. Takes 0.1 us per deleted
-    range, and 0.06 us per range if there is a size limit.
+    The last range is always retained. entries: the stream's ranges in order. committed_ms: returns
+    when an object was committed, which is used for records without a timestamp; a range with such
+    records is deleted when both this time and the newest known timestamp are old enough. This takes
+    0.1 us per deleted range, and 0.06 us per range if there is a size limit.
     """
     start: Offset | None = None
     excess_bytes = -1

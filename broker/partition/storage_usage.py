@@ -1,8 +1,8 @@
-"""Measure the storage used by the data stream of a partition. Pure.
+"""Measure the storage used by a partition's data stream. Pure.
 
-Every record that the partition can serve counts once, whether it is committed or only in the WAL. A
-range counts in full even if the log start is inside it. Partitions that share an object count only
-their own ranges.
+Every readable record is counted once, whether it is committed or only in the WAL. A range is
+counted in full even if the log start is inside it. For an object that partitions share, each counts
+only its own ranges.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from penstock.stream.ports import ObjectRole
 
 @dataclass(frozen=True, slots=True)
 class PartitionUsage:
-    """object_count: objects with committed ranges of the partition. wal_bytes: the part of
-    `size_bytes` in WAL objects. shared_bytes: the part that other logs also refer to, such as
-    forks, snapshots, deleted topics or deleted records.
+    """object_count: number of objects with committed ranges of the partition. wal_bytes: the part
+    of `size_bytes` that is in WAL objects. shared_bytes: the part to which other logs also refer,
+    such as forks, snapshots, deleted topics or deleted records.
     """
 
     size_bytes: int
@@ -34,8 +34,8 @@ def usage_of(
 ) -> PartitionUsage:
     """Return the usage of one data stream.
 
-    uncommitted_bytes: durable batches after the last entry, which are only in WAL objects. Costs
-    0.2 us per entry.
+    uncommitted_bytes: size of the durable batches after the last entry, which are only in WAL
+    objects. This takes 0.2 us per entry.
     """
     committed_bytes = in_place_bytes = 0
     for entry in entries:

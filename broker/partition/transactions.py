@@ -1,5 +1,5 @@
-"""Track the transactions of one partition: open ones, the last stable offset, and recently aborted
-ones. Offsets are passed in log order.
+"""Track the transactions of one partition: the open ones, the last stable offset, and recently
+aborted ones. Offsets must be passed in log order.
 """
 
 from collections import deque
@@ -11,13 +11,13 @@ from penstock.protocol.batch.control import Marker
 from penstock.stream.format.transaction_log import NO_OFFSET, AbortedTransaction, TransactionEvent
 
 ABORTED_COUNT_MAX: Final = 1_000
-"""Aborted transactions kept in memory, 100 bytes each. Consumers further behind cost a read of the
-txn stream per fetch.
+"""Maximum number of aborted transactions kept in memory, of 100 bytes each. For consumers that are
+further behind, each fetch reads the txn stream.
 """
 
 
 class AbortedTail(NamedTuple):
-    """All transactions that were aborted by a marker at `offset` or later."""
+    """All transactions with an abort marker at `offset` or later."""
 
     offset: Offset
     transactions: Sequence[AbortedTransaction]
@@ -27,15 +27,13 @@ class Transactions:
     __slots__ = ("_aborted", "_aborted_count_max", "_aborted_from", "_ended", "_open")
 
     def __init__(self, decided_from: Offset, aborted_count_max: int = ABORTED_COUNT_MAX) -> None:
-        """decided_from: markers below this offset are only in the txn stream."""
+        """decided_from: transactions with markers below this offset are only in the txn stream."""
         self._open: dict[int, Offset] = {}
-        """Producer id to first offset, earliest first: offsets only grow."""
+        """First offset by producer id, in offset order."""
         self._ended: deque[tuple[Offset, Offset]] = deque()
-        """(first offset, offset of the marker) of the transactions whose marker is not durable
-        yet.
-        """
+        """(first offset, marker offset) of transactions whose marker is not durable yet."""
         self._aborted: deque[AbortedTransaction] = deque()
-        """In the order of their markers."""
+        """In marker order."""
         self._aborted_from = decided_from
         self._aborted_count_max = aborted_count_max
 
@@ -48,11 +46,11 @@ class Transactions:
 
     @property
     def first_unstable_offset(self) -> Offset:
-        """Return the first offset of the earliest open transaction; -1 if none is open."""
+        """Return the first offset of the earliest open transaction, or -1."""
         return next(iter(self._open.values()), NO_OFFSET)
 
     def unsettled(self) -> frozenset[Offset]:
-        """Return the first offsets of the transactions that are open or whose marker is not durable
+        """Return the first offsets of transactions that are open or whose marker is not durable
         yet.
         """
         return frozenset([*self._open.values(), *(first for first, _ in self._ended)])
@@ -63,16 +61,16 @@ class Transactions:
     # --- events for readers -----------------------------------------------------------------------
 
     def begin_event(self, producer_id: int, first_offset: Offset) -> TransactionEvent | None:
-        """Return the event for readers if this producer's transactional batch is appended at
-        `first_offset`.
+        """Return the event for readers that must accompany this producer's transactional batch at
+        `first_offset`, or None.
         """
         return None if self._open or producer_id in self._open else TransactionEvent(first_offset)
 
     def end_event(self, marker: Marker, offset: Offset) -> TransactionEvent | None:
-        """Return the event for readers if this marker is appended at `offset`.
+        """Return the event for readers that must accompany this marker at `offset`.
 
-        A marker without a transaction here changes nothing, but readers that count records must
-        know that the partition has markers.
+        A marker without a transaction has no effect here, but readers that count records must know
+        that the partition contains markers.
         """
         first_offset = self._open.get(marker.producer_id)
         if first_offset is None:
@@ -93,11 +91,11 @@ class Transactions:
     # --- appends ----------------------------------------------------------------------------------
 
     def begin(self, producer_id: int, first_offset: Offset) -> None:
-        """Open a transaction unless it is already open."""
+        """Open a transaction, unless it is already open."""
         self._open.setdefault(producer_id, first_offset)
 
     def end(self, marker: Marker, offset: Offset) -> None:
-        """End the transaction of the marker, if it is open."""
+        """End the marker's transaction, if it is open."""
         first_offset = self._open.pop(marker.producer_id, None)
         if first_offset is None:
             return
@@ -108,7 +106,7 @@ class Transactions:
                 self._aborted_from = Offset(self._aborted.popleft().last_offset + 1)
 
     def confirm(self, high_watermark: Offset) -> Offset:
-        """Mark markers below `high_watermark` as durable. Returns the last stable offset."""
+        """Record that markers below `high_watermark` are durable. Return the last stable offset."""
         if not self._open and not self._ended:
             return high_watermark
         while self._ended and self._ended[0][1] < high_watermark:
@@ -118,7 +116,9 @@ class Transactions:
     # --- visibility -------------------------------------------------------------------------------
 
     def last_stable(self, high_watermark: Offset) -> Offset:
-        """Return the offset below which everything is durable and decided. Never decreases."""
+        """Return the last stable offset: everything below is durable and outside of open
+        transactions. It never decreases.
+        """
         if not self._open and not self._ended:
             return high_watermark
         firsts = [first for first, _ in self._ended]
@@ -129,8 +129,8 @@ class Transactions:
     def aborted_within(
         self, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction] | None:
-        """Return the aborted transactions that overlap [start, end), by first offset, or None if
-        some may only be in the txn stream.
+        """Return the aborted transactions that overlap [start, end), by first offset. Return None
+        if some of them may be only in the txn stream.
         """
         if start_offset < self._aborted_from:
             return None
@@ -142,7 +142,7 @@ class Transactions:
         return sorted(found, key=_first_offset)
 
     def aborted_since(self, offset: Offset, end_offset: Offset) -> AbortedTail:
-        """Return the aborted transactions whose marker is in [offset, end), as far as they are in
+        """Return the aborted transactions whose marker is in [offset, end), if they are still in
         memory.
         """
         start = max(offset, self._aborted_from)

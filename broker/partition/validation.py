@@ -1,8 +1,8 @@
-"""Decide whether a producer's batch may be appended: by its header, its checksum and its records
+"""Decide whether a producer's batch may be appended, by its header, its checksum and its records
 (`broker.partition.record_check`).
 
-An accepted batch is one whole v2 batch with a valid CRC32C, within the limits of the topic, and its
-offsets can be set by patching only the header.
+An accepted batch is one whole v2 batch with a valid CRC32C, within the limits of the topic, whose
+offsets can be assigned by patching only the header.
 """
 
 from collections.abc import Mapping
@@ -39,17 +39,19 @@ from penstock.stream.config import DECOMPRESSED_BATCH_BYTES_MAX
 MESSAGE_BYTES_MAX_DEFAULT: Final = 1_048_588
 TIMESTAMP_AFTER_MAX_MS_DEFAULT: Final = 3_600_000
 SAMPLED_ONE_IN: Final = 16
-"""The fraction of batches checked with `record.validation=sampled`, selected by CRC."""
+"""With `record.validation=sampled`, one in this many batches is checked. They are selected by
+CRC.
+"""
 _MAGIC_AT: Final = 16
 _LENGTH_AT: Final = 8
 _LENGTH_MIN: Final = 14
-"""The minimum batch length that Kafka accepts in any format."""
+"""The minimum batch length that Kafka accepts in any message format."""
 _ONE_BATCH: Final = "each partition needs exactly one complete record batch"
 _RECORD_BYTES_MIN: Final = 7
 _FOREVER_MS: Final = 2**63 - 1
 _NO_TIMESTAMP: Final = -1
 _NO_EPOCH: Final = -1
-"""Kafka accepts it as the oldest epoch of a producer."""
+"""Kafka accepts this as the oldest epoch of a producer."""
 _TIMESTAMP_LIMITS: Final = frozenset(
     {"message.timestamp.before.max.ms", "message.timestamp.after.max.ms"}
 )
@@ -57,24 +59,26 @@ _TIMESTAMP_LIMITS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """The configs of a topic that affect batches, by Kafka's names."""
+    """The configs of a topic that affect batches, named as in Kafka."""
 
     message_bytes_max: int = MESSAGE_BYTES_MAX_DEFAULT
     needs_keys: bool = False
-    """Whether the topic is compacted. False for a mirror: its records are those of its source."""
+    """Whether the topic is compacted. False for a mirror, whose records come from the source."""
     is_log_append_time: bool = False
     timestamp_before_max_ms: int = _FOREVER_MS
     timestamp_after_max_ms: int = TIMESTAMP_AFTER_MAX_MS_DEFAULT
     has_timestamp_limit: bool = False
-    """Whether an operator has set one of these limits. The records are then always checked."""
+    """Whether a timestamp limit is configured for the topic. If so, the records are always
+    checked.
+    """
     validation: str = VALIDATES_ALL
     decompressed_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
     schemas: SchemaRules | None = None
-    """Checked before `validate_batch` (`broker.requests.record_checks`). None for a mirror: its
-    records are those of its source.
+    """Checked before `validate_batch` (`broker.requests.record_checks`). None for a mirror, whose
+    records come from the source.
     """
     mirror_source: str = ""
-    """The source of a mirror; empty if producers write to the topic."""
+    """The source of a mirror, or empty if producers write to the topic."""
 
     @classmethod
     def from_configs(
@@ -82,10 +86,10 @@ class TopicRules:
         configs: Mapping[str, str],
         decompressed_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX,
     ) -> "TopicRules":
-        """Return the rules of these configs. The controller has validated the values; absent ones
-        get Kafka's defaults.
+        """Return the rules for these configs. The controller has validated the values, and Kafka's
+        defaults replace missing ones.
 
-        decompressed_bytes_max: `decompressed.batch.max.bytes` of the broker.
+        decompressed_bytes_max: the broker's `decompressed.batch.max.bytes`.
         """
         mirror_source = open_mirror(configs)
         return cls(
@@ -107,8 +111,8 @@ class TopicRules:
         )
 
     def checks_records(self, header: BatchHeader, *, is_suspect: bool = False) -> bool:
-        """Return whether the records of this batch are checked. is_suspect: whether its producer
-        has sent invalid ones.
+        """Return whether the records of this batch must be checked. is_suspect: whether the
+        producer has sent invalid records before.
         """
         return (
             self.validation == VALIDATES_ALL
@@ -136,13 +140,13 @@ def validate_batch(
     allows_transactions: bool = True,
 ) -> BatchHeader | Refusal:
     """Return the header of the single batch in `records`, or the rejection. Derived fields are
-    computed from the records, whatever the producer wrote. 3 us for a small batch, plus the CRC at
-    27 GB/s, plus the record check. Raises TakesLong.
+    computed from the records, regardless of what the producer wrote. This takes 3 us for a small
+    batch, plus the CRC at 27 GB/s, plus the record check. Raises TakesLong.
 
-    check: None to skip the record check. from_coordinator: the batch comes from this broker, which
-    may write with a producer's id without its sequence. is_suspect: see
-    `TopicRules.checks_records`. allows_zstd: from version 7 of Produce on (KIP-110).
-    allows_transactions: requires a transactional id.
+    check: None skips the record check. from_coordinator: whether the batch comes from this broker,
+    which may use a producer's id without a sequence. is_suspect: see `TopicRules.checks_records`.
+    allows_zstd: True since Produce v7 (KIP-110). allows_transactions: False if the request has no
+    transactional id.
     """
     if rules.mirror_source:
         message = (
@@ -172,8 +176,8 @@ def validate_batch(
 
 
 def _whole_batch(records: memoryview | None) -> BatchHeader | Refusal:
-    """Return the header of the batch at the start of `records`, if it is the only one. Trailing
-    bytes that are less than a batch are ignored, as in Kafka.
+    """Return the header of the batch at the start of `records`, which must be the only one. As in
+    Kafka, trailing bytes are ignored if they are shorter than a batch.
     """
     if records is None or len(records) < BATCH_OVERHEAD:
         return Refusal(ErrorCode.INVALID_RECORD, _ONE_BATCH)
@@ -201,7 +205,7 @@ def _whole_batch(records: memoryview | None) -> BatchHeader | Refusal:
 
 
 def _check_begin(records: memoryview) -> Refusal | None:
-    """Check the bytes with which Kafka finds the end of a batch."""
+    """Check the leading bytes, with which Kafka determines the end of a batch."""
     if _length(records) < _LENGTH_MIN:
         message = f"batch length {_length(records)} is less than {_LENGTH_MIN}"
         return Refusal(ErrorCode.CORRUPT_MESSAGE, message)
@@ -276,13 +280,13 @@ def _check_producer(header: BatchHeader, from_coordinator: bool) -> Refusal | No
             f"producer {header.producer_id} cannot have epoch {header.producer_epoch}",
         )
     if header.producer_id < 0 and header.is_transactional:
-        # Kafka appends it, but nothing could end that transaction.
+        # Kafka appends such a batch, but the transaction could never be ended.
         return Refusal(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id")
     return None
 
 
 def _check_timestamp_type(header: BatchHeader, rules: TopicRules) -> Refusal | None:
-    """Kafka rejects batches that claim log append time if the topic uses it."""
+    """Reject batches with the timestamp type LogAppendTime if the topic uses it, as Kafka does."""
     if not rules.is_log_append_time or not header.attributes & TIMESTAMP_TYPE_MASK:
         return None
     message = "producers must not set the timestamp type to LogAppendTime"
@@ -293,7 +297,7 @@ def _check_timestamp_type(header: BatchHeader, rules: TopicRules) -> Refusal | N
 
 
 def _check_header_times(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Refusal | None:
-    """Check the timestamps in the header, if the records are not checked."""
+    """Check the timestamps in the header. Used if the records are not checked."""
     if rules.is_log_append_time:
         return None
     first_ms, last_ms = header.base_timestamp_ms, header.max_timestamp_ms
@@ -313,8 +317,8 @@ def _check_header_times(header: BatchHeader, rules: TopicRules, now_ms: Millis) 
 
 
 def _with_times(header: BatchHeader, newest_ms: int) -> BatchHeader:
-    """Return the header with the timestamp type and the newest timestamp of its records. In topics
-    with LogAppendTime, it is set with the offsets.
+    """Set the timestamp type of the producer and the newest timestamp of the records in the header.
+    With LogAppendTime, both are set again when offsets are assigned.
     """
     if newest_ms == header.max_timestamp_ms and not header.attributes & TIMESTAMP_TYPE_MASK:
         return header

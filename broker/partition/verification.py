@@ -1,5 +1,5 @@
 """Admit the first batch of a transaction only if its coordinator has added this partition
-(KIP-890). Otherwise the transaction would hang, and committed reads would wait forever.
+(KIP-890). Otherwise, the transaction could hang, and committed reads would wait forever.
 
 `broker.handlers.verification` sends the request to the coordinator.
 """
@@ -13,9 +13,9 @@ from penstock.protocol.error_codes import ErrorCode
 class Guard:
     """One verification, from the request to the coordinator until its batches are appended.
 
-    A marker may end the transaction meanwhile, so that the response is outdated. After a marker of
-    its producer nothing is appended under the guard, and the request is repeated. Later
-    batches of an open transaction need no verification.
+    If a marker ends the transaction meanwhile, the response is outdated. After a marker of its
+    producer, nothing is appended under the guard, and the request is repeated. Later batches of an
+    open transaction need no verification.
     """
 
     __slots__ = (
@@ -29,32 +29,38 @@ class Guard:
     )
 
     def __init__(self, producer_id: int, producer_epoch: int, *, adds: bool) -> None:
-        """adds: the coordinator adds the partition to a transaction of version 2. Its epoch is new,
-        so its sequences begin at 0.
+        """adds: whether the coordinator adds the partition to a transaction of version 2. Such a
+        transaction has a new epoch, so its sequences start at 0.
         """
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.adds = adds
         self.waiting: list[Admitted] = []
         self.is_verified = False
-        """The transaction includes the partition; the holders of the guard are about to append."""
+        """Whether the transaction includes the partition. The holders of the guard are then about
+        to append.
+        """
         self.holders_count = 0
         self.is_stale = False
-        """A marker arrived before the response, which may refer to the ended transaction."""
+        """Whether a marker arrived before the response, which may therefore refer to the ended
+        transaction.
+        """
 
 
 Admitted: TypeAlias = Callable[[Guard | ErrorCode], None]
-"""Called with the guard that admits the batch, or with the coordinator's error."""
+"""Called with the guard under which the batch may be appended, or with the coordinator's error."""
 
 UNVERIFIED: Final = Guard(-1, -1, adds=False)
-"""The guard of batches that need no verification, because their transaction should be open."""
+"""The guard of batches that need no verification, because their transaction should already be
+open.
+"""
 WITHOUT_ID: Final = Guard(-1, -1, adds=False)
-"""The guard of requests without a transactional id: there is no coordinator to ask."""
+"""The guard of requests without a transactional id, which have no coordinator to query."""
 
 
 class Verifications:
-    """The guards of one partition, by producer id and epoch: only the coordinator knows which epoch
-    is the newest. A guard exists only until its last batch is appended or rejected.
+    """The guards of one partition, by producer id and epoch, because only the coordinator knows
+    which epoch is the newest. A guard exists until its last batch is appended or rejected.
     """
 
     __slots__ = ("_guards",)
@@ -70,7 +76,7 @@ class Verifications:
         return None if guard is None or guard.is_stale else guard
 
     def begin(self, producer_id: int, producer_epoch: int, *, adds: bool) -> Guard:
-        """Return a new guard, which takes over the waiting batches of the previous one, so that
+        """Return a new guard. It takes over the waiting batches of the previous one, so that
         batches of an epoch keep their order.
         """
         guard = Guard(producer_id, producer_epoch, adds=adds)
@@ -81,14 +87,14 @@ class Verifications:
         return guard
 
     def must_verify_again(self, guard: Guard) -> bool:
-        """Return True if the caller has to repeat the request, because the response may be
+        """Return True if the caller must repeat the request, because the response may be
         outdated.
         """
         is_stale, guard.is_stale = guard.is_stale, False
         return is_stale and self._guards.get((guard.producer_id, guard.producer_epoch)) is guard
 
     def resolve(self, guard: Guard, code: ErrorCode) -> None:
-        """Admit or reject everything that waits for the response."""
+        """Admit or reject all batches that wait for the response."""
         guard.is_verified = code is ErrorCode.NONE
         guard.holders_count += 1
         waiting, guard.waiting = guard.waiting, []
@@ -99,8 +105,8 @@ class Verifications:
             self.release(guard)
 
     def release(self, guard: Guard) -> None:
-        """Record that a holder has appended. If it appends later than in `Admitted`,
-        `holders_count` holds the guard until then.
+        """Record that a holder has appended. A holder that appends after `Admitted` has returned
+        must increment `holders_count` to keep the guard until then.
         """
         guard.holders_count -= 1
         key = guard.producer_id, guard.producer_epoch
@@ -116,5 +122,5 @@ class Verifications:
                     del self._guards[key]
 
     def holds(self, guard: Guard, producer_id: int, producer_epoch: int) -> bool:
-        """Return True if the guard admits this batch."""
+        """Return True if this batch may be appended under the guard."""
         return self.find(producer_id, producer_epoch) is guard

@@ -1,8 +1,8 @@
 """Measure quota usage of clients on this broker, and compute throttle times. Pure; times are in
-milliseconds. Costs about 1 us for a tracked client, whatever the number of quotas.
+milliseconds. Measuring takes about 1 us for a tracked client, regardless of the number of quotas.
 
-As in Kafka, each broker counts separately, except for partition mutations, which the controller
-counts.
+As in Kafka, each broker enforces quotas separately, except for partition mutations, which the
+controller measures.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,16 +24,20 @@ from penstock.controller.metadata.quotas import (
 )
 
 CLIENTS_MAX: Final = 10_000
-"""Pairs of user and client id; each takes about 6 KB if it has its own quotas."""
+"""Maximum number of tracked pairs of user and client id. Each uses about 6 KB if it has its own
+quotas.
+"""
 IDLE_MS: Final = 3_600_000
-"""As in Kafka."""
+"""Idle time after which a client is dropped, as in Kafka."""
 _FRESH_MS: Final = 1_000
-"""How inaccurate the order of idle clients may be, to keep the hot path short."""
+"""Maximum inaccuracy of the last-use order of clients, which keeps the hot path short."""
 PERCENT_PER_S: Final = 100.0
 
 
 class _Meter:
-    """The usage of all clients that share a quota. It exists as long as one of them is tracked."""
+    """The usage of all clients that share a quota. It exists as long as one of these clients is
+    tracked.
+    """
 
     __slots__ = ("__weakref__", "use")
 
@@ -42,7 +46,7 @@ class _Meter:
 
 
 class Limit:
-    """A quota of one client. bound: in the unit of the quota."""
+    """A quota that applies to one client. bound: in the unit of the quota."""
 
     __slots__ = ("_meter", "bound", "use")
 
@@ -73,21 +77,22 @@ class Client:
         self.consumer: Limit | None = None
         self.request: Limit | None = None
         self.has_mutation_rate = False
-        """Whether the controller counts the partitions that the client creates and deletes."""
+        """Whether the client has a quota for partition mutations, which the controller measures."""
 
 
 @dataclass(slots=True)
 class Throttles:
-    """How often, and how long, clients were throttled because of one quota."""
+    """How often and for how long clients were throttled because of one quota."""
 
     count: int = 0
     total_ms: int = 0
 
 
 class ClientQuotas:
-    """The quotas of users and clients on one broker. Only clients with a quota are tracked, at most
-    `CLIENTS_MAX`: the longest idle one is dropped first, and each after `IDLE_MS`; it then starts
-    with an unused quota. Changes of quotas keep the measured usage.
+    """The quotas of users and clients on one broker. Only clients with a quota are tracked. A
+    client is dropped after `IDLE_MS`, and if there are more than `CLIENTS_MAX`, the one that has
+    been idle longest; it then restarts with an unused quota. Measured usage is kept when quotas
+    change.
     """
 
     def __init__(self, window: Window) -> None:
@@ -98,7 +103,7 @@ class ClientQuotas:
         self._quotas: dict[str, dict[Scope, float]] = {key: {} for key in CLIENT_QUOTAS}
         self._generation = 0
         self._clients: dict[tuple[str, str], Client] = {}
-        """In order of last use, within `_FRESH_MS`."""
+        """In last-use order, with an inaccuracy of `_FRESH_MS`."""
         self._rates: WeakValueDictionary[tuple[str, Scope], _Meter] = WeakValueDictionary()
 
     def __len__(self) -> int:
@@ -150,7 +155,7 @@ class ClientQuotas:
         return client
 
     def _make_room(self, now_ms: float) -> None:
-        """Drop at most two clients, so that more are dropped than added."""
+        """Drop up to two clients, so that clients are dropped faster than they are added."""
         for name in list(islice(self._clients, 2)):
             is_idle = now_ms - self._clients[name].used_ms >= IDLE_MS
             if not is_idle and len(self._clients) < CLIENTS_MAX:
@@ -179,11 +184,11 @@ class ClientQuotas:
 
 
 class RequestQuota:
-    """Measure one request against the client's quotas. Time counts from when the broker begins to
-    work on it.
+    """Measures one request against the client's quotas. Time is measured from when the broker
+    starts to process the request.
 
-    Call the methods that fit the request, then `settle` once the response is known; `produced` and
-    `fetched` settle it themselves. The longest throttle time counts.
+    Call the methods for the kind of request, and then `settle` when the response is complete;
+    `produced` and `fetched` call it themselves. The longest throttle time is used.
     """
 
     __slots__ = (
@@ -193,7 +198,7 @@ class RequestQuota:
         "_clock",
         "_is_settled",
         "_is_working",
-        "_key",  # set with a throttle time
+        "_key",  # set together with the throttle time
         "_quotas",
         "throttle_ms",
     )
@@ -205,7 +210,7 @@ class RequestQuota:
         clock: Callable[[], float],
         busy_clock: Callable[[], float],
     ) -> None:
-        """clock: seconds. busy_clock: seconds of a clock that is precise enough for the work on one
+        """clock: in seconds. busy_clock: in seconds, and precise enough to measure a single
         request.
         """
         self._quotas = quotas
@@ -216,29 +221,31 @@ class RequestQuota:
         self._is_working = True
         self.throttle_ms = 0
         self._busy_s = -busy_clock()
-        """While the broker works on the request, minus the time at which it began."""
+        """Busy time so far; while the broker is working on the request, minus the current start
+        time.
+        """
 
     # --- time -------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Record that the broker works on the request again."""
+        """Record that the broker resumes work on the request."""
         if not self._is_working:
             self._is_working = True
             self._busy_s -= self._busy_clock()
 
     def leave(self) -> None:
-        """Record that the broker turns to other work."""
+        """Record that the broker switches to other work."""
         if self._is_working:
             self._is_working = False
             self._busy_s += self._busy_clock()
 
     def worked(self, seconds: float) -> None:
-        """Record that a thread has worked on the request for this long."""
+        """Record that a thread worked on the request for this long."""
         self._busy_s += seconds
 
     def settle(self) -> int:
-        """Count the time of the request and return its throttle time in milliseconds. Only the
-        first call counts anything.
+        """Record the time used by the request, and return its throttle time in milliseconds. Only
+        the first call records anything.
         """
         if not self._is_settled:
             self._settle(self._clock() * 1_000)
@@ -251,7 +258,8 @@ class RequestQuota:
             busy_s = self._busy_s + self._busy_clock() if self._is_working else self._busy_s
             wait_ms = limit.use.add(busy_s * PERCENT_PER_S, limit.bound, now_ms)
             if wait_ms:
-                # As in Kafka: the client alone does not determine the time of a request.
+                # At most one sample, as in Kafka, because the time of a request does not depend on
+                # the client alone.
                 self._wait(REQUEST_PERCENTAGE, min(wait_ms, self._quotas.window.size_ms))
         if self.throttle_ms:
             throttles = self._quotas.throttles[self._key]
@@ -261,8 +269,8 @@ class RequestQuota:
     # --- bytes ------------------------------------------------------------------------------------
 
     def produced(self, size_bytes: int, *, has_response: bool = True) -> int:
-        """Count a Produce request and return its throttle time. The time of a request without a
-        response does not count, as in Kafka.
+        """Record a Produce request and return its throttle time. As in Kafka, the time of a request
+        without a response is not counted.
         """
         now_ms = self._clock() * 1_000
         limit = self._client.producer
@@ -274,7 +282,7 @@ class RequestQuota:
         return self.throttle_ms
 
     def fetch_bytes_max(self, wanted_bytes: int) -> int:
-        """Return how many bytes a response may have: more than the window allows would always be
+        """Return the maximum size of a response. Larger ones than the window allows would always be
         throttled.
         """
         limit = self._client.consumer
@@ -284,8 +292,8 @@ class RequestQuota:
         return min(wanted_bytes, int(limit.bound * (window.samples - 1) * window.size_ms / 1_000))
 
     def fetched(self, size_bytes: int) -> int:
-        """Count a response with records, and the time so far. Returns the throttle time; if it is
-        not 0, the client gets no records, and they do not count.
+        """Record a response with records, and the time used so far. Return the throttle time; if it
+        is not 0, the response must contain no records, and the bytes are not counted.
         """
         self.sent(size_bytes)
         throttle_ms = self.settle()
@@ -295,8 +303,8 @@ class RequestQuota:
         return throttle_ms
 
     def sent(self, size_bytes: int) -> None:
-        """Count records that the client gets even if it is throttled: a share group has locked them
-        for it.
+        """Record bytes that the client receives even if it is throttled, because a share group has
+        locked the records for it.
         """
         limit = self._client.consumer
         if limit is not None:
@@ -310,7 +318,7 @@ class RequestQuota:
         return self._client.has_mutation_rate
 
     def changed(self, wait_ms: int) -> None:
-        """Record the throttle time computed by the controller."""
+        """Record the throttle time that the controller computed."""
         self._wait(CONTROLLER_MUTATION_RATE, wait_ms)
 
     def _wait(self, key: str, wait_ms: int) -> None:

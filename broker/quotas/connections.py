@@ -12,12 +12,12 @@ from penstock.broker.quotas.rates import Rate, Window
 
 ADDRESSES_MAX: Final = 20_000
 UNLIMITED: Final = (1 << 31) - 1
-"""Kafka's default of all these limits."""
+"""Kafka's default for all these limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerLimits:
-    """Limits of all listeners together, or of one. creation_rate: per second."""
+    """Connection limits for one listener or for the whole broker. creation_rate: per second."""
 
     connections: int = UNLIMITED
     creation_rate: int = UNLIMITED
@@ -25,8 +25,8 @@ class ListenerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """protected: the listener of the brokers; empty if there is no other one. unauthenticated:
-    maximum connections of each listener in TLS handshakes or SASL.
+    """protected: the inter-broker listener; empty if there is no other listener. unauthenticated:
+    maximum number of connections per listener that are in a TLS handshake or SASL authentication.
     """
 
     broker: ListenerLimits = ListenerLimits()
@@ -45,7 +45,7 @@ _UNLIMITED: Final = ListenerLimits()
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a connection is closed, and after how long. The delay keeps a client from retrying
+    """Why a connection is closed, and after which delay. The delay prevents clients from retrying
     immediately.
     """
 
@@ -56,11 +56,11 @@ class Refusal:
 class Connections:
     """The connections of one broker.
 
-    A listener that is full, or exceeds its rate, accepts none for a while: they wait in order.
-    Connections of an address that connects too fast, or has too many, are rejected. As in Kafka,
-    the listener of the brokers may exceed the total limit if there is another listener, which then
-    loses the connection that was idle longest. Rates are tracked for at most `ADDRESSES_MAX`
-    addresses with a quota.
+    A listener that is full or exceeds its rate accepts no connections for a while, and new ones
+    wait in order. Connections from an address that connects too fast or has too many are rejected.
+    As in Kafka, the inter-broker listener may exceed the broker's limit if there is another
+    listener, whose connection that has been idle longest is then closed. Rates are tracked for at
+    most `ADDRESSES_MAX` addresses with a quota.
     """
 
     def __init__(self, window: Window) -> None:
@@ -74,18 +74,20 @@ class Connections:
         self._address_quotas: Mapping[str, float] = {}
         self._default_address_quota: float | None = None
         self._address_rates: dict[str, Rate] = {}
-        """In order of last use."""
+        """In last-use order."""
 
     def set_address_quotas(self, by_address: Mapping[str, float], default: float | None) -> None:
-        """Set how many connections per second an address may create; None: unlimited."""
+        """Set the number of connections per second that each address may create. None is
+        unlimited.
+        """
         self._address_quotas = by_address
         self._default_address_quota = default
 
     # --- listeners --------------------------------------------------------------------------------
 
     def arrived(self, listener: str, now_ms: int) -> int:
-        """Count a new connection and return how long its listener accepts none, in milliseconds: at
-        most one sample.
+        """Record a new connection. Return for how many milliseconds its listener must accept none,
+        at most one sample.
         """
         settings = self.settings
         wait_ms = 0
@@ -109,18 +111,18 @@ class Connections:
         )
 
     def has_room_of_its_own(self, listener: str) -> bool:
-        """Return whether the listener is below its own limit."""
+        """Return whether the listener is below its own connection limit."""
         return self._by_listener[listener] < self.settings.of(listener).connections
 
     @property
     def is_over(self) -> bool:
-        """Return whether a connection must be closed for one of the brokers."""
+        """Return whether a connection must be closed to make room for a broker."""
         return self.total_count > self.settings.broker.connections
 
     # --- addresses --------------------------------------------------------------------------------
 
     def enter(self, listener: str, address: str, now_ms: int) -> Refusal | None:
-        """Accept a connection, or return why not."""
+        """Accept a connection, or return why it is rejected."""
         refusal = self._refusal_by_rate(address, now_ms)
         if refusal is not None:
             return refusal
@@ -165,7 +167,7 @@ class Connections:
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, int]:
-    """Parse `address:count`. Raises ValueError."""
+    """Parse overrides of the form `address:count`. Raises ValueError."""
     found: dict[str, int] = {}
     for item in items:
         host, colon, count = item.rpartition(":")

@@ -1,7 +1,7 @@
-"""Measure a rate over sampled windows, with Kafka's arithmetic, so that clients are throttled for
-as long as in Kafka (KIP-13). Pure; times are in milliseconds and never decrease.
+"""Measure a rate over sampled windows, with Kafka's arithmetic, so that clients are throttled
+exactly as in Kafka (KIP-13). Pure; times are in milliseconds and never decrease.
 
-O(1) for a value in the same window as the previous one, O(samples) when a window begins or ends.
+Recording a value is O(1), or O(samples) when a sample starts or leaves the window.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from penstock.controller.metadata.quotas import THROTTLE_MS_MAX
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How rates are measured. The current sample is one of `samples`."""
+    """The parameters for measuring rates. `samples` includes the current sample."""
 
     samples: int = 11
     size_ms: int = 1_000
@@ -36,9 +36,9 @@ class _Sample:
 class Rate:
     """The sum of the values recorded in the window, per second.
 
-    There is one sample more than the window has: a sample that began before the window counts until
-    its last value is older than the window. Missing samples count as empty, so that the first
-    request of a client does not result in a high rate.
+    There is one sample more than the window contains, because a sample that started before the
+    window is counted until its last value is older than the window. Missing samples are treated as
+    empty, so that a client's first request does not cause a high rate.
     """
 
     __slots__ = (
@@ -55,18 +55,18 @@ class Rate:
     def __init__(self, window: Window, now_ms: float) -> None:
         self._window = window
         self._shortest_s = max(window.samples - 1, 0.001) * window.size_ms / 1_000
-        """Minimum duration over which a rate is measured."""
+        """Minimum duration over which a rate is measured, in seconds."""
         self._samples = [_Sample(now_ms)]
         self._current = self._samples[0]
         self._at = 0
         self._sum = 0.0
         self._oldest_ms = now_ms
         self._next_ms = now_ms + window.size_ms
-        """When the current sample is complete, or one leaves the window."""
+        """When the current sample is complete, or the next sample leaves the window."""
 
     def add(self, value: float, bound: float, now_ms: float) -> int:
-        """Record a value and return the time until the rate has fallen to `bound`, like
-        `throttle_ms`.
+        """Record a value. Return the time until the rate has fallen to `bound`, as `throttle_ms`
+        does.
         """
         if now_ms >= self._next_ms:
             self._advance(now_ms)
@@ -77,7 +77,7 @@ class Rate:
         return 0 if total <= bound * self._shortest_s else self.throttle_ms(bound, now_ms)
 
     def record(self, value: float, now_ms: float) -> None:
-        """Record a value; a negative one reverts it."""
+        """Record a value. A negative value reverts an earlier one."""
         self.add(value, float("inf"), now_ms)
 
     def measure(self, now_ms: float) -> float:
@@ -87,8 +87,8 @@ class Rate:
         return self._sum * 1_000 / self._elapsed_ms(now_ms)
 
     def throttle_ms(self, bound: float, now_ms: float) -> int:
-        """Return the time over which the rate was measured times the relative excess; 0 if the rate
-        is within the bound.
+        """Return how long to throttle: the time over which the rate was measured, times the
+        relative excess; 0 if the rate is within the bound.
         """
         rate = self.measure(now_ms)
         if rate <= bound:
@@ -97,8 +97,8 @@ class Rate:
         return round(min(wait_ms, THROTTLE_MS_MAX))
 
     def _elapsed_ms(self, now_ms: float) -> float:
-        """Return the time over which the rate is measured: since the oldest sample began, plus
-        missing samples.
+        """Return the time over which the rate is measured: the time since the oldest sample
+        started, plus missing samples.
         """
         size_ms = self._window.size_ms
         elapsed_ms = now_ms - self._oldest_ms
@@ -108,8 +108,8 @@ class Rate:
         return max(elapsed_ms, 1)
 
     def _advance(self, now_ms: float) -> None:
-        """Begin a sample if the current one is complete, replacing the oldest one if there are
-        enough.
+        """Start a new sample if the current one is complete. It replaces the oldest one if all
+        samples are used.
         """
         if now_ms - self._current.start_ms >= self._window.size_ms:
             self._at = (self._at + 1) % (self._window.samples + 1)
@@ -120,7 +120,7 @@ class Rate:
         self._settle(now_ms)
 
     def _settle(self, now_ms: float) -> None:
-        """Drop samples that have left the window, and update the sum of the others."""
+        """Clear samples that have left the window, and recompute the sum."""
         whole_ms = self._window.whole_ms
         for sample in self._samples:
             if now_ms - sample.last_ms >= whole_ms:

@@ -1,3 +1,3 @@
-"""What request handlers share: the broker as they see it, authorization, leases, quotas, dispatch,
-and the iteration over long requests.
+"""The code shared by request handlers: their view of the broker, authorization, leases, quotas,
+dispatch, and iteration over long requests.
 """

@@ -1,5 +1,5 @@
-"""Authorize requests by the ACLs in this broker's metadata image, and report denials. Handlers call
-the functions of `authorization`.
+"""Authorize requests with the ACLs in this broker's metadata image, and report denials. Handlers
+call the functions in `authorization`.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from penstock.protocol import apis
 
 
 class UndeclaredRight(Exception):
-    """Raised if a handler checks a right that its API does not declare."""
+    """Raised if a handler checks a permission that its API does not declare."""
 
 
 class Authorizer:
     def __init__(
         self, config: SecurityConfig, audit: AuditLog, declared: Mapping[int, ApiRights]
     ) -> None:
-        """declared: the rights that handlers may check, by API key."""
+        """declared: the permissions that handlers may check, by API key."""
         self.index = AclIndex(
             super_users=config.super_user_names(),
             allows_without_acl=config.allow_everyone_if_no_acl_found,
@@ -32,7 +32,7 @@ class Authorizer:
         self._declared = declared
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply changed ACLs."""
+        """Apply the ACLs that changed in this batch."""
         if delta.everything:
             self.index.replace(image.acls)
             return
@@ -51,8 +51,8 @@ class Authorizer:
         *,
         logs: bool = True,
     ) -> bool:
-        """Return whether the client has this right. logs: whether to log a denial; False if it only
-        removes items from a response.
+        """Return whether the client has this permission. logs: whether to log a denial. Pass False
+        if items are only omitted from a response.
         """
         self._check_declared(ctx, operation, resource_type)
         connection = ctx.connection
@@ -64,7 +64,7 @@ class Authorizer:
         return allowed
 
     def allows_any(self, ctx: RequestContext, operation: int, resource_type: int) -> bool:
-        """Return whether the client has this right on at least one resource of the type."""
+        """Return whether the client has this permission on at least one resource of the type."""
         self._check_declared(ctx, operation, resource_type)
         connection = ctx.connection
         return self.index.allows_any(
@@ -72,14 +72,14 @@ class Authorizer:
         )
 
     def operations(self, ctx: RequestContext, resource_type: int, name: str) -> int:
-        """Return the operations that the client may perform, as a bit field."""
+        """Return the operations that the client is authorized to perform, as a bit field."""
         connection = ctx.connection
         return self.index.operations(
             connection.principal, connection.peer_host, resource_type, name
         )
 
     def _check_declared(self, ctx: RequestContext, operation: int, resource_type: int) -> None:
-        """Raise UndeclaredRight if the API of the request does not declare this right."""
+        """Raise UndeclaredRight if the API of the request does not declare this permission."""
         if (operation, resource_type) not in self._declared[ctx.api_key].rights:
             raise UndeclaredRight(
                 f"{apis.APIS[ctx.api_key].name} checks {Operation(operation).name} on"

@@ -1,5 +1,5 @@
-"""Select the brokers and addresses that are returned to clients, as `advertised.listeners` does in
-Kafka (KIP-103).
+"""Select the brokers and addresses that are returned to clients, like Kafka with
+`advertised.listeners` (KIP-103).
 """
 
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ class BrokerAddress:
 
 
 def registered_nodes(node: Node) -> list[NodeState]:
-    """Return the registered brokers by id, fenced ones too."""
+    """Return all registered brokers by id, including fenced ones."""
     return sorted(node.image.nodes, key=lambda state: state.node_id)
 
 
 def live_nodes(node: Node) -> list[NodeState]:
     """Return the registered brokers that are not fenced, by id.
 
-    All brokers return the same ids, because they come from the image alone; librdkafka treats a
-    difference as a change of leaders.
+    All brokers return the same ids, because these depend only on the image. librdkafka treats any
+    difference as a leader change.
     """
     return [state for state in registered_nodes(node) if not state.fenced]
 
@@ -51,13 +51,13 @@ def live_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
 
 
 def known_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
-    """Return live brokers and recently departed ones (`broker.requests.recent_brokers`)."""
+    """Return the live brokers and recently departed ones (`broker.requests.recent_brokers`)."""
     states = sorted([*live_nodes(node), *node.departed()], key=lambda state: state.node_id)
     return [address_of(node, state, connection) for state in states]
 
 
 def controller_id(node: Node) -> int:
-    """Return the broker for admin requests: the lowest live id, because any broker forwards them.
-    -1 if no broker is live.
+    """Return the broker to which clients send admin requests. It is the live broker with the lowest
+    id, because any broker forwards them. Returns -1 if no broker is live.
     """
     return min((state.node_id for state in node.image.nodes if not state.fenced), default=-1)

@@ -1,6 +1,6 @@
-"""The rights that an API declares in `broker.handlers.table`: which rights its handler may check,
-and how it rejects a client that lacks them. `broker.requests.acl_authorizer` fails for undeclared
-rights.
+"""The permissions that an API declares in `broker.handlers.table`: which ones its handler may
+check, and how it rejects a client that lacks them. `broker.requests.acl_authorizer` fails if a
+handler checks an undeclared permission.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ _REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ApiRights:
-    """The rights of one API. hides: responses omit items that the client may not see, instead of
-    returning an error. unchecked: why some requests need no right; empty if all do.
+    """The permissions of one API. hides: whether responses omit items that the client may not see,
+    instead of returning an error. unchecked: why some requests need no permission; empty if all do.
     """
 
     rights: frozenset[Right]
@@ -33,7 +33,7 @@ class ApiRights:
 
     @property
     def refusals(self) -> frozenset[ErrorCode]:
-        """Return the errors for a client that lacks a right."""
+        """Return the errors for a client that lacks a permission."""
         return frozenset(_REFUSALS[kind] for _, kind in self.rights)
 
 

@@ -1,7 +1,7 @@
 """Log denied requests as `authorization_denied` events of the audit log.
 
-A denial of the same principal, host, operation and resource type is logged once per REPEAT_S;
-LogLimit limits the total. Counters include every denial.
+Denials with the same principal, host, operation and resource type are logged once per REPEAT_S, and
+LogLimit limits the total. The counters include every denial.
 """
 
 from collections import Counter
@@ -21,11 +21,11 @@ log = structlog.get_logger(AUDIT)
 
 REPEAT_S: Final = 10.0
 _KINDS_MAX: Final = 10_000
-"""Kinds of denials that are tracked; all are dropped when there are more."""
+"""Maximum number of tracked combinations. Above it, all are dropped."""
 
 
 class AuditLog:
-    """now: `loop.time()`."""
+    """Logs and counts denials. now: `loop.time()`."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -33,7 +33,7 @@ class AuditLog:
         self._logged_at: dict[tuple[str, str, int, int], float] = {}
         self._suppressed_count = 0
         self.denied: Counter[tuple[int, int]] = Counter()
-        """Denials by operation and resource type."""
+        """Number of denials by operation and resource type."""
 
     def denied_access(
         self, ctx: RequestContext, operation: int, resource_type: int, name: str

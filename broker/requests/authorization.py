@@ -1,5 +1,5 @@
-"""Authorization checks of request handlers, which `acl_authorizer` decides by the ACLs. Without an
-authorizer, everything is allowed, at the cost of one attribute check.
+"""Authorization checks for request handlers, based on the ACLs in `acl_authorizer`. Without an
+authorizer, everything is allowed, and a check only tests one attribute.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,12 +19,12 @@ from penstock.controller.metadata.topic_sources import of_log
 from penstock.protocol import apis
 
 NOT_REQUESTED: Final = -(2**31)
-"""The value of authorized operations that the client did not request."""
+"""The value of the authorized operations if the client did not request them."""
 
 _NONE: Final[AbstractSet[str]] = frozenset()
 _FEW_TOPICS: Final = 10
-"""Number of topics that are checked without yielding: yielding would take longer than the lookups
-if a request contains many groups with few topics each.
+"""Number of topics that are checked without yielding to the event loop. If a request contains many
+groups with few topics each, yielding would take longer than the checks.
 """
 
 
@@ -44,7 +44,7 @@ def allows(
 def allows_topic(
     node: Node, ctx: RequestContext, operation: Operation, name: str, *, logs: bool = True
 ) -> bool:
-    """Return whether the client may do this with the topic."""
+    """Return whether the client may perform the operation on the topic."""
     if node.authorizer is None:
         return True
     return allows(node, ctx, operation, ResourceType.TOPIC, of_log(name), logs=logs)
@@ -68,13 +68,13 @@ def is_broker(node: Node, ctx: RequestContext) -> bool:
 
 
 def check_cluster(node: Node, ctx: RequestContext, operation: Operation) -> None:
-    """Raise KafkaError if the client may not do this with the cluster."""
+    """Raise KafkaError if the client may not perform the operation on the cluster."""
     if not allows_cluster(node, ctx, operation):
         raise kafka_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def check_group(node: Node, ctx: RequestContext, operation: Operation, group_id: str) -> None:
-    """Raise KafkaError if the client may not do this with the group."""
+    """Raise KafkaError if the client may not perform the operation on the group."""
     if not allows_group(node, ctx, operation, group_id):
         raise kafka_error(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
@@ -82,7 +82,7 @@ def check_group(node: Node, ctx: RequestContext, operation: Operation, group_id:
 async def check_topics(
     node: Node, ctx: RequestContext, operation: Operation, names: Iterable[str]
 ) -> None:
-    """Raise KafkaError if the client may not do this with all of the topics."""
+    """Raise KafkaError if the client may not perform the operation on one of the topics."""
     if await find_denied_topics(node, ctx, operation, names):
         raise kafka_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
@@ -90,7 +90,7 @@ async def check_topics(
 def check_transactional_id(
     node: Node, ctx: RequestContext, operation: Operation, transactional_id: str
 ) -> None:
-    """Raise KafkaError if the client may not do this with the transactional id."""
+    """Raise KafkaError if the client may not perform the operation on the transactional id."""
     if not allows(node, ctx, operation, ResourceType.TRANSACTIONAL_ID, transactional_id):
         raise kafka_error(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
@@ -103,7 +103,7 @@ def denied_topics(
     *,
     logs: bool = True,
 ) -> AbstractSet[str]:
-    """Return the topics for which the client lacks this right."""
+    """Return the topics on which the client may not perform the operation."""
     if node.authorizer is None:
         return _NONE
     return {name for name in set(names) if not allows_topic(node, ctx, operation, name, logs=logs)}
@@ -117,7 +117,9 @@ async def find_denied_topics(
     *,
     logs: bool = True,
 ) -> AbstractSet[str]:
-    """Do the same, yielding to the event loop: a lookup takes up to 40 us."""
+    """Do the same as `denied_topics`, yielding to the event loop, because a check takes up to 40
+    us.
+    """
     if node.authorizer is None:
         return _NONE
     once = dict.fromkeys(names)
@@ -141,8 +143,8 @@ def operations(node: Node, ctx: RequestContext, resource_type: ResourceType, nam
 
 
 def cluster_operations(node: Node, ctx: RequestContext) -> int:
-    """Return the operations that the client may perform on the cluster, as a bit field; 0 if it may
-    not describe it.
+    """Return the operations that the client may perform on the cluster, as a bit field, or 0 if it
+    may not describe the cluster.
     """
     if not allows_cluster(node, ctx, Operation.DESCRIBE):
         return 0
@@ -150,8 +152,8 @@ def cluster_operations(node: Node, ctx: RequestContext) -> int:
 
 
 def describes_group(node: Node, ctx: RequestContext, group_id: str) -> bool:
-    """Return whether the client may describe the group. Brokers may: they read the offsets of all
-    groups for snapshots.
+    """Return whether the client may describe the group. Brokers may describe every group, because
+    they read the offsets of all groups for snapshots.
     """
     return is_broker(node, ctx) or allows_group(node, ctx, Operation.DESCRIBE, group_id)
 
@@ -159,14 +161,14 @@ def describes_group(node: Node, ctx: RequestContext, group_id: str) -> bool:
 async def undescribed_topics(
     node: Node, ctx: RequestContext, names: Iterable[str]
 ) -> AbstractSet[str]:
-    """Return the topics that the client may not describe. Brokers may describe all."""
+    """Return the topics that the client may not describe. Brokers may describe every topic."""
     if node.authorizer is None or is_broker(node, ctx):
         return _NONE
     return await find_denied_topics(node, ctx, Operation.DESCRIBE, names)
 
 
 def requester_of(node: Node, ctx: RequestContext) -> Requester:
-    """Return the client identity that the controller authorizes again."""
+    """Return the client's identity, which the controller authorizes again."""
     connection = ctx.connection
     return Requester(
         principal=str(connection.principal),
@@ -176,8 +178,8 @@ def requester_of(node: Node, ctx: RequestContext) -> Requester:
 
 
 def record_change(node: Node, ctx: RequestContext, change: str, resources: Sequence[str]) -> None:
-    """Log a change made by the client, if clients are identified: it is authenticated, or there is
-    an authorizer.
+    """Write a change made by the client to the audit log if clients have an identity, because they
+    are authenticated or there is an authorizer.
     """
     is_known = node.authorizer is not None or ctx.connection.principal != ANONYMOUS
     if is_known and resources:

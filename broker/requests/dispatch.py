@@ -1,5 +1,5 @@
-"""Dispatch a frame to its handler: parse the header, check the version, and convert exceptions of
-handlers.
+"""Dispatch frames to handlers: parse the header, check the version, and convert exceptions of
+handlers to error responses.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ from penstock.protocol.primitives import Reader, Writer
 log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = (list, bytearray)
-"""Types of responses that are available immediately. Checking for `Awaitable` takes 0.3
-us longer.
+"""Types of responses that are available immediately. Checking for `Awaitable` would take 0.3 us
+longer.
 """
 _PRODUCE_PREFIX: Final = apis.PRODUCE.key.to_bytes(2, "big")
 
@@ -54,9 +54,11 @@ _NULL_IN_ERRORS: Final[Mapping[int, Sequence[str]]] = {
     ),
     apis.UPDATE_FEATURES.key: ("error_message",),
 }
-"""Fields that are null instead of empty in a response with an error."""
+"""Fields that are null instead of empty in error responses."""
 _CLOSED: Final = frozenset({apis.METADATA.key, apis.SASL_HANDSHAKE.key, apis.SASL_AUTHENTICATE.key})
-"""APIs whose failures close the connection: clients look for another broker, or log in again."""
+"""APIs whose failures close the connection, so that clients connect to another broker or
+authenticate again.
+"""
 
 _EMPTY_WITHOUT_FIELD: Final = frozenset({apis.DESCRIBE_LOG_DIRS.key})
 """APIs with an empty response in versions without an error code, as in Kafka."""
@@ -64,7 +66,7 @@ _EMPTY_WITHOUT_FIELD: Final = frozenset({apis.DESCRIBE_LOG_DIRS.key})
 
 def error_response(api: ApiSpec, version: int, code: int) -> object | None:
     """Return a response with this error, or None if this API version reports errors per item, which
-    only the handler can set.
+    only the handler can do.
     """
     kind = getattr(api.codec, f"{api.name}Response")
     if api.key in _CLOSED or "error_code" not in kind.__struct_fields__:
@@ -80,7 +82,7 @@ def error_response(api: ApiSpec, version: int, code: int) -> object | None:
 
 
 def encode_response(ctx: RequestContext, message: object) -> bytearray | LongResponse:
-    """Encode a generated response message as a whole frame for this request. Responses to long
+    """Encode a generated response message as a complete frame for this request. Responses to long
     requests are encoded later.
     """
     if code := getattr(message, "error_code", 0):
@@ -102,7 +104,7 @@ class RequestDispatcher:
 
     An unknown API or version closes the connection, as in Kafka, except for ApiVersions. An
     exception in a handler becomes an error response if the API has a top-level error code;
-    otherwise the connection is closed. Log events that a peer can cause are rate limited.
+    otherwise, the connection is closed. Log events that a client can cause are rate limited.
     """
 
     def __init__(
@@ -128,7 +130,8 @@ class RequestDispatcher:
 
     def is_blocked(self, frame: bytearray) -> bool:
         storage = self._node.storage
-        # Failed storage stays full forever, so its Produce requests must be rejected, not delayed.
+        # If the storage has failed, it stays full forever. Produce requests must then be rejected,
+        # not delayed.
         return storage.is_full and not storage.fenced and frame.startswith(_PRODUCE_PREFIX)
 
     async def wait_unblocked(self) -> None:
@@ -187,7 +190,8 @@ class RequestDispatcher:
         except (WireError, CannotRespond):
             raise
         except LongRequest as long:
-            # The connection starts no other request meanwhile, which keeps the order of Produce.
+            # The connection does not start other requests meanwhile, so that Produce requests keep
+            # their order.
             work = self._respond_long(partial(_as_task, handler), ctx, long.decode)
             return work_of(ctx, self._finish_inline(ctx, work))
         except Exception as error:
@@ -200,7 +204,7 @@ class RequestDispatcher:
     async def _respond_long(
         self, handler: Handler, ctx: RequestContext, decode: Decode
     ) -> Response:
-        """Handle a request that is not decoded yet."""
+        """Handle a request that has not been decoded yet."""
         if is_of_brokers(ctx) and is_broker(self._node, ctx):
             return await self._respond_decoded(handler, ctx, decode)
         slot = await self._long.slot()
@@ -273,7 +277,7 @@ async def _as_task(handler: InlineHandler, node: Node, ctx: RequestContext) -> R
     responded: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
     def respond(response: Response) -> None:
-        if not responded.done():  # the connection may have closed
+        if not responded.done():  # the connection may have been closed
             responded.set_result(response)
 
     work = handler(node, ctx, respond)

@@ -1,7 +1,7 @@
 """Share one log lookup and one encoded response among identical fetches, such as those of consumers
 at the tail of a topic. See docs/design/fetch.md.
 
-Only sessionless requests without errors or cold reads are shared.
+Responses are shared only for requests without a session, errors or cold reads.
 """
 
 import asyncio
@@ -16,32 +16,32 @@ from penstock.base.buffers import Buffer
 from penstock.broker.network.request import RequestContext
 
 BODY_BYTES_MAX: Final = 1 << 12
-"""A longer request, with more than a hundred partitions, is handled separately."""
+"""Longer requests, with more than a hundred partitions, are handled separately."""
 
 SEEN_MAX_COUNT: Final = 64
-"""Requests that are tracked to recognize repetitions. All are dropped when there are more."""
+"""Maximum number of requests that are tracked to detect repetitions. Above it, all are dropped."""
 
 TRUST_COUNT: Final = 8
-"""New requests that are assumed to recur after one was repeated."""
+"""After a repetition, this many new requests are also assumed to be repeated."""
 
 _CORRELATION: Final = struct.Struct(">i")
 _CORRELATION_AT: Final = 4
 
 SameKey: TypeAlias = tuple[int, bytes]
-"""The version and the body of a request."""
+"""The version and the body of a request, which identify identical requests."""
 
 
 class SharedCall(Protocol):
-    """A Fetch request whose partitions were looked up."""
+    """A Fetch request whose partitions have been looked up."""
 
     def serves(self, ctx: RequestContext) -> bool:
-        """Return whether this client may receive the shared response, and would otherwise receive
-        an identical one.
+        """Return whether this client may receive the shared response, and would receive an
+        identical one if its request were handled separately.
         """
         ...
 
     def is_current(self) -> bool:
-        """Return whether another lookup would return the same."""
+        """Return whether a new lookup would return the same result."""
         ...
 
     def is_valid(self) -> bool:
@@ -54,7 +54,7 @@ class SharedCall(Protocol):
 
 
 def same_key(ctx: RequestContext) -> SameKey | None:
-    """Return the key of identical requests; None if the response is for one client only."""
+    """Return the key of identical requests, or None if the response cannot be shared."""
     if ctx.quota is not None or ctx.body is not None:
         return None
     if len(ctx.frame) - ctx.body_offset > BODY_BYTES_MAX:
@@ -63,13 +63,13 @@ def same_key(ctx: RequestContext) -> SameKey | None:
 
 
 class SharedResponse(Struct, eq=False):
-    """A response without errors, and with records from the log cache or none."""
+    """A response without errors, whose records, if any, are from the log cache."""
 
     call: SharedCall
     frame: Sequence[Buffer]
 
     def suits(self, ctx: RequestContext) -> bool:
-        """Return whether the client would get this response to a separate request."""
+        """Return whether the client would receive the same response to a separate request."""
         return self.call.is_current() and self.call.serves(ctx)
 
     def to(self, ctx: RequestContext) -> list[Buffer]:
@@ -81,11 +81,12 @@ class SharedResponse(Struct, eq=False):
 
 
 class SameWait(Struct, eq=False):
-    """A waiting fetch (the leader) and its followers, identical fetches that wait for its response.
+    """A waiting fetch, the leader, and its followers, which are identical fetches that wait for its
+    response.
 
-    A fetch follows only a leader whose task is running, so it always learns the outcome. When the
-    time of the leader ends, or its connection closes, the next follower leads, so each waits as
-    long as it requested.
+    A fetch follows only a leader whose task is running, so that it always receives an outcome. When
+    the leader times out or its connection closes, the next follower becomes the leader, so each
+    fetch can wait as long as it requested.
     """
 
     fetches: "SameFetches"
@@ -94,8 +95,8 @@ class SameWait(Struct, eq=False):
     followers: deque[asyncio.Future["SharedResponse | SameWait | None"]] | None = None
 
     async def follow(self) -> "SharedResponse | SameWait | None":
-        """Wait for the response of the leader. Returns the wait itself if the caller becomes the
-        leader, and None if it has to look up the log itself.
+        """Wait for the leader's response. Return the wait itself if the caller becomes the leader,
+        or None if it must look up the log itself.
         """
         followed: asyncio.Future[SharedResponse | SameWait | None] = (
             asyncio.get_running_loop().create_future()
@@ -111,7 +112,9 @@ class SameWait(Struct, eq=False):
             raise
 
     def settle(self, response: SharedResponse | None) -> None:
-        """Respond to all followers; None: they have to look up the log themselves."""
+        """Pass the response to all followers. If it is None, they must look up the log
+        themselves.
+        """
         self.fetches.forget(self)
         followers, self.followers = self.followers, None
         for followed in followers or ():
@@ -130,7 +133,8 @@ class SameWait(Struct, eq=False):
 
 class SameFetches:
     """The responses and waiting fetches of one broker that identical requests may share. Each
-    client is authorized separately. Responses are kept until the end of the event loop iteration.
+    client is authorized separately. Responses are kept only until the end of the event loop
+    iteration.
     """
 
     __slots__ = ("_call_soon", "_seen", "_trust_count", "_turn", "_waits")
@@ -143,14 +147,16 @@ class SameFetches:
         self._call_soon = asyncio.get_running_loop().call_soon
 
     def note(self, key: SameKey, response: SharedResponse | None) -> None:
-        """Keep a response until the end of the event loop iteration. None: the fetch will wait."""
+        """Keep a response until the end of the event loop iteration. None means that the fetch will
+        wait.
+        """
         if not self._turn:
             self._call_soon(self._turn.clear)
         self._turn[key] = response
 
     def may_recur(self, key: SameKey) -> bool:
-        """Return whether identical requests are likely, because there were some recently. Otherwise
-        a single consumer would pay for sharing.
+        """Return whether identical requests are likely, because there were some recently. Without
+        this check, a single consumer would pay for sharing.
         """
         if key in self._seen:
             self._trust_count = TRUST_COUNT
@@ -167,14 +173,14 @@ class SameFetches:
         return self._turn.get(key)
 
     def will_wait(self, key: SameKey) -> bool:
-        """Return whether an identical fetch waits, or will have to."""
+        """Return whether an identical fetch is waiting, or is about to wait."""
         return key in self._waits or key in self._turn
 
     def wait(self, key: SameKey) -> SameWait | None:
         return self._waits.get(key)
 
     def lead(self, key: SameKey, call: SharedCall) -> SameWait | None:
-        """Start to wait. Returns None if another fetch leads."""
+        """Start to wait as the leader. Return None if another identical fetch already leads."""
         if key in self._waits:
             return None
         wait = self._waits[key] = SameWait(self, key, call)

@@ -1,7 +1,7 @@
 """Incremental fetch sessions (KIP-227).
 
-A full request (epoch 0) creates a session. Later requests only contain changed partitions, and
-responses only partitions with records, errors, or a changed high watermark or log start.
+A full request (epoch 0) creates a session. Later requests contain only changed partitions, and
+responses contain only partitions with records, errors, or a changed high watermark or log start.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from penstock.protocol.gen.fetch import FetchPartition, FetchRequest
 from penstock.protocol.topic_key import NO_TOPIC_ID, TopicKey
 
 PARTITIONS_MAX: Final = 500_000
-"""Over all sessions of a broker. One takes about 400 bytes."""
+"""Maximum number of partitions in all sessions of a broker. Each uses about 400 bytes."""
 EVICTION_S: Final = 120.0
-"""Sessions that are younger, or were used since then, are not evicted, as in Kafka."""
+"""As in Kafka, sessions that were created or used more recently than this are not evicted."""
 
 _FINAL_EPOCH: Final = -1
 _FIRST_EPOCH: Final = 0
@@ -33,7 +33,7 @@ PartitionKey = tuple[TopicKey, int]
 
 
 class SessionPartition(Struct, eq=False):
-    """The fetch parameters of one partition, and the last result sent."""
+    """The fetch parameters of one partition, and the offsets in the last response."""
 
     key: TopicKey
     wanted: FetchPartition
@@ -42,7 +42,7 @@ class SessionPartition(Struct, eq=False):
 
     def is_news(self, result: FetchPartitionResult) -> bool:
         """Return whether the response must contain `result`, and record that it was sent. After an
-        error, the next successful result counts as new.
+        error, the next successful result must always be sent.
         """
         is_news = bool(
             result.records
@@ -70,7 +70,7 @@ class FetchSession:
     created_at: float
     used_at: float
     epoch: int = _FIRST_EPOCH + 1
-    """The epoch of the next request."""
+    """The session epoch of the next request."""
 
 
 class SessionCall(Struct, eq=False):
