@@ -1,8 +1,8 @@
-"""Check that this broker is reachable at its advertised addresses, by connecting to them as a
-client does; and find the default advertised address.
+"""Check that this broker is reachable at its advertised addresses, by connecting like a client, and
+determine the default advertised address.
 
-The peer must speak Kafka (ApiVersions v0) or, if clients present certificates, TLS with a valid
-certificate. No Kafka response proves that the peer is this broker.
+The peer must respond to ApiVersions v0 or, if clients must present certificates, present a valid
+TLS certificate. The check cannot prove that the peer is this broker.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from penstock.protocol.errors import WireError
 log = structlog.get_logger(__name__)
 
 CHECK_S: Final = 10.0
-"""DNS or a load balancer may need a moment until a new broker is reachable."""
+"""How long to retry. DNS or a load balancer may need some time until a new broker is reachable."""
 _ATTEMPT_S: Final = 2.0
 _PAUSE_S: Final = 0.25
 
@@ -30,7 +30,7 @@ ConnectionOf: TypeAlias = Callable[[str], OwnConnection]
 
 
 def no_tls(_listener: str) -> OwnConnection:
-    """Return a function for listeners without TLS."""
+    """The `ConnectionOf` for listeners without TLS."""
     return OwnConnection()
 
 
@@ -73,7 +73,7 @@ async def warn(advertised: Sequence[Listener], connection_of: ConnectionOf = no_
 
 
 async def _problem(listener: Listener, own: OwnConnection) -> str:
-    """Return the error of the last attempt, or "" if one succeeded."""
+    """Return the error of the last attempt, or "" if an attempt succeeded."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + CHECK_S
     while True:
@@ -103,7 +103,7 @@ async def _try(listener: Listener, own: OwnConnection) -> str:
         )
     except SSLError as error:
         if not own.asks and "ALERT" in (error.reason or ""):
-            return ""  # it has presented its certificate, and rejects that of this broker
+            return ""  # the peer has presented its certificate, and rejects this broker's
         return f"TLS failed: {error.reason}"
     except WireError:
         return "the peer does not speak the Kafka protocol"
@@ -113,8 +113,8 @@ async def _try(listener: Listener, own: OwnConnection) -> str:
 
 
 def machine_host(controller: str) -> str:
-    """Return the local address on the route to the controller. Connecting a datagram socket sends
-    nothing; it only queries the routing table.
+    """Return the local address on the route to the controller. Connecting a datagram socket only
+    queries the routing table, and sends nothing.
     """
     host, _, port = controller.rpartition(":")
     try:

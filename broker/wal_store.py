@@ -1,5 +1,5 @@
-"""The WAL store from the view of a broker: prove at registration that it is the right one, and
-reach every WAL store that the metadata list, because a WAL to recover may be in it.
+"""The WAL store, as seen by a broker: verify at registration that it is the right one, and access
+every WAL store listed in the metadata, because a WAL to recover may be in it.
 """
 
 import asyncio
@@ -28,18 +28,22 @@ log = structlog.get_logger(__name__)
 
 PROBE_TIMEOUT_S: Final = 20.0
 IDENTITY_TIMEOUT_S: Final = 5.0
-"""Longest waits at startup for a WAL store that does not respond, if the broker can do without."""
+"""Maximum wait at startup for a WAL store that does not respond, if the broker can run without
+it.
+"""
 
 
 class BrokerStores:
-    """The store of a broker, and its WAL store if it has one. `store` reaches both."""
+    """The store of a broker, and its WAL store if it has one. `store` routes requests to both."""
 
     def __init__(
         self, store: ObjectStore, configured: ConfiguredWalStore | None, config: StreamConfig
     ) -> None:
         self.own = store
         self._falls_back = config.wal_fallback_after_ms > 0
-        """Whether the broker starts with a WAL in its own store while the WAL store is down."""
+        """Whether the broker may start with its WAL in its own store while the WAL store is
+        down.
+        """
         self._wal_stores = None if configured is None else WalStores(store, configured)
         self._configured = configured
         self.store = store if self._wal_stores is None else self._wal_stores.store
@@ -49,8 +53,8 @@ class BrokerStores:
         return self._configured is not None
 
     async def probe(self, prefix: str, name: str) -> None:
-        """Check that each store has what it is used for. Raises the errors of `probe_store`, and
-        FileSystemUnsuitable.
+        """Check that each store supports the operations for which it is used. Raises the errors of
+        `probe_store`, and FileSystemUnsuitable.
         """
         await probe_store(self.store, prefix, name)
         if self._configured is None:
@@ -77,10 +81,10 @@ class BrokerStores:
     async def register(
         self, client: ControllerClient, request: RegisterBroker, *, timeout_s: float
     ) -> BrokerRegistered:
-        """Register with the identity of the WAL store, which a controller has written.
+        """Register with the identity of the WAL store, which a controller has written to it.
 
-        The first controller of a new cluster may write it only after it was read here.
-        Propagates errors raised by the controller and the store.
+        In a new cluster, the controller may write the identity only after it was read here, so the
+        registration is retried once. Raises the errors of the controller and the store.
         """
         if self._configured is None:
             return await self._register_without(client, request, timeout_s)
@@ -107,7 +111,7 @@ class BrokerStores:
         client: ControllerClient, request: RegisterBroker, timeout_s: float
     ) -> BrokerRegistered:
         """Register without a WAL store. A cluster that has abandoned its WAL store still has the
-        feature level.
+        feature level, for which the registration is retried.
         """
         try:
             return await client.register_broker(request, timeout_s=timeout_s)

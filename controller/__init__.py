@@ -1,4 +1,4 @@
-"""The metadata quorum: records, image, managers, journal and the gRPC services for brokers."""
+"""The metadata quorum: records, image, managers, journal, and the gRPC services for brokers."""
 
 import os
 
@@ -6,5 +6,6 @@ if not __name__.startswith("penstock."):
     raise ImportError(
         "import penstock.controller: the folder controller is not a top-level package"
     )
-if os.path.islink(__path__[0]):  # in a checkout, tools see the files where they are edited
+# In a checkout, make tools open the real files instead of the symlinks.
+if os.path.islink(__path__[0]):
     __path__ = [os.path.realpath(__path__[0])]

@@ -79,22 +79,24 @@ class SessionCall(Struct, eq=False):
     partitions: Sequence[SessionPartition]
     error_code: ErrorCode = ErrorCode.NONE
     session: FetchSession | None = None
-    """The session continued by the request."""
+    """The session that the request continues."""
     epoch: int = 0
-    """Equals that of `session` as long as no later request has continued it."""
+    """Equal to `session.epoch` unless a later request has continued the session."""
     creates: bool = False
-    """The response creates a session."""
+    """Whether the response creates a session."""
     by_topic_id: bool = False
 
 
 @dataclass(slots=True)
 class FetchSessions:
-    """The sessions of one broker. slots_max: 0 for none. Times are event loop seconds.
+    """The sessions of one broker. slots_max: the maximum number of sessions; 0 disables them. Times
+    are event loop seconds.
 
-    The epoch of a session increases with each request; a request with another epoch gets
+    The epoch of a session increases with each request; a request with another epoch fails with
     INVALID_FETCH_SESSION_EPOCH and changes nothing. Partitions with records move to the end of the
-    session, so that all get their turn. A full cache evicts the least recently used session if it
-    was idle for 2 minutes, otherwise the smallest session of that age if the new one is larger.
+    session, so that all partitions get their turn. A full cache evicts the least recently used
+    session if it has been idle for 2 minutes, otherwise the smallest session of that age if the new
+    one is larger.
     """
 
     slots_max: int
@@ -103,13 +105,15 @@ class FetchSessions:
     evicted_count: int = 0
     partition_count: int = 0
     _sessions: dict[int, FetchSession] = field(default_factory=dict[int, FetchSession])
-    """In order of last use."""
+    """In last-use order."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def begin(self, request: FetchRequest, version: int, now: float) -> SessionCall:
-        """Return the partitions of the request: its own, or all of its session."""
+        """Return the partitions of the request: its own ones, or all of the session that it
+        continues.
+        """
         by_topic_id = version >= _BY_TOPIC_ID_FROM
         if version < _SESSIONS_FROM:
             return SessionCall(_requested(request, by_topic_id=by_topic_id))
@@ -142,7 +146,7 @@ class FetchSessions:
         """Return the error and the session id of the response, and the indexes of the included
         results.
 
-        results: of `call.partitions`, in this order.
+        results: the results for `call.partitions`, in the same order.
         """
         session = call.session
         if session is not None and session.epoch != call.epoch:
@@ -160,8 +164,8 @@ class FetchSessions:
         return ErrorCode.NONE, session.session_id, held
 
     def throttled(self, call: SessionCall) -> tuple[ErrorCode, int]:
-        """Return the error and the session id of a response without results. It creates no session,
-        and omitted results still count as new.
+        """Return the error and the session id of a response without results. It does not create a
+        session, and the omitted results must still be sent later.
         """
         session = call.session
         if session is None:
@@ -173,7 +177,7 @@ class FetchSessions:
     def _create(
         self, call: SessionCall, results: Sequence[FetchPartitionResult], now: float
     ) -> int:
-        """Create a session and return its id; 0 if there is no room."""
+        """Create a session and return its id, or 0 if there is no room."""
         if not call.partitions or not self._make_room(len(call.partitions), now):
             return _NO_SESSION
         session_id = self.rng.randint(1, _ID_MAX)
@@ -189,8 +193,8 @@ class FetchSessions:
         return session_id
 
     def _make_room(self, count: int, now: float) -> bool:
-        """Return whether there is room for a session with this many partitions. Evicts at
-        most one.
+        """Return whether there is room for a session with this many partitions. Evicts at most one
+        session.
         """
         if len(self._sessions) >= self.slots_max:
             victim = self._victim(count, now)

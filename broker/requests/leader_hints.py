@@ -1,8 +1,8 @@
-"""Return the current leader to a client that contacted the wrong broker, which saves a metadata
+"""Return the current leader to a client that has contacted the wrong broker, which saves a metadata
 refresh (KIP-951).
 
-A hint always refers to a live leader, at the address at which this client can reach it. For a
-moving partition it is the next leader.
+A hint always refers to a live leader, with the address for this client's listener. For a moving
+partition, it refers to the next leader.
 """
 
 from penstock.base.ids import NodeId
@@ -24,8 +24,8 @@ class LeaderHints:
         self._node_ids: set[NodeId] = set()
 
     def current_leader(self, topic_name: str, index: int) -> CurrentLeader | None:
-        """Return the current leader, or None if there is none or it is this broker (still
-        opening).
+        """Return the current leader, or None if there is none or it is this broker, which is still
+        opening the partition.
         """
         image = self._node.image
         topic = image.topics.by_name(topic_name)

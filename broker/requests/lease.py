@@ -1,8 +1,9 @@
 """Define which responses a broker may send after its session has ended, when it may have lost its
 partitions.
 
-A session ends on the broker before the controller may give its partitions to others
-(`controller.api.lease`). From then on, another broker may accept records that are unknown here.
+A session ends on the broker before the controller may assign the broker's partitions to others
+(`controller.api.lease`). From then on, another broker may accept records that this one does not
+have.
 """
 
 import asyncio
@@ -19,12 +20,13 @@ _CLOSED: Final = frozenset({apis.DESCRIBE_CLUSTER.key, apis.FIND_COORDINATOR.key
 
 
 def check_session(node: Node, ctx: RequestContext) -> None:
-    """Without a session, close the connection of a client that looks up leaders or coordinators, so
-    that it uses another broker. Raises CannotRespond.
+    """If the broker has no session, close the connection of a client that looks up leaders or
+    coordinators, so that the client uses another broker. Raises CannotRespond.
 
-    Metadata is still served, from an outdated image, because a client that only knows this broker
-    must learn about others. The response does not list this broker as a leader, and the connection
-    closes afterwards: librdkafka would otherwise keep refreshing metadata only from this broker.
+    Metadata requests are still handled, with an outdated image, because a client that is connected
+    only to this broker must find others. The response does not list this broker as a leader, and
+    the connection is closed afterwards, because librdkafka would otherwise continue to refresh
+    metadata only from this broker.
     """
     if ctx.api_key in _CLOSED and not node.can_write():
         name = apis.APIS[ctx.api_key].name
@@ -43,14 +45,14 @@ def _has_peers(node: Node) -> bool:
 async def wait_led(
     node: Node, topic_name: str, index: int, deadline: float
 ) -> Partition | ErrorCode:
-    """Return a partition whose end is certain. Waits until `deadline` (`loop.time()`) for one that
-    is being opened here.
+    """Return the partition if the end of its log is certain. Waits until `deadline` (`loop.time()`)
+    if this broker is opening the partition.
 
-    Statements about the end of a log, such as "out of range", require that no other broker can
-    lead. The same holds for committed offsets and ended transactions from a coordinator's memory
-    (`broker.coordination.shards`), and for OUT_OF_ORDER_SEQUENCE_NUMBER: nothing is written, so the
-    fence in the WAL does not protect the response, and librdkafka would begin a new epoch and write
-    unacknowledged batches twice. Without this certainty, clients get NOT_LEADER_OR_FOLLOWER.
+    Statements about the end of a log, such as "out of range", require that no other broker can be
+    the leader. The same applies to committed offsets and ended transactions from a coordinator's
+    memory (`broker.coordination.shards`), and to OUT_OF_ORDER_SEQUENCE_NUMBER: nothing is written,
+    so WAL fencing does not protect the response, and librdkafka would start a new epoch and write
+    unacknowledged batches twice. Without this certainty, clients receive NOT_LEADER_OR_FOLLOWER.
     """
     found = led_now(node, topic_name, index)
     if found is None:
@@ -73,7 +75,7 @@ def _if_certain(node: Node, found: Partition | ErrorCode) -> Partition | ErrorCo
 
 
 def still_leads(node: Node, partition: Partition) -> bool:
-    """Return True if an earlier response about `partition` is still valid."""
+    """Return True if an earlier statement about `partition` is still valid."""
     return (
         node.leads_alone()
         and node.partitions.get(partition.topic_name, partition.index) is partition

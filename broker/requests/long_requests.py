@@ -1,8 +1,8 @@
 """Decode requests with thousands of elements, and encode their responses, in a thread. See
 docs/design/fairness.md.
 
-Both take up to 100 ms of Python and would block the event loop. Lookups stay on the event loop, in
-slices (`broker.requests.yielding`).
+Both take up to 100 ms in Python, and would block the event loop. Lookups still run on the event
+loop, in slices (`broker.requests.yielding`).
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX, Reader
 from penstock.protocol.request_limits import elements_max, things_max
 
 SWITCH_INTERVAL_S: Final = 0.000_1
-"""How long the thread of long requests keeps the GIL while the event loop waits for it. uvloop
-acquires the GIL once for each ready socket, so with 0.5 ms an iteration with five sockets takes 2.5
-ms longer next to this thread.
+"""How long the thread for long requests keeps the GIL while the event loop is waiting for it.
+uvloop acquires the GIL once per ready socket, so with 0.5 ms, this thread would delay an iteration
+with five sockets by 2.5 ms.
 """
 
 AT_ONCE_MAX: Final = 8
-"""Long requests in progress. With its response, one takes up to 40 MB. Others wait as bytes, which
-`queued.max.request.bytes` limits. Fetches that wait for records do not count, and requests of
-brokers do not wait, because brokers may wait for each other.
+"""Maximum number of long requests in progress. Each uses up to 40 MB, including its response.
+Others wait in encoded form, limited by `queued.max.request.bytes`. Fetches that wait for records
+are not counted, and requests from brokers do not wait, because brokers may wait for each other.
 """
 
 _Message = TypeVar("_Message")
@@ -37,8 +37,8 @@ Decode = Callable[[Reader, int], object]
 
 
 class LongRequest(Exception):
-    """Raised by `decoded` for a request that is too long for the event loop. The dispatcher has it
-    decoded and calls the handler again.
+    """Raised by `decoded` for a request that would take too long on the event loop. The dispatcher
+    decodes the request in a thread, and then calls the handler again.
     """
 
     def __init__(self, decode: Decode) -> None:
@@ -47,8 +47,8 @@ class LongRequest(Exception):
 
 
 def decoded(ctx: RequestContext, decode: Callable[[Reader, int], _Message]) -> _Message:
-    """Return the request. Call it before anything else, because it interrupts the handler of a long
-    one. Raises WireError, LongRequest.
+    """Return the decoded request. A handler must call this first, because it is called again if the
+    request is long. Raises WireError, LongRequest.
     """
     if ctx.body is not None:
         return cast("_Message", ctx.body)
@@ -61,7 +61,7 @@ def decoded(ctx: RequestContext, decode: Callable[[Reader, int], _Message]) -> _
 
 
 class Slot:
-    """The slot of one request in progress. `free` may be called repeatedly."""
+    """A slot for one request in progress. `free` may be called more than once."""
 
     __slots__ = ("_free",)
 
@@ -75,8 +75,8 @@ class Slot:
 
 
 class LongRequests:
-    """The thread of one broker. After each step it pauses for as long as the step took, so that it
-    uses at most a third of the interpreter while the event loop is busy.
+    """The thread for long requests of one broker. After each step, it pauses for as long as the
+    step took, so that it uses at most a third of the interpreter while the event loop is busy.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class LongRequests:
         self._rests_until_s = 0.0
 
     async def slot(self) -> Slot:
-        """Wait until the request may begin. The caller frees the slot."""
+        """Wait until the request may start. The caller must free the slot."""
         await self._free.acquire()
         return Slot(self._free)
 
@@ -93,8 +93,8 @@ class LongRequests:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def decode(self, ctx: RequestContext, decode: Decode) -> None:
-        """Set `ctx.body`. Raises WireError for too many elements, and KafkaError for too many of
-        the most expensive ones.
+        """Decode the request and set `ctx.body`. Raises WireError for too many elements, and
+        KafkaError for too many of the most expensive ones.
         """
         elements = elements_max(ctx.api_key)
         name = APIS[ctx.api_key].name

@@ -1,4 +1,4 @@
-"""The broker as seen by its handlers, and the two kinds of handlers."""
+"""The broker, as seen by handlers, and the two kinds of handlers."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 
 class Node(LocalBroker, Protocol):
-    """The broker as seen by its handlers."""
+    """The broker, as seen by handlers."""
 
     @property
     def log_dir(self) -> str:
-        """Return the name of the object store for clients that request log directories."""
+        """Return the name of the object store, for clients that request log directories."""
         ...
 
     @property
     def static_settings(self) -> BrokerSettings:
-        """Return the settings of the process, which broker configs override."""
+        """Return the settings of the process, which broker configs can override."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class Node(LocalBroker, Protocol):
 
     @property
     def client_metrics(self) -> ClientMetrics | None:
-        """Return the receiver of client metrics, or None if this broker has none."""
+        """Return the client metrics of this broker, or None if it has no receiver for them."""
         ...
 
     @property
@@ -63,7 +63,7 @@ class Node(LocalBroker, Protocol):
 
     @property
     def change_log(self) -> ChangeLog:
-        """Return the part of the audit log for changes by clients."""
+        """Return the part of the audit log with changes made by clients."""
         ...
 
     @property
@@ -110,7 +110,7 @@ class Node(LocalBroker, Protocol):
 
     @property
     def confirmed_reads(self) -> ConfirmedReads:
-        """Return the reads that refresh the image."""
+        """Return the reads that confirm that the image is current."""
         ...
 
     @property
@@ -123,7 +123,9 @@ class Node(LocalBroker, Protocol):
 
     @property
     def share_states(self) -> ShareStateStore:
-        """Return a client for the states of all share partitions, wherever they are coordinated."""
+        """Return a client for the states of all share partitions, regardless of their
+        coordinator.
+        """
         ...
 
     @property
@@ -133,16 +135,16 @@ class Node(LocalBroker, Protocol):
     def producer_ids(self) -> ProducerIds: ...
 
     def departed(self) -> Sequence["NodeState"]:
-        """Return the brokers that left recently."""
+        """Return the brokers that have recently left."""
         ...
 
 
 Handler: TypeAlias = Callable[[Node, RequestContext], Response | Awaitable[Response]]
-"""Handles one request: returns the response, or a coroutine that the dispatcher runs as a task and
-cancels when the connection closes.
+"""Handles one request: returns the response, or a coroutine that the dispatcher runs as a task,
+which it cancels when the connection closes.
 """
 
 InlineHandler: TypeAlias = Callable[[Node, RequestContext, Respond], Awaitable[None] | None]
-"""Handles one request through `respond`, now or later from a callback, without a task. Returns an
-awaitable only for long requests. Used for Produce.
+"""Handles one request by calling `respond`, now or later from a callback, without a task. Returns
+an awaitable only for long requests. Used for Produce.
 """

@@ -1,5 +1,5 @@
-"""Track which internal topics of streams groups a broker is creating, and which have failed, like
-Kafka's `AutoTopicCreationManager`.
+"""Track which internal topics of streams groups this broker is creating, and which could not be
+created, like Kafka's `AutoTopicCreationManager`.
 """
 
 import asyncio
@@ -11,20 +11,22 @@ import structlog
 log = structlog.get_logger(__name__)
 
 CREATED_MAX: Final = 10_000
-"""The maximum number of topics in one topology. The next heartbeat requests the others again."""
+"""Maximum number of topics being created: that of one topology. The next heartbeat requests the
+remaining ones again.
+"""
 FAILURES_MAX: Final = 1_000
 
 
 class PendingTopics:
-    """The pending topics of one broker. A topic is created once at a time, and again after a
-    failure only when it is no longer reported to members. The oldest of FAILURES_MAX failures are
-    dropped first.
+    """The pending topics of one broker. A topic is created only once at a time, and after a failure
+    only when the failure is no longer reported to members. At most FAILURES_MAX failures are kept;
+    the oldest ones are dropped first.
     """
 
     def __init__(self) -> None:
         self._busy: set[str] = set()
         self._failures: dict[str, tuple[str, float]] = {}
-        """By name: the reason of the failure, and when it is dropped."""
+        """By topic name, the reason for the failure, and until when it is reported."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -32,8 +34,8 @@ class PendingTopics:
             task.cancel()
 
     def claim(self, names: Iterable[str]) -> list[str]:
-        """Return the topics that the caller should create now, in order. The caller
-        releases them.
+        """Return the topics that the caller must create now, in order. The caller must release
+        them.
         """
         wanted = set(names)
         wanted -= self._busy | self.failures(wanted).keys()
@@ -57,14 +59,14 @@ class PendingTopics:
             log.warning("streams_topics_failed", error=str(error), kind=type(error).__name__)
 
     def failed(self, name: str, reason: str, kept_s: float) -> None:
-        """Store the reason of a failure for this many seconds."""
+        """Store the reason for a failure, which is reported for `kept_s` seconds."""
         self._failures.pop(name, None)
         self._failures[name] = (reason, asyncio.get_running_loop().time() + kept_s)
         if len(self._failures) > FAILURES_MAX:
             del self._failures[next(iter(self._failures))]
 
     def failures(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the reasons of failures, by name."""
+        """Return the failure reasons of these topics, by name."""
         now = asyncio.get_running_loop().time()
         found = {name: self._failures[name] for name in names if name in self._failures}
         return {name: reason for name, (reason, until) in found.items() if until > now}

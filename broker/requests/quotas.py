@@ -1,7 +1,8 @@
 """Apply client quotas to requests (KIP-124, KIP-219).
 
-The response is sent immediately with the throttle time, for which the broker reads nothing from the
-connection. Requests of brokers do not count, nor does authentication, which precedes the user.
+The response is sent immediately, with the throttle time, and the broker does not read from the
+connection for that time. Requests of brokers are not counted, and neither is authentication,
+because the user is not known yet.
 """
 
 import asyncio
@@ -29,11 +30,11 @@ _OF_BROKERS: Final = frozenset(
 )
 _PRODUCE: Final = apis.PRODUCE.key
 _VERIFICATION_FROM: Final = 4
-"""The version of AddPartitionsToTxn from which only brokers send it."""
+"""The version of AddPartitionsToTxn from which on only brokers send it."""
 
 
 class RequestLimits:
-    """Determines the quotas of each request. Use it only while `quotas.is_active`."""
+    """Determines the quotas for each request. Use this only while `quotas.is_active`."""
 
     def __init__(
         self, quotas: ClientQuotas, busy_clock: MonotonicClock = time.perf_counter
@@ -43,7 +44,7 @@ class RequestLimits:
         self._clock = asyncio.get_running_loop().time
 
     def begin(self, ctx: RequestContext, respond: Respond) -> Respond:
-        """Start counting a request, if it has a quota. Returns how to respond."""
+        """Start measuring a request that has a quota. Return the function with which to respond."""
         key = ctx.api_key
         if key != _PRODUCE and is_of_brokers(ctx):
             return respond
@@ -52,12 +53,12 @@ class RequestLimits:
         if not client.is_limited:
             return respond
         ctx.quota = quota = RequestQuota(self.quotas, client, self._clock, self._busy_clock)
-        # Produce, the most frequent request, settles its quota itself.
+        # Produce, the most frequent request, applies its quota itself.
         return respond if key == _PRODUCE else partial(_respond, ctx, quota, respond)
 
 
 def is_of_brokers(ctx: RequestContext) -> bool:
-    """Return whether only brokers send such requests."""
+    """Return whether only brokers send requests of this API and version."""
     return ctx.api_key in _OF_BROKERS or (
         ctx.api_key == apis.ADD_PARTITIONS_TO_TXN.key and ctx.api_version >= _VERIFICATION_FROM
     )
@@ -66,10 +67,10 @@ def is_of_brokers(ctx: RequestContext) -> bool:
 def work_of(
     ctx: RequestContext, work: Coroutine[Any, Any, Response]
 ) -> Coroutine[Any, Any, Response]:
-    """Wrap the work on a request that takes more than one step. Under a quota its steps count, and
-    its end settles the request.
+    """Wrap the work on a request that takes more than one step. If the request has a quota, the
+    steps are measured, and the quota is applied at the end.
 
-    Only active time counts, not waiting for records, durability or other nodes.
+    Only active time is measured, not time spent waiting for records, durability or other nodes.
     """
     return work if ctx.quota is None else _CountedWork(work, ctx, ctx.quota)
 
@@ -85,7 +86,8 @@ def _settled(ctx: RequestContext, quota: RequestQuota, response: Response) -> Re
     request.
     """
     throttle_ms = quota.settle()
-    if throttle_ms and response is not None:  # acks=0 has already muted its connection
+    # A request with acks=0 has already muted its connection.
+    if throttle_ms and response is not None:
         assert not isinstance(response, LongResponse), "the dispatcher encodes it first"
         head = response if isinstance(response, bytearray) else response[0]
         assert isinstance(head, bytearray), "frames begin with a writable buffer"
@@ -95,7 +97,7 @@ def _settled(ctx: RequestContext, quota: RequestQuota, response: Response) -> Re
 
 
 class _CountedWork(Coroutine[Any, Any, Response]):
-    """A coroutine whose steps count as work on its request."""
+    """A coroutine whose steps are measured as work on its request."""
 
     def __init__(
         self, work: Coroutine[Any, Any, Response], ctx: RequestContext, quota: RequestQuota

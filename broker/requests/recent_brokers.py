@@ -1,7 +1,7 @@
 """Recently departed brokers, which Metadata still lists, but never as leaders. librdkafka 2.x
-orphans the partitions of a broker that disappears from the list. Listing it shortens the outage
-from 500 to 20 ms after a graceful stop, and from 2.5 to 1.5 s after a crash. Versions 2.11 to 2.16
-wait forever for a group coordinator that disappeared (confluentinc/librdkafka#5511).
+orphans the partitions of a broker that disappears from the list, so listing the broker shortens the
+outage from 500 to 20 ms after a graceful stop, and from 2.5 to 1.5 s after a crash. Versions 2.11
+to 2.16 wait forever for a group coordinator that has disappeared (confluentinc/librdkafka#5511).
 """
 
 from typing import Final
@@ -11,20 +11,20 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.nodes import NodeState
 
 LISTED_S: Final = 30.0
-"""A restart takes some seconds. Until then, connections to the dead broker are refused immediately,
-and clients use another one.
+"""How long a departed broker is listed. A restart takes a few seconds, during which connections to
+the broker are refused immediately, and clients use another one.
 """
 
 
 class DepartedBrokers:
     def __init__(self) -> None:
         self._seen: dict[NodeId, bool] = {}
-        """Whether each node was alive at the last change of the nodes."""
+        """Whether each node was alive at the last update."""
         self._departed: dict[NodeId, tuple[NodeState, float]] = {}
 
     def update(self, image: MetadataImage, now: float) -> None:
-        """Apply a change of the image's nodes. O(brokers). Brokers that are fenced when this one
-        starts count as having left at that moment.
+        """Apply a change of the nodes in the image. O(brokers). Brokers that are already fenced
+        when this broker starts are treated as if they had just left.
         """
         for state in image.nodes:
             if not state.fenced:

@@ -1,8 +1,8 @@
 """Check batches before they are appended: as Kafka does (`broker.partition.validation`), inline or
-in a thread, and against the schemas of their topic.
+in a thread, and then with the schemas of their topic.
 
-Verdicts of a partition are returned in the order of its batches. Batches that cannot be checked are
-rejected; with the retriable NOT_ENOUGH_REPLICAS unless the records are at fault.
+Verdicts are returned in the order of the partition's batches. Batches that cannot be checked are
+rejected, with the retriable NOT_ENOUGH_REPLICAS unless the records are the cause.
 """
 
 import asyncio
@@ -46,33 +46,38 @@ from penstock.protocol.registry.model import RegistryError
 _log = structlog.get_logger(__name__)
 
 CHECK_S: Final = 25.0
-"""Timeout of a schema check. Producers wait 30 s for a response by default, and responses of a
+"""Timeout of a schema check. By default, producers wait 30 s for a response, and the responses of a
 connection are sent in order.
 """
 PENDING_BYTES_MAX: Final = 64 << 20
 INLINE_BYTES_MAX: Final = 1 << 20
-"""Bytes of one request that the event loop checks: 0.1 ms, and 0.6 ms with the smallest records."""
+"""Maximum number of bytes per request that are checked on the event loop, which takes 0.1 ms, or
+0.6 ms with the smallest records.
+"""
 INLINE_PLAIN_BYTES_MAX: Final = 1 << 20
-"""Size to which the event loop decompresses a batch: 0.2 ms, and 0.4 ms with gzip. A thread costs
-as much again: the batch moves to another core, and two threads take turns.
+"""Maximum decompressed size of a batch that is checked on the event loop, which takes 0.2 ms, or
+0.4 ms with gzip. Using a thread costs as much again, because the batch moves to another core and
+two threads take turns.
 """
 INLINE_RECORDS_MAX: Final = 500
-"""Records that the event loop checks without native code: 1 ms."""
+"""Maximum number of records that are checked on the event loop without native code, which takes 1
+ms.
+"""
 THREADS_COUNT: Final = min(4, os.cpu_count() or 1)
 SUSPECTS_MAX: Final = 1_000
 SUSPECT_BATCHES: Final = 1_000
-"""Batches of a client that are all checked after an invalid one, if batches are sampled."""
+"""If batches are sampled, this many batches of a client are checked after an invalid one."""
 _ZSTD_FROM: Final = 7
 
 Verdict: TypeAlias = BatchHeader | Refusal
-"""The resulting batch header, or why the batch is rejected."""
+"""The resulting batch header, or the reason for rejecting the batch."""
 Checked: TypeAlias = Callable[[Verdict, Refusal | None], None]
-"""Called once, on the loop, with the verdict and the schema violation, if any."""
+"""Called once, on the event loop, with the verdict and the schema violation, if any."""
 
 _NOT_CHECKED: Final = Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "the batch was not checked")
 
 REASONS: Final = ("mismatch", "too_slow", "too_large", "corrupt", "unavailable")
-"""Why batches fail the schema check; labels of a metric."""
+"""Reasons why batches fail the schema check, as metric labels."""
 _REASON_OF_CODE: Final = {
     ErrorCode.INVALID_RECORD: "records",
     ErrorCode.CORRUPT_MESSAGE: "checksum",
@@ -83,11 +88,11 @@ _REASON_OF_CODE: Final = {
 }
 _OTHER_REASON: Final = "other"
 BATCH_REASONS: Final = (*_REASON_OF_CODE.values(), NO_KEY, _OTHER_REASON)
-"""Why batches are rejected for their contents; labels of a metric."""
+"""Reasons why batches are rejected because of their contents, as metric labels."""
 
 
 class CheckRequest(NamedTuple):
-    """A client batch, and the rules of its topic when it arrived."""
+    """A batch of a client, with the rules of the topic at the time of its arrival."""
 
     records: memoryview | None
     rules: TopicRules
@@ -95,11 +100,11 @@ class CheckRequest(NamedTuple):
     client_id: str
     api_version: int
     allows_transactions: bool
-    """Whether the request contains the required transactional id."""
+    """Whether the request contains a transactional id."""
 
 
 class InlineLimits:
-    """The remaining inline checks of one request."""
+    """The remaining budget for inline checks of one request."""
 
     __slots__ = ("left_bytes", "left_count")
 
@@ -108,9 +113,9 @@ class InlineLimits:
         self.left_count = INLINE_RECORDS_MAX
 
     def allows(self, records: memoryview | None, rules: TopicRules) -> bool:
-        """Return whether to check this batch inline, and count it then."""
+        """Return whether this batch may be checked inline, and deduct it from the budget if so."""
         if records is None or not HEADER_BYTES <= len(records) <= rules.message_bytes_max:
-            return True  # its size alone makes it invalid
+            return True  # the size alone makes the batch invalid
         header = BatchHeader._make(HEADER.unpack_from(records))
         size_bytes = len(records)
         if header.compression:
@@ -126,7 +131,7 @@ class InlineLimits:
 
 
 class Suspects:
-    """Clients that have sent invalid batches. The oldest are dropped above SUSPECTS_MAX."""
+    """Clients that have sent invalid batches. Above SUSPECTS_MAX, the oldest are dropped."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, int] = OrderedDict()
@@ -138,7 +143,7 @@ class Suspects:
             self._left.popitem(last=False)
 
     def take(self, client_id: str) -> bool:
-        """Count a batch from this client. Return whether it must be checked."""
+        """Count a batch of this client. Return whether the batch must be checked."""
         left = self._left.get(client_id)
         if left is None:
             return False
@@ -163,18 +168,18 @@ class RecordChecks:
     """The checks of one broker."""
 
     def __init__(self, known: KnownSchemas | None) -> None:
-        """known: None without a registry."""
+        """known: the known schemas, or None without a schema registry."""
         self._known = known
         self._process = CheckProcess()
         self._pending: dict[Partition, deque[_Check]] = {}
         self.pending_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.checked_count = 0
-        """Checked batches, including rejected ones."""
+        """Batches checked with schemas, including rejected ones."""
         self.refused: Counter[str] = Counter()
-        """Batches rejected by the schema check, by REASONS."""
+        """Batches rejected by the schema check, by reason (REASONS)."""
         self.refused_batches: Counter[str] = Counter()
-        """Batches rejected for their header, checksum or records, by BATCH_REASONS."""
+        """Batches rejected for their header, checksum or records, by reason (BATCH_REASONS)."""
         self._log_limit = LogLimit()
         self._inline = RecordCheck(INLINE_PLAIN_BYTES_MAX)
         self._threads = ThreadPoolExecutor(THREADS_COUNT, thread_name_prefix="record-checks")
@@ -182,7 +187,7 @@ class RecordChecks:
         self._suspects = Suspects()
 
     def check_inline(self, request: CheckRequest, budget: InlineLimits) -> Verdict | None:
-        """Return the verdict; None if checking would block the event loop."""
+        """Return the verdict, or None if the check would block the event loop for too long."""
         if not budget.allows(request.records, request.rules):
             return None
         try:
@@ -229,7 +234,7 @@ class RecordChecks:
             self._known.close()
 
     async def problem(self, configs: Mapping[str, str]) -> str:
-        """Return why a topic cannot use the schemas of these configs, or "" if it can. Other
+        """Return why a topic cannot use the schemas in these configs, or "" if it can. Other
         configs are ignored.
         """
         given = {name: value for name, value in configs.items() if is_schema_config(name)}
@@ -273,8 +278,8 @@ class RecordChecks:
                 return f"config {names.schema} cannot be used: {verdict.message}"
 
     def begin(self, partition: Partition, request: CheckRequest | None, checked: Checked) -> None:
-        """Check a batch after pending ones of the partition. `checked` may be called before this
-        returns. request: None for mirrored batches, which only wait.
+        """Check a batch after pending batches of the partition. `checked` may be called before this
+        returns. request: None for mirrored batches, which only wait for earlier ones.
         """
         check = _Check(checked)
         self._pending.setdefault(partition, deque()).append(check)
@@ -366,7 +371,7 @@ class RecordChecks:
             )
 
     async def _verdict(self, request: CheckBatch) -> SchemaVerdict:
-        """Raises RegistryError."""
+        """Return the verdict of the schema check. Raises RegistryError."""
         verdict = await self._process.call(request.topic, request)
         if verdict.kind != messages.UNKNOWN:
             return verdict
@@ -398,7 +403,7 @@ class RecordChecks:
 
 
 def record_checks(config: BrokerConfig) -> RecordChecks:
-    """Return the checks of a broker with these settings. Raises SecurityFileInvalid."""
+    """Return the record checks for a broker with these settings. Raises SecurityFileInvalid."""
     if not config.schema_registry_url:
         return RecordChecks(None)
     location = config.schema_registry_ssl_truststore_location
@@ -429,7 +434,7 @@ def _refusal(verdict: SchemaVerdict) -> Refusal | None:
             message = "the check of the records of this batch takes too much CPU or memory"
             return Refusal(ErrorCode.INVALID_RECORD, message)
         case messages.TOO_LARGE:
-            # Java's producer splits the batch.
+            # After this error, the Java producer splits the batch.
             message = f"{verdict.message}: lower batch.size of the producer"
             return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
         case messages.CORRUPT:

@@ -6,22 +6,24 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 CHUNK_PARTITIONS: Final = 500
-"""Partitions that the controller creates or deletes in one step, which takes it up to 0.1 s. Ten
-thousand would block it for a second.
+"""Number of partitions that the controller creates or deletes in one step, which takes up to 0.1 s.
+Ten thousand at once would block it for a second.
 """
 
 FEW_PARTITIONS: Final = 50
-"""Smaller changes take a tenth of a chunk, and do not wait for whole chunks."""
+"""Changes of at most this many partitions take a tenth as long as a chunk, and do not wait for
+chunks.
+"""
 
 _T = TypeVar("_T")
 
 
 class PartitionTurns:
-    """The turns of one broker, which has at most one chunk of more than FEW_PARTITIONS at the
-    controller.
+    """Serializes the requests of one broker, which sends at most one chunk of more than
+    FEW_PARTITIONS to the controller at a time.
 
-    The next chunk, of any request, begins when this broker has applied the last one, so that
-    controller and broker do not process such changes at the same time.
+    The next chunk, of any request, is sent after this broker has applied the last one to its image,
+    so that the controller and the broker do not process such changes at the same time.
     """
 
     def __init__(self) -> None:
@@ -29,7 +31,7 @@ class PartitionTurns:
 
     @asynccontextmanager
     async def turn(self, partition_count: int, deadline: float) -> AsyncGenerator[float]:
-        """Wait for a turn. Yield the remaining seconds. deadline: event loop time. Raises
+        """Wait for a turn, and yield the remaining seconds. deadline: event loop time. Raises
         TimeoutError.
         """
         now = asyncio.get_running_loop().time
@@ -50,7 +52,9 @@ class PartitionTurns:
 
 
 def chunks(items: Iterable[_T], partition_count: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """Yield the items in lists of at most CHUNK_PARTITIONS partitions, or of one item."""
+    """Split the items into lists of at most CHUNK_PARTITIONS partitions in total. A larger item is
+    returned alone.
+    """
     chunk: list[_T] = []
     count = 0
     for item in items:

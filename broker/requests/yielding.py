@@ -1,7 +1,7 @@
 """Iterate over a large request, yielding to the event loop. See docs/design/fairness.md.
 
-A request of a megabyte may contain fifty thousand elements. Each lookup takes microseconds, but
-together they would block heartbeats and other clients for seconds.
+A request of one megabyte may contain fifty thousand elements. Each lookup takes microseconds, but
+all of them together would block heartbeats and other clients for seconds.
 """
 
 import asyncio
@@ -16,33 +16,33 @@ from weakref import WeakKeyDictionary
 from penstock.base.clock import MonotonicClock
 
 FIRST_SLICE_S: Final = 0.002
-"""Work before the first pause. Nearly all requests complete in this time."""
+"""Length of the first slice of work. Nearly all requests complete within this time."""
 
 SLICE_S: Final = 0.000_5
-"""Work between two pauses. A Produce takes about eight event loop iterations, and may be delayed by
-a slice in each. Yielding costs 20 us.
+"""Length of later slices. A Produce takes about eight event loop iterations, each of which may be
+delayed by a slice. Yielding costs 20 us.
 """
 
 PAUSE_S: Final = 0.001
 """Time for other tasks between two slices. libuv timers have millisecond resolution."""
 
 SLICE_COUNT: Final = 500
-"""Steps that may wait at the same time. Requests with fewer elements are not long."""
+"""Maximum number of concurrent steps. Requests with fewer elements are not treated as long."""
 
 STARTED_COUNT: Final = 8
-"""Steps that begin in one event loop iteration: 0.2 to 0.5 ms."""
+"""Number of steps started per event loop iteration, which takes 0.2 to 0.5 ms."""
 
 CHUNK_COUNT: Final = 100
 
 _clock: MonotonicClock = time.perf_counter
-"""Replaced by the simulator, because measured work times differ in every run."""
+"""The simulator replaces this clock, because measured times differ in every run."""
 
 _T = TypeVar("_T")
 _H = TypeVar("_H", bound=Hashable)
 
 
 class Slices:
-    """Measures the time of one request. Await `turn` whenever `is_over`."""
+    """Measures the time spent on one request. Await `turn` when `is_over`."""
 
     __slots__ = ("_ends_at",)
 
@@ -54,13 +54,13 @@ class Slices:
         return _clock() >= self._ends_at
 
     async def turn(self) -> None:
-        """Let other tasks run, then begin the next slice."""
+        """Let other tasks run, then start the next slice."""
         await _next_turn()
         self._ends_at = _clock() + SLICE_S
 
 
 async def sliced(items: Iterable[_T]) -> AsyncIterator[_T]:
-    """Yield the items."""
+    """Yield the items one by one, pausing between slices."""
     slices = Slices()
     for item in items:
         yield item
@@ -78,7 +78,9 @@ async def chunked(items: Sequence[_T]) -> AsyncIterator[Sequence[_T]]:
 
 
 async def listed(items: Iterable[_T]) -> list[_T]:
-    """Return a list of the items, which are created one by one: pass a generator."""
+    """Return a list of the items. Pass a generator, so that the items are also created in
+    slices.
+    """
     slices = Slices()
     found: list[_T] = []
     for item in items:
@@ -101,12 +103,12 @@ async def counted(items: Iterable[_H]) -> Counter[_H]:
 
 
 async def smallest(texts: Iterable[str], count: int) -> list[str]:
-    """Return the smallest distinct strings in order, at most `count` of them."""
+    """Return at most `count` of the smallest distinct strings, in order."""
     slices = Slices()
     found: list[str] = []
     left = iter(texts)
     while some := list(islice(left, count)):
-        if len(found) == count:  # if the names are sorted, nothing is left after the first chunk
+        if len(found) == count:  # if the names are sorted, no later chunk contributes any
             some = [text for text in some if text < found[-1]]
         if some:
             found = sorted({*found, *some})[:count]
@@ -125,8 +127,9 @@ async def each_once(items: Iterable[_T]) -> AsyncIterator[_T]:
 
 
 async def gathered(steps: Iterable[Awaitable[_T]]) -> list[_T]:
-    """Return the results of all steps, of which SLICE_COUNT run concurrently. Steps that wait share
-    a deadline, so that their waits do not add up. No pause for fewer than STARTED_COUNT.
+    """Return the results of all steps, up to SLICE_COUNT of which run concurrently. Steps that wait
+    must share a deadline, so that their waits do not add up. There is no pause for fewer than
+    STARTED_COUNT.
     """
     found: list[_T] = []
     left = iter(steps)
@@ -147,8 +150,8 @@ async def gathered(steps: Iterable[Awaitable[_T]]) -> list[_T]:
 
 
 class _Turns:
-    """The pending slices on one event loop: one slice of one request at a time, in order, with a
-    pause after each, so that all long requests together use at most a third of the event loop.
+    """The pending slices of one event loop. They run one at a time, in order, with a pause after
+    each, so that all long requests together use at most a third of the event loop.
     """
 
     def __init__(self) -> None:
@@ -163,17 +166,16 @@ class _Turns:
         await due
 
     def _begin_later(self) -> None:
-        # In an empty context: the timer serves all requests, not just the one that starts it.
+        # Use an empty context, because the timer serves all requests, not only the one that starts
+        # it.
         asyncio.get_running_loop().call_later(PAUSE_S, self._begin_first, context=Context())
 
     def _begin_first(self) -> None:
-        """Run the first slice in the next event loop iteration, and the others after it, each after
-        a pause.
-        """
+        """Run the first slice in the next event loop iteration, and later ones after pauses."""
         first = self._due.popleft()
         if self._due:
             self._begin_later()
-        if not first.done():  # its connection may have closed
+        if not first.done():  # the connection may have been closed
             first.set_result(None)
 
 

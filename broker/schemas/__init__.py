@@ -1,5 +1,5 @@
-"""Validation of records against the schemas of their topics.
+"""Schema validation of records, as configured per topic.
 
-Untrusted records and schemas are decoded in a separate process, `worker`, with CPU and memory
-limits. Everything else here runs in the broker.
+Untrusted records and schemas are decoded only in a separate process, `worker`, with CPU and memory
+limits. Everything else in this package runs in the broker.
 """

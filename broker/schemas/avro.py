@@ -1,6 +1,6 @@
 """Avro: a value must be the binary encoding of its schema, without trailing bytes.
 
-fastavro decodes; a second, slower reader finds the invalid field after a failure.
+fastavro decodes the values. After a failure, a second, slower reader finds the invalid field.
 """
 
 import json
@@ -72,19 +72,19 @@ def _parsed(text: str) -> Any:  # noqa: ANN401 - a value of JSON
 
 
 def _fields(schema: Any) -> dict[str, Any]:  # noqa: ANN401 - of fastavro
-    """Return the schema if it is an object, otherwise an empty one."""
+    """Return the schema if it is an object, otherwise an empty dict."""
     return cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
 
 
 class _Mismatch(Exception):
-    """The bytes at a path do not match their type."""
+    """Raised if the bytes at a path do not match their type."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
 
 
 class _Reader:
-    """Skips a value, and raises _Mismatch at the first invalid field."""
+    """Skips over a value, and raises _Mismatch at the first invalid field."""
 
     def __init__(self, data: bytes, named: dict[str, Any]) -> None:
         self._data, self._named, self._at = data, named, 0
@@ -135,7 +135,7 @@ class _Reader:
                 item(at)
                 at += 1
                 if self._at == before:
-                    break  # empty items never fail
+                    break  # further empty items cannot fail
 
     def _primitive(self, kind: str, path: str) -> None:
         if kind == "string":

@@ -1,8 +1,8 @@
 """JSON Schema, drafts 4 to 2020-12.
 
-Regular expressions are those of Rust's `regex`, which take linear time; schemas with look-around or
-back-references are rejected. References are resolved within the schema and the given references:
-nothing is fetched.
+Regular expressions use Rust's `regex`, which takes linear time; schemas with look-around or
+back-references are rejected. References are resolved only within the schema and the given
+references; nothing is fetched.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Cache of registered schemas by id. The meaning of an id never changes.
+"""A cache of registered schemas by id. The schema of an id never changes.
 
-Cached schemas stay usable while the registry is unavailable. After a failure, no request is sent
-for PAUSE_S.
+Cached schemas remain usable while the registry is unavailable. After a failure, no requests are
+sent for PAUSE_S.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ class _Known(NamedTuple):
 
 class KnownSchemas:
     """The schemas of one registry, at most KNOWN_COUNT_MAX. An unknown id is requested at most once
-    in FRESH_S, so that a producer with a wrong id causes little load. A schema that is registered
-    under another subject is valid for it within FRESH_S.
+    per FRESH_S, so that a producer with a wrong id causes little load. When a schema is registered
+    under another subject, it becomes valid for that subject within FRESH_S.
     """
 
     def __init__(self, registry: SchemaRegistry, now_s: Callable[[], float]) -> None:
@@ -50,8 +50,8 @@ class KnownSchemas:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def find(self, numbers: Iterable[int]) -> dict[int, RegisteredSchema]:
-        """Return the schemas of these ids, as registered now or within FRESH_S. Raises
-        RegistryError if one is unknown and the registry does not respond.
+        """Return the schemas of these ids, at most FRESH_S old. If the registry does not respond,
+        older ones are returned. Raises RegistryError if an unknown schema cannot be requested.
         """
         found: dict[int, RegisteredSchema] = {}
         waiting: dict[int, asyncio.Task[RegisteredSchema]] = {}
@@ -82,7 +82,7 @@ class KnownSchemas:
     def _settled(self, number: int, done: "asyncio.Task[RegisteredSchema]") -> None:
         del self._lookups[number]
         if not done.cancelled():
-            done.exception()  # an earlier waiter has loaded it
+            done.exception()  # mark it as retrieved, because no one may be waiting
 
     async def _looked_up(self, number: int) -> RegisteredSchema:
         if self._now_s() < self._paused_until_s:
@@ -104,7 +104,7 @@ class KnownSchemas:
         return schema
 
     def _send_request(self, number: int, known: _Known | None) -> RegisteredSchema:
-        """Request a schema, or only its subjects if it is known. Runs in a thread."""
+        """Request a schema, or only its subjects if the schema is known. Runs in a thread."""
         try:
             subjects = tuple(self._registry.subjects_of(number))
             if known is not None and known.schema.type:

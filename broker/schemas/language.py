@@ -1,5 +1,5 @@
-"""The interface of schema languages, and their modules. Libraries of extras are only imported by
-`json_schema`, `avro` and `protobuf` when they are used.
+"""The interface to schema languages, and their modules. The libraries, which are extras, are
+imported only by `json_schema`, `avro` and `protobuf` when needed.
 """
 
 from collections.abc import Sequence
@@ -20,40 +20,40 @@ _MODULES: Final = {
 
 
 class ReferencedSchema(Struct, frozen=True):
-    """A schema that a registered one refers to by this name."""
+    """A schema that a registered schema refers to by this name."""
 
     name: str
     schema: str
 
 
 class Validator(Protocol):
-    """A schema that can check values."""
+    """A schema that can validate values."""
 
     @property
     def record_name(self) -> str:
-        """Return the full name of the record, empty if it has none."""
+        """Return the full name of the record, or "" if it has none."""
         ...
 
     def problem(self, data: bytes) -> str:
-        """Return the path of the first invalid field and the reason, as `.a.b: text` or `: text`;
-        empty if the value is valid.
+        """Return the path of the first invalid field and the reason, as `.a.b: text` or `: text`.
+        Return "" if the value is valid.
         """
         ...
 
     def value(self, data: bytes) -> Any:  # noqa: ANN401 - what msgspec writes as JSON
-        """Return a valid value as JSON-serializable objects."""
+        """Decode a valid value to JSON-serializable objects."""
         ...
 
 
 class CompiledSchema(Protocol):
-    """A compiled schema, which has several messages in Protobuf."""
+    """A compiled schema. In Protobuf, it may have several messages."""
 
     def validator(self, message: str) -> Validator:
-        """Return the validator of a message; empty for the first one. Raises SchemaInvalid."""
+        """Return the validator of a message, by default the first one. Raises SchemaInvalid."""
         ...
 
     def framed(self, data: bytes) -> tuple[Validator, bytes]:
-        """Return the validator of a value after its schema id, and its payload. Raises
+        """Return the validator and the payload for a value that follows a schema id. Raises
         SchemaInvalid for a message that does not exist.
         """
         ...
@@ -71,7 +71,7 @@ def compile_schema(kind: str, text: str, references: Sequence[ReferencedSchema])
 
 
 class OneMessageSchema:
-    """A compiled schema with one validator."""
+    """A compiled schema with a single validator."""
 
     def __init__(self, validator: Validator) -> None:
         self._validator = validator

@@ -1,5 +1,5 @@
-"""Requests from the broker to its worker process, and their responses. On the socket, each is
-MessagePack with a length prefix of 4 bytes.
+"""Requests from the broker to its worker process, and their responses. On the socket, each message
+is MessagePack with a length prefix of 4 bytes.
 """
 
 from typing import Final, TypeAlias
@@ -12,12 +12,12 @@ from penstock.broker.schemas.rules import FieldRule, SchemaRules
 
 FRAME_BYTES: Final = 4
 FAILURES_MAX: Final = 10
-"""Maximum number of records of a batch in a response."""
+"""Maximum number of invalid records in a response."""
 
 
 class RegisteredSchema(Struct, frozen=True):
-    """A schema of a registry. type: empty if no schema has this id. subjects: those under which it
-    is registered.
+    """A schema in a registry. type: empty if no schema has this id. subjects: the subjects under
+    which it is registered.
     """
 
     type: str
@@ -35,7 +35,8 @@ class CheckSchema(Struct, frozen=True, tag="schema"):
 class CheckBatch(Struct, frozen=True, tag="batch"):
     """Check every record of a batch.
 
-    decompressed_bytes_max: limit of the batch. schemas: schemas requested by the worker, by id.
+    decompressed_bytes_max: limit for the batch. schemas: the schemas that the worker has requested,
+    by id.
     """
 
     topic: str
@@ -49,12 +50,12 @@ Request: TypeAlias = CheckSchema | CheckBatch
 
 VALID: Final = "valid"
 MISMATCH: Final = "mismatch"
-"""Records are invalid: `failures` contains the first ones, by their index in the batch."""
+"""Records are invalid. `failures` contains the first ones, with their index in the batch."""
 UNKNOWN: Final = "unknown"
-"""The worker needs the schemas of `ids`."""
+"""The worker needs the schemas in `ids`."""
 UNAVAILABLE: Final = "unavailable"
-"""The check is currently impossible, independently of the records: `message` contains the
-reason.
+"""The check is currently impossible, for a reason that does not depend on the records. `message`
+contains the reason.
 """
 TOO_LARGE: Final = "too_large"
 CORRUPT: Final = "corrupt"
@@ -63,7 +64,7 @@ TOO_SLOW: Final = "too_slow"
 
 
 class Verdict(Struct, frozen=True):
-    """The response."""
+    """The response to a check request."""
 
     kind: str
     message: str = ""

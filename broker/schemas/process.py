@@ -19,15 +19,17 @@ from penstock.broker.schemas import messages
 from penstock.broker.schemas.messages import FRAME_BYTES, Request, Verdict
 
 RESPONSE_S: Final = 20.0
-"""Far above the CPU limit of the worker: the machine may be busy."""
+"""Timeout for a response, far above the CPU limit of the worker, because the machine may be
+busy.
+"""
 PAUSE_S: Final = 1.0
-"""Pause after a process that ended for another reason than its limits."""
+"""Pause after a process has ended for another reason than its limits."""
 _END_S: Final = 5.0
 _VERDICT_BYTES_MAX: Final = 1 << 20
 LIMIT_SIGNALS: Final = frozenset(
     {signal.SIGPROF, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL}
 )
-"""Signals of a process that has exhausted CPU, stack or memory."""
+"""Signals that terminate a process that has exhausted its CPU, stack or memory."""
 _KEPT_VARIABLES: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR", "HOME")
 _log = structlog.get_logger(__name__)
 
@@ -40,14 +42,14 @@ class _Waiting(NamedTuple):
 class CheckProcess:
     """The worker process of a broker, started with the first request.
 
-    A request that exceeds the limits of the worker gets TOO_SLOW, and a new process is started for
-    the next one. Topics take turns, so a topic with slow checks delays others by one batch each.
-    The caller limits waiting requests.
+    A request that exceeds the worker's limits fails with TOO_SLOW, and a new process is started for
+    the next request. Topics take turns, so a topic with slow checks delays each batch of another
+    topic by at most one batch. The caller must limit the number of waiting requests.
     """
 
     def __init__(self) -> None:
         self._lanes: OrderedDict[str, deque[_Waiting]] = OrderedDict()
-        """Waiting requests by topic, in the order of their turns."""
+        """Waiting requests by topic, in the order in which the topics take turns."""
         self._task: asyncio.Task[None] | None = None
         self._worker: _Worker | None = None
         self._paused_until_s = 0.0
@@ -59,7 +61,7 @@ class CheckProcess:
         await self._end_worker()
 
     async def call(self, topic: str, request: Request) -> Verdict:
-        """Return the verdict. topic: whose turn it is."""
+        """Return the verdict. topic: the topic whose turn is used."""
         loop = asyncio.get_running_loop()
         waiting = _Waiting(request, loop.create_future())
         self._lanes.setdefault(topic, deque()).append(waiting)
@@ -98,14 +100,14 @@ class CheckProcess:
             return Verdict(messages.UNAVAILABLE, "the process that checks records has failed")
 
     async def _end_worker(self) -> int | None:
-        """Return the exit status of the process, or None if there was none."""
+        """End the process. Return its exit status, or None if there was none."""
         worker, self._worker = self._worker, None
         return None if worker is None else await worker.end()
 
 
 class _Worker:
-    """One process. It ends when its socket is closed. Remaining temporary files are
-    removed then.
+    """One worker process. It exits when its socket is closed; then temporary files that it left
+    behind are removed.
     """
 
     def __init__(
@@ -115,13 +117,13 @@ class _Worker:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """directory: for temporary files; None if it cannot be created."""
+        """directory: for temporary files; None if it could not be created."""
         self._process, self._reader, self._writer = process, reader, writer
         self._directory = directory
 
     @classmethod
     async def start(cls) -> "_Worker":
-        """Raises OSError."""
+        """Start a worker process. Raises OSError."""
         ours, theirs = socket.socketpair()
         try:
             directory = await asyncio.to_thread(temporary_directory)
@@ -135,7 +137,7 @@ class _Worker:
         return cls(process, directory, *await asyncio.open_connection(sock=ours))
 
     async def send_request(self, request: Request) -> Verdict:
-        """Raises OSError, EOFError, MsgspecError."""
+        """Send a request, and return the verdict. Raises OSError, EOFError, MsgspecError."""
         data = messages.encode(request)
         self._writer.write(len(data).to_bytes(FRAME_BYTES, "big"))
         self._writer.write(data)
@@ -162,9 +164,9 @@ class _Worker:
 
 
 def temporary_directory() -> str | None:
-    """Return a new directory for the files of a worker, which the caller removes after the worker
-    has ended, because a killed worker cannot. None if it cannot be created; only .proto files need
-    it.
+    """Create a directory for temporary files of a worker. The caller removes it after the worker
+    has ended, because a killed worker cannot. Return None if it cannot be created; only .proto
+    files need it.
     """
     try:
         return tempfile.mkdtemp(prefix="penstock-schema-")
@@ -178,8 +180,8 @@ def spawned(
     *,
     directory: str | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a worker without the secrets of this process in its environment. connection: its
-    standard input. directory: for its temporary files; removed if it does not start.
+    """Start a worker without the secrets in this process's environment. connection: its standard
+    input. directory: for its temporary files; removed if the worker cannot be started.
     """
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     if directory is not None:

@@ -1,7 +1,7 @@
-"""Protobuf: a value must parse as its message, with all required fields and without unknown ones.
+"""Protobuf: a value must parse as its message, with all required fields and without unknown fields.
 
-Protobuf skips unknown fields, and known ones with another wire type, so that nearly every other
-message would be valid. Schemas are Base64 descriptor sets, or text compiled by protoc.
+Protobuf itself skips unknown fields, and known fields with another wire type, so nearly any other
+message would be valid. Schemas are Base64 descriptor sets, or text that protoc compiles.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class _ProtobufValidator:
 
 
 class _CompiledProtobuf:
-    """All messages of one file."""
+    """All messages in one file."""
 
     def __init__(self, pool: Any, file: Any) -> None:  # noqa: ANN401 - descriptors
         self._pool, self._file = pool, file
@@ -71,8 +71,8 @@ class _CompiledProtobuf:
             raise SchemaInvalid(problem) from None
 
     def framed(self, data: bytes) -> tuple[Validator, bytes]:
-        """The indexes of the message come first, as zigzag varints; a single zero stands for the
-        first message.
+        """Parse the message indexes, which precede the payload as zigzag varints. A single zero
+        selects the first message.
         """
         count, at = _varint(data, 0)
         indexes: list[int] = []
@@ -103,7 +103,7 @@ def compile_text(text: str, references: Sequence[ReferencedSchema]) -> _Compiled
 
 
 def _unknown(message: Any, path: str) -> str:  # noqa: ANN401 - generated at run time
-    """Return the path of the first unknown field, and the reason, or "" if there is none."""
+    """Return the path of the first unknown field and the reason, or "" if there is none."""
     known: dict[int, Any] = message.DESCRIPTOR.fields_by_number
     for field in unknown_fields.UnknownFieldSet(message):
         found = known.get(field.field_number)
@@ -121,7 +121,7 @@ def _unknown(message: Any, path: str) -> str:  # noqa: ANN401 - generated at run
 
 
 def _nested(field: Any, value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - generated
-    """Return the messages in a field, each with its position in the path."""
+    """Return the messages in a field, each with its path below the field."""
     if field.message_type.GetOptions().map_entry:
         if field.message_type.fields_by_name["value"].message_type is None:
             return []
@@ -140,7 +140,7 @@ def _kind(field: Any) -> str:  # noqa: ANN401 - generated at run time
 
 
 def _broken_field(descriptor: Any, data: bytes) -> str:  # noqa: ANN401 - generated at run time
-    """Return the path of the field at which parsing fails, as far as it can be determined."""
+    """Return the path of the field at which parsing fails, as precisely as possible."""
     path = ""
     for _ in range(_PATH_PARTS_MAX):
         found = _first_broken(descriptor, data)
@@ -155,7 +155,7 @@ def _broken_field(descriptor: Any, data: bytes) -> str:  # noqa: ANN401 - genera
 
 
 def _first_broken(descriptor: Any, data: bytes) -> tuple[Any, bytes | None] | None:  # noqa: ANN401
-    """Return the first invalid field, with its bytes if they are complete."""
+    """Return the first invalid field, with its bytes if they are complete, or None."""
     at, known = 0, descriptor.fields_by_number
     while at < len(data):
         try:
@@ -183,7 +183,9 @@ def _first_broken(descriptor: Any, data: bytes) -> tuple[Any, bytes | None] | No
 
 
 def _content(data: bytes, at: int, kind: int) -> tuple[bytes | None, int]:
-    """Return the bytes of a field, None for a number, and its end. Raises SchemaInvalid."""
+    """Return the bytes of a field, or None for a number, and the position after the field. Raises
+    SchemaInvalid.
+    """
     if kind == 0:
         return None, _unsigned(data, at)[1]
     if kind == 2:

@@ -1,7 +1,8 @@
 """Check the records of a batch against the rules of its topic, in Confluent's wire format. Pure,
-apart from the libraries of the languages.
+except for the libraries of the schema languages.
 
-VALID means that every non-null key and value matches its schema. A batch is rejected as a whole.
+A batch is VALID if every non-null key and value matches its schema. Otherwise, the whole batch is
+rejected.
 """
 
 from collections import OrderedDict
@@ -30,15 +31,17 @@ from penstock.protocol.batch.records import RECORDS_SEARCHED_MAX, iter_records
 from penstock.protocol.registry.model import CannotCheck, SchemaInvalid, brief
 
 COMPILED_COUNT_MAX: Final = 200
-"""Compiled schemas kept in each of two caches."""
+"""Number of compiled schemas kept in each of two caches."""
 IDS_MAX: Final = 50
-"""Registered schemas in one batch. Below COMPILED_COUNT_MAX, so that all are cached."""
+"""Maximum number of registered schemas in one batch. It is below COMPILED_COUNT_MAX, so that all of
+them are cached.
+"""
 _MAGIC: Final = 0
 _FRAME_BYTES: Final = 5
 
 
 class _NeedsSchema(Exception):
-    """Raised for an id that must be looked up."""
+    """Raised for a schema id that must be looked up."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -58,7 +61,9 @@ class _Registered:
             self._known.popitem(last=False)
 
     def find(self, number: int) -> tuple[RegisteredSchema, CompiledSchema | str] | None:
-        """Return the compiled schema, or the reason why it cannot be compiled."""
+        """Return the schema in both forms: registered, and compiled or the reason why it cannot be
+        compiled.
+        """
         found = self._known.get(number)
         if found is not None:
             self._known.move_to_end(number)
@@ -85,7 +90,7 @@ class RecordCheck:
         self._inflater = ReusingInflater()
 
     def check(self, request: CheckSchema | CheckBatch) -> Verdict:
-        """Return the verdict. Does not raise."""
+        """Return the verdict. Never raises."""
         try:
             if isinstance(request, CheckSchema):
                 _inline(request.rule)
@@ -143,7 +148,9 @@ class _BatchCheck:
         return Verdict(messages.VALID)
 
     def run(self, inflater: ReusingInflater) -> None:
-        """Raises BatchCorrupt, BatchTooLarge, MemoryError."""
+        """Check the records until there are enough failures. Raises BatchCorrupt, BatchTooLarge,
+        MemoryError.
+        """
         request = self._request
         key_rule, value_rule = request.rules.key, request.rules.value
         records = iter_records(request.batch, request.decompressed_bytes_max, inflater.decompress)
@@ -168,7 +175,7 @@ class _BatchCheck:
             self._failures.append((at, f"{part}{problem} (record {at})"))
 
     def _registered_problem(self, part: str, strategy: str, data: bytes) -> str:
-        """Return why a key or value after a schema id is invalid, or "" if it is valid. Raises
+        """Return why a key or value with a schema id is invalid, or "" if it is valid. Raises
         _NeedsSchema.
         """
         if len(data) < _FRAME_BYTES or data[0] != _MAGIC:
@@ -197,15 +204,17 @@ class _BatchCheck:
         return _problem(validator, payload)
 
     def _request_again(self, number: int) -> None:
-        """Raises _NeedsSchema unless the broker has just looked up the schema: another client may
-        have registered it since.
+        """Raise _NeedsSchema unless the broker has just looked up the schema, because another
+        client may have registered it meanwhile.
         """
         if number not in self._request.schemas:
             raise _NeedsSchema(number)
 
 
 def _problem(validator: Validator, data: bytes) -> str:
-    """Return why a value is invalid, also if its check fails unexpectedly."""
+    """Return why a value is invalid, or "". A check that fails unexpectedly also makes the value
+    invalid.
+    """
     try:
         return validator.problem(data)
     except (MemoryError, KeyboardInterrupt, SystemExit):

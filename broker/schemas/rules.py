@@ -20,8 +20,8 @@ _NAMES: Final = KEY_SCHEMA.names | VALUE_SCHEMA.names
 class FieldRule(Struct, frozen=True):
     """The rule for keys or values.
 
-    type, schema, message: as in the configs. strategy: the subject strategy for registered schemas;
-    empty: the schema is `schema`, and values have no id prefix.
+    type, schema, message: as in the configs. strategy: the subject strategy for registered schemas.
+    If it is empty, the schema is `schema`, and values have no id prefix.
     """
 
     type: str = "json"
@@ -31,7 +31,9 @@ class FieldRule(Struct, frozen=True):
 
 
 class SchemaRules(Struct, frozen=True):
-    """None: anything is valid. Null keys and values are always valid."""
+    """The rules for keys and values. None if anything is valid. Null keys and values are always
+    valid.
+    """
 
     key: FieldRule | None = None
     value: FieldRule | None = None

@@ -1,8 +1,8 @@
 """Worker process that checks schemas and records for a broker. It exits when stdin is closed.
 
-A schema may take exponential time, a small value much memory, and native code may overflow its
-stack. The kernel kills this process at its CPU and memory limits; the broker then rejects the batch
-and starts another process.
+A schema may take exponential time, a small value may expand to much memory, and native code may
+overflow its stack. The kernel kills this process at its CPU and memory limits; the broker then
+rejects the batch and starts another process.
 """
 
 import resource
@@ -19,7 +19,7 @@ from penstock.broker.schemas.records import RecordCheck
 
 CPU_S_MAX: Final = 2.0
 MEMORY_BYTES_MAX: Final = 512 << 20
-"""Limit of the address space, of which the libraries take a tenth."""
+"""Limit of the address space. The libraries use a tenth of it."""
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 _STDIN: Final = 0
 
@@ -30,14 +30,15 @@ def main() -> None:
 
 
 def serve(response: Callable[[bytearray], bytes]) -> None:
-    """Limit the resources of this process, and handle requests on its standard input until it is
+    """Limit the resources of this process, then handle requests on standard input until it is
     closed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(ValueError, OSError):  # macOS has this limit but cannot set it
+    with suppress(ValueError, OSError):  # macOS has this limit but does not allow setting it
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     forgo_core_dumps()
-    with suppress(OSError):  # if memory is exhausted, kill this process, not the broker
+    # If memory is exhausted, the kernel should kill this process, not the broker.
+    with suppress(OSError):
         _OOM_SCORE.write_text("1000")
     with socket.socket(fileno=_STDIN) as connection:
         while request := _read(connection):

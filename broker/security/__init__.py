@@ -1,1 +1,1 @@
-"""Authentication and authorization of clients: TLS, SASL, users and principals."""
+"""Client authentication and authorization: TLS, SASL, users and principals."""

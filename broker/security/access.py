@@ -34,8 +34,8 @@ def _no_token(_token_id: str) -> None:
 
 
 class ClientAccess:
-    """find_users: returns the current users in the metadata. find_token: looks up a delegation
-    token there.
+    """Authentication of clients. find_users: returns the current users in the metadata. find_token:
+    looks up a delegation token in the metadata.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class ClientAccess:
             lambda: self.files.users.credentials, find_users, lambda: self.files.users.secret
         )
         self.failed_count = 0
-        """Failed authentications."""
+        """Number of failed authentications."""
         self._listeners: dict[str, ListenerAccess] = {}
         self._keys: dict[object, TokenKeys] = {}
-        """By settings: listeners with the same settings share the keys."""
+        """Token keys by settings. Listeners with the same settings share them."""
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read the files, and watch them for changes. Raises SecurityFileInvalid."""
+        """Read the files, and start watching them for changes. Raises SecurityFileInvalid."""
         await self.files.read()
         self._watch = asyncio.get_running_loop().create_task(self.files.watch())
 
@@ -82,7 +82,7 @@ class ClientAccess:
         return found
 
     def token_keys(self, config: SecurityConfig) -> TokenKeys | None:
-        """Return the token keys for a listener with these settings; None without OAUTHBEARER."""
+        """Return the token keys for a listener with these settings, or None without OAUTHBEARER."""
         if OAUTHBEARER not in config.sasl_enabled_mechanisms:
             return None
         rules = TokenRules(
@@ -115,7 +115,7 @@ class ListenerAccess:
         return tls.for_sasl if protocol.has_sasl else tls.for_clients
 
     def principal_of(self, certificate: bytes | None) -> Principal:
-        """Return the principal of this certificate (DER). Raises AuthenticationFailed."""
+        """Return the principal for this certificate, in DER format. Raises AuthenticationFailed."""
         if certificate is None:
             return ANONYMOUS
         try:

@@ -1,7 +1,7 @@
-"""Settings for the authentication and authorization of clients.
+"""Settings for client authentication and authorization.
 
-A `SecurityConfig` is valid in itself, and so are the settings of each listener. `protocols` checks
-that they suit the listeners; files are checked when they are read.
+A `SecurityConfig` is validated when it is created, including the settings of each listener.
+`protocols` checks that they match the listeners; files are checked when they are read.
 """
 
 import re
@@ -31,7 +31,7 @@ HTTPS: Final = "https"
 _TLS: Final = "ssl."
 _CLIENT_AUTH: Final = "ssl.client.auth"
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
-"""RFC 6749."""
+"""See RFC 6749."""
 _URLS: Final = ("http://", "https://", "file:")
 
 
@@ -299,7 +299,7 @@ class SecurityConfig:
                 raise self._of(listener, error) from None
 
     def of_listener(self, listener: str) -> "SecurityConfig":
-        """Return the settings of one listener: its own, otherwise the general ones."""
+        """Return the settings that apply to one listener, which override the general ones."""
         own = own_values(self.listener_values, listener)
         values = {
             field.field: own[field.name] for field in fields_of(type(self)) if field.name in own
@@ -307,13 +307,13 @@ class SecurityConfig:
         return replace(self, listener_values=(), **values)
 
     def listeners_with_tls(self) -> list[str]:
-        """Return the names of the listeners with their own TLS settings."""
+        """Return the names of the listeners that have TLS settings of their own."""
         return sorted(
             {key.listener.upper() for key in self._keys() if key.setting.startswith(_TLS)}
         )
 
     def client_auth(self, listener: str) -> str:
-        """Return whether clients of a TLS listener present a certificate."""
+        """Return whether clients of a TLS listener may or must present a certificate."""
         own = own_values(self.listener_values, listener)
         common = AUTH_NONE if self.protocol_of(listener).has_sasl else self.ssl_client_auth
         return str(own.get(_CLIENT_AUTH, common))
@@ -322,7 +322,7 @@ class SecurityConfig:
         return PrincipalRules.parse(self.ssl_principal_mapping_rules)
 
     def protocol_of(self, listener: str) -> SecurityProtocol:
-        """Return the protocol of a listener by its name. Raises SettingInvalid if it is not in the
+        """Return the protocol of a listener. Raises SettingInvalid if the listener is not in the
         map.
         """
         mapped = self._mapped()
@@ -339,7 +339,7 @@ class SecurityConfig:
         return SecurityProtocol.PLAINTEXT
 
     def protocols(self, listeners: Iterable[str]) -> dict[str, SecurityProtocol]:
-        """Return the protocols of these listeners, after checking that the required settings are
+        """Return the protocols of these listeners, and check that the required settings are
         present. Raises SettingInvalid.
         """
         found = {name: self.protocol_of(name) for name in listeners}
@@ -365,7 +365,7 @@ class SecurityConfig:
         return [key for name, _ in self.listener_values if (key := split_key(name)) is not None]
 
     def _shown_values(self) -> dict[str, Any]:
-        """Return the listener settings without secrets, by name."""
+        """Return the listener settings by name, with secrets hidden."""
         secrets = {
             field.name for field in fields_of(type(self)) if field.setting.kind is Kind.SECRET
         }
@@ -376,8 +376,8 @@ class SecurityConfig:
 
     @staticmethod
     def _check_effect(key: ListenerKey, value: object, protocol: SecurityProtocol) -> None:
-        """Reject settings of a listener that its protocol does not use: their author expects more
-        security than there is.
+        """Reject a listener setting that the listener's protocol does not use, because whoever set
+        it expects more security than there is.
         """
         is_tls = key.setting.startswith(_TLS)
         if protocol.has_tls if is_tls else protocol.has_sasl:
@@ -398,7 +398,7 @@ class SecurityConfig:
             self._check_oauth()
 
     def _check_peers(self, listener: str) -> None:
-        """Check that brokers can authenticate to each other at this listener."""
+        """Check that brokers can authenticate to each other on this listener."""
         if not self.protocol_of(listener).has_sasl:
             return
         if not (self.sasl_users_file and self.sasl_inter_broker_username):
@@ -420,7 +420,7 @@ class SecurityConfig:
             )
 
     def _of(self, listener: str, error: SettingInvalid) -> SettingInvalid:
-        """Return an error of `of_listener` with the setting name that the listener uses."""
+        """Return an error of `of_listener` with the setting name that applies to the listener."""
         name = {field.field: field.name for field in fields_of(type(self))}[error.name]
         key = ListenerKey(listener.lower(), name)
         if str(key) in dict(self.listener_values):
@@ -434,7 +434,7 @@ class SecurityConfig:
         return bool(self.authorizer)
 
     def super_user_names(self) -> frozenset[str]:
-        """Return the super users as `User:name`. Raises ValueError."""
+        """Return the super users, as `User:name`. Raises ValueError."""
         return parse_principals(self.super_users)
 
     def _check_authorizer(self) -> None:

@@ -1,7 +1,8 @@
-"""Delegation tokens (KIP-48): derive their secrets, and authenticate with them by SCRAM.
+"""Delegation tokens (KIP-48): derive their secrets, and authenticate clients that use them with
+SCRAM.
 
-The password of a token is the Base64 of an HMAC-SHA-512 of its id with
-`delegation.token.secret.key`: only brokers can compute it, and the metadata contain no secrets.
+The password of a token is the Base64-encoded HMAC-SHA-512 of its id with
+`delegation.token.secret.key`. Only brokers can compute it, and the metadata contains no secrets.
 Brokers with the same key accept the same tokens.
 """
 
@@ -28,14 +29,15 @@ _HASH: Final = "sha512"
 _SALT_BYTES: Final = 26
 
 FindToken = Callable[[str], DelegationTokenRecord | None]
-"""Looks up a delegation token in the metadata by its id."""
+"""Looks up a delegation token in the metadata, by its id."""
 
 
 class DelegationTokens:
-    """At most LOGINS_MAX derived credentials are cached, which take 3 ms of CPU each; the oldest is
-    dropped first.
+    """Derives and caches the credentials of delegation tokens. Deriving one takes 3 ms of CPU. At
+    most LOGINS_MAX are cached; the oldest is dropped first.
 
-    key: `delegation.token.secret.key`; empty: delegation tokens are disabled. now_ms: wall clock.
+    key: `delegation.token.secret.key`; if empty, delegation tokens are disabled. now_ms: wall
+    clock.
     """
 
     def __init__(self, key: str, find: FindToken, now_ms: WallClock) -> None:
@@ -49,11 +51,11 @@ class DelegationTokens:
         return bool(self._key)
 
     def hmac_of(self, token_id: str) -> bytes:
-        """Return the secret of a token: 64 bytes."""
+        """Return the secret of a token, which has 64 bytes."""
         return hmac.digest(self._key, token_id.encode(), _HASH)
 
     def is_of(self, token_id: str, shown: bytes) -> bool:
-        """Return whether this is the secret of the token."""
+        """Return whether `shown` is the secret of the token."""
         return hmac.compare_digest(self.hmac_of(token_id), shown)
 
     def login(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
@@ -65,7 +67,7 @@ class DelegationTokens:
         return TokenLogin(self._credential(mechanism, token_id), owner, token.expiry_ms)
 
     def pretend(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
-        """Generate the credential of an unknown token, with the salt that it would have."""
+        """Generate a credential for an unknown token, with the salt that the token would have."""
         key = digest(mechanism, self._key)
         return ScramCredential(self._salt(mechanism, token_id), key, key, ITERATIONS_MIN)
 

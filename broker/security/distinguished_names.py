@@ -1,8 +1,9 @@
 """Format certificate subjects as Java does, so that mapping rules have the same effect:
 `CN=orders,OU=Services,O=Example,C=DE`. Pure.
 
-The order is that of RFC 2253, last part first. Types without a short name there are numbers with a
-hexadecimal value, such as `1.2.840.113549.1.9.1=#1611...` for an e-mail address.
+The parts are in RFC 2253 order, last part first. Types without a short name in RFC 2253 are
+formatted as numbers with a hexadecimal value, such as `1.2.840.113549.1.9.1=#1611...` for an e-mail
+address.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -24,7 +25,9 @@ _SHORT: Final = {
 _ESCAPED: Final = {letter: "\\" + letter for letter in ',=+<>#;"\\'} | {"\0": "\\00"}
 _ASN1_LONG: Final = 0x80
 _NESTED: Final = 3
-"""A name is a sequence of sets of sequences; each inner sequence is a type and a value."""
+"""Nesting depth of a name: a sequence of sets of sequences, of which each contains a type and a
+value.
+"""
 
 
 def distinguished_name(certificate_der: bytes) -> str:
@@ -34,7 +37,7 @@ def distinguished_name(certificate_der: bytes) -> str:
     try:
         return rfc2253(load_der_x509_certificate(certificate_der).subject)
     except Exception as error:
-        # Besides ValueError, cryptography raises TypeError, InvalidVersion and others.
+        # Besides ValueError, cryptography raises TypeError, InvalidVersion and other exceptions.
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
@@ -66,8 +69,8 @@ def _escaped(value: str) -> str:
 
 
 def _der(attribute: "NameAttribute[str | bytes]") -> bytes:
-    """Return the encoded value of an attribute: what follows the type in a name that only contains
-    it.
+    """Return the encoded value of an attribute, by encoding a name that contains only this
+    attribute and stripping the type.
     """
     from cryptography.x509 import Name
 

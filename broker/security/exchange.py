@@ -6,15 +6,15 @@ from typing import Protocol, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The client must respond."""
+    """The client must respond to this challenge."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The client is authenticated as this user. expires_ms: wall clock time at which its credential
-    expires; None for never. by_token: it has used a delegation token.
+    """The client is authenticated as this user. expires_ms: wall clock time at which the credential
+    expires, or None. by_token: whether the client has used a delegation token.
     """
 
     user: str
@@ -25,7 +25,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckPassword:
-    """The caller must check a password, which takes time."""
+    """The caller must check a password, which takes some time."""
 
     user: str
     password: str
@@ -43,7 +43,7 @@ Step: TypeAlias = Challenge | Done | CheckPassword | CheckToken
 
 class Exchange(Protocol):
     """The server side of one authentication with one mechanism. It receives the client's tokens in
-    order, and none after `Done` or AuthenticationFailed.
+    order, and none after it has returned `Done` or raised AuthenticationFailed.
     """
 
     def receive(self, token: bytes) -> Step:

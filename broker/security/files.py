@@ -1,4 +1,4 @@
-"""Load the files of the security settings, PEM files and users, and reload them when they
+"""Load the PEM files and the users file of the security settings, and reload them when they
 change.
 """
 
@@ -26,8 +26,8 @@ _Contents = TypeVar("_Contents")
 
 
 class FileUsers(NamedTuple):
-    """The contents of the users file. secret: for the salts of its users and of unknown ones; the
-    same for all brokers with the same users file or delegation token key.
+    """The contents of the users file. secret: generates the salts of users in the file and of
+    unknown users; the same for all brokers with the same users file or delegation token key.
     """
 
     passwords: dict[str, str]
@@ -36,12 +36,12 @@ class FileUsers(NamedTuple):
 
 
 class WatchedFiles(Generic[_Contents]):
-    """A group of files that are used together. Call `read` before the first use of `contents`.
+    """A group of files that are used together. Call `read` before using `contents`.
 
-    New contents replace the old ones completely or not at all: if they are invalid, the previous
-    files stay in use, an error is logged once for these contents, and `refused_count` increases.
+    New contents replace the old ones atomically. If they are invalid, the previous files stay in
+    use, an error is logged once for these contents, and `refused_count` increases.
 
-    parse: returns their contents, in a thread. Raises SecurityFileInvalid.
+    parse: reads and returns the contents; called in a thread, and may raise SecurityFileInvalid.
     """
 
     def __init__(self, paths: Sequence[str], parse: Callable[[], _Contents]) -> None:
@@ -51,9 +51,9 @@ class WatchedFiles(Generic[_Contents]):
         self._digest = b""
         self._contents: _Contents | None = None
         self.reload_count = 0
-        """Successful reloads."""
+        """Number of successful reloads."""
         self.refused_count = 0
-        """Failed reloads."""
+        """Number of failed reloads."""
 
     @property
     def contents(self) -> _Contents:
@@ -65,7 +65,7 @@ class WatchedFiles(Generic[_Contents]):
         await asyncio.to_thread(self.read_now)
 
     def read_now(self) -> None:
-        """Like `read`, in this thread."""
+        """Read all files in the current thread. Raises SecurityFileInvalid."""
         self._stamp, self._digest, self._contents = self._read()
 
     async def refresh(self) -> None:
@@ -93,7 +93,7 @@ class WatchedFiles(Generic[_Contents]):
         log.info("security_files_reloaded", files=[str(path) for path in self.paths])
 
     def _look(self) -> object:
-        """Return a value that changes whenever a file does."""
+        """Return a value that changes whenever one of the files changes."""
         found: list[object] = []
         for path in self.paths:
             try:
@@ -119,8 +119,8 @@ class WatchedFiles(Generic[_Contents]):
 class SecurityFiles:
     """All files of the security settings. Call `read` first, and run `watch` as a task.
 
-    The users file, and the PEM files of each listener with its own settings, are reloaded
-    separately; other listeners share the general PEM files.
+    The users file and the PEM files of each listener with its own settings are reloaded separately.
+    Other listeners share the general PEM files.
     """
 
     def __init__(self, config: SecurityConfig) -> None:
@@ -145,7 +145,7 @@ class SecurityFiles:
         return self._users.contents
 
     def tls(self, listener: str) -> TlsContexts:
-        """Return the contexts of a listener with TLS, by its name."""
+        """Return the TLS contexts of a listener, by its name."""
         found = self._own_tls.get(listener, self._tls)
         assert found is not None, "SecurityConfig.protocols has checked that there is a keystore"
         return found.contents
@@ -164,7 +164,7 @@ class SecurityFiles:
             await files.read()
 
     async def watch(self) -> None:
-        """Check for changes until cancelled."""
+        """Check for changed files until cancelled."""
         while self._watched:
             await asyncio.sleep(self._interval_s)
             await self.refresh()
@@ -176,7 +176,9 @@ class SecurityFiles:
 
 
 def _pem_files(config: SecurityConfig, listener: str = "") -> WatchedFiles[TlsContexts]:
-    """listener: one with its own settings; empty for the general ones."""
+    """Return the PEM files of a listener with its own settings; if `listener` is empty, those of
+    the general settings.
+    """
     own = config.of_listener(listener) if listener else config
     sasl_client_auth = config.client_auth(listener) if listener else AUTH_NONE
 
@@ -192,7 +194,9 @@ def _pem_files(config: SecurityConfig, listener: str = "") -> WatchedFiles[TlsCo
 
 
 def _users(config: SecurityConfig, random: bytes) -> FileUsers:
-    """Read the users file. random: the secret if no setting provides one that all brokers share."""
+    """Read the users file. random: the secret to use if no setting contains one that all brokers
+    share.
+    """
     shared = b""
     if config.delegation_token_secret_key:
         shared = hmac.digest(config.delegation_token_secret_key.encode(), b"SCRAM salts", "sha256")
@@ -200,7 +204,8 @@ def _users(config: SecurityConfig, random: bytes) -> FileUsers:
         return FileUsers({}, {}, shared or random)
     data = _contents(Path(config.sasl_users_file))
     passwords = _passwords(config, data)
-    # Clients see salts, so deriving them must cost as much as guessing the passwords in the file.
+    # Clients see the salts, so deriving these must be as expensive as guessing the passwords in the
+    # file.
     secret = shared or hashlib.pbkdf2_hmac("sha256", data, b"SCRAM salts", _SECRET_ROUNDS)
     return FileUsers(passwords, credentials_of(passwords, secret), secret)
 

@@ -1,7 +1,8 @@
-"""Public keys that verify tokens: read them from a URL or a file, and again when they are outdated
-or a token has an unknown key id.
+"""Public keys that verify tokens. They are read from a URL or a file, and again when they are
+outdated or a token has an unknown key id.
 
-Unlike in Kafka, redirects are not followed: only the configured address determines who may log in.
+Unlike in Kafka, redirects are not followed, so that only the configured address determines who can
+authenticate.
 """
 
 import asyncio
@@ -31,10 +32,10 @@ _OK: Final = 200
 
 
 class TokenKeys:
-    """Only one read runs at a time, limited in time and size, and it continues when the client that
-    caused it disconnects. Tokens with unknown key ids cause at most one read every
-    `unknown_interval_s`. After an error, the known keys stay in use. One thread verifies all
-    tokens, because anyone can forge and send them.
+    """Reads the keys, and verifies tokens with them. Only one read runs at a time, limited in time
+    and size, and it continues when the client that caused it disconnects. Tokens with unknown key
+    ids cause at most one read per `unknown_interval_s`. After an error, the known keys stay in use.
+    A single thread verifies all tokens, because anyone can send forged ones.
 
     url: https://, http:// or file:PATH. now_ms: wall clock.
     """
@@ -85,7 +86,7 @@ class TokenKeys:
         )
 
     async def _read(self) -> None:
-        """Read the keys, unless that was attempted recently."""
+        """Read the keys, unless a read was attempted recently."""
         loop = asyncio.get_running_loop()
         if self._reading is None or self._reading.done():
             tried_at = self._tried_at
@@ -93,7 +94,7 @@ class TokenKeys:
                 return
             self._tried_at = loop.time()
             self._reading = loop.create_task(self._read_once())
-        # A disconnected client must not stop a read that others wait for.
+        # If a client disconnects, the read must continue, because others may be waiting for it.
         await asyncio.shield(self._reading)
 
     async def _read_once(self) -> None:
@@ -117,7 +118,7 @@ class TokenKeys:
 
 
 async def read_document(url: str) -> bytes:
-    """Read the document. Raises OSError, ValueError, or the exceptions of aiohttp."""
+    """Read the JWKS document. Raises OSError, ValueError, or the exceptions of aiohttp."""
     if url.startswith("file:"):
         return await asyncio.to_thread(
             _from_file, Path(url.removeprefix("file:").removeprefix("//"))
@@ -135,13 +136,13 @@ def _from_file(path: Path) -> bytes:
 
 
 async def _from_http(url: str) -> bytes:
-    # Brokers without OAUTHBEARER and S3 do not need this import.
+    # Imported here, because only brokers with OAUTHBEARER or S3 need aiohttp.
     import aiohttp
 
     document = bytearray()
     async with (
         aiohttp.ClientSession(
-            trust_env=True,  # proxies
+            trust_env=True,  # use proxies from the environment
             auto_decompress=False,
             headers={"Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -161,6 +162,6 @@ async def _from_http(url: str) -> bytes:
 
 
 def _check_size(document: bytes | bytearray) -> None:
-    """Raises ValueError."""
+    """Raise ValueError if the document is too large."""
     if len(document) > DOCUMENT_BYTES_MAX:
         raise ValueError(f"the document is larger than {DOCUMENT_BYTES_MAX} bytes")

@@ -2,7 +2,8 @@
 
 n,,^Aauth=Bearer TOKEN^A^A
 
-A rejected client receives the reason as JSON and responds with one byte; then authentication fails.
+A client whose token is rejected receives the reason as JSON, and responds with one byte. Then
+authentication fails.
 """
 
 import json
@@ -14,9 +15,9 @@ from penstock.broker.security.exchange import Challenge, CheckToken
 from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 
 MESSAGE_BYTES_MAX: Final = 1 << 15
-"""Maximum size of a message with its token. The cost of a message grows with its size, before the
-client is known to be legitimate. Tokens are made for HTTP headers, which servers limit to 8 or 16
-KiB.
+"""Maximum size of a message including its token. The cost of a message grows with its size, and is
+incurred before the client is authenticated. Tokens are designed for HTTP headers, which servers
+limit to 8 or 16 KiB.
 """
 _SEPARATOR: Final = "\x01"
 _MESSAGE: Final = re.compile(
@@ -53,7 +54,7 @@ class OAuthBearerServer:
         return CheckToken(bearer["token"])
 
     def check_user(self, user: str) -> None:
-        """Check that the authorization id, if any, is the user of the token. Raises
+        """Check that the authorization id, if any, is the token's user. Raises
         AuthenticationFailed.
         """
         if self._authorization_id not in {"", user}:
@@ -64,8 +65,8 @@ class OAuthBearerServer:
             raise AuthenticationFailed("the authorization id differs from the user", told=text)
 
     def refuse(self, scopes: Sequence[str] = ()) -> Challenge:
-        """Reject the token. The client responds, and then the exchange fails. scopes: the required
-        scopes, if this token lacks any.
+        """Reject the token. The exchange fails after the client has responded. scopes: the required
+        scopes, if the token lacks any of them.
         """
         refusal = (
             {"status": "insufficient_scope", "scope": " ".join(scopes)}

@@ -1,5 +1,5 @@
-"""How to connect to other brokers: listener, TLS, and the user of this broker. Files are read as
-they are now, so that new connections use the newest contents.
+"""How to connect to other brokers: the listener, TLS, and the user of this broker. New connections
+use the current contents of the files.
 """
 
 import ssl
@@ -13,9 +13,9 @@ from penstock.protocol.sasl.nonce import new_nonce
 
 
 class OwnConnection(NamedTuple):
-    """How a broker connects to its own listener. tls: None without TLS. asks: whether a request is
-    sent. If clients must present certificates, the broker's own one may not be accepted, so only
-    the handshake is checked.
+    """How a broker connects to its own listener. tls: None without TLS. asks: whether to send a
+    request. If clients must present certificates, the listener may reject the broker's own
+    certificate, so only the handshake is checked.
     """
 
     tls: ssl.SSLContext | None = None
@@ -23,24 +23,28 @@ class OwnConnection(NamedTuple):
 
 
 class PeerAccess:
-    """listeners: names of the listeners of this broker, which the others have as well."""
+    """Access to other brokers. listeners: names of this broker's listeners, which other brokers
+    also have.
+    """
 
     def __init__(self, access: ClientAccess, listeners: Sequence[str]) -> None:
         self._access = access
         self._config = access.config
         self.listener = self._config.inter_broker_listener_name.upper()
-        """Name of the listener to connect to; empty for the first one."""
+        """Name of the listener to connect to, or empty for the first one."""
         self._own_listener = self.listener or listeners[0]
         self.protocol = self._config.protocol_of(self._own_listener)
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the context of connections to other brokers; None if their listener has no TLS."""
+        """Return the TLS context for connections to other brokers, or None if their listener does
+        not use TLS.
+        """
         if not self.protocol.has_tls:
             return None
         return self._access.files.tls(self._own_listener).to_brokers
 
     def own_connection(self, listener: str) -> OwnConnection:
-        """Return how this broker checks that its own listener is reachable."""
+        """Return how this broker connects to its own listener, to check that it is reachable."""
         if not self._config.protocol_of(listener).has_tls:
             return OwnConnection()
         tls = self._access.files.tls(listener)
@@ -49,7 +53,7 @@ class PeerAccess:
         return OwnConnection(tls.to_itself, asks=self._config.client_auth(listener) == AUTH_NONE)
 
     def login(self) -> SaslLogin | None:
-        """Return a new login; None if the listener has no SASL."""
+        """Return a new SASL login, or None if the listener does not use SASL."""
         if not self.protocol.has_sasl:
             return None
         user = self._config.sasl_inter_broker_username

@@ -1,6 +1,7 @@
 """PLAIN (RFC 4616): the client sends its user and password in one message. Pure.
 
-Another authorization id is rejected. Error messages are those of Kafka's PlainSaslServer.
+An authorization id that differs from the user is rejected. Error messages are the same as in
+Kafka's PlainSaslServer.
 """
 
 from typing import Final

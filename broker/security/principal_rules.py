@@ -20,7 +20,7 @@ _REFERENCE: Final = re.compile(r"\\(.)|\$([0-9]{1,9})")
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """pattern: None for DEFAULT, which uses the name unchanged."""
+    """A rule. pattern: None for DEFAULT, which uses the name unchanged."""
 
     pattern: Regex | None
     replacement: str
@@ -37,8 +37,8 @@ class _Rule:
 
 
 def _replaced(reference: re.Match[str], found: RegexGroups) -> str:
-    """Return the replacement for `$12`: the longest number that is a group, then the remaining
-    digits.
+    """Return the replacement for a reference like `$12`: the longest prefix that is a group number,
+    followed by the remaining digits.
     """
     if reference[1] is not None:
         return reference[1]
@@ -54,7 +54,8 @@ def _replaced(reference: re.Match[str], found: RegexGroups) -> str:
 class PrincipalRules:
     """The rules of one setting. The first rule whose pattern matches the whole name applies.
 
-    Unlike Java's, RE2 patterns take linear time, and have neither lookarounds nor back references.
+    Unlike Java patterns, RE2 patterns take linear time, and support neither lookarounds nor
+    back-references.
     """
 
     def __init__(self, rules: tuple[_Rule, ...]) -> None:
@@ -62,7 +63,7 @@ class PrincipalRules:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse rules. Raises ValueError with the invalid rule."""
+        """Parse rules. Raises ValueError that contains the invalid rule."""
         rules: list[_Rule] = []
         at, text = 0, text.strip()
         while at < len(text):
@@ -84,7 +85,7 @@ class PrincipalRules:
         return cls(tuple(rules) or (_Rule(None, "", ""),))
 
     def name_of(self, distinguished_name: str) -> str | None:
-        """Return the name of the principal; None if no rule matches."""
+        """Return the name of the principal, or None if no rule matches."""
         for rule in self._rules:
             name = rule.apply(distinguished_name)
             if name is not None:

@@ -15,10 +15,12 @@ from penstock.protocol.sasl.mechanisms import AuthenticationFailed
 _AGAIN_INTERVAL_S: Final = 1.0
 _FIRST_WITH_HEADERS: Final = 1
 _MESSAGE_CHARACTERS_MAX: Final = 1_000
-"""Errors may contain client-chosen names, and a string on the wire has at most 32,767 bytes."""
+"""Maximum length of error messages, which may contain names chosen by the client. A string on the
+wire has at most 32,767 bytes.
+"""
 
 MakeExchange = Callable[[str], Exchange]
-"""Starts an authentication with the mechanism of this name."""
+"""Starts an exchange with the mechanism of this name."""
 
 
 class SaslPhase(Enum):
@@ -29,11 +31,11 @@ class SaslPhase(Enum):
 
 
 class SaslState:
-    """Before COMPLETE, only ApiVersions, SaslHandshake and tokens are allowed. Reauthentication
-    (KIP-368) changes neither the user nor the mechanism. It requires a limited session, and is
-    allowed once a second.
+    """The SASL state of one connection. Before COMPLETE, only ApiVersions, SaslHandshake and tokens
+    are allowed. Reauthentication (KIP-368) cannot change the user or the mechanism. It is allowed
+    only if the session is limited, and once per second.
 
-    max_reauth_ms: longest session, 0 for no limit.
+    max_reauth_ms: maximum session lifetime; 0 for no limit.
     """
 
     def __init__(
@@ -43,8 +45,8 @@ class SaslState:
         self.phase = SaslPhase.HANDSHAKE
         self.mechanism = ""
         self.has_headers = False
-        """Whether tokens are sent in SaslAuthenticate requests; otherwise each is a
-        separate frame.
+        """Whether tokens are sent in SaslAuthenticate requests. Otherwise, each token is a separate
+        frame.
         """
         self.principal: Principal = ANONYMOUS
         self.by_token = False
@@ -55,7 +57,7 @@ class SaslState:
         self._expires_at: float | None = None
         self._reauthentication_began_at: float | None = None
         self._before = ""
-        """The mechanism of the earlier authentication during reauthentication."""
+        """During reauthentication, the mechanism of the previous authentication."""
         self._refusal = ""
 
     @property
@@ -68,7 +70,7 @@ class SaslState:
         return self._expires_at is not None and now > self._expires_at
 
     def begin_reauthentication(self, now: float) -> bool:
-        """Start reauthentication, if it is allowed."""
+        """Start reauthentication. Return False if it is not allowed."""
         began = self._reauthentication_began_at
         if self._expires_at is None or (began is not None and now - began < _AGAIN_INTERVAL_S):
             return False
@@ -78,7 +80,7 @@ class SaslState:
         return True
 
     def handshake(self, mechanism: str, version: int) -> bool:
-        """Select the mechanism. Returns False if it is not enabled."""
+        """Select the mechanism. Return False if it is not enabled."""
         if mechanism not in self.mechanisms:
             self.phase = SaslPhase.FAILED
             return False
@@ -102,7 +104,7 @@ class SaslState:
         return self.exchange.receive(token)
 
     def complete(self, done: Done, *, now: float, now_ms: int) -> int:
-        """Set the user. Returns the session lifetime in milliseconds; 0: no limit. Raises
+        """Set the user. Return the session lifetime in milliseconds, or 0 for no limit. Raises
         AuthenticationFailed.
 
         now: `loop.time()`. now_ms: wall clock.
@@ -125,7 +127,7 @@ class SaslState:
         return min(limits) if limits else 0
 
     def fail(self, error: AuthenticationFailed) -> str:
-        """Record the failure. Returns the message for the client."""
+        """Record the failure. Return the error message for the client."""
         self.phase = SaslPhase.FAILED
         self.exchange = None
         if error.told is not None:

@@ -1,8 +1,9 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), the server side. Pure; nonces are
 parameters.
 
-With the extension `tokenauth=true`, the name is the id of a delegation token, whose owner the
-client becomes (KIP-48). Channel binding is not supported: the client may send `n` or `y`.
+With the extension `tokenauth=true`, the name is the id of a delegation token, and the client is
+authenticated as the token's owner (KIP-48). Channel binding is not supported, so the client may
+only send `n` or `y`.
 """
 
 import base64
@@ -27,8 +28,8 @@ _CLIENT_FIRST: Final = re.compile(
     r"(?P<header>[ny],(?:a=(?P<authzid>[^,]+))?,)"
     r"(?P<bare>n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<extensions>(?:,[A-Za-z][^,]*)*))"
 )
-"""Unambiguous: if an extension could be matched in two ways, a token of 100 bytes would take
-minutes.
+"""The pattern is unambiguous. If an extension could match in two ways, a token of 100 bytes would
+take minutes.
 """
 _CLIENT_FINAL: Final = re.compile(
     r"(?P<bare>c=(?P<channel>[A-Za-z0-9+/]+={0,2}),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
@@ -39,11 +40,13 @@ Find = Callable[[ScramMechanism, str], ScramCredential | None]
 """Looks up the credential of a user."""
 
 Pretend = Callable[[ScramMechanism, str], ScramCredential]
-"""Generates the credential of an unknown user, always the same for one name."""
+"""Generates a credential for an unknown user, which is always the same for the same name."""
 
 
 class TokenLogin(NamedTuple):
-    """The verifier of a delegation token, the name of its owner, and its wall clock expiry."""
+    """The credential of a delegation token, the name of the token's owner, and the wall clock time
+    at which the token expires.
+    """
 
     credential: ScramCredential
     owner: str
@@ -51,7 +54,7 @@ class TokenLogin(NamedTuple):
 
 
 FindToken = Callable[[ScramMechanism, str], TokenLogin | None]
-"""Looks up a delegation token by its id."""
+"""Looks up a delegation token, by its id."""
 
 
 def _no_token(_mechanism: ScramMechanism, _token_id: str) -> TokenLogin | None:
@@ -59,10 +62,10 @@ def _no_token(_mechanism: ScramMechanism, _token_id: str) -> TokenLogin | None:
 
 
 class ScramServer:
-    """The server side of one authentication. The first response for an unknown user is like that
-    for a known one, with a stable salt; only the proof is rejected.
+    """The server side of one authentication. The first response for an unknown user looks like that
+    for a known user, with a stable salt, and the client is rejected only after its proof.
 
-    nonce: random, used once.
+    nonce: a random value that is used only once.
     """
 
     def __init__(
@@ -117,7 +120,7 @@ class ScramServer:
             pretended = self._pretend_token(self._mechanism, self._user)
         else:
             credential = self._find(self._mechanism, self._user)
-            # Also for known users, whose response would otherwise be sent 30 us earlier.
+            # Do this for known users, too, whose response would otherwise be sent 30 us earlier.
             pretended = self._pretend(self._mechanism, self._user)
         self._is_known = credential is not None and credential.iterations >= ITERATIONS_MIN
         if credential is None or not self._is_known:

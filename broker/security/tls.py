@@ -1,5 +1,5 @@
-"""Create TLS contexts from PEM files. TLS 1.2 and 1.3 only, without renegotiation and compression.
-A wrong or missing key password is an error, never a prompt.
+"""Create TLS contexts from PEM files. Only TLS 1.2 and 1.3 are supported, without renegotiation and
+compression. A wrong or missing key password is an error, and never causes a prompt.
 """
 
 import re
@@ -21,17 +21,18 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 
 
 class SecurityFileInvalid(Exception):
-    """Raised if a file of the security settings is unusable. The message contains the setting and
-    the file.
+    """Raised if a file in the security settings cannot be used. The message contains the setting
+    and the file.
     """
 
 
 class TlsContexts(NamedTuple):
-    """The contexts of one listener, or of all without their own settings.
+    """The TLS contexts of one listener, or of all listeners without settings of their own.
 
-    for_clients: of SSL listeners, which may request certificates. for_sasl: of SASL_SSL listeners.
-    to_brokers: of connections to other brokers. to_itself: of connections to the own address, which
-    also trust the own certificate, because its CA may not be that of clients.
+    for_clients: for SSL listeners, which may request certificates. for_sasl: for SASL_SSL
+    listeners. to_brokers: for connections to other brokers. to_itself: for connections to the
+    broker's own address. They also trust the broker's own certificate, because its CA may not be
+    among those for clients.
     """
 
     for_clients: ssl.SSLContext
@@ -41,8 +42,8 @@ class TlsContexts(NamedTuple):
 
 
 def make_contexts(config: SecurityConfig, *, sasl_client_auth: str = AUTH_NONE) -> TlsContexts:
-    """Read the PEM files. sasl_client_auth: `ssl.client.auth` of SASL_SSL listeners. Raises
-    SecurityFileInvalid.
+    """Read the PEM files and create the contexts. sasl_client_auth: `ssl.client.auth` for SASL_SSL
+    listeners. Raises SecurityFileInvalid.
     """
     to_itself = _broker_context(config)
     _trust_own(to_itself, config)
@@ -106,7 +107,7 @@ def _trust(context: ssl.SSLContext, config: SecurityConfig) -> None:
 
 
 def _trust_own(context: ssl.SSLContext, config: SecurityConfig) -> None:
-    """Trust the certificates of the keystore, even without their CA."""
+    """Trust the certificates in the keystore, even without their CA."""
     path = config.ssl_keystore_location
     try:
         for certificate in _CERTIFICATE.findall(Path(path).read_bytes()):

@@ -1,7 +1,7 @@
 """Verify signed tokens (JWT) with the public keys of a JWKS document. Pure.
 
-Only asymmetric signatures are accepted: RS, PS and ES with 256, 384 and 512 bits. `exp` and `iat`
-are required, as in Kafka.
+Only asymmetric signature algorithms are accepted: RS, PS and ES with 256, 384 and 512 bits. As in
+Kafka, the claims `exp` and `iat` are required.
 """
 
 import base64
@@ -16,20 +16,20 @@ ALGORITHMS: Final = tuple(
     f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)
 )
 KEYS_MAX: Final = 1_000
-"""Keys of one JWKS document. Further ones are ignored."""
+"""Maximum number of keys in a JWKS document. Additional ones are ignored."""
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC"}
 _RSA_BITS_MIN: Final = 2_048
-"""The minimum of RFC 7518, as in Kafka."""
+"""The minimum required by RFC 7518, as in Kafka."""
 _HEADER_CHARACTERS_MAX: Final = 1 << 13
-"""Enough for certificates, but fast to decode."""
+"""Large enough for headers with certificates, but fast to decode."""
 _TEXTS: Final = ("kty", "kid", "alg", "use")
 _USER_CHARACTERS_MAX: Final = 1_000
 _TIME_MAX_S: Final = 253_402_300_799
-"""The end of the year 9999. Later times would overflow in computations."""
+"""The end of the year 9999. Computations with later times would overflow."""
 
 
 class UnknownKey(AuthenticationFailed):
-    """Raised if no key has the key id of the token. The caller may then read the keys again."""
+    """Raised if no key has the token's key id. The caller may then read the keys again."""
 
 
 class ScopeMissing(AuthenticationFailed):
@@ -41,7 +41,7 @@ class ScopeMissing(AuthenticationFailed):
 
 
 class Key(NamedTuple):
-    """A public key. key_id and algorithm: empty if the document does not contain them."""
+    """A public key. key_id and algorithm: empty if missing in the document."""
 
     key_id: str
     type: str
@@ -56,7 +56,7 @@ class VerifiedToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """Requirements on the claims of a token."""
+    """Requirements on a token's claims."""
 
     audiences: Sequence[str] = ()
     issuer: str = ""
@@ -67,7 +67,7 @@ class TokenRules:
 
 
 def parse_keys(document: bytes) -> list[Key]:
-    """Return the usable keys of a JWKS document. Raises ValueError if it is invalid."""
+    """Return the usable keys in a JWKS document. Raises ValueError if the document is invalid."""
     try:
         items = json.loads(document)["keys"]
         if not isinstance(items, list):
@@ -83,7 +83,7 @@ def parse_keys(document: bytes) -> list[Key]:
 
 
 def _key(item: object) -> Key | None:
-    """Return a key that can verify signatures; None for other keys."""
+    """Return a key that can verify signatures, or None for other keys."""
     import jwt  # slow to import, see `verify`
 
     if not isinstance(item, dict):
@@ -106,10 +106,10 @@ def _key(item: object) -> Key | None:
 def verify(token: str, keys: Sequence[Key], rules: TokenRules, now_ms: int) -> VerifiedToken:
     """Verify a token. Raises AuthenticationFailed.
 
-    The signature is checked before PyJWT decodes the claims, which is slow: it took 36 ms for a
-    forged token of 467 KB.
+    The signature is checked before PyJWT decodes the claims, because decoding is slow: it took 36
+    ms for a forged token of 467 KB.
     """
-    import jwt  # takes a tenth of the CPU of a broker start, and is rarely needed
+    import jwt  # importing this takes a tenth of a broker's startup CPU time, and is rarely needed
 
     signed, _, signature = token.rpartition(".")
     header = _header(token.partition(".")[0])
@@ -145,7 +145,7 @@ def verify(token: str, keys: Sequence[Key], rules: TokenRules, now_ms: int) -> V
 
 
 def _header(segment: str) -> dict[str, Any]:
-    """Raises AuthenticationFailed."""
+    """Decode the header. Raises AuthenticationFailed."""
     if len(segment) > _HEADER_CHARACTERS_MAX:
         text = f"its header has {len(segment)} characters, but at most {_HEADER_CHARACTERS_MAX} are"
         raise AuthenticationFailed(f"the token is malformed: {text} allowed")
@@ -159,7 +159,7 @@ def _header(segment: str) -> dict[str, Any]:
 
 
 def _decoded(segment: str) -> bytes:
-    """Raises ValueError."""
+    """Decode a part of the token. Raises ValueError."""
     return base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
 
 
@@ -198,7 +198,7 @@ def _checked(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Verif
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether a JSON string can be encoded: it may contain a lone surrogate."""
+    """Return whether a JSON string can be encoded. It may contain a lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -207,7 +207,9 @@ def _is_unicode(text: str) -> bool:
 
 
 def _check_audience(given: object, wanted: Sequence[str]) -> None:
-    """Check the audience. A token for another audience is rejected, even if none is required."""
+    """Check the audience. A token for another audience is rejected, even if no audience is
+    required.
+    """
     if given is None and not wanted:
         return
     named = [given] if isinstance(given, str) else given
@@ -216,7 +218,9 @@ def _check_audience(given: object, wanted: Sequence[str]) -> None:
 
 
 def _check_scopes(given: object, required: Sequence[str]) -> None:
-    """Check that the token has all scopes. given: a string separated by spaces, or a list."""
+    """Check that the token has all required scopes. given: a string of scopes separated by spaces,
+    or a list.
+    """
     scopes = given.split(" ") if isinstance(given, str) else given
     if not _are_texts(scopes):
         raise AuthenticationFailed("the scope of the token is malformed")

@@ -1,8 +1,8 @@
 """Look up users and check their passwords.
 
-Users in the users file take precedence over those in the metadata, so that no client can take over
-the user of the brokers. PLAIN passwords are checked against the SCRAM credential of the user,
-because passwords are not stored.
+Users in the users file take precedence over users in the metadata, so that no client can take over
+the brokers' user. PLAIN passwords are checked with the user's SCRAM credential, because passwords
+are not stored.
 """
 
 import asyncio
@@ -35,16 +35,17 @@ _REMEMBERED_MAX: Final = 10_000
 _MECHANISM_COUNT: Final = len(ScramMechanism)
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 FileUsers = Mapping[tuple[ScramMechanism, str], ScramCredential]
-"""Credentials of the users in the file."""
+"""Credentials of the users in the users file."""
 
 
 def credentials_of(
     users: Mapping[str, str], secret: bytes
 ) -> dict[tuple[ScramMechanism, str], ScramCredential]:
-    """Derive the credentials of users. users: passwords by user. Takes milliseconds for each.
+    """Derive the credentials of users. users: passwords by user name. This takes milliseconds per
+    user.
 
-    Salts are derived like those of unknown users: random ones would change with each start, differ
-    between brokers, and thus reveal that the user exists.
+    Salts are derived in the same way as for unknown users. Random salts would change with each
+    start and differ between brokers, and thus reveal that the user exists.
     """
     found: dict[tuple[ScramMechanism, str], ScramCredential] = {}
     for user, password in users.items():
@@ -57,7 +58,9 @@ def credentials_of(
 
 
 def _file_shape(mechanism: ScramMechanism) -> CredentialShape:
-    """Return the properties of credentials in the file: those of users created by Kafka's tools."""
+    """Return the properties of credentials in the users file, which are like those of users created
+    by Kafka tools.
+    """
     return CredentialShape(mechanism, 0, ITERATIONS_MIN)
 
 
@@ -77,9 +80,9 @@ def _salt_of(seed: bytes, shape: CredentialShape) -> bytes:
 
 
 def chosen(seed: bytes, counts: Mapping[CredentialShape, int]) -> CredentialShape:
-    """Return one of the shapes, with probabilities proportional to their counts. The same seed
-    selects the same one; if a count changes, few seeds select another one (weighted rendezvous
-    hashing).
+    """Select one of the shapes, with probabilities proportional to their counts. The same seed
+    always selects the same shape; if a count changes, only few seeds select another one (weighted
+    rendezvous hashing).
     """
 
     def distance(shape: CredentialShape) -> float:
@@ -90,12 +93,14 @@ def chosen(seed: bytes, counts: Mapping[CredentialShape, int]) -> CredentialShap
 
 
 class Users:
-    """Neither the cost of a check nor the first response of a SCRAM exchange reveals whether the
-    user exists. At most `_THREADS` checks run concurrently, in threads. A correct password is
-    cached for a minute with a keyed hash, so that clients that connect often cost little.
+    """The users of one broker. Neither the time for a check nor the first response in a SCRAM
+    exchange reveals whether a user exists. At most `_THREADS` checks run concurrently, in threads.
+    A correct password is cached for a minute as a keyed hash, so that clients that connect often
+    cost little.
 
-    in_file: the current users of the file. in_metadata: the current users of the metadata. secret:
-    generates salts of unknown users; brokers with the same secret generate the same ones.
+    in_file: returns the current users in the file. in_metadata: returns the current users in the
+    metadata. secret: returns the secret that generates salts for unknown users; brokers with the
+    same secret generate the same salts.
     """
 
     def __init__(
@@ -135,7 +140,9 @@ class Users:
     def _pretended(
         self, mechanism: ScramMechanism, user: str, counts: dict[CredentialShape, int]
     ) -> tuple[ScramMechanism, ScramCredential]:
-        """Return a credential similar to those of the file and these, with its mechanism."""
+        """Return a credential that looks like those in the file and these shapes, with its
+        mechanism.
+        """
         in_file = _file_shape(mechanism)
         counts[in_file] = counts.get(in_file, 0) + max(1, len(self._in_file()) // _MECHANISM_COUNT)
         secret = self._secret()

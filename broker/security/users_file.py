@@ -1,16 +1,16 @@
-"""Parse the users file, with one `name:password` per line. Pure. Errors contain line numbers and
-never a password.
+"""Parse the users file, which has one `name:password` per line. Pure. Error messages contain line
+numbers, but never a password.
 """
 
 from typing import Final
 
 USERS_MAX: Final = 1_000
-"""Limit for one file, because the keys of each user take milliseconds of CPU."""
+"""Maximum number of users in one file, because deriving a user's keys takes milliseconds of CPU."""
 
 
 def parse_users(text: str) -> dict[str, str]:
-    """Return the passwords by user. Empty lines and lines that begin with # are ignored. Raises
-    ValueError.
+    """Return the passwords by user name. Empty lines and lines that start with # are ignored.
+    Raises ValueError.
     """
     users: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):

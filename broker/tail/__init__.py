@@ -1,3 +1,1 @@
-"""Serve the tails of partitions with other leaders to consumers in the rack of this broker
-(KIP-392).
-"""
+"""Serve the tails of partitions with other leaders to consumers in this broker's rack (KIP-392)."""

@@ -1,4 +1,4 @@
-"""Track which brokers follow the tails of this one, so that consumers in their racks can be
+"""Track which brokers follow this broker's tails, so that consumers in their racks can be
 redirected to them.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.controller.metadata.image import MetadataImage
 
 FOLLOWED_S: Final = 5.0
-"""How long a broker counts after its last request."""
+"""How long a broker is considered a follower after its last request."""
 
 
 class TailFollowers:
@@ -28,8 +28,8 @@ class TailFollowers:
         self._requested_at: dict[BrokerIncarnation, float] = {}
 
     def record_request(self, request: FetchRequest) -> bool:
-        """Return whether a live broker sent the request. It then counts as a follower, until it is
-        dead, stops sending requests, or leaves.
+        """Return whether a live broker has sent the request. The broker is then recorded as a
+        follower, until it dies, stops sending requests, or leaves.
         """
         replica = request.replica_state
         if replica is None:
@@ -45,7 +45,9 @@ class TailFollowers:
         return True
 
     def has(self, node_id: NodeId) -> bool:
-        """Return whether this broker can serve the tails of the partitions led here."""
+        """Return whether the broker is a follower, which can serve the tails of partitions led
+        here.
+        """
         state = self._node.image.nodes.get(node_id)
         if state is None:
             return False

@@ -1,5 +1,5 @@
-"""Follow the tails of other brokers for the consumers in the rack of this one (KIP-392, KIP-903).
-See docs/design/fetch.md.
+"""Follow the tails of other brokers, for consumers in this broker's rack (KIP-392, KIP-903). See
+docs/design/fetch.md.
 """
 
 import asyncio
@@ -38,25 +38,29 @@ log = structlog.get_logger(__name__)
 
 FETCH_VERSION: Final = 17
 GREET_S: Final = 2.0
-"""The interval of requests to a broker in another rack while no consumer needs its tails: less than
-half of `broker.tail.followers.FOLLOWED_S`.
+"""Interval of requests to a broker in another rack while no consumer needs its tails. It is less
+than half of `broker.tail.followers.FOLLOWED_S`.
 """
 RESPONSE_MAX_S: Final = 5.0
 UNUSED_S: Final = 60.0
 TAILS_MAX: Final = 10_000
-"""Partitions of one leader: as many as one Fetch may contain."""
+"""Maximum number of followed partitions per leader, which is the maximum in one Fetch."""
 BACKOFF_S: Final = 30.0
 """How long this broker waits before it retries unreadable slots."""
 SLOT_READ_MAX_S: Final = 5.0
-"""A slot read that takes longer counts as failed: the leader has the records in memory."""
+"""A slot read that takes longer is considered failed, because the leader has the records in
+memory.
+"""
 UNREAD_MAX: Final = 16
-"""Failed reads per leader that are retried."""
+"""Maximum number of failed reads per leader that are retried."""
 LOADS_MAX: Final = 32
-"""Responses of leaders whose slots are being read."""
+"""Maximum number of responses whose slots are being read."""
 LOADED_SLOTS_MAX: Final = 8
-"""Slots loaded per response. Consumers that are further behind read the others themselves."""
+"""Maximum number of slots loaded per response. Consumers that are further behind read the other
+slots themselves.
+"""
 REPORT_MAX_S: Final = 1.0
-"""How long a read waits for the first report of a leader."""
+"""How long a read waits for a leader's first report."""
 _RETRY_FIRST_MS: Final = 100
 _RETRY_MAX_MS: Final = 5_000
 _UNREACHABLE: Final = (PeerGone, OSError, EOFError, WireError)
@@ -71,16 +75,20 @@ class _Link:
     )
     is_reached: bool = False
     has_failed: bool = False
-    """Since the last connection. A broker registers just before it accepts connections."""
+    """Whether a request has failed since the last successful one. Failures are expected at first,
+    because a broker registers just before it accepts connections.
+    """
     backs_off_until: float = 0.0
-    """In event loop seconds."""
+    """Event loop time, in seconds."""
     unread: dict[StreamId, "SlotRead"] = field(default_factory=dict[StreamId, "SlotRead"])
-    """Failed reads. The backoff lasts until all of them have been retried."""
+    """Failed reads by stream. The backoff lasts until all of them have been retried
+    successfully.
+    """
     has_news: asyncio.Event = field(default_factory=asyncio.Event)
-    """A tail joins the session, or the link backs off."""
+    """Set when a tail joins the session, or the link starts to back off."""
     task: "asyncio.Task[None] | None" = None
     first: "asyncio.Task[None] | None" = None
-    """Requests new tails."""
+    """The task that requests new tails."""
 
     def backs_off(self, now: float) -> bool:
         return bool(self.unread) or now < self.backs_off_until
@@ -96,7 +104,7 @@ class SlotRead(NamedTuple):
 
 
 class TailCounts(NamedTuple):
-    """Working and failed links, and followed tails."""
+    """Numbers of working and failed links, and of followed tails."""
 
     up: int
     down: int
@@ -104,15 +112,15 @@ class TailCounts(NamedTuple):
 
 
 class TailLinks:
-    """The brokers that this one follows. `close` ends it.
+    """The links to the brokers that this broker follows.
 
-    Each leader gets one Fetch at a time, with a `ReplicaState` like that of Kafka's followers. It
-    waits there for new records, and the response lists their WAL slots. New tails are requested
-    immediately over a second connection, because the first one may be waiting; a tail joins the
-    session after its first report. The requests also allow the leader to redirect consumers here.
-    After an error, the tails of the link end, and waiting fetches get NOT_LEADER_OR_FOLLOWER. After
-    a failed read of slots, the leader redirects no consumers here until this broker has read these
-    slots. A tail without readers is dropped after UNUSED_S.
+    This broker sends one Fetch at a time to each leader, with a `ReplicaState` as in Kafka's
+    followers. The Fetch waits at the leader for new records, and the response lists their WAL
+    slots. New tails are requested immediately over a second connection, because the first one may
+    be waiting; they join the session after their first report. The requests also allow the leader
+    to redirect consumers here. After an error, the tails of the link end, and waiting fetches fail
+    with NOT_LEADER_OR_FOLLOWER. After a failed slot read, the leader does not redirect consumers
+    here until this broker has read these slots. A tail without readers is dropped after UNUSED_S.
     """
 
     def __init__(self, node: LocalBroker, rng: Random) -> None:
@@ -125,7 +133,7 @@ class TailLinks:
         self._loads: set[asyncio.Task[None]] = set()
         self._image_waits: dict[FetchWait, None] = {}
         self.batches_count = 0
-        """Changes of the image, for fetches that looked at it and are not parked yet."""
+        """Number of image changes, with which fetches that are not parked yet detect a change."""
 
     async def close(self) -> None:
         tasks = [
@@ -149,7 +157,7 @@ class TailLinks:
         )
 
     def find(self, found: CommittedPartition) -> TailPartition | None:
-        """Return the tail of this partition if its leader reports it."""
+        """Return the tail of this partition, if the leader reports it to this broker."""
         link = self._links.get(found.leader.node_id)
         tail = None if link is None else link.tails.get(found.key)
         if tail is None or tail.leader != found.leader or tail.leader_epoch != found.leader_epoch:
@@ -159,8 +167,8 @@ class TailLinks:
         return tail
 
     def follow(self, found: CommittedPartition) -> TailPartition | None:
-        """Return the tail of this partition, and request it from its leader from now on. None if
-        the leader cannot be reached.
+        """Return the tail of this partition, and start to request it from the leader. Return None
+        if the leader cannot be reached.
         """
         tail = self.find(found)
         if tail is not None:
@@ -182,7 +190,7 @@ class TailLinks:
         return link.has_failed or link.backs_off(self._clock())
 
     async def read(self, leader: NodeId, read: SlotRead) -> list[Buffer] | None:
-        """Read slots of this leader. After a failure, return None and back off. Raises
+        """Read slots of this leader. After a failure, back off and return None. Raises
         ObjectNotFound if a slot was uploaded and deleted meanwhile.
         """
         try:
@@ -190,7 +198,8 @@ class TailLinks:
         except ObjectNotFound:
             raise
         except (StreamError, ObjectStoreError, TimeoutError) as error:
-            # Damaged, in an unknown format, or too slow. The leader has the records in memory.
+            # The slot is damaged, in an unknown format, or slow to read. The leader has the records
+            # in memory.
             log.warning("tail_read_failed", leader=leader, error=str(error) or type(error).__name__)
             self.back_off(leader, read)
             return None
@@ -200,8 +209,8 @@ class TailLinks:
             return await self._node.storage.read_tail(*read)
 
     def back_off(self, leader: NodeId, unread: SlotRead | None) -> None:
-        """Stop following this leader until `unread` can be read, at least for BACKOFF_S. None: it
-        has more tails than this broker follows.
+        """Stop following this leader for at least BACKOFF_S, and until `unread` can be read.
+        unread: None if the leader has more tails than this broker can follow.
         """
         link = self._links.get(leader)
         if link is not None:
@@ -212,8 +221,8 @@ class TailLinks:
             link.has_news.set()
 
     def await_image(self, wait: FetchWait) -> Callable[[], None]:
-        """Wake a fetch at the next change of the image: its client has newer metadata than this
-        broker. Returns a function that unregisters it.
+        """Wake a fetch on the next image change, because its client has newer metadata than this
+        broker. Return a function that unregisters the fetch.
         """
         self._image_waits[wait] = None
 
@@ -223,7 +232,7 @@ class TailLinks:
         return forget
 
     def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
-        """Send first requests to brokers of other racks, and wake the fetches that wait for the
+        """Start to send requests to brokers in other racks, and wake the fetches that wait for the
         image.
         """
         if delta.everything or delta.node_ids:
@@ -248,7 +257,7 @@ class TailLinks:
         ]
 
     def _link(self, node_id: NodeId) -> _Link:
-        """Return the link to this broker, creating it if necessary."""
+        """Return the link to this broker. It is created if necessary."""
         link = self._links.get(node_id)
         if link is None:
             link = self._links[node_id] = _Link(node_id, TailSession(self._me))
@@ -256,7 +265,7 @@ class TailLinks:
         return link
 
     async def _run(self, link: _Link) -> None:
-        """Send requests as long as the link is needed."""
+        """Send requests until the link is no longer needed."""
         backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, self._rng)
         try:
             while self._is_needed(link):
@@ -288,8 +297,8 @@ class TailLinks:
         )
 
     async def _back_off(self, link: _Link) -> None:
-        """Tell the leader to redirect no consumers here, wait, and retry failed reads. Raises
-        `_UNREACHABLE`.
+        """Tell the leader not to redirect consumers here, wait, and retry failed reads. Raises the
+        errors in `_UNREACHABLE`.
         """
         request = link.session.request({}, leaves=True)
         link.session.take_response(await self._response(self._peers, link, request))
@@ -301,7 +310,7 @@ class TailLinks:
                 link.backs_off_until = self._clock() + BACKOFF_S
 
     async def _is_readable(self, stream_id: StreamId, read: SlotRead) -> bool:
-        """Return whether this broker can read these slots, or no longer needs them."""
+        """Return whether this broker can read these slots or no longer needs them."""
         if self._node.storage.committed_end(stream_id) >= read.end_offset:
             return True
         try:
@@ -313,7 +322,9 @@ class TailLinks:
         return True
 
     async def _rest(self, link: _Link) -> None:
-        """Wait for the first tail of the session, or until the link backs off, at most GREET_S."""
+        """Wait for the first tail of the session, or until the link backs off, at most for
+        GREET_S.
+        """
         link.has_news.clear()
         if not link.backs_off(self._clock()) and not any(
             tail.is_known for tail in link.tails.values()
@@ -334,7 +345,7 @@ class TailLinks:
             await asyncio.sleep(_RETRY_FIRST_MS / 1_000)
 
     async def _ask_first(self, link: _Link) -> None:
-        """Request the tails that have no report yet."""
+        """Request the tails that have not been reported yet."""
         try:
             while new := {key: tail for key, tail in link.tails.items() if not tail.is_known}:
                 response = await self._response(
@@ -360,7 +371,7 @@ class TailLinks:
     def _take(
         self, link: _Link, requested: Mapping[PartitionKey, TailPartition], response: FetchResponse
     ) -> None:
-        """Apply the reports of the leader. Raises WireError."""
+        """Apply the leader's reports. Raises WireError."""
         slots: dict[str, ObjectRange] = {}
         reports: list[tuple[TailPartition, TailDelta]] = []
         for topic in response.responses:
@@ -389,7 +400,9 @@ class TailLinks:
     def _notify(
         self, slots: Collection[ObjectRange], reports: Sequence[tuple[TailPartition, TailDelta]]
     ) -> None:
-        """Read the slots, then wake the fetches that wait for them, which find them in memory."""
+        """Read the slots, then wake the fetches that wait for them and can then read them from
+        memory.
+        """
         if slots and len(self._loads) < LOADS_MAX:
             load = asyncio.get_running_loop().create_task(self._load_and_notify(slots, reports))
             self._loads.add(load)
@@ -406,7 +419,7 @@ class TailLinks:
             tail.notify(delta)
 
     async def _load(self, source: ObjectRange) -> None:
-        # A fetch that reads the slot fails as well.
+        # A fetch that reads this slot will fail and handle the error.
         with suppress(ObjectStoreError, StreamError, TimeoutError):
             async with asyncio.timeout(SLOT_READ_MAX_S):
                 await self._node.storage.load_tail(source)
@@ -425,7 +438,9 @@ class TailLinks:
 
 
 async def await_report(tail: TailPartition) -> bool:
-    """Wait for the first report of the leader, at most REPORT_MAX_S. Return whether it arrived."""
+    """Wait for the leader's first report, at most for REPORT_MAX_S. Return whether it has
+    arrived.
+    """
     if not tail.is_known and not tail.is_over:
         reported = asyncio.Event()
         wait = FetchWait(1, reported.set)

@@ -1,4 +1,4 @@
-"""The tail of one partition, as reported to this broker by its leader."""
+"""The tail of one partition, as the leader reports it to this broker."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ from penstock.stream.ports import NO_OBJECT, BrokerIncarnation, ObjectRange, Obj
 
 
 class TailDelta(NamedTuple):
-    """The changes in a response of the leader.
+    """The changes in one response of the leader.
 
-    ranges: new ones, at the end; if there are none, new records are already committed. has_moved,
-    is_stable: whether the end, and the last stable offset, changed.
+    ranges: new ranges at the end; if there are none, new records are already committed. has_moved,
+    is_stable: whether the end offset and the last stable offset have changed.
     """
 
     is_first: bool = False
@@ -36,11 +36,12 @@ class TailDelta(NamedTuple):
 
 
 class TailView(NamedTuple):
-    """A snapshot of the readable part, for one fetch. The tail itself changes during the fetch:
-    ranges are dropped once the metadata image contains them.
+    """A snapshot of the readable part, for one fetch. The tail itself may change during the fetch,
+    because ranges are dropped once the metadata image contains them.
 
-    ranges: from the one that contains the offset on; none if that is committed. end_offset: end of
-    the readable part. aborted: transactions that overlap it, whose markers may not be in the image.
+    ranges: the ranges from the fetch offset on; none if the offset is committed. end_offset: the
+    end of the readable part. aborted: transactions that overlap the readable part and whose markers
+    may not be in the image.
     """
 
     leader: NodeId
@@ -49,7 +50,7 @@ class TailView(NamedTuple):
     aborted: Sequence[AbortedTransaction]
 
     def aborted_within(self, start_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
-        """Return those that overlap [start, end)."""
+        """Return the aborted transactions that overlap [start, end)."""
         return [
             item
             for item in self.aborted
@@ -83,15 +84,15 @@ class TailPartition:
         self.leader_epoch: StreamEpoch = found.leader_epoch
         self.stream_id: StreamId = found.data_stream_id
         self.is_known = False
-        """Whether the leader has reported. Before that, all offsets are those of the image."""
+        """Whether the leader has reported the tail. Before that, all offsets are from the image."""
         self.is_over = False
         """Whether the leader rejects further reports, or cannot be reached."""
         self.used_at = now
-        """When a consumer last used it, in event loop seconds."""
+        """When a consumer last used the tail, in event loop seconds."""
         self.wakes_count = 0
-        """Changes, for fetches that looked here and are not parked yet."""
+        """Number of changes, with which fetches that are not parked yet detect a change."""
         self.end_offset: Offset = found.committed_end
-        """Where the next request to the leader begins."""
+        """The offset from which the next request to the leader starts."""
         self.high_watermark: Offset = found.committed_end
         self.last_stable_offset: Offset = found.log_start_offset
         self.log_start_offset: Offset = found.log_start_offset
@@ -99,7 +100,7 @@ class TailPartition:
         self._ranges: list[ObjectRange] = []
         self._starts: list[Offset] = []
         self._aborted: dict[Offset, AbortedTransaction] = {}
-        """By the offset of the marker."""
+        """Aborted transactions by the offset of their marker."""
         self._aborted_from: Offset = found.committed_end
         self._fetch_waits: dict[FetchWait, None] = {}
 
@@ -116,11 +117,12 @@ class TailPartition:
         log_start_offset: int,
         report: ReportedTail | None,
     ) -> TailDelta:
-        """Apply a response of the leader. Returns the changes to pass to `notify`. report: None if
+        """Apply a response of the leader. Return the changes to pass to `notify`. report: None if
         nothing follows `end_offset`, or if the response had no room.
         """
         if report is None and high_watermark > self.end_offset:
-            # Without room, the response does not list the aborted transactions below these offsets.
+            # The response had no room, so it does not list the aborted transactions below these
+            # offsets.
             return TailDelta()
         is_first, before, was_stable = not self.is_known, self.end_offset, self.last_stable_offset
         ranges: Sequence[ObjectRange] = ()
@@ -155,7 +157,7 @@ class TailPartition:
                 wait.interrupt()
 
     def end(self) -> None:
-        """Wake all fetches: there are no more reports."""
+        """Wake all fetches, because there will be no more reports."""
         self.is_over = True
         self.wake()
 
@@ -165,7 +167,7 @@ class TailPartition:
             wait.interrupt()
 
     def forget_committed(self, committed_end: Offset) -> None:
-        """Drop ranges that the image contains."""
+        """Drop the ranges that the image contains."""
         count = 0
         while count < len(self._ranges) and self._ranges[count].range.end_offset <= committed_end:
             count += 1
@@ -176,12 +178,12 @@ class TailPartition:
             del self._aborted[marker]
 
     def _take_slots(self, report: ReportedTail) -> Sequence[ObjectRange]:
-        """Return the ranges after those already known."""
+        """Add the ranges after the known ones, and return them."""
         ranges = [
             self._range(report, slot) for slot in report.slots if slot.end_offset > self.end_offset
         ]
         if not ranges or ranges[0].range.start_offset != self.end_offset:
-            # Everything missing in between was committed meanwhile, and so was everything before.
+            # Records in the gap were committed meanwhile, and so was everything before.
             self._ranges.clear()
             self._starts.clear()
         self._ranges += ranges
@@ -193,7 +195,7 @@ class TailPartition:
     def _take_aborted(self, report: ReportedTail) -> None:
         since = report.aborted_since()
         if not self.is_known or since.offset > self.high_watermark:
-            # Transactions may have been aborted that neither report lists.
+            # Transactions may have been aborted in between, which neither report lists.
             self._aborted.clear()
             self._aborted_from = since.offset
         self._aborted |= {Offset(item.last_offset): item for item in since.transactions}
@@ -218,20 +220,21 @@ class TailPartition:
     # --- reading ----------------------------------------------------------------------------------
 
     def covers(self, committed_end: Offset, *, committed: bool) -> bool:
-        """Return whether the reports are sufficient to serve fetches; for committed reads, every
-        aborted transaction must be known whose marker is at or after the committed end of the
-        image.
+        """Return whether the reports are sufficient to serve fetches. Committed reads require all
+        aborted transactions with a marker at or above the committed end in the image.
         """
         return self.is_known and (not committed or self._aborted_from <= committed_end)
 
     def readable_end(self, *, committed: bool) -> Offset:
-        """Return the end of the readable part: for committed reads, the last stable offset."""
+        """Return the end of the readable part, which for committed reads is at most the last stable
+        offset.
+        """
         limit = self.last_stable_offset if committed else self.high_watermark
         return min(limit, self.end_offset)
 
     def view(self, offset: Offset, committed_end: Offset, *, committed: bool) -> TailView | None:
-        """Return the readable part for a fetch from `offset`; None if there is nothing yet, or if
-        the image does not contain it yet.
+        """Return the readable part for a fetch from `offset`. Return None if there is no new
+        record, or if the image does not contain the offset yet.
         """
         end_offset = self.readable_end(committed=committed)
         if offset >= end_offset:

@@ -1,19 +1,19 @@
-"""Track which consumers this leader redirected to a broker in their rack, and serve those that
+"""Track which consumers this leader has redirected to a broker in their rack, and serve those that
 return after an error or a timeout. librdkafka waits for 0.5 s whenever it is redirected twice
-within a minute, so that a consumer that is always redirected starves.
+within a minute, so a consumer that is always redirected would starve.
 """
 
 from typing import Final, TypeAlias
 from uuid import UUID
 
 REDIRECT_INTERVAL_S: Final = 60.0
-"""As in librdkafka, which considers a shorter interval too short. Its leases last 5 minutes, Java's
-`metadata.max.age.ms`.
+"""Minimum interval between redirects, as in librdkafka, which considers shorter intervals too
+short. Its leases last 5 minutes, as does Java's `metadata.max.age.ms`.
 """
 REDIRECTS_MAX: Final = 20_000
 
 RedirectKey: TypeAlias = tuple[int, UUID, int]
-"""The id of the connection, and the partition."""
+"""The connection id and the partition."""
 
 
 class RedirectTable:
@@ -21,7 +21,7 @@ class RedirectTable:
 
     def __init__(self) -> None:
         self._sent_at: dict[RedirectKey, float] = {}
-        """In order of time."""
+        """When each redirect was sent, in time order."""
 
     def has_returned(self, key: RedirectKey, now: float) -> bool:
         """Return whether this consumer was redirected less than REDIRECT_INTERVAL_S ago."""

@@ -1,6 +1,6 @@
-"""Report the tail of a partition to another broker: its WAL slots instead of the records.
+"""Report the tail of a partition to another broker: the WAL slots instead of the records.
 
-The report replaces the records in the response to a Fetch with a `ReplicaState` (KIP-903), as
+In the response to a Fetch with a `ReplicaState` (KIP-903), the report replaces the records, as
 MessagePack. About 40 bytes per slot represent up to 8 MiB, which the other broker reads from the
 store.
 """
@@ -18,7 +18,9 @@ from penstock.stream.ports import IN_STORE
 from penstock.stream.wal.slots import SlotRange
 
 SLOTS_MAX: Final = 64
-"""Slots of a partition in one response. The next response continues after them."""
+"""Maximum number of slots of a partition in one response. The next response continues after
+them.
+"""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -36,12 +38,12 @@ class ReportedSlot(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ReportedTail(msgspec.Struct, array_like=True, frozen=True):
-    """The tail from the offset of the request to `end_offset`. Everything missing before the first
-    slot is committed.
+    """The tail from the requested offset to `end_offset`. Records before the first slot are already
+    committed.
 
-    node_epoch: of the leader, whose WAL contains the slots. wal_store: the store of these slots.
-    aborted: (producer id, first offset,
-    offset of the marker) of all transactions aborted by a marker at `aborted_from` or later.
+    node_epoch: the node epoch of the leader, whose WAL contains the slots. wal_store: the store
+    that contains them. aborted: (producer id, first offset, marker offset) of all transactions with
+    an abort marker at `aborted_from` or later.
     """
 
     node_epoch: Count
@@ -69,8 +71,8 @@ def encode_reported_tail(
     aborted: AbortedTail,
     wal_store: WalStoreId,
 ) -> bytes:
-    """slots: at most `SLOTS_MAX`, in `wal_store`; end_offset: end of the tail, if there are
-    fewer.
+    """Encode a report. slots: at most `SLOTS_MAX` slots in `wal_store`. end_offset: the end of the
+    tail, if all slots fit.
     """
     reported = [
         ReportedSlot(
@@ -102,7 +104,7 @@ def encode_reported_tail(
 
 
 def decode_reported_tail(data: Buffer) -> ReportedTail:
-    """Raises WireError."""
+    """Decode a report. Raises WireError."""
     try:
         return _decoder.decode(data)
     except msgspec.MsgspecError as error:

@@ -1,5 +1,5 @@
-"""The fetch session of this broker at a leader (KIP-227): each request only contains partitions
-whose position has changed.
+"""This broker's fetch session at a leader (KIP-227). Each request contains only partitions whose
+position has changed.
 """
 
 from collections.abc import Mapping
@@ -25,13 +25,15 @@ _FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
 WAIT_MS: Final = 500
 _RESPONSE_BYTES_MAX: Final = 1 << 20
-"""The limit of a response, over all partitions: about 25,000 slots."""
+"""Maximum size of a response for all partitions, enough for about 25,000 slots."""
 
 LEAVES_BYTES: Final = 0
-"""The `max_bytes` of a broker that currently cannot serve consumers. Its response is unused."""
+"""The `max_bytes` with which a broker indicates that it currently cannot serve consumers. The
+response is not used.
+"""
 
 Position: TypeAlias = tuple[Offset, StreamEpoch]
-"""Where the next response begins, and the leader epoch."""
+"""The offset at which the next response starts, and the leader epoch."""
 
 
 class TailSession:
@@ -40,15 +42,15 @@ class TailSession:
         self._session_id = _NO_SESSION
         self._epoch = _FIRST_EPOCH
         self._requested: dict[PartitionKey, Position] = {}
-        """The state of each partition in the leader's session."""
+        """The position of each partition in the leader's session."""
 
     def request(
         self, tails: Mapping[PartitionKey, TailPartition], *, leaves: bool = False
     ) -> FetchRequest:
-        """Return the next request, after the response to the previous one, or an error. leaves: the
-        leader should redirect no consumers here for now.
+        """Return the next request. Call this after the previous response or an error. leaves:
+        whether to tell the leader not to redirect consumers here for now.
 
-        Without partitions, it ends the session and gets an immediate response.
+        A request without partitions ends the session, and gets an immediate response.
         """
         session_id = self._session_id
         if not tails:
@@ -71,12 +73,14 @@ class TailSession:
         )
 
     def take_response(self, response: FetchResponse) -> bool:
-        """Continue the session. Return False if it no longer exists: the response is empty."""
+        """Continue the session. Return False if the session no longer exists, in which case the
+        response is empty.
+        """
         if response.error_code:
             self.reset()
             return False
         if response.session_id == _NO_SESSION:
-            self.reset()  # the leader has no room for it
+            self.reset()  # the leader has no room for the session
             return True
         self._session_id = response.session_id
         self._epoch = self._epoch % _EPOCH_MAX + 1
@@ -91,7 +95,7 @@ class TailSession:
 def first_request(
     me: BrokerIncarnation, tails: Mapping[PartitionKey, TailPartition]
 ) -> FetchRequest:
-    """Return a request without a session, which gets an immediate response."""
+    """Return a request without a session, to which the leader responds immediately."""
     return FetchRequest(
         replica_state=ReplicaState(me.node_id, me.node_epoch),
         max_bytes=_RESPONSE_BYTES_MAX,

@@ -28,8 +28,8 @@ from penstock.broker.transactions.states import LocalMarkers, TransactionStates
 from penstock.protocol.error_codes import ErrorCode
 
 SETTLE_WAIT_S: Final = 1.0
-"""How long a request waits for the markers of the previous transaction: one or two PUTs, less than
-the retry pause of most clients.
+"""How long a request waits for the markers of the previous transaction. These take one or two PUTs,
+which is less than the retry backoff of most clients.
 """
 
 Outcome: TypeAlias = ErrorCode | Persist
@@ -39,13 +39,14 @@ NO_PRODUCER: Final = ProducerIdentity(NO_PRODUCER_ID, NO_EPOCH)
 class TransactionCoordinator:
     """The transaction coordinator. Call all methods on the event loop.
 
-    Requests of one id are handled one at a time, and acknowledged when the record of their change
-    is durable. Late requests are rejected: those of version 2 have the epoch of their transaction,
-    and others arrive on an older connection than one used since (`ConnectionOrder`). Requests of
-    producers wait at most SETTLE_WAIT_S for the previous transaction, then get
-    CONCURRENT_TRANSACTIONS. Requests of brokers do not wait, because they would delay others.
+    Requests for a transactional id are handled one at a time, and acknowledged after the record of
+    their change is durable. Late requests are rejected: in version 2, they have the epoch of an
+    earlier transaction; in older versions, they arrive on an older connection than the newest one
+    (`ConnectionOrder`). Producer requests wait at most SETTLE_WAIT_S for the previous transaction,
+    then fail with CONCURRENT_TRANSACTIONS. Requests of brokers do not wait, because they would
+    delay others.
 
-    now_ms: milliseconds since 1970 of a clock that never steps (`base.clock.steady`).
+    now_ms: a clock that never steps, in milliseconds since 1970 (`base.clock.steady`).
     """
 
     def __init__(
@@ -62,9 +63,10 @@ class TransactionCoordinator:
         local: LocalMarkers | None = None,
         may_lack_records: Callable[[], bool] = lambda: False,
     ) -> None:
-        """record_version: returns the version of new records, according to the level of
-        `transaction.version`. local: None: all markers are sent. may_lack_records: returns whether
-        a WAL store was abandoned, so that a log may lack its newest records.
+        """record_version: returns the version of new records, which depends on the level of
+        `transaction.version`. local: writes markers to partitions led by this broker; if None, all
+        markers are sent. may_lack_records: returns whether a WAL store was abandoned, so that logs
+        may lack their newest records.
         """
         self._log = transactions_log
         self._markers = markers
@@ -86,7 +88,7 @@ class TransactionCoordinator:
         self._requests = ConnectionOrder()
 
     def reconfigure(self, *, timeout_max_ms: int, tick_interval_ms: int) -> None:
-        """Replace the limits: new timeouts apply to later requests, new tick intervals after the
+        """Replace the limits. New timeouts apply to later requests, and a new interval after the
         next tick.
         """
         self._states.limits = replace(self._states.limits, timeout_max_ms=timeout_max_ms)
@@ -120,8 +122,8 @@ class TransactionCoordinator:
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
     ) -> tuple[ErrorCode, ProducerIdentity]:
-        """Give the transactional id its next epoch. Fences the previous producer and aborts its
-        open transaction.
+        """Assign the next epoch to the transactional id. This fences the previous producer and
+        aborts its open transaction.
 
         Raises ControllerError and TimeoutError if no producer id is available.
         """
@@ -160,8 +162,8 @@ class TransactionCoordinator:
         *,
         connection_id: int,
     ) -> ErrorCode:
-        """Add partitions to the transaction. connection_id increases with each connection of this
-        broker. Raises LateRequest.
+        """Add partitions to the transaction. connection_id: a number that increases with each
+        connection to this broker. Raises LateRequest.
         """
         added = frozenset(partitions)
 
@@ -176,8 +178,8 @@ class TransactionCoordinator:
     async def respond_to_leader(
         self, membership: Membership, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Respond to a partition leader that has batches of the transaction: add the partitions, or
-        return those already included. Does not wait for the previous transaction.
+        """Respond to a partition leader that has received batches of the transaction: add the
+        partitions, or check that they are included. Does not wait for the previous transaction.
         """
         wanted = frozenset(partitions)
         if membership.adds:
@@ -213,8 +215,8 @@ class TransactionCoordinator:
     async def end_epoch(
         self, transactional_id: str, producer: ProducerIdentity, *, committed: bool
     ) -> tuple[ErrorCode, ProducerIdentity]:
-        """End the transaction of this epoch, for producers of version 2. Returns the producer id
-        and epoch for its next transaction.
+        """End the transaction with this epoch, for producers of version 2. Return the producer id
+        and epoch for the next transaction.
 
         Raises ControllerError and TimeoutError if no producer id is available.
         """
@@ -250,8 +252,8 @@ class TransactionCoordinator:
         committed: bool,
         connection_id: int,
     ) -> ErrorCode:
-        """End the transaction. When it returns NONE the outcome is final, and the markers are being
-        sent. Raises LateRequest, as `add_partitions` does.
+        """End the transaction. When this returns NONE, the outcome is final, and the markers are
+        being sent. Raises LateRequest, as `add_partitions` does.
         """
 
         def step(transaction: Transaction) -> Outcome:
@@ -275,7 +277,7 @@ class TransactionCoordinator:
         )
 
     def listed(self) -> list[TransactionMetadata]:
-        """Return the transactions of the loaded partitions."""
+        """Return the transactions in the loaded partitions."""
         return [
             transaction.current
             for state in self._shards.loaded()
@@ -293,8 +295,8 @@ class TransactionCoordinator:
         create: bool = False,
         waits: bool = True,
     ) -> ErrorCode:
-        """Run the step, and again after the previous transaction has finished if it waits for that.
-        Returns when its record is durable.
+        """Run the step. If it must wait for the previous transaction and `waits` is set, run it
+        again afterwards. Returns after the record is durable.
         """
         if transactional_id == "":
             return ErrorCode.INVALID_REQUEST
@@ -310,8 +312,8 @@ class TransactionCoordinator:
                 assert isinstance(transaction, Transaction), "an error persists nothing"
                 outcome = await self._states.persist(state, transaction, outcome)
             elif not self._log.leads_alone:
-                # Nothing is appended, so the fence in the WAL does not protect this response: the
-                # next coordinator may decide differently.
+                # Nothing is appended, so WAL fencing does not protect this response, and the next
+                # coordinator may decide differently.
                 return ErrorCode.NOT_COORDINATOR
             if (
                 outcome is not ErrorCode.CONCURRENT_TRANSACTIONS
@@ -329,7 +331,7 @@ class TransactionCoordinator:
         self.tick()
 
     def tick(self) -> None:
-        """Abort transactions past their timeout, and drop expired ids."""
+        """Abort transactions that have timed out, and drop expired transactional ids."""
         now_ms = self._now_ms()
         for state in self._shards.loaded():
             for transaction in list(state.transactions.values()):

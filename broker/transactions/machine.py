@@ -1,4 +1,4 @@
-"""The life of one transactional id as a pure state machine (KIP-98, KIP-360, KIP-588, KIP-890).
+"""One transactional id, as a pure state machine (KIP-98, KIP-360, KIP-588, KIP-890).
 
 Empty ─add─▶ Ongoing ─end─▶ PrepareCommit ─markers─▶ CompleteCommit ─add─▶ Ongoing ...
                 └─end, timeout, a new producer─▶ PrepareAbort ─markers─▶ CompleteAbort
@@ -58,7 +58,9 @@ _VALID_NEXT: Final = {
 
 
 def new_transaction(transactional_id: str, limits: TransactionLimits) -> "Transaction":
-    """Return the state of an unused transactional id. It becomes visible with the first record."""
+    """Return the initial state of an unused transactional id. The id becomes visible with its first
+    record.
+    """
     metadata = TransactionMetadata(
         transactional_id, NO_PRODUCER_ID, NO_EPOCH, 0, TransactionState.EMPTY
     )
@@ -68,11 +70,11 @@ def new_transaction(transactional_id: str, limits: TransactionLimits) -> "Transa
 class Transaction:
     """The transaction of one transactional id.
 
-    At most one record is in flight (`pending`); meanwhile, requests get CONCURRENT_TRANSACTIONS.
-    `current` is the durable state. The outcome is final once PrepareCommit or PrepareAbort is
-    durable, and markers are sent only then, or become durable in the same step. Fencing an open
-    transaction is one step: PrepareAbort with the next epoch, which no producer gets. A failed
-    record leaves no trace, so the same epoch is tried again.
+    At most one record is in flight (`pending`); meanwhile, requests fail with
+    CONCURRENT_TRANSACTIONS. `current` is the durable state. The outcome is final once PrepareCommit
+    or PrepareAbort is durable. Markers are sent only after that, or become durable in the same
+    step. An open transaction is fenced in a single step: PrepareAbort with the next epoch, which no
+    producer receives. A failed record has no effect, so the same epoch is used again.
     """
 
     __slots__ = ("_epochs_may_be_lost", "_limits", "_loaded_ms", "current", "pending")
@@ -85,11 +87,13 @@ class Transaction:
         loaded_ms: int | None = None,
         epochs_may_be_lost: bool = False,
     ) -> None:
-        """loaded_ms: when it was read from the log. An open transaction gets its whole timeout from
-        then on, because its start time comes from another process, whose clock may be an hour off.
+        """loaded_ms: when the state was read from the log. The timeout of an open transaction
+        restarts then, because its start time was recorded by another process, whose clock may be an
+        hour off.
 
-        epochs_may_be_lost: the log may lack records. The next producer gets a new id: partitions
-        may have batches of later epochs of this one, and would take new batches for repetitions.
+        epochs_may_be_lost: whether the log may lack records. The next producer then gets a new
+        producer id, because partitions may contain batches with later epochs of the old id, and
+        would treat new batches as duplicates.
         """
         self._epochs_may_be_lost = epochs_may_be_lost
         self._loaded_ms = loaded_ms if metadata.state is TransactionState.ONGOING else None
@@ -100,14 +104,14 @@ class Transaction:
 
     @property
     def is_new(self) -> bool:
-        """Return True if no durable record has this transactional id."""
+        """Return True if there is no durable record with this transactional id."""
         return self.current.producer_epoch == NO_EPOCH
 
     # --- requests ---------------------------------------------------------------------------------
 
     def needs_producer_id(self, expected: ProducerIdentity | None) -> bool:
-        """Return True if the next `init_producer` needs a new producer id: there is none yet, or
-        its epochs are exhausted or unknown.
+        """Return True if the next `init_producer` needs a new producer id, because there is none
+        yet, or the epochs of the current one are exhausted or unknown.
         """
         if self.is_new:
             return True
@@ -121,8 +125,8 @@ class Transaction:
         fresh_producer_id: int | None,
         now_ms: int,
     ) -> ErrorCode | Persist:
-        """Start a producer, or continue one after an error (expected: KIP-360). The identity is the
-        one in `current` once the record is durable.
+        """Start a producer, or continue one after an error (`expected`, KIP-360). The producer's
+        identity is in `current` after the record is durable.
         """
         if self.pending is not None:
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -130,8 +134,8 @@ class Transaction:
             return ErrorCode.PRODUCER_FENCED
         if self.current.state is TransactionState.ONGOING:
             if expected is not None and not self._is_current(expected):
-                # A late copy: the producer has begun a transaction with the epoch that it was given
-                # since. Kafka aborts that transaction.
+                # This is a late copy, because the producer has since begun a transaction with its
+                # new epoch. Kafka aborts that transaction.
                 return ErrorCode.PRODUCER_FENCED
             return self._persist(self._fenced(now_ms), ErrorCode.CONCURRENT_TRANSACTIONS)
         if self.current.state not in SETTLED:
@@ -165,7 +169,7 @@ class Transaction:
             expected.producer_id == current.last_producer_id
             and expected.producer_epoch >= EPOCH_LAST_GIVEN
         ) or (
-            # The request that returned the current id is repeated.
+            # A retry of the request that returned the current id.
             current.producer_epoch == 0
             and expected == ProducerIdentity(current.last_producer_id, current.last_producer_epoch)
         )
@@ -195,8 +199,7 @@ class Transaction:
                 current, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch
             )
         if expected.producer_epoch == current.last_producer_epoch:
-            # a repeated request whose response was lost, maybe one that returned another producer
-            # id
+            # a retry after a lost response, which may have contained another producer id
             return current
         return ErrorCode.PRODUCER_FENCED
 
@@ -227,8 +230,8 @@ class Transaction:
                 partitions=added,
                 started_ms=started_ms,
                 updated_ms=now_ms,
-                # The producer uses the epoch that it was given, so from now on, a repeated request
-                # for it is late.
+                # The producer uses the epoch that it received, so retries of the request for that
+                # epoch are late from now on.
                 last_producer_id=current.producer_id,
                 last_producer_epoch=NO_EPOCH,
                 client_version=client_version,
@@ -239,7 +242,7 @@ class Transaction:
         self, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
     ) -> ErrorCode | frozenset[TopicPartition]:
         """Return the partitions that are not in the producer's open transaction. A record in flight
-        does not matter: partition leaders check again when they append.
+        does not matter, because partition leaders check again when they append.
         """
         refusal = self._check_identity(producer)
         if refusal is not None:
@@ -251,8 +254,8 @@ class Transaction:
     def end(
         self, producer: ProducerIdentity, *, committed: bool, now_ms: int
     ) -> ErrorCode | Persist:
-        """End the transaction. The response is sent when the outcome is durable and thus final. A
-        repeated request with the same outcome succeeds.
+        """End the transaction. The response is sent after the outcome is durable and thus final. A
+        retry with the same outcome succeeds.
         """
         refusal = self._check_producer(producer)
         if refusal is not None:
@@ -263,7 +266,8 @@ class Transaction:
             TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
         )
         if state is TransactionState.ONGOING:
-            # Its markers have the same epoch, whichever version the producer began with.
+            # The markers have the same epoch, regardless of the version with which the producer
+            # began.
             return self._persist(
                 replace(self.current, state=prepared, updated_ms=now_ms, client_version=0)
             )
@@ -309,16 +313,16 @@ class Transaction:
         fresh_producer_id: int | None,
         now_ms: int,
     ) -> ErrorCode | Persist:
-        """End the transaction of this epoch, for producers of version 2. The producer continues
-        with `next_producer` of the record, or of `current` if the request is repeated.
+        """End the transaction with this epoch, for producers of version 2. The producer continues
+        with `next_producer` in the record, or in `current` if the request is a retry.
 
-        The record and the markers have the next epoch, so a late request refers to a transaction
-        that has ended. A producer may also abort before its transaction has begun, because a batch
-        may be in flight.
+        The record and the markers have the next epoch, so the epoch of a late request shows that
+        its transaction has ended. A producer may also abort before its transaction has begun,
+        because a batch may be in flight.
         """
         current = self.current
         if self.pending is not None or self._is_ending:
-            # The producer may use the identity returned by the pending end.
+            # The producer may already use the identity that the pending request returned.
             return ErrorCode.CONCURRENT_TRANSACTIONS
         is_repeated = self._has_ended(producer)
         refusal = None if is_repeated else self._check_identity(producer)
@@ -352,7 +356,7 @@ class Transaction:
         )
 
     def _has_ended(self, producer: ProducerIdentity) -> bool:
-        """Return True if this epoch is that of the last transaction: the end is repeated."""
+        """Return True if the last transaction had this epoch, so that the request is a retry."""
         current = self.current
         if current.state not in {
             TransactionState.COMPLETE_COMMIT,
@@ -370,7 +374,9 @@ class Transaction:
     # --- time -------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> Persist | None:
-        """Abort a transaction past its timeout and fence its producer, or drop an expired id."""
+        """Abort a transaction that has timed out and fence its producer, or drop an expired
+        transactional id.
+        """
         current = self.current
         if self.pending is not None or self.is_new:
             return None
@@ -412,27 +418,27 @@ class Transaction:
         self.pending = None
 
     def resume(self) -> WriteMarkers | None:
-        """Return the markers to write in the durable state. A coordinator that has just loaded the
-        state continues from there.
+        """Return the markers that must be written in the durable state, or None. Also called after
+        the state was loaded.
         """
         return WriteMarkers(self.current) if self.current.state in PREPARED else None
 
     def markers_written(self, now_ms: int) -> Persist:
-        """Complete the transaction after all partitions have the marker or no longer exist. May be
+        """Complete the transaction, after all partitions have the marker or no longer exist. May be
         called again if the record could not be written.
         """
         return self._persist(_completed(self.current, now_ms))
 
     def complete_at_once(self, outcome: TransactionMetadata, now_ms: int) -> TransactionMetadata:
-        """Replace the unappended record of the outcome by that of the completed transaction, whose
-        markers become durable with it.
+        """Replace the pending record of the outcome, which was not appended yet, with that of the
+        completed transaction. The markers become durable with it.
         """
         assert outcome.state in PREPARED, outcome.state.label
         self.pending = _completed(outcome, now_ms)
         return self.pending
 
     def complete_later(self, outcome: TransactionMetadata) -> None:
-        """Undo `complete_at_once`: the markers could not be appended."""
+        """Undo `complete_at_once`, because the markers could not be appended."""
         self.pending = outcome
 
     def _persist(

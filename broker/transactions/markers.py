@@ -1,4 +1,4 @@
-"""Send transaction markers to the leaders of the partitions, with retries until all have them."""
+"""Send transaction markers to partition leaders, with retries until all partitions have them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,9 @@ _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
 _FENCED: Final = int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 _SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""A partition with a later epoch of the producer has no open transaction of this epoch."""
+"""Error codes after which a partition needs no marker. With INVALID_PRODUCER_EPOCH, it has a later
+epoch of the producer, so no transaction with this epoch is open.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +38,7 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class Target:
-    """One partition that needs its marker."""
+    """One partition that needs the marker."""
 
     job: _Job
     partition: TopicPartition
@@ -48,14 +50,14 @@ class Target:
 
     @property
     def version(self) -> int:
-        """Return the version of the transaction, which determines how its marker is checked."""
+        """Return the transaction version, which determines how the leader checks the marker."""
         return self.job.version
 
 
 @dataclass(slots=True)
 class _Queue:
-    """The markers that wait for one broker. There is one request at a time, so that transactions
-    share requests under load.
+    """The markers that are queued for one broker. Only one request is in flight, so that
+    transactions share requests under load.
     """
 
     waiting: list[Target] = field(default_factory=list[Target])
@@ -64,11 +66,11 @@ class _Queue:
 
 LeaderOf: TypeAlias = Callable[[TopicPartition], NodeId | None]
 """Returns the leader, or None if there is currently none. Raises KeyError if the partition does not
-exist (any more).
+exist, or no longer exists.
 """
 Write: TypeAlias = Callable[[NodeId, Sequence[Target]], Awaitable[Mapping[Target, int]]]
-"""Sends one request to one broker and returns error codes. After any exception all of it is
-retried.
+"""Sends one request to one broker and returns error codes. After any exception, the whole request
+is retried.
 """
 
 
@@ -88,11 +90,11 @@ class MarkerSender:
         done: Callable[[], None],
         version: int = 0,
     ) -> None:
-        """Send the marker. `done` is called once all partitions have it or no longer exist, but not
-        if this broker loses the coordinator's partition first (`forget`).
+        """Send the marker. `done` is called once all partitions have the marker or no longer exist,
+        unless this broker loses the coordinator's partition before (`forget`).
 
-        Repeating a marker is harmless, also when a copy is late: the leader checks epochs and
-        serials, and ends a transaction once.
+        Resending a marker is harmless, even if a copy arrives late, because the leader checks
+        epochs and serials, and ends a transaction only once.
         """
         job = _Job(coordinator_partition, marker, version, done, set(partitions))
         self._jobs.setdefault(coordinator_partition, set()).add(job)
@@ -168,7 +170,7 @@ class MarkerSender:
             if code in _SETTLED:
                 self._settle(target)
             elif code == _FENCED:
-                # The next coordinator finishes it. This broker will soon learn that it has lost the
+                # The next coordinator will finish the transaction. This broker is about to lose its
                 # partition.
                 self._end(target.job)
             else:

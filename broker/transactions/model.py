@@ -1,4 +1,4 @@
-"""Values of a transaction: its states, its metadata, and effects for the coordinator."""
+"""Data types of transactions: states, metadata, and effects for the coordinator."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,20 +13,20 @@ NO_EPOCH: Final = -1
 NO_TIME_MS: Final = -1
 EPOCH_MAX: Final = 2**15 - 1
 EPOCH_LAST_GIVEN: Final = EPOCH_MAX - 1
-"""The last epoch assigned to producers. The one above is reserved to fence it; then the
+"""The last epoch assigned to producers. The next one is reserved for fencing; after that, the
 transactional id gets another producer id.
 """
 
 EPOCH_PER_TRANSACTION: Final = 2
-"""The transaction version from which each transaction has its own epoch (KIP-890). Producers of
-earlier versions keep theirs.
+"""The transaction version from which on each transaction has its own epoch (KIP-890). In earlier
+versions, producers keep their epoch.
 """
 
 
 class TransactionState(IntEnum):
-    """States of a transaction. The numbers are stored: never reuse one. Kafka's 7
-    (PrepareEpochFence) is never stored and not needed: fencing an open transaction is one step
-    here, PrepareAbort with the next epoch.
+    """States of a transaction. The numbers are stored, so they must never be reused. Kafka's state
+    7 (PrepareEpochFence) is not needed and never stored, because an open transaction is fenced in a
+    single step, PrepareAbort with the next epoch.
     """
 
     EMPTY = 0
@@ -39,7 +39,7 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """Return the name as in DescribeTransactions and ListTransactions, for example
+        """Return the name used by DescribeTransactions and ListTransactions, such as
         `PrepareCommit`.
         """
         return "".join(word.capitalize() for word in self.name.split("_"))
@@ -48,7 +48,9 @@ class TransactionState(IntEnum):
 SETTLED: Final = frozenset(
     {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 )
-"""States without an open transaction: a producer may be initialized and a transaction may begin."""
+"""States without an open transaction, in which a producer can be initialized and a transaction can
+begin.
+"""
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 """States with a final outcome whose markers are being written."""
 
@@ -61,7 +63,7 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A transaction whose coordinator verifies or adds partitions."""
+    """A transaction in which the coordinator must verify or add partitions."""
 
     transactional_id: str
     producer: ProducerIdentity
@@ -70,7 +72,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
-    """The metadata of one transactional id. All fields except `last_producer_epoch` are stored; the
+    """The metadata of one transactional id. All fields except `last_producer_epoch` are stored, the
     last three only in records of version 1.
     """
 
@@ -81,22 +83,23 @@ class TransactionMetadata:
     state: TransactionState
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NO_TIME_MS
-    """When the first partition was added. The timeout starts here."""
+    """When the first partition was added, which starts the timeout."""
     updated_ms: int = NO_TIME_MS
     last_producer_epoch: int = NO_EPOCH
-    """The epoch before the last increment that the producer itself requested, until it begins a
-    transaction in the new one. For repeated requests; lost with the coordinator, as in Kafka.
+    """The epoch before the last increment that the producer itself requested, until the producer
+    begins a transaction with the new epoch. Used to detect retries. As in Kafka, it is lost when
+    the coordinator changes.
     """
     last_producer_id: int = NO_PRODUCER_ID
-    """The producer id before its last change, or before the last transaction began. For repeated
-    requests.
+    """The producer id before its last change, or before the last transaction began. Used to detect
+    retries.
     """
     next_producer_id: int = NO_PRODUCER_ID
-    """The producer id after this transaction, because its end exhausted the epochs. The producer
-    already uses it.
+    """The producer id after this transaction, if its end exhausts the epochs. The producer already
+    uses this id.
     """
     client_version: int = 0
-    """The transaction version of the client that began or ended the last one."""
+    """The transaction version of the client that began or ended the last transaction."""
 
     @property
     def producer(self) -> ProducerIdentity:
@@ -104,8 +107,8 @@ class TransactionMetadata:
 
     @property
     def next_producer(self) -> ProducerIdentity:
-        """Return the identity for the next transaction. Differs from `producer` while a transaction
-        ends that exhausted the epochs.
+        """Return the identity for the next transaction. It differs from `producer` while a
+        transaction whose end exhausts the epochs is ending.
         """
         if self.next_producer_id == NO_PRODUCER_ID:
             return self.producer
@@ -114,8 +117,8 @@ class TransactionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Append this record of the transactional id, then call `persisted` or `not_persisted`, then
-    respond.
+    """Append this record of the transactional id, then call `persisted` or `not_persisted`, and
+    then respond.
     """
 
     metadata: TransactionMetadata
@@ -124,7 +127,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """Write the markers of a durable outcome, then call `markers_written`."""
+    """Write the markers of a durable outcome, and then call `markers_written`."""
 
     metadata: TransactionMetadata
 
@@ -139,12 +142,12 @@ class TransactionLimits:
 
     timeout_max_ms: int = 900_000
     partitions_max: int = 10_000
-    """Partitions of one transaction. With this limit, its record and a request of markers stay
-    below 1 MB.
+    """Maximum number of partitions in one transaction. It keeps the record and the request with
+    markers below 1 MB.
     """
     transactions_max: int = 50_000
-    """Transactional ids per partition of `__transaction_state`, about 1 KiB each. Above the limit,
-    new ids get a retriable error.
+    """Maximum number of transactional ids per partition of `__transaction_state`. Each uses about 1
+    KiB. Above the limit, new ids get a retriable error.
     """
     id_expiration_ms: int = 7 * 24 * 3_600_000
-    """`transactional.id.expiration.ms`: an id that is unused for this long is dropped."""
+    """`transactional.id.expiration.ms`: ids that are unused for this long are dropped."""

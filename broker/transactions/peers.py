@@ -1,5 +1,5 @@
 """Send WriteTxnMarkers and AddPartitionsToTxn to other brokers, without retries. Requests to this
-broker need no socket. The caller sends one request at a time to a broker.
+broker do not use a socket. The caller must send only one request at a time to each broker.
 """
 
 import asyncio
@@ -25,12 +25,13 @@ _API: Final = apis.WRITE_TXN_MARKERS
 _ADD_VERSION: Final = 5
 
 _Versioned: TypeAlias = tuple[Marker, int]
-"""A marker and the version of its transaction."""
+"""A marker, and the version of its transaction."""
 WriteLocally: TypeAlias = Callable[
     [Marker, Sequence[TopicPartition], int], Awaitable[Mapping[TopicPartition, ErrorCode]]
 ]
-"""Writes the markers of a transaction of this version here, as the handler of WriteTxnMarkers does
-for other brokers. It appends before it returns, so that several markers share a bulk.
+"""Writes markers of a transaction with this version to partitions of this broker, as the
+WriteTxnMarkers handler does. It appends before it returns, so that several markers share a WAL
+object.
 """
 
 
@@ -87,15 +88,15 @@ class MarkerPeers:
 RespondLocally: TypeAlias = Callable[
     [Membership, Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, ErrorCode]]
 ]
-"""Responds for a transaction that this broker coordinates:
-`TransactionCoordinator.respond_to_leader`.
+"""Responds for a transaction that this broker coordinates, as
+`TransactionCoordinator.respond_to_leader` does.
 """
 
 
 class CoordinatorPeers:
     """Implements `broker.transactions.verifier.Ask` with the brokers of the image.
 
-    It has its own connections, because a response may wait until a marker is written.
+    It uses separate connections, because a response may wait until a marker is written.
     """
 
     def __init__(self, node: LocalBroker, respond_locally: RespondLocally) -> None:
@@ -106,8 +107,8 @@ class CoordinatorPeers:
     async def send_request(
         self, node_id: NodeId, wanted: Mapping[Membership, Sequence[TopicPartition]]
     ) -> Mapping[tuple[str, TopicPartition], ErrorCode]:
-        """Ask one broker. If it rejects the whole request, its error applies to every partition.
-        Raises PeerGone, OSError, EOFError, WireError.
+        """Send a request to one broker. If it rejects the whole request, the error applies to every
+        partition. Raises PeerGone, OSError, EOFError, WireError.
         """
         if node_id == self._node.node_id:
             responses = await asyncio.gather(
@@ -129,7 +130,7 @@ class CoordinatorPeers:
             code = known_code(response.error_code)
             log.warning("coordinator_rejected_request", node_id=node_id, error=code.name)
             if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                # The right is this broker's, not the producer's. Kafka converts it likewise.
+                # This broker lacks a permission, not the producer. Kafka also converts the code.
                 code = ErrorCode.INVALID_TXN_STATE
             return {
                 (item.transactional_id, partition): code

@@ -1,5 +1,5 @@
 """Allocate producer ids that are unique in the cluster, from blocks assigned by the controller. The
-rest of a block is never used after the broker ends.
+remaining ids of a block are never used once the broker has ended.
 """
 
 import asyncio
@@ -9,8 +9,8 @@ from penstock.controller.api.messages import AllocateProducerIds
 
 
 class ProducerIds:
-    """The current block of producer ids. One request to the controller serves all waiting
-    producers.
+    """The current block of producer ids. Producers that wait for a new block share one request to
+    the controller.
     """
 
     def __init__(self, node: LocalBroker) -> None:
@@ -20,8 +20,8 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def allocate(self) -> int:
-        """Return the next id. Raises ControllerError or TimeoutError if a new block is needed and
-        the controller does not respond.
+        """Return the next producer id. Raises ControllerError or TimeoutError if a new block is
+        needed and the controller does not respond.
         """
         async with self._lock:
             if self._next == self._end:

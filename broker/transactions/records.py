@@ -1,4 +1,4 @@
-"""Encode and decode the records of `__transaction_state` in Kafka's binary format, so that Kafka's
+"""Encode and decode the records of `__transaction_state` in Kafka's binary format, so that Kafka
 tools can read the topic.
 """
 
@@ -31,13 +31,13 @@ _TIMES: Final = struct.Struct(">qq")
 
 
 def record_version(image: MetadataImage) -> int:
-    """Return the version of new values, according to the level of `transaction.version`."""
+    """Return the version of new values, which depends on the level of `transaction.version`."""
     return min(image.features.level(TRANSACTION_VERSION), _VALUE_VERSION_MAX)
 
 
 class MalformedTransactionRecord(Exception):
-    """Raised for a key or value in an unknown format. Loading counts it and continues with the next
-    record.
+    """Raised for a key or value in an unknown format. When a partition is loaded, such records are
+    counted and skipped.
     """
 
 
@@ -49,7 +49,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(data: bytes) -> str | None:
-    """Return the transactional id, or None for a key version of a later Kafka version. Raises
+    """Return the transactional id, or None for the key version of a later Kafka version. Raises
     MalformedTransactionRecord.
     """
     try:
@@ -61,7 +61,7 @@ def decode_key(data: bytes) -> str | None:
 
 def encode_value(metadata: TransactionMetadata, version: int = 0) -> bytes:
     """Encode a value. Version 1 (flexible, KIP-890) is used from level 1 of `transaction.version`
-    on, and for what version 0 cannot express.
+    on, and for values that version 0 cannot represent.
     """
     version = max(version, metadata.next_producer_id != NO_PRODUCER_ID)
     is_flexible = version >= 1
@@ -106,7 +106,7 @@ def _write_tags(writer: Writer, metadata: TransactionMetadata) -> None:
 
 
 def _read_tags(reader: Reader) -> tuple[int, int, int]:
-    """Return the previous producer id, the next one, and the client's version."""
+    """Return the previous producer id, the next producer id, and the client's version."""
     previous_id, next_id, client_version = NO_PRODUCER_ID, NO_PRODUCER_ID, 0
     for _ in range(reader.uvarint()):
         tag, data = reader.uvarint(), reader.take(reader.uvarint())
@@ -161,7 +161,9 @@ def _read_partitions(reader: Reader, *, is_flexible: bool) -> Iterable[TopicPart
 
 
 def group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Group partitions by topic, sorted, so that the same transaction always has the same bytes."""
+    """Group partitions by topic, sorted, so that equal transactions are encoded to the same
+    bytes.
+    """
     topics: dict[str, list[int]] = {}
     for name, index in sorted(partitions):
         topics.setdefault(name, []).append(index)

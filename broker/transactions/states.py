@@ -1,5 +1,5 @@
 """The transactions coordinated by one broker: load them, make their changes durable in
-`__transaction_state`, and finish decided ones. See docs/design/transactions.md.
+`__transaction_state`, and finish those with a final outcome. See docs/design/transactions.md.
 """
 
 import asyncio
@@ -40,18 +40,22 @@ COMPLETE_RETRY_S: Final = 0.2
 
 @dataclass(slots=True, eq=False)
 class LoadedPartition:
-    """A partition of `__transaction_state` that is loaded here."""
+    """A loaded partition of `__transaction_state`."""
 
     index: int
     epoch: int
     loaded_end_offset: int
-    """End of the log when it was loaded: the serial of transactions that were decided earlier."""
+    """End offset of the log when it was loaded, which is the serial of transactions whose outcome
+    was appended before.
+    """
     transactions: dict[str, Transaction] = field(default_factory=dict[str, Transaction])
     waiting: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
-    """By transactional id: requests that wait until a record of it is durable, or failed."""
+    """By transactional id, an event for requests that wait until a record of the id is durable or
+    has failed.
+    """
 
     async def until_changed(self, transactional_id: str, deadline: float) -> bool:
-        """Wait for a change of the id. Returns False at the deadline (`loop.time()`)."""
+        """Wait until the transactional id changes. Return False at `deadline` (`loop.time()`)."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self.waiting.setdefault(transactional_id, asyncio.Event()).wait()
@@ -60,7 +64,7 @@ class LoadedPartition:
         return True
 
     def wake_waiting(self, transactional_id: str) -> None:
-        """End the waits for a change of the id."""
+        """Wake the requests that wait for a change of the id."""
         changed = self.waiting.pop(transactional_id, None)
         if changed is not None:
             changed.set()
@@ -73,27 +77,27 @@ class LocalMarkers(Protocol):
         self, marker: Marker, partitions: Iterable[TopicPartition], version: int
     ) -> MarkerParts | None:
         """Return the parts to append, or None unless this broker leads all partitions and none of
-        them has this marker or a later one. version: of the transaction.
+        them has this marker or a later one. version: the version of the transaction.
         """
         ...
 
     def written(self, marker: Marker, parts: MarkerParts) -> None:
-        """Apply or drop the transaction's offsets: its markers are durable."""
+        """Commit or drop the transaction's offsets, because its markers are durable."""
         ...
 
 
 class TransactionStates:
     """The transactions of the loaded partitions. Call all methods on the event loop.
 
-    Requests are acknowledged and markers are sent only when the record of the change is durable.
-    Records of an id are appended one at a time. Markers have the leader epoch of the partition, so
-    that those of an earlier coordinator are rejected, and the serial of their transaction, so that
-    a late copy does not end the next one. The serial is the end of the partition's log when the
-    outcome was appended, or when it was loaded: it increases from transaction to transaction,
-    regardless of clocks.
+    Requests are acknowledged and markers are sent only after the record of the change is durable.
+    Records of a transactional id are appended one at a time. Markers contain the leader epoch of
+    the partition, so that markers of an earlier coordinator are rejected, and the serial of their
+    transaction, so that a late copy cannot end the next one. The serial is the end offset of the
+    partition's log when the outcome was appended, or when the log was loaded. It increases with
+    every transaction, and does not depend on clocks.
 
     now_ms, record_version, local, may_lack_records: as in `TransactionCoordinator`. limits: may be
-    replaced.
+    replaced at any time.
     """
 
     def __init__(
@@ -122,7 +126,7 @@ class TransactionStates:
             lambda state: _LiveTransactions(state, record_version),
             compaction,
         )
-        """Finds the partition of an id."""
+        """Finds the partition of a transactional id."""
 
     # --- loading ----------------------------------------------------------------------------------
 
@@ -137,7 +141,8 @@ class TransactionStates:
                     self._replay(state, key, value)
                 except MalformedTransactionRecord:
                     malformed_count += 1
-        # Resume decided transactions only once this state can be found, because `done` looks it up.
+        # Resume transactions with a final outcome only after this state is registered, because
+        # `done` looks it up.
         asyncio.get_running_loop().call_soon(self._resume, state)
         log.info(
             "transactions_loaded",
@@ -175,7 +180,7 @@ class TransactionStates:
     def transaction(
         self, state: LoadedPartition, transactional_id: str, *, create: bool
     ) -> Transaction | ErrorCode:
-        """Return the transaction of the id. create: create it if the id is unknown."""
+        """Return the transaction of the id. create: whether to create it if the id is unknown."""
         transaction = state.transactions.get(transactional_id)
         if transaction is not None:
             return transaction
@@ -191,7 +196,7 @@ class TransactionStates:
     async def persist(
         self, state: LoadedPartition, transaction: Transaction, persist: Persist
     ) -> ErrorCode:
-        """Write the change, and return the result of its request once it is durable, or
+        """Write the change. Return the result of its request after the change is durable or
         rejected.
         """
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
@@ -210,9 +215,9 @@ class TransactionStates:
         persist: Persist,
         respond: Callable[[ErrorCode], None],
     ) -> None:
-        """Write the change. `respond` is called with the result of `persist`, maybe before this
-        returns. If this broker leads all partitions, the markers are in the same group as the
-        record of the completed transaction; otherwise they are sent once the outcome is durable.
+        """Write the change. `respond` is called with the result, possibly before this returns. If
+        this broker leads all partitions, the markers are in the same group as the record of the
+        completed transaction. Otherwise, they are sent after the outcome is durable.
         """
         if persist.metadata.state in PREPARED and self._end_at_once(
             state, transaction, persist, respond
@@ -245,8 +250,8 @@ class TransactionStates:
         persist: Persist,
         respond: Callable[[ErrorCode], None],
     ) -> bool:
-        """Append the markers with the record of the completed transaction. Returns False if nothing
-        was appended, because another broker is needed or they were rejected.
+        """Append the markers together with the record of the completed transaction. Return False if
+        nothing was appended, because another broker is needed or the append was rejected.
         """
         outcome = persist.metadata
         marker = _marker(state, outcome, self._log.end_offset(state.index))
@@ -298,8 +303,8 @@ class TransactionStates:
         )
 
     def _complete(self, state: LoadedPartition, transaction: Transaction) -> None:
-        """Record that all markers are written. Retries until that is durable, because the next
-        transaction of the id waits for it.
+        """Record that all markers have been written, with retries until this is durable, because
+        the next transaction of the id waits for it.
         """
         if self.shards.get(state.index) is not state:
             return

@@ -1,5 +1,5 @@
-"""Ask coordinators whether transactions include a partition that this broker leads, or to add it
-(KIP-890).
+"""Query coordinators whether a transaction includes a partition that this broker leads, or request
+them to add it (KIP-890).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ QUESTIONS_PER_REQUEST_MAX: Final = 2_000
 REQUEST_TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 0.02
 RESPONSE_MAX_S: Final = 1.0
-"""How long a verification is retried. The previous transaction needs one or two PUTs to end."""
+"""How long a verification is retried. The previous transaction ends within one or two PUTs."""
 _ASKED_AGAIN: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -41,7 +41,7 @@ class _Question:
 
 @dataclass(slots=True)
 class _Queue:
-    """The verifications that wait for one broker. There is one request at a time, so that
+    """The verifications that are queued for one broker. Only one request is in flight, so that
     transactions share requests under load.
     """
 
@@ -54,7 +54,7 @@ CoordinatorOf: TypeAlias = Callable[[str], NodeId | None]
 Codes: TypeAlias = Mapping[tuple[str, TopicPartition], ErrorCode]
 """Error codes by transactional id and partition."""
 Ask: TypeAlias = Callable[[NodeId, Mapping[Membership, Sequence[TopicPartition]]], Awaitable[Codes]]
-"""Sends one request to one broker, with each transactional id once."""
+"""Sends one request to one broker. It contains each transactional id at most once."""
 
 
 class TransactionVerifier:
@@ -70,11 +70,12 @@ class TransactionVerifier:
         partition: TopicPartition,
         done: Callable[[ErrorCode], None],
     ) -> None:
-        """Ask the coordinator. `done` is called once, later, within RESPONSE_MAX_S and the time
-        of one request, with NONE if the transaction includes the partition.
+        """Send a request to the coordinator. `done` is called exactly once, never before this
+        returns, within RESPONSE_MAX_S plus the time of one request. The code is NONE if the
+        transaction includes the partition.
 
-        A coordinator that is moving, loading, or still ending the previous transaction gets the
-        request again after RETRY_S.
+        If the coordinator is moving, loading, or still ending the previous transaction, the request
+        is retried after RETRY_S.
         """
         deadline = asyncio.get_running_loop().time() + RESPONSE_MAX_S
         self._route(_Question(membership, partition, done, deadline))
@@ -89,7 +90,7 @@ class TransactionVerifier:
     def _route(self, question: _Question) -> None:
         node_id = self._coordinator_of(question.membership.transactional_id)
         if node_id is None:
-            # Never immediately: the caller is not ready for the response yet.
+            # Do not call `done` immediately, because the caller is not ready for it yet.
             self._request_again(question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         queue = self._queues.setdefault(node_id, _Queue())
@@ -148,8 +149,8 @@ class TransactionVerifier:
 
 
 def _next_request(waiting: Sequence[_Question]) -> tuple[list[_Question], list[_Question]]:
-    """Return the verifications of the next request, and those that wait longer. Responses only
-    contain transactional ids, so a request has one entry for each.
+    """Return the verifications for the next request, and those that must wait. Responses identify
+    transactions only by transactional id, so a request has one entry for each id.
     """
     batch: list[_Question] = []
     later: list[_Question] = []

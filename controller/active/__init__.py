@@ -1,3 +1,3 @@
-"""The active controller: the single writer, its services, broker sessions, periodic tasks.
-`sessions` detects dead brokers; `controller.managers.failover` then replaces them.
+"""The active controller: the single writer, its services, broker sessions, and periodic tasks.
+`sessions` detects dead brokers, and `controller.managers.failover` then replaces them.
 """

@@ -1,8 +1,8 @@
-"""Log changes by operators, and by brokers for their clients, in the controller's audit log.
+"""Log changes made by operators, and by brokers for their clients, in the controller's audit log.
 
-Entries of forwarded requests contain the client as principal, and the broker. Brokers log the same
-changes, but not those made with a stolen broker key. Without TLS, callers have no names, and
-nothing is logged.
+For forwarded requests, an entry contains the client as the principal, and the broker. Brokers also
+log these changes, but not changes made with a stolen broker key. Without TLS, callers have no
+names, and nothing is logged.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ _Asked = TypeVar("_Asked")
 
 
 class AdminLog:
-    """gate: identifies callers. now: in seconds."""
+    """Logs administrative changes. gate: identifies callers. now: in seconds."""
 
     def __init__(self, gate: Gate, now: MonotonicClock) -> None:
         self._gate = gate
@@ -36,7 +36,7 @@ class AdminLog:
         self._refusals = LogLimit()
 
     def responded(self, request: m.Message, reply: m.Reply[Any], context: CallContext) -> None:
-        """Log the changes of a request."""
+        """Log the changes made by a request."""
         kind = type(request)
         if reply.status is not m.Status.OK or kind not in CHANGES:
             return
@@ -57,7 +57,7 @@ class AdminLog:
         )
 
     def refused(self, request: m.Message, reason: str, context: CallContext) -> None:
-        """Log that a broker may not send the request, or not for this client."""
+        """Log that a broker may not send the request, or may not send it for this client."""
         suppressed_count = self._refusals.take(self._now())
         if suppressed_count is None:
             return
@@ -78,7 +78,7 @@ def _client(request: m.Message) -> m.Requester | None:
 
 
 def _forwarded_by(client: m.Requester | None, caller: Caller | None) -> dict[str, str]:
-    """Return the log fields of the broker: its id, and the names in its certificate."""
+    """Return the log fields that describe the broker: its id, and the names in its certificate."""
     if client is None:
         return {}
     return {"broker_id": str(client.broker_id), "certificate": shown(str(caller or ""))}
