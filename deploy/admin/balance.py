@@ -35,8 +35,8 @@ def propose_moves(
 
 
 def begin_moves(controller: str, moves: Sequence[ProposedMove]) -> list[str]:
-    """Start moves; return "" for each started move, and the reason for each other one. Raises
-    NoController, ExpectedError.
+    """Start moves. Return "" for each started move, otherwise the reason why it was not started.
+    Raises NoController, ExpectedError.
     """
     items = [
         LeaderMove(

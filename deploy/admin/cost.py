@@ -2,7 +2,7 @@
 
 Invariant: pure. Not included: requests of controllers (at most about 2 PUT/s for backup and
 manifest), transfer to other regions and the internet, and objects that wait for deletion. Requests
-to a WAL store have the prices of the store, which is too much for S3 Express.
+to a WAL store are priced like those to the store, which is too much for S3 Express.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from penstock.controller.api.load_messages import StoreRequests
 
 HOUR_S: Final = 3_600
 MONTH_HOURS: Final = 730
-"""As in the AWS calculator."""
+"""Hours per month, as in the AWS pricing calculator."""
 _GB: Final = 1_000_000_000
 
 
@@ -44,7 +44,7 @@ https://azure.microsoft.com/pricing/details/storage/blobs/.
 
 
 def prices_of(store_url: str) -> Prices:
-    """Return the list prices of the cloud of a store; those of S3 for other stores."""
+    """Return the list prices of the cloud that hosts the store; those of S3 for other stores."""
     return PRICES.get(store_url.partition(":")[0], Prices())
 
 

@@ -1,6 +1,6 @@
 """Create, find and restore snapshots of topics.
 
-Invariant: all state is in the cluster, none on this machine. Must not: print.
+Invariant: all state is in the cluster, none on this machine. Must not print.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,8 +34,8 @@ class SnapshotView:
 
 @dataclass(frozen=True, slots=True)
 class RestoredView:
-    """One restored topic. groups: number of consumer groups whose offsets were reset; problems: why
-    other groups were not, or why the topic was not created.
+    """One restored topic. groups: number of consumer groups whose offsets were reset. problems: the
+    reasons why other groups were not reset, or why the topic was not created.
     """
 
     topic: str
@@ -112,9 +112,7 @@ def delete_snapshot(bootstrap: str, topics: Sequence[FrozenTopicInfo]) -> None:
 def planned(
     bootstrap: str, topics: Sequence[FrozenTopicInfo], *, new_name: str, replaces: bool
 ) -> list[RestoredView]:
-    """Return the topics that a restore would create, in order. Raises UsageError as `restore`
-    does.
-    """
+    """Return the topics that a restore would create, in order. Raises UsageError like `restore`."""
     if new_name and len(topics) != 1:
         raise UsageError(
             f"--as {new_name!r} names one topic, the snapshot has {len(topics)}: choose one of them"
@@ -141,7 +139,7 @@ def restore(
     replaces: bool,
     groups: bool,
 ) -> list[RestoredView]:
-    """Create topics from those of a snapshot, by forking. new_name: empty to keep the names;
+    """Create topics by forking the topics of a snapshot. new_name: empty to keep the names;
     otherwise the name of the only topic.
 
     Raise UsageError, before any change, if a topic exists and may not be replaced.
@@ -166,7 +164,7 @@ def restore(
 def _reset_groups(
     kafka: Kafka, topic: str, groups: Mapping[str, Mapping[int, int]]
 ) -> tuple[int, list[str]]:
-    """Return the number of groups whose offsets were set, and the reasons for the others."""
+    """Return the number of groups whose offsets were set, and the reasons why others were not."""
     problems: list[str] = []
     for group, offsets in groups.items():
         try:

@@ -138,7 +138,7 @@ def _known(value: int) -> int | None:
 
 
 def total(sizes: Sequence[SizeView]) -> SizeView:
-    """Return the sum; a field is None if it is unknown for some."""
+    """Return the sum of sizes; a field is None if it is unknown for any of them."""
 
     def counted(value: Callable[[SizeView], int | None]) -> int | None:
         return _sum([value(size) for size in sizes], 0)

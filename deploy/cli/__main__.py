@@ -63,8 +63,8 @@ def main() -> None:
 
 def _leave(code: object) -> None:
     """End the process without Python's finalization, which takes 0.1 s once DuckDB and Arrow are
-    loaded. Return if Python has to report something: an output error, or an exit code that is a
-    text.
+    loaded. Return instead if Python has to report something: an output error, or an exit code that
+    is a string.
     """
     if not isinstance(code, int):
         return

@@ -70,7 +70,7 @@ class ByKeyLimits(NamedTuple):
 
 
 class ByKeyJob(NamedTuple):
-    """What to compact, where, and with what."""
+    """A log compaction job: the topic, the cluster, and the engine."""
 
     target: Target
     controller: str
@@ -91,8 +91,8 @@ class ControllerCleaner(ControllerRewrites):
         self._store = store
 
     async def checkpoints(self, topic: str) -> Mapping[int, Checkpoint]:
-        """Return the checkpoint of each partition that has a committed one. Costs a GET or two for
-        each. Raises ObjectStoreError, ObjectCorrupt.
+        """Return the checkpoint of each partition that has a committed one. Needs one or two GETs
+        for each partition. Raises ObjectStoreError, ObjectCorrupt.
         """
         return await read_checkpoints(self._follower.image, self._store, topic)
 
@@ -143,7 +143,7 @@ def _checkpoint(batch: bytes) -> Checkpoint | None:
 
 
 def compact_by_key(job: ByKeyJob, *, plan_only: bool, output: Format) -> None:
-    """Compact the log of a topic and print what was done. Raises NoController, UsageError,
+    """Compact the log of a topic and print the results. Raises NoController, UsageError,
     ExpectedError, StreamError, ObjectStoreError.
     """
     topic = job.target.topic
@@ -171,12 +171,14 @@ def compact_by_key(job: ByKeyJob, *, plan_only: bool, output: Format) -> None:
 
 
 def plan_by_key(job: ByKeyJob) -> list[PassPlan]:
-    """Return the logs that a run would compact now. Changes nothing. Raises as `compact_by_key`."""
+    """Return the logs that a run would compact now. Changes nothing. Raises the errors of
+    `compact_by_key`.
+    """
     return _run(job, TopicCleaner.plan)
 
 
 def run_by_key(job: ByKeyJob, on_done: Callable[[int], None] = lambda _: None) -> CleaningRun:
-    """Compact the log of a topic. Raises as `compact_by_key`."""
+    """Compact the log of a topic. Raises the errors of `compact_by_key`."""
     return _run(job, TopicCleaner.run, on_done)
 
 

@@ -1,5 +1,5 @@
-"""Run a bulk rewrite for the command line: the controller connection, the engine for its tasks,
-one event loop for both.
+"""Run a bulk rewrite for the command line: set up the connection to the controllers, the engine for
+its tasks, and one event loop for both.
 """
 
 import asyncio
@@ -83,8 +83,8 @@ class ControllerRewrites:
 
 
 class Target(NamedTuple):
-    """What to rewrite. cluster_id: empty if the store holds only one cluster. wal_store_url: empty
-    if WALs are in the store.
+    """The topic to rewrite and its cluster. cluster_id: empty if the store contains only one
+    cluster. wal_store_url: empty if WALs are in the store.
     """
 
     store_url: str
@@ -156,7 +156,7 @@ def rewrite_topic(
 
 
 class _PlanOnly:
-    """Metadata of a plan, which commits nothing."""
+    """The metadata interface for plans, which do not commit anything."""
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
         raise AssertionError("a plan prepares nothing")

@@ -16,7 +16,7 @@ import typer
 DEADLINE_S: Final = 1.0
 CACHE_S: Final = 10.0
 NAMES_MAX: Final = 10_000
-"""Names that are kept; a shell shows no more."""
+"""Maximum number of cached names; shells do not show more."""
 
 
 def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -126,7 +126,9 @@ def _names(ctx: typer.Context, kind: str) -> list[str]:
 
 
 def _within_deadline(send_request: Callable[[], list[str]]) -> list[str]:
-    """Return the result. Raises TimeoutError; the thread that still waits ends with the process."""
+    """Return the result of a call in a thread. Raises TimeoutError; the thread then ends with the
+    process.
+    """
     from contextvars import copy_context
     from queue import Empty, SimpleQueue
     from threading import Thread

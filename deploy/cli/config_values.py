@@ -16,8 +16,8 @@ def parse_topic_config(text: str) -> tuple[str, str]:
 
 
 def parse_pair(option: str, text: str, example: str) -> tuple[str, str]:
-    """Return name and value, in milliseconds or bytes if it has a unit. A binary file, such as a
-    Protobuf descriptor set, is encoded as Base64.
+    """Return name and value; a value with a unit is converted to milliseconds or bytes. A binary
+    file, such as a Protobuf descriptor set, is encoded as Base64.
 
     Raises UsageError with the option and an example, or with the allowed units.
     """

@@ -9,14 +9,16 @@ from penstock.deploy.errors import UsageError
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Exit if the user declines. yes: do not ask. Raises UsageError if nobody can respond."""
+    """Exit if the user declines. yes: do not ask. Raises UsageError if standard input is not a
+    terminal.
+    """
     if not yes and not confirmed(question):
         raise typer.Abort
 
 
 def confirmed(question: str) -> bool:
-    """Ask on the terminal, and return the response. Raises UsageError if standard input is none:
-    scripts must state with --yes that they mean it.
+    """Ask on the terminal, and return the response. Raises UsageError if standard input is not a
+    terminal, because scripts must confirm with --yes.
     """
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Confirm with --yes: there is no terminal to ask on")

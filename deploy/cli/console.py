@@ -129,7 +129,7 @@ def console(
     from penstock.deploy.node import lifeline
 
     lifeline.die_with_parent(os.environ)
-    # Addresses in options belong together: they are not completed from a profile or state file.
+    # Addresses in options are not mixed with those of a profile or state file.
     path = Path(cluster.state_file) if cluster.state_file else None
     state = None if cluster.bootstrap else dev_cluster(path)
     used = Profile() if cluster.bootstrap or path else current_profile().profile
@@ -184,7 +184,8 @@ def _wal_store_of(state: "ClusterState | None", store: str) -> str:
 def _connect_as_described(state: "ClusterState", *, has_controller: bool) -> None:
     """Use the security settings in the state file of the local cluster, unless others are given.
 
-    has_controller: the controllers do not belong to the local cluster.
+    has_controller: whether the address of controllers was given, which then do not belong to the
+    local cluster.
     """
     from penstock.deploy.clients.controllers import use_tls
     from penstock.deploy.clients.security import current_security, use_file

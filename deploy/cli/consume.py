@@ -30,7 +30,7 @@ _ISOLATIONS = ("read_committed", "read_uncommitted")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Where:
-    """Which records."""
+    """Options that select records."""
 
     from_beginning: Annotated[
         bool,

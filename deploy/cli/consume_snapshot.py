@@ -29,7 +29,7 @@ def print_snapshot(
     wal_store: str,
 ) -> None:
     """Print records, one value or JSON object per line, partition by partition. store, wal_store:
-    empty for those of the local cluster.
+    empty for the stores of the local cluster.
     """
     from penstock.deploy.clients.slow_servers import report_slow_servers
     from penstock.deploy.clients.target import find_store, find_wal_store

@@ -159,8 +159,8 @@ def _need_reader() -> None:
 def _resolve_addresses(
     store: str, controller: str | None, state_file: Path | None
 ) -> tuple[str, str]:
-    """Return the given store and controllers; without either, those of the running `penstock dev`.
-    Raises UsageError.
+    """Return the given store and controllers; if neither is given, those of the running `penstock
+    dev`. Raises UsageError.
     """
     if controller:
         from penstock.deploy.clients.metadata import find_controller

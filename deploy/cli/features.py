@@ -83,7 +83,7 @@ def _set(
 
 
 def _parsed(levels: list[str]) -> dict[str, int]:
-    """Raises UsageError."""
+    """Parse FEATURE=LEVEL. Raises UsageError."""
     wanted: dict[str, int] = {}
     for text in levels:
         name, equals, level = text.partition("=")

@@ -8,8 +8,8 @@ from penstock.deploy.errors import print_error
 
 
 def exit_if_incomplete(problems: Mapping[int, str], missing: str) -> None:
-    """Exit with code 1 if there are problems. problems: by broker. missing: what the output lacks
-    therefore.
+    """Exit with code 1 if there are problems. problems: by broker. missing: what is therefore
+    missing from the output.
     """
     for problem in problems.values():
         print_error(f"{problem}; {missing}")

@@ -1,4 +1,6 @@
-"""Load commands lazily, because building the options of all takes longer than most of them run."""
+"""Load commands lazily, because building the options of all commands takes longer than running most
+of them.
+"""
 
 import inspect
 import re
@@ -21,9 +23,9 @@ _TAKE_BYTES: Final = {
     "produce": frozenset({"key", "value", "headers", "key_separator"}),
     "consume": frozenset({"key"}),
 }
-"""Parameters that need not be UTF-8, by command: parts of records."""
+"""Parameters that need not be UTF-8, by command, because they are parts of records."""
 _PATHS: Final = frozenset({"path", "file", "directory"})
-"""Click's names of the types of paths."""
+"""Click's names for path types."""
 OUTPUT_FORMS: Final = {"--json": "--output=json", "--csv": "--output=csv"}
 """Short forms of --output, for every command that has it."""
 
@@ -48,7 +50,7 @@ class Group(TyperGroup):
         return left
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's
-        """Suggest `configs` instead of `config`, which differ by a letter."""
+        """Suggest `configs` for subcommands that `config` does not have."""
         if ctx.info_name == "config" and args[0] in {"describe", "alter", "list"}:
             ctx.fail(
                 f"`config` shows settings of nodes. Did you mean `penstock configs {args[0]}`?"
@@ -62,7 +64,7 @@ class LazyCommands(TyperGroup):
     """
 
     panels: ClassVar[Mapping[str, Mapping[str, tuple[str, str]]]] = {}
-    """Module and attribute, and summary, of each command, by panel and name."""
+    """Location (module and attribute) and summary of each command, by panel and name."""
     _lists_summaries = False
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
@@ -87,7 +89,7 @@ class LazyCommands(TyperGroup):
 
     @contextmanager
     def _summaries(self) -> Generator[None]:
-        """Let `get_command` return the summaries of the commands only."""
+        """Make `get_command` return only summaries, without loading commands."""
         self._lists_summaries = True
         try:
             yield
@@ -105,7 +107,7 @@ class LazyCommands(TyperGroup):
         return left
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's
-        """Suggest a command; Typer suggests only loaded ones."""
+        """Suggest a similar command; Typer only suggests loaded ones."""
         name = args[0]
         if name not in self.list_commands(ctx) and not name.startswith("-"):
             near = ", ".join(repr(each) for each in get_close_matches(name, self._names()))

@@ -208,7 +208,9 @@ def finish(
 
 
 def _inherited(context: typer.Context, what: _Source) -> _Source:
-    """Return the options of the command, or those before it: `penstock mirror --from A finish`."""
+    """Return the options of the subcommand, or those given before it: `penstock mirror --from A
+    finish`.
+    """
     before = context.obj
     return before if isinstance(before, _Source) and not what.source else what
 

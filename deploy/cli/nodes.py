@@ -52,7 +52,7 @@ def nodes(
     from penstock.deploy.clients.metadata import find_controller, read_metadata
 
     address = find_controller(controller, state_file, os.environ)
-    # All controllers have the metadata; only the leader has the loads.
+    # Any controller can return the metadata, but only the leader has the loads.
     image = read_metadata(address, lambda image: image)
     try:
         loads = {broker.node_id: broker for broker in propose_moves(address).before}

@@ -1,4 +1,4 @@
-"""Group options of a command in a frozen dataclass, so that the command takes few parameters.
+"""Group options of a command in a frozen dataclass, so that the command has few parameters.
 
 Typer creates an option for each parameter of a function. `with_option_groups` replaces a parameter
 by the fields of its dataclass.

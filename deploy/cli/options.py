@@ -21,7 +21,7 @@ Bootstrap = Annotated[
     ),
 ]
 BOOTSTRAP = ""
-"""Not given: `deploy.clients.target` finds the brokers."""
+"""Default of --bootstrap: `deploy.clients.target` finds the brokers."""
 Controller = Annotated[
     str | None,
     typer.Option(
@@ -79,7 +79,7 @@ ON_ERROR: Final = "raise"
 
 
 def on_error_of(text: str) -> Literal["raise", "skip"]:
-    """Raises UsageError."""
+    """Check and return the value of --on-error. Raises UsageError."""
     if text == "skip":
         return "skip"
     if text == "raise":

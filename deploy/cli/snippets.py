@@ -13,7 +13,7 @@ from penstock.deploy.errors import UsageError
 from penstock.deploy.output import say
 
 _EXAMPLE: Final = "127.0.0.1:9092"
-"""Address in programs for a cluster that does not run yet."""
+"""Address in programs if no cluster is running."""
 
 
 def snippets(
@@ -85,11 +85,13 @@ def snippets(
 
 
 def _check_file(client: str, package: str) -> None:
-    """Raise UsageError if the output becomes a module that hides the package from its program."""
+    """Raise UsageError if the output file has the name of the package that the program imports,
+    which it would hide.
+    """
     file = Path(f"{package}.py")
     try:
         hides = os.path.samestat(os.fstat(sys.stdout.fileno()), file.stat())
-    except OSError:  # there is no such file, or the output has no descriptor
+    except OSError:  # the file does not exist, or the output has no descriptor
         return
     if hides:
         raise UsageError(

@@ -280,7 +280,7 @@ class _NoPandas:
 
 
 def _hide_pandas() -> None:
-    """Keep pyarrow from importing pandas, which takes a second of CPU and is not needed."""
+    """Prevent pyarrow from importing pandas, which takes a second of CPU and is not needed."""
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas())
 

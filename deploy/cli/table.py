@@ -538,7 +538,7 @@ def maintain(
 
 
 def _retention_ms(flag: str, hours: float, min_ms: int) -> int | None:
-    """Return None for 0, which means forever."""
+    """Return milliseconds; None for 0, which means forever."""
     if hours and hours * 3_600_000 < min_ms:
         raise UsageError(f"{flag} {hours:g}: use at least {min_ms // 3_600_000}, or 0 to keep all")
     return round(hours * 3_600_000) if hours else None

@@ -74,7 +74,7 @@ def top(
 
 
 def _store(state_file: Path | None) -> str:
-    """Return the URL of the store, or "" if it is not known here."""
+    """Return the URL of the store, or "" if it is unknown."""
     from penstock.deploy.clients.target import find_store
 
     try:

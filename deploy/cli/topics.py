@@ -310,8 +310,8 @@ def delete_records(
 
 
 def _remark_kept(name: str, partitions: Sequence[int]) -> None:
-    """Print the partitions that keep all records. Their timestamps may be wrong or missing, so a
-    lookup by time never deletes all records.
+    """Print the partitions in which no record was deleted. A lookup by time never deletes all
+    records of a partition, because timestamps may be wrong or missing.
     """
     if partitions:
         remark(

@@ -85,8 +85,8 @@ def _content(file: str) -> bytes:
 
 
 def _refuse_configs(given: list[str] | None) -> None:
-    """Point to the command for configs, which `kafka-topics.sh --alter` once supported. Raises
-    UsageError.
+    """Raise UsageError for configs, which `kafka-topics.sh --alter` once supported, with the
+    command to use instead.
     """
     if given:
         raise UsageError(

@@ -22,7 +22,7 @@ _TIMES: Final[Mapping[str, int]] = {
     "latest-tiered": -5,
     "earliest-pending-upload": -6,
 }
-"""The words of `kafka-get-offsets`, with the timestamps of ListOffsets."""
+"""The keywords of `kafka-get-offsets`, with the timestamps of ListOffsets."""
 
 
 def offsets(

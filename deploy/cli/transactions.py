@@ -199,8 +199,7 @@ def abort(
         if dry_run:
             report(output, view, f"would abort {what}")
             return
-        # A hanging transaction stays open; others may have been ended by their coordinator in the
-        # meantime.
+        # A hanging transaction remains open; the coordinator may have ended others in the meantime.
         if still_open(found, admin.open_transactions(topic, partition)):
             admin.abort(found[0])
     report(output, view, f"aborted {what}")

@@ -24,7 +24,7 @@ RESOURCES: Final = {
     "transactional-id": ResourceType.TRANSACTIONAL_ID,
     "user": ResourceType.USER,
 }
-"""By name on the command line."""
+"""Resource types by their names on the command line."""
 OPERATIONS: Final = {
     operation.name.lower().replace("_", "-"): operation
     for operation in Operation

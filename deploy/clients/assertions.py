@@ -11,7 +11,7 @@ from typing import Any, Final
 
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 RETRIEVER: Final = "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever"
-"""Kafka's class that gets tokens by assertions."""
+"""Kafka's class that requests tokens with assertions."""
 
 ALGORITHMS: Final = ("RS256", "ES256")
 FILE_BYTES_MAX: Final = 1 << 20
@@ -58,7 +58,7 @@ class Assertion:
         return self._sign(claims, header)
 
     def _sign(self, claims: dict[str, Any], header: dict[str, Any]) -> str:
-        # Both take 60 ms to import, which would slow down every command.
+        # Imported on demand: both take 60 ms, which would slow down every command.
         import jwt
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import load_pem_private_key

@@ -12,7 +12,7 @@ from penstock.protocol.client.errors import KafkaFailed
 
 
 class Brokers(brokers.Brokers):
-    """Use as a context manager."""
+    """A client of the selected cluster. Use as a context manager."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class Brokers(brokers.Brokers):
         *,
         security: ClientSecurity | None = None,
     ) -> None:
-        """skipped: see its base. security: how to connect; None for the settings of
+        """skipped: see the base class. security: how to connect; None for the settings of
         `--command-config`.
         """
         self._target = find_brokers(bootstrap)

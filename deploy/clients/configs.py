@@ -1,7 +1,7 @@
 """Describe, alter and list configs for the command line.
 
-A broker responds only for itself and its loggers, so requests go to its own address. Invariant: a
-failure is a KafkaFailed with the reason from the broker.
+A broker only describes its own configs and loggers, so requests are sent to the broker itself.
+Invariant: a failure is a KafkaFailed with the reason from the broker.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,7 +52,9 @@ _KINDS: Final = {
 DEFAULT_SOURCES: Final = frozenset({"process", "default"})
 """Sources of values that were not set while the cluster runs."""
 _LISTED: Final = {CLIENT_METRICS_RESOURCE: "client-metrics", GROUP_RESOURCE: "group"}
-"""What exists by having configs, by the options that name it."""
+"""Resource types whose resources exist only through their configs, with the options that select
+them.
+"""
 _OWN_SOURCES: Final = {
     TOPIC_RESOURCE: "topic",
     BROKER_RESOURCE: "broker",
@@ -75,7 +77,7 @@ class ConfigView:
     source: str
     live: bool
     others: tuple[tuple[str, str], ...]
-    """Value and source of what would hold without it."""
+    """Values and sources that would apply without this value, by precedence."""
     kind: str = ""
     doc: str = ""
 

@@ -14,7 +14,7 @@ from penstock.deploy.clients.ping import is_serving
 
 PROBE_S: Final = 1.0
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""Begins every connection of HTTP/2, and so of gRPC. Source: RFC 9113, section 3.4."""
+"""The first bytes of every HTTP/2 connection, and thus of gRPC. Source: RFC 9113, section 3.4."""
 _FRAME_BYTES: Final = 9
 _SETTINGS: Final = 4
 _TLS: Final = (b"\x15", b"\x16")
@@ -27,7 +27,7 @@ async def faults_of(addresses: Sequence[str]) -> dict[str, str]:
 
 
 async def fault_of(address: str) -> str:
-    """Return what is wrong with the address of a controller, "" if it is unknown."""
+    """Return the problem at the address of a controller, "" if it is unknown."""
     host, _, port = address.strip().rpartition(":")
     if not (host and port.isdecimal()):
         return f"it is not HOST:PORT, as in {host or address}:9093"
@@ -70,7 +70,9 @@ async def _fault_of_port(host: str, port: int) -> str:
 
 
 def advice(controller: str) -> str:
-    """Return what to type instead of an address of controllers that do not respond."""
+    """Return a sentence that says which address to use if no controller responds at the given
+    one.
+    """
     state = state_file.known(state_file.default_path(os.environ))
     if state is None:
         return "use --controller HOST:PORT with the address of a controller"

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from penstock.controller.api.client import ControllerClient
 
 LOCKED_OUT_S: Final = 2.0
-"""A restarting controller may also refuse connections for a moment."""
+"""How long all controllers must reject the connection: a restarting controller may also do so for a
+moment.
+"""
 FIRST_RESPONSE_S: Final = 5.0
 """Age of a request at which the addresses are checked: waiting longer for other services, or for
 processes that do not run, would not help.
@@ -28,12 +30,12 @@ processes that do not run, would not help.
 _LOOK_S: Final = 0.2
 _T = TypeVar("_T")
 _of_cluster: Final[dict[str, str]] = {}
-"""Settings of TLS of the cluster that the command has found by itself."""
+"""TLS settings of the cluster that the command has discovered."""
 
 
 def use_tls(settings: Mapping[str, str]) -> None:
-    """Use these settings for later connections unless the environment overrides them. settings:
-    those of the selected local cluster.
+    """Use these settings for later connections unless the environment overrides them. settings: the
+    TLS settings of the selected local cluster.
     """
     _of_cluster.update(settings)
 
@@ -51,7 +53,7 @@ def connect(
 
 
 class NoAddress(TimeoutError):
-    """No address is that of a controller that responds. faults: by address."""
+    """No controller responds at any address. faults: by address."""
 
     def __init__(self, faults: Mapping[str, str]) -> None:
         super().__init__("no controller responds")

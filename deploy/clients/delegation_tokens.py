@@ -13,7 +13,7 @@ from penstock.protocol.gen import expire_delegation_token as expiring
 from penstock.protocol.gen import renew_delegation_token as renewing
 
 DEFAULT_PERIOD: Final = -1
-"""As long as the settings of the brokers allow."""
+"""The longest period that the settings of the brokers allow."""
 
 
 class TokenView(NamedTuple):

@@ -17,8 +17,8 @@ _TIMEOUT_MS: Final = 30_000
 
 
 def create_forks(bootstrap: str, sources: Mapping[str, str]) -> dict[str, str]:
-    """Create topics that begin with the logs of others; `sources` is by new name. Return the
-    reasons why topics were not created, by name.
+    """Create topics that begin with the logs of others. sources: by name of the new topic. Return
+    the reasons why topics were not created, by name.
     """
     request = create_topics.CreateTopicsRequest(
         topics=[
@@ -51,7 +51,7 @@ def delete_all(bootstrap: str, names: Sequence[str]) -> None:
 def delete_on(
     client: WireClient, names: Sequence[str]
 ) -> Sequence[delete_topics.DeletableTopicResult]:
-    """Delete topics as `delete_all` does, and return the results in the order of the names."""
+    """Delete topics through this client, and return the results in the order of the names."""
     request = delete_topics.DeleteTopicsRequest(
         topics=[delete_topics.DeleteTopicState(name) for name in names], timeout_ms=_TIMEOUT_MS
     )

@@ -18,7 +18,7 @@ def frozen_topics(bootstrap: str, full_names: Sequence[str] = ()) -> list[Frozen
     """Return frozen topics, sorted by name and snapshot; all if no names are given. A name is
     `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic.
 
-    Raises KafkaFailed, also for a name that no frozen topic has.
+    Raises KafkaFailed, also if no frozen topic has one of the names.
     """
     with WireClient(bootstrap) as client:
         return [topic for topic in _send_request(client, full_names) if not topic.of_live_topic]
@@ -64,7 +64,7 @@ def delete_topic(bootstrap: str, name: str) -> FrozenTopicInfo | None:
     """Delete a topic; return it if it can be restored. A deleted topic, given as `NAME@TOPIC_ID`,
     is removed permanently.
     """
-    # One connection: the metadata of other brokers may not contain the deletion yet.
+    # Use one connection, because the metadata of other brokers may not contain the deletion yet.
     with WireClient(bootstrap) as client:
         (result,) = delete_on(client, [name])
         found = _send_request(client, ())

@@ -31,13 +31,17 @@ TIMEOUT_S: Final = 10.0
 _PRODUCE_S: Final = 60.0
 CRITICAL: Final = 2
 REFRESH_MS: Final = 500
-"""Metadata refresh of an admin client after its controller died; the default is 5 min."""
+"""Metadata refresh interval of an admin client, which applies after its controller died; the
+default is 5 min.
+"""
 _HUNG: Final[dict[str, str | float | bool]] = {
     "topic.metadata.refresh.interval.ms": 2_000,
     "api.version.request.timeout.ms": 5_000,
     "statistics.interval.ms": INTERVAL_MS,
 }
-"""Let producers and consumers leave a leader that hangs: with the defaults, after a minute."""
+"""Properties with which producers and consumers abandon a hung leader early; with the defaults,
+this takes a minute.
+"""
 _TOPIC_RESOURCE: Final = 2
 _UNREACHABLE: Final = frozenset(
     {
@@ -131,8 +135,8 @@ class Kafka:
 
     def _check_access(self, error: KafkaError) -> None:
         """Raise AuthenticationRefused, from `poll` or `flush`, if the brokers no longer accept the
-        client: librdkafka would retry without an end. It reports the same errors for a broker that
-        ends during a handshake, so another connection decides.
+        client: librdkafka would retry forever. It reports the same errors for a broker that stops
+        during a handshake, so this tries another connection to find out.
         """
         if error.code() not in _REFUSED:
             return
@@ -292,7 +296,7 @@ class Kafka:
     def failure(self, error: KafkaError, failed: str) -> KafkaFailed:
         """Describe an error of the client."""
         if error.code() in _UNREACHABLE:
-            # One has responded before, see `__init__`.
+            # A broker has responded before, see `__init__`.
             return NoResponse(
                 f"{failed}: a broker that the request needs does not respond ({error.name()});"
                 " `penstock nodes` shows the brokers"

@@ -22,6 +22,6 @@ async def is_serving(host: str, port: int) -> bool:
                 await connection.greet()
             finally:
                 connection.close()
-    except (OSError, EOFError, WireError):  # a timeout as well
+    except (OSError, EOFError, WireError):  # includes timeouts
         return False
     return True

@@ -23,7 +23,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a cluster is. Empty strings are unset.
+    """The addresses of a cluster. Empty strings are unset.
 
     command_config: absolute path of a file of client properties.
     """
@@ -95,7 +95,7 @@ def read(path: Path) -> Profiles:
         return msgspec.convert(tomllib.loads(path.read_text()), Profiles)
     except FileNotFoundError:
         return Profiles()
-    except (OSError, ValueError) as error:  # of TOML, UTF-8 and msgspec
+    except (OSError, ValueError) as error:  # includes errors of TOML, UTF-8 and msgspec
         raise UsageError(f"the profiles file {path} cannot be read: {error}") from None
 
 

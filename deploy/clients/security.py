@@ -36,7 +36,9 @@ _NAMES: Final = (
     "ssl.endpoint.identification.algorithm",
 )
 _MISSPELLED: Final = 0.91
-"""The similarity of a misspelled name. That of two names of Kafka or librdkafka is lower."""
+"""Similarity from which an unknown name counts as misspelled. Any two names of Kafka or librdkafka
+are less similar.
+"""
 _PROPERTY: Final = re.compile(r"\s*([^\s=:#!]+)\s*[=:]\s*(.*?)\s*")
 
 
@@ -205,8 +207,8 @@ def parse(text: str) -> ClientSecurity:
 
 
 def _check_names(given: Iterable[str]) -> None:
-    """Raise ValueError for a misspelled property. Others that are unknown here are left to other
-    clients that read the same file.
+    """Raise ValueError for a misspelled property. Other unknown properties are ignored, because
+    they may be for other clients that read the same file.
     """
     for name in given:
         near = get_close_matches(name, _NAMES, n=1, cutoff=_MISSPELLED)

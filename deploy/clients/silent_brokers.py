@@ -1,4 +1,4 @@
-"""Print which brokers do not respond to the client of a command, and when none is connected.
+"""Report brokers that do not respond to the client of a command, and the loss of all connections.
 
 Invariant: reads only the statistics of librdkafka, so an idle client sends no further requests.
 """
@@ -16,7 +16,9 @@ INTERVAL_MS: Final = 1_000
 CUT_OFF_S: Final = 5.0
 _CONNECTED: Final = "UP"
 _COORDINATOR: Final = "logical"
-"""Connections on which requests wait for the other members of a group."""
+"""Source of connections on which responses may be delayed until other members of the group
+respond.
+"""
 
 
 class _Broker(msgspec.Struct):
@@ -43,7 +45,7 @@ class SilentBrokers:
         self._now = now
         self._decoder = msgspec.json.Decoder(_Statistics)
         self._waiting: dict[str, tuple[int, float]] = {}
-        """By broker: the responses received, and since when the next one is awaited."""
+        """By broker: the number of responses received, and since when the next one is awaited."""
         self._connected_at = now()
         self._is_cut_off = False
         self.names: dict[str, str] = {}
@@ -80,5 +82,5 @@ class SilentBrokers:
                 )
 
     def reason(self) -> str:
-        """Return the brokers that do not respond, for the end of an error message."""
+        """Return a clause with the brokers that do not respond, for the end of an error message."""
         return f"; {' and '.join(self.names.values())} did not respond" if self.names else ""

@@ -1,11 +1,13 @@
-"""Tell the user of a command that it waits for an object store or a schema registry."""
+"""Report to the user of a command that it is waiting for an object store or a schema registry."""
 
 from penstock.base.slow_calls import SLOW_S, report_slow_calls
 from penstock.deploy.output import remark
 
 
 def report_slow_servers() -> None:
-    """Print a line on stderr once a server that is used later does not complete a call in time."""
+    """Print a line on stderr for each server that does not complete a call in time. Applies to
+    servers that are used later.
+    """
     report_slow_calls(_report)
 
 

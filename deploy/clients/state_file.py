@@ -40,7 +40,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a local cluster. pid: the supervisor's."""
+    """State of a local cluster. pid: of the supervisor."""
 
     pid: int
     bootstrap: str
@@ -52,7 +52,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     command_config: str = ""
     """File of client properties; empty if clients need none."""
     controller_tls: dict[str, str] = {}
-    """Settings of TLS with which commands reach the controllers; empty if they use none."""
+    """TLS settings with which commands connect to the controllers; empty without TLS."""
     console: str = ""
     """Address of the web console; empty if there is none."""
     cluster_id: str = ""
@@ -77,11 +77,11 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
 @contextmanager
 def choosing(path: Path) -> Generator[None]:
-    """Let no other cluster of this user choose its ports and state file in this context, which
-    should last until the state file contains the choice. path: the default state file.
+    """Prevent other clusters of this user from choosing ports and a state file in this context,
+    which should last until the state file contains the choice. path: the default state file.
     """
     with ExitStack() as stack:
-        with suppress(OSError):  # `check_writable` reports it, if the file will be there
+        with suppress(OSError):  # `check_writable` reports errors if the file is needed
             path.parent.mkdir(parents=True, exist_ok=True)
             directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, directory)
@@ -90,8 +90,9 @@ def choosing(path: Path) -> Generator[None]:
 
 
 def _lock(directory: int) -> None:
-    """Wait for the lock, but no longer than CHOOSING_S: the other process may be suspended, and
-    whoever finds a port taken reports it.
+    """Wait for the lock, but not longer than CHOOSING_S, because the other process may be
+    suspended. Without the lock, a conflict is still detected: a process reports a port that is
+    taken.
     """
     ends_at = time.monotonic() + CHOOSING_S
     while True:
@@ -106,14 +107,15 @@ def _lock(directory: int) -> None:
 
 
 def running(path: Path) -> list[ClusterState]:
-    """Return the clusters that run, of this file and of those that `unused_path` chose."""
+    """Return the running clusters of this state file, and of those chosen by `unused_path`."""
     beside = sorted(path.parent.glob(f"{path.stem}-[0-9]*{path.suffix}"))
     return [state for file in (path, *beside) if (state := known(file)) is not None]
 
 
 def unused_path(path: Path) -> Path:
-    """Return the path, or `dev-2.json` beside it and so on if running clusters use it: commands
-    and the consoles of two clusters must not mix them up.
+    """Return the path, or if a running cluster uses it, the first unused one of `dev-2.json`,
+    `dev-3.json` and so on in the same directory. Commands and consoles must not confuse two
+    clusters.
     """
     numbers = itertools.count(2)
     candidate = path
@@ -176,7 +178,9 @@ def known(path: Path) -> ClusterState | None:
 
 
 def remove(path: Path) -> None:
-    """Remove the file if it is this process's: a cluster started later may have written its own."""
+    """Remove the file if this process wrote it: a cluster that was started later may have replaced
+    it.
+    """
     with suppress(OSError, msgspec.MsgspecError):
         if msgspec.json.decode(path.read_bytes(), type=ClusterState).pid == os.getpid():
             path.unlink()

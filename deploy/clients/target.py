@@ -1,4 +1,4 @@
-"""Determine the cluster that a command uses, and report which one does not respond."""
+"""Determine the cluster that a command uses, and describe it in errors if it does not respond."""
 
 import os
 import re
@@ -25,7 +25,7 @@ class Target:
 
 
 # The order is: option, environment variable, profile, running `penstock dev`. There is no default
-# address: whose cluster it is would depend on the machine. A profile supplies each value that no
+# address, because it could belong to another user's cluster. A profile supplies each value that no
 # option sets. Invariant: values missing in a profile are taken from the running `penstock dev` only
 # if it is the cluster of the profile, so that no command mixes two clusters.
 def find_brokers(given: str) -> Target:
@@ -65,8 +65,8 @@ def _connect_as(dev: state_file.ClusterState) -> None:
 
 
 def find_store(state_path: Path | None = None) -> str:
-    """Return the store of the profile, otherwise that of the running `penstock dev`. state_path:
-    its state file, if an option is given.
+    """Return the store of the profile, otherwise of the running `penstock dev`. state_path: its
+    state file, if given by an option.
 
     Raises UsageError if other processes cannot read the store, ExpectedError if the state file
     cannot be read.
@@ -96,7 +96,7 @@ def find_wal_store(store_url: str, state_path: Path | None = None) -> str:
 
 def dev_cluster(state_path: Path | None = None) -> state_file.ClusterState | None:
     """Return the running `penstock dev`, unless the profile selects another cluster. state_path:
-    its state file, if an option is given.
+    its state file, if given by an option.
 
     Raises ExpectedError if the state file cannot be read.
     """

@@ -41,8 +41,8 @@ def reached(target: Target, connect: Callable[[], _T]) -> _T:
 
 
 def check_reachable(target: Target, security: ClientSecurity) -> None:
-    """Connect and log in as the client will. Raises KafkaFailed if no broker responds, or none
-    accepts the client's TLS or login, or one belongs to another cluster.
+    """Connect and log in with the settings of the client. Raises KafkaFailed if no broker responds,
+    or none accepts the client's TLS or login, or one belongs to another cluster.
     """
     with reached(target, lambda: Connection(target.bootstrap, security)) as connection:
         check_cluster(target, connection)

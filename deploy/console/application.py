@@ -56,7 +56,7 @@ from penstock.protocol.client.errors import KafkaFailed, NoResponse
 
 HEALTH: Final = "/live/health"
 _UNCHECKED: Final = (HEALTH, "/login", "/logout")
-"""Paths that apply no rights, or only those that are known."""
+"""Paths for which rights are not checked, or are only used if they are already known."""
 _OPEN_PATHS: Final = ("/login", "/static/")
 _STATIC: Final = Path(__file__).with_name("static")
 _FAILURES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
@@ -190,7 +190,7 @@ def _at(base: str, routes: list[BaseRoute]) -> list[BaseRoute]:
 
 
 class _Guard:
-    """Check host and session first, and add the headers to every response."""
+    """Checks host and session before a page, and adds the headers to every response."""
 
     def __init__(self, app: ASGIApp, console: Console) -> None:
         self._app = app
@@ -215,8 +215,8 @@ class _Guard:
         await (self._refusal(scope) or self._app)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return the response to a request that must not reach a page; otherwise set its session
-        and return None.
+        """Return the response if the request must not reach a page; otherwise set its session and
+        return None.
         """
         console, headers = self._console, Headers(scope=scope)
         if not is_known_host(headers.get("host", ""), console.options.names):

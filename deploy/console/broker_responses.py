@@ -18,7 +18,9 @@ from penstock.protocol.client.errors import KafkaFailed, NoResponse
 GRACE_S: Final = 1.0
 """Longest wait for one broker if others respond."""
 AT_ONCE: Final = 4
-"""Fewer than the console calls at once, so that other pages are served meanwhile."""
+"""Fewer than the concurrent calls of the console, so that other pages are served in the
+meantime.
+"""
 KEPT_MAX: Final = 1_024
 
 _K = TypeVar("_K", bound=Hashable)
@@ -117,7 +119,7 @@ class BrokerResponses(Generic[_K, _T]):
     def _arrived(self, key: tuple[str, _K], task: "asyncio.Task[CachedResponse[_T]]") -> None:
         take_exception(task)
         if self._running.get(key) is not task:
-            return  # The user has logged out.
+            return  # The user has logged out in the meantime.
         del self._running[key]
         if task.cancelled() or task.exception() is not None:
             return

@@ -1,4 +1,4 @@
-"""Measure brokers for the console in separate threads, and track which ones respond.
+"""Measure brokers for the console in separate threads, and track which of them respond.
 
 Invariants: the time of a value is that of its request, so that a response that arrived during a
 pause of the process does not look newer than it is. Belongs to one event loop. Limits: AT_ONCE
@@ -17,7 +17,7 @@ AT_ONCE: Final = 16
 REQUEST_S: Final = 3.0
 """Longest wait for a response of a broker, for `measure`."""
 GRACE_S: Final = 0.5
-"""How long a measurement waits for brokers; it leaves slower ones to the next measurement."""
+"""How long a measurement waits for brokers. Later responses are used in the next measurement."""
 REFUSED_S: Final = 10.0
 """Pause before the next request to a broker that rejects the console."""
 
@@ -37,12 +37,12 @@ class BrokerWatch:
         self._threads = ThreadPoolExecutor(AT_ONCE, "console-ends")
         self._asking: dict[int, asyncio.Future[Measured]] = {}
         self._asked_at: dict[int, float] = {}
-        """When requests began that have no response yet."""
+        """Start times of pending requests."""
         self._values_at: dict[int, float] = {}
         self._refusals: dict[int, Measured] = {}
 
     def restart(self) -> None:
-        """Start again after a pause in which nothing was measured."""
+        """Restart after a pause without measurements."""
         self._values_at.clear()
         self._refusals.clear()
 

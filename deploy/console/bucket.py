@@ -33,7 +33,7 @@ def need_store(url: str) -> str:
 
 async def read_index(url: str, key: str) -> ObjectIndex:
     """Return the index of an object. Raises ObjectStoreError, ObjectCorrupt."""
-    stores = WalStores(open_store(need_store(url)))  # a slot in a WAL store is not a missing object
+    stores = WalStores(open_store(need_store(url)))  # finds slots in WAL stores, too
     store = stores.store
     try:
         async with asyncio.timeout(_READ_S):

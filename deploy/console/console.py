@@ -50,7 +50,7 @@ CALLS_MAX: Final = 6
 CALLS_WAITING_MAX: Final = 32
 SEARCHES_MAX: Final = 4
 SEARCH_S_MAX: Final = 20.0
-"""More than a search takes if the store responds."""
+"""Timeout of a search, which is longer than a search takes if the store responds."""
 REQUEST_S: Final = 2.0
 """Longest wait for a response of a broker while a page is built."""
 STATEMENTS_MAX: Final = 2
@@ -117,7 +117,7 @@ class Console:
         self.streams = 0
         """Number of open streams of events."""
         self.report: Report | None = None
-        """The result of the last run of the doctor."""
+        """The report of the last examination by the doctor."""
         self.examining = asyncio.Lock()
         self._searches = ThreadPoolExecutor(SEARCHES_MAX, "console-search")
         self._searching = 0
@@ -306,7 +306,7 @@ def path_of(request: Request) -> str:
 
 
 def done(request: Request, path: str, notice: str) -> Response:
-    """Show a page after a change, with a notice. path: within this console."""
+    """Redirect to a page after a change, with a notice. path: within this console."""
     console = console_of(request)
     console.sessions.changed(session_of(request))
     response = RedirectResponse(console.options.base + path, 303)
@@ -359,7 +359,7 @@ async def _body_of(request: Request) -> bytearray:
                     raise UsageError(f"the form has more than {BODY_BYTES_MAX:,} bytes")
     except TimeoutError:
         raise UsageError(f"the form takes more than {FORM_S_MAX:.0f} s") from None
-    except ClientDisconnect:  # Not re-raised: that would log a traceback for each.
+    except ClientDisconnect:  # Not re-raised, because each would be logged with a traceback.
         raise UsageError("the connection was closed before the form was complete") from None
     return body
 
@@ -392,7 +392,7 @@ def _current(path: str) -> str:
 
 
 def _with_code(text: str) -> Markup:
-    """Escape a text, and show its parts in backticks as code."""
+    """Escape a text, and format its parts in backticks as code."""
     parts = str(text).split("`")
     if len(parts) % 2 == 0:
         return escape(text)

@@ -74,9 +74,11 @@ class TopicDecoder:
         self._schemas = schemas
         self._process = process
         self._unknown: dict[SchemaKey, str] = {}
-        """Why schemas are not known, by id: each is asked for once."""
+        """The reasons why schemas are unknown, by id, so that each is requested only once."""
         self._silent = ""
-        """Why the registry does not respond. This page sends it no more requests."""
+        """The reason why the registry does not respond. This page then sends no more requests to
+        it.
+        """
         self._ends_at = 0.0
         self._failures_left = FAILURES_MAX
 

@@ -27,9 +27,11 @@ from penstock.protocol.client.errors import NoResponse
 
 WAIT_S: Final = 0.12
 PATIENT_WAIT_S: Final = 3.0
-"""For parts of a page that is shown, and after a change by this user, whose page should show it."""
+"""Longer wait, for parts of a displayed page, and after a change by this user, which the page
+should show.
+"""
 AGE_PLACE: Final = b"<!-- age of the page -->"
-"""Where the template of a page has room for the age."""
+"""Placeholder for the age in the template of a page."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -55,8 +57,8 @@ def checked(handler: Handler) -> Handler:
 
 
 def is_use(path: str, headers: Mapping[str, str]) -> bool:
-    """Return whether the user made the request, not a script of an open page. path: within the
-    console.
+    """Return whether the user made the request, rather than a script of an open page. path: within
+    the console.
     """
     return "hx-request" not in headers and not path.startswith("/live/")
 
@@ -66,7 +68,9 @@ def _is_use(request: Request) -> bool:
 
 
 async def _respond(request: Request, handler: Handler) -> Response:
-    """Return the page of a handler, a skeleton, or the last page. Raises as the handler."""
+    """Return the page of a handler, a skeleton, or the last page. Raises the errors of the
+    handler.
+    """
     console, session = console_of(request), session_of(request)
     address = f"{request.url.path}?{request.url.query}"
     # A page that is already displayed waits for its next values.

@@ -11,9 +11,9 @@ from typing import Final
 STALE_S: Final = 2.6
 """More than the time between two measurements, so that a healthy cluster is never stale."""
 SILENT_S: Final = 1.75
-"""Silence after which a broker is not asked for pages. Heartbeats come every 0.5 s."""
+"""Silence after which pages do not send requests to a broker. Heartbeats are sent every 0.5 s."""
 WAITING_S: Final = 1.0
-"""Age of a request of the console from which its broker counts as silent."""
+"""Age of a pending request of the console from which its broker counts as silent."""
 SLOW_APPEND_MS: Final = 5_000.0
 CONTROLLERS: Final = "controllers"
 BROKERS: Final = "brokers"

@@ -18,13 +18,15 @@ from penstock.deploy.console.connection import ConsoleConnection
 from penstock.deploy.node.console import READY, REQUEST_BYTES_MAX
 
 IDLE_S: Final = 1_800.0
-"""As long as a login without requests."""
+"""The idle timeout of logins."""
 NICENESS: Final = 10
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 
 
 def yield_to_node() -> None:
-    """Give the node priority for CPU time, and be killed before the node if memory runs out."""
+    """Give the node priority for CPU time, and make the kernel kill this process before the node if
+    memory runs out.
+    """
     os.nice(NICENESS)
     with suppress(OSError):
         _OOM_SCORE.write_text("1000")

@@ -1,8 +1,8 @@
 """Follow a cluster for the pages: its metadata continuously, its load while a page displays it.
 
 Invariants: changes nothing in the cluster. The load is measured every two seconds until a minute
-after a page last needed it. Values that cannot be measured remain, and `health` returns their age.
-Belongs to one event loop.
+after a page last needed it. Values that cannot be measured keep their last value, and `health`
+returns their age. Belongs to one event loop.
 """
 
 import asyncio
@@ -161,7 +161,7 @@ class LiveCluster:
 
     @contextmanager
     def changes_of(self, key: PartitionKey) -> Generator[asyncio.Event, None, None]:
-        """Set an event at each change of a partition's metadata."""
+        """Yield an event that is set at each change of a partition's metadata."""
         event = asyncio.Event()
 
         def note(delta: "MetadataDelta") -> None:
@@ -217,7 +217,8 @@ class LiveCluster:
             load = self._loads.get(node.node_id)
             session = None if load is None else load.session
             age = None if session is None else session.heartbeat_age_ms
-            # Later heartbeats are unknown, so a small age proves nothing.
+            # The age as of the last report: later heartbeats are unknown, so a small age proves
+            # nothing.
             is_silent = age is not None and age > SILENT_S * 1_000
             is_outstanding = self._measuring is not None and not node.fenced
             found[node.node_id] = BrokerHealth(

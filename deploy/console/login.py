@@ -26,7 +26,7 @@ def to_login(console: Console, request: Request) -> Response:
     """Return the response to a request without a session."""
     path = console.options.inner(request.url.path)
     place = f"{console.options.base}/login?next={quote(path, safe='')}"
-    if "hx-request" in request.headers:  # to the whole page, not to the fragment
+    if "hx-request" in request.headers:  # redirect the whole page, not the fragment
         return PlainTextResponse("log in first\n", 401, {"HX-Redirect": place})
     if request.method != "GET" or path.startswith("/live/"):
         return PlainTextResponse("log in first\n", 401)
@@ -60,7 +60,7 @@ async def log_in(request: Request) -> Response:
     except AuthenticationRefused as error:
         console.sessions.failed(address)
         return page(request, "login.html", 401, problem=str(error))
-    except KafkaFailed as error:  # The password may be right.
+    except KafkaFailed as error:  # The password may be correct.
         return page(request, "login.html", 502, problem=str(error))
     session = console.sessions.open(user, security, allowed)
     response = RedirectResponse(

@@ -15,19 +15,19 @@ from penstock.protocol.registry.settings import RegistrySettings
 
 _PATH: Final = re.compile(r"(/[A-Za-z0-9_-]+)+")
 PORT: Final = 9080
-"""The default port, beside 9092 of the brokers."""
+"""The default port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleOptions:
-    """Cluster and address of a console. controller, store: empty if unknown; the pages that need
-    them report that. wal_store: empty if the cluster has none, or if it is unknown.
+    """Cluster and address of a console. controller, store: empty if unknown; pages that need them
+    then show an explanation. wal_store: empty if the cluster has none, or if it is unknown.
 
     names: host names of the console, besides addresses and `localhost`. login: whether users log
     in. security: how the console itself connects to brokers. file_descriptor: a listening socket,
     instead of host and port. schema_registry: for records. base: path prefix of all pages, such as
-    `/console`; empty for none. is_behind_node: a node passes connections on, and the file
-    descriptor is a socket to it.
+    `/console`; empty for none. is_behind_node: whether a node passes connections to the console;
+    the file descriptor is then a socket to the node.
     """
 
     bootstrap: str

@@ -91,7 +91,7 @@ class PageBuilds(Generic[_T]):
             return
         for key, build in list(self._builds.items()):
             if build.task.done():
-                del self._builds[key]  # It has not been fetched yet.
+                del self._builds[key]  # finished, but not fetched yet
                 return
         raise Busy("the console already builds too many pages; try again in a moment")
 

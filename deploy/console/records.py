@@ -77,7 +77,7 @@ class RecordsFound:
     windows: Windows
     bounds: Windows
     problem: str = ""
-    """Which records were left out because they cannot be read."""
+    """A description of the records that were skipped because they cannot be read."""
 
 
 def can_browse() -> bool:
@@ -159,7 +159,7 @@ def _search(query: RecordSelection, batches: Iterator[Any]) -> tuple[list[Row], 
     for batch in batches:
         searched += batch.num_rows
         size_bytes += batch.nbytes
-        if chosen := _matching(query, batch):  # Arrow cannot infer the type of an empty list
+        if chosen := _matching(query, batch):  # Arrow cannot infer a type if it is empty
             found += for_python(batch.take(chosen)).to_pylist()
         found.sort(key=lambda row: (row["timestamp"], row["offset"]), reverse=newest)
         del found[query.limit :]

@@ -25,8 +25,8 @@ class SessionOver(ExpectedError):
 
 
 class RightsChecks:
-    """ask: requests the rights of a session's user, within a bounded time. changed: called with the
-    token of a session that has ended or whose rights have changed.
+    """send_request: requests the rights of a session's user, within a bounded time. changed: called
+    with the token of a session that has ended or whose rights have changed.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RightsChecks:
             await asyncio.shield(task)
 
     def _ended(self, session: Session, task: "asyncio.Task[None]") -> None:
-        """Make the next request check again; after a failure, only after a pause."""
+        """Let the next request start another check; after a failure, only after a pause."""
         if task.cancelled() or task.exception() is None:
             self._running.pop(session, None)
         else:
@@ -82,7 +82,7 @@ class RightsChecks:
             raise SessionOver(str(error)) from None
         except (ExpectedError, TimeoutError) as error:
             if not self._sessions.needs_rights(session, is_use=False):
-                return  # Rights from a moment ago are still valid.
+                return  # The last known rights are still recent enough.
             raise NoResponse(f"cannot request your rights from the brokers: {error}") from None
         has_changed = found != session.rights
         self._sessions.checked(session, found)

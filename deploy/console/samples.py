@@ -11,15 +11,15 @@ import msgspec
 from penstock.deploy.top.view import TopView
 
 INTERVAL_S: Final = 2.0
-"""Brokers report their loads as often."""
+"""Interval of samples, which is also the interval at which brokers report their loads."""
 
 SAMPLES_MAX: Final = 450
-"""A quarter of an hour."""
+"""Samples of 15 minutes."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster at one moment. None: not known. Rates are per second; append_*_ms are those of
-    the slowest broker.
+    """The cluster at one moment. Unknown values are None. Rates are per second; append_*_ms are the
+    values of the slowest broker.
     """
 
     at_ms: int

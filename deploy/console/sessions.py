@@ -15,17 +15,19 @@ SESSIONS_MAX: Final = 200
 SESSION_S_MAX: Final = 8 * 3_600.0
 IDLE_S_MAX: Final = 1_800.0
 FAILURES_MAX: Final = 10
-"""Failed logins of one address within a minute; further ones are rejected without a request to a
-broker.
+"""Failed logins from one address within a minute after which further ones are rejected without a
+request to a broker.
 """
 FAILURE_S: Final = 60.0
 ADDRESSES_MAX: Final = 10_000
 RIGHTS_S: Final = 10.0
-"""Age from which rights are requested from the brokers again."""
+"""Age from which rights are requested again."""
 SETTLE_S: Final = 2.0
-"""How long after a change each page requests the rights: by then all brokers have the change."""
+"""Time after a change in which each page requests the rights again; afterwards, all brokers have
+applied the change.
+"""
 UNKNOWN_S: Final = 15.0
-"""Age from which rights count as unknown: longer than RIGHTS_S and one request."""
+"""Age from which rights count as unknown, which is longer than RIGHTS_S plus one request."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

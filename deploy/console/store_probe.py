@@ -59,7 +59,7 @@ class StoreProbe:
                 self._store = self._opens(self._url)
             async with asyncio.timeout(TIMEOUT_S):
                 await self._store.head(_KEY)
-        except (ObjectNotFound, AccessDenied):  # denied: S3 without the permission to list
+        except (ObjectNotFound, AccessDenied):  # S3 denies access without the permission to list
             self._refusal = ""
         except ObjectStoreError as error:
             if error.retriable:

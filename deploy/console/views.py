@@ -124,7 +124,7 @@ def open_sessions(
 def broker_states(
     view: TopView, brokers: Mapping[int, BrokerHealth], controllers_silent_s: float
 ) -> dict[int, NodeStateView]:
-    """Return the state of each broker, as far as it is known."""
+    """Return the known state of each broker."""
     return {
         node.node_id: _node_state(
             brokers.get(node.node_id) or BrokerHealth(node.node_id, node.fenced),
@@ -149,7 +149,7 @@ def is_internal(topic: str) -> bool:
 
 
 def topics_now(image: MetadataImage, measured: Iterable[TopicView]) -> list[TopicView]:
-    """Return the existing topics, with the measured values of those that were measured."""
+    """Return the existing topics, with measured values where available."""
     figures = {topic.name: topic for topic in measured}
     return [
         figures.get(topic.name)

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 SCHEMA: Final = "carrier string, dep_delay long"
 CORES: Final = 2
 LOGGING: Final = Path(__file__).with_name("log4j2.properties").resolve()
-"""Logs errors only."""
+"""Log4j configuration that logs only errors."""
 EXECUTORS_TIMEOUT_S: Final = 90.0
-"""For the first executor. Spark gives up on a silent master after 60 s, and never on workers."""
+"""Longest wait for the first executor. Spark gives up on a silent master after 60 s, but waits for
+workers forever.
+"""
 _POLL_INTERVAL_S: Final = 0.2
 _PROBES_MAX: Final = 64
 
@@ -67,7 +69,7 @@ def check_installed() -> None:
 
 @contextmanager
 def spark_session(master: SparkTarget) -> "Generator[SparkSession]":
-    """Run Spark. `PYSPARK_PYTHON` makes its workers run this Python, or that of the archive,
+    """Run Spark. `PYSPARK_PYTHON` makes its workers run this Python or the one in the archive,
     instead of `python3`. Raises ExpectedError if the master does not respond.
     """
     address = master.local_address()
@@ -111,7 +113,7 @@ def errors_explained(master: SparkTarget) -> "Generator[None]":
 @contextmanager
 def _python_of_workers(master: SparkTarget) -> "Generator[None]":
     """Run the JVM in a directory in which the path of the executors' Python points to this Python,
-    because the driver also runs it, for planning.
+    because the driver runs the same path for planning.
     """
     if master.archive is None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -124,8 +126,8 @@ def _python_of_workers(master: SparkTarget) -> "Generator[None]":
 
 
 def check_executors(spark: "SparkSession", master: SparkTarget, store_url: str) -> str:
-    """Wait for executors, and check the environment of their tasks. Return a description of what
-    runs. Raises ExpectedError, and Spark's errors if tasks cannot run.
+    """Wait for executors, and check the environment of their tasks. Return a description of the
+    Spark cluster. Raises ExpectedError, and Spark's errors if tasks cannot run.
     """
     context: Any = spark.sparkContext
     _until_executors(spark, master)

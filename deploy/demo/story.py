@@ -36,7 +36,7 @@ from penstock.objectstore.url import redact_url
 TOPIC: Final = "flights"
 PARTITIONS: Final = 6
 CONFIGS: Final = {"retention.ms": "-1"}
-"""The flights are of 2013, older than the 7 days that topics keep by default."""
+"""Unlimited retention: the flights are from 2013, older than the default of 7 days."""
 BROKERS: Final = 2
 
 
@@ -68,7 +68,7 @@ class Demo:
             style="bold",
             highlight=False,
             markup=False,
-            soft_wrap=True,  # a command in it can be copied
+            soft_wrap=True,  # so that a command in it can be copied
         )
         return not problem
 

@@ -44,29 +44,39 @@ from penstock.stream.format.manifest.lease import LEASES_MAX
 from penstock.stream.ports import BrokerIncarnation
 
 FINDINGS_OF_A_KIND_MAX: Final = 100
-"""Findings of one kind in a check; further ones add no information."""
+"""Maximum number of findings of one kind in a check; further ones add no information."""
 
 SLOW_MS: Final[Mapping[str, tuple[int, str]]] = {
     "PUT": (500, "a produce request waits for at least one PUT"),
     "GET": (500, "reads of old offsets and failovers wait for GETs"),
     "LIST": (2_000, "readers find the newest manifest by a LIST"),
 }
-"""Limits in milliseconds, and why each matters. Small requests to S3 Standard take 20 to 200 ms."""
+"""Limits of latencies in milliseconds, and why each matters. Small requests to S3 Standard take 20
+to 200 ms.
+"""
 
 CLOCK_OFF_MS: Final = 5_000
 CLOCK_FAR_OFF_MS: Final = 60_000
 CONTROLLER_LAG_MS: Final = 5_000
-"""Longest time for which a voter may not have caught up; an election takes about one second."""
+"""Longest acceptable time since a voter had caught up; an election takes about one second."""
 FSYNC_MS: Final = 200
 OPEN_FAILS_MS: Final = 5_000
-"""Opening fails briefly when partitions move or brokers die."""
+"""Failures to open a partition are ignored for this time, because they occur briefly when
+partitions move or brokers die.
+"""
 BACKLOG_SLOTS: Final = 2_000
-"""Brokers normally keep a few hundred: they upload a block at 64 slots or 30 s, and retry."""
+"""Uncommitted slots from which a WAL is reported. Brokers normally have a few hundred: they upload
+a block at 64 slots or 30 s, and retry.
+"""
 BACKLOG_AGE_MS: Final = 300_000
 BACKUP_AGE_MS: Final = 30_000
-"""The backup is written every second, or every `metadata.backup.interval.ms` at most."""
+"""Age from which a backup is reported as old. It is written every `metadata.backup.interval.ms`,
+one second by default.
+"""
 BACKUP_OBJECTS: Final = 3_000
-"""A snapshot is due after 1,000 objects."""
+"""Number of log objects without a snapshot from which this is reported; a snapshot is due after
+1,000.
+"""
 LEASES_SHARE: Final = 0.9
 
 
@@ -240,7 +250,7 @@ def brokers(cluster: ClusterFacts, notes: Mapping[int, str]) -> CheckResult:
 
 
 def listeners(cluster: ClusterFacts, requested: Sequence[ListenerFacts]) -> CheckResult:
-    """Check the responses of listeners. Brokers that have died in the meantime are omitted."""
+    """Check the responses of listeners, except for brokers that have died in the meantime."""
     found: list[Finding] = []
     alive = {broker.node_id for broker in cluster.brokers if not broker.fenced}
     requested = [item for item in requested if item.node_id in alive]
@@ -369,7 +379,9 @@ def _plain(error: str) -> str:
 
 
 WAL_STORE_AHEAD_MS: Final = 600_000
-"""Ranges that are in a WAL store for longer are reported: leaders rewrite them within minutes."""
+"""Age from which ranges in a WAL store are reported; leaders normally rewrite them within
+minutes.
+"""
 
 
 def wals(

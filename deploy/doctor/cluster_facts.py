@@ -32,11 +32,11 @@ from penstock.protocol.gen import describe_cluster, describe_configs
 
 CONTROLLER_S: Final = 3.0
 LEADER_S: Final = 5.0
-"""An election takes one or two seconds."""
+"""Longest wait for a leader; an election takes one or two seconds."""
 BROKER_S: Final = 5.0
 BROKERS_AT_ONCE: Final = 16
 _EXPECTED: Final = re.compile(r"expected (\d+)")
-"""In the response of a broker that was mistaken for another one, as in Kafka's."""
+"""Matches the error of a broker that received a request for another broker, as in Kafka."""
 _BROKERS: Final = 1
 
 
@@ -76,7 +76,7 @@ async def _describe(addresses: Iterable[str]) -> list[ControllerFacts]:
 async def _describe_one(address: str) -> ControllerFacts:
     client = connect([address])
     try:
-        await client.describe(timeout_s=CONTROLLER_S)  # Open the connection, which is not timed.
+        await client.describe(timeout_s=CONTROLLER_S)  # opens the connection, which is not measured
         began_ms = wall_ms()
         status = await client.describe(timeout_s=CONTROLLER_S)
         ended_ms = wall_ms()
@@ -94,7 +94,7 @@ async def _describe_one(address: str) -> ControllerFacts:
 
 
 def _without_duplicates(requested: Iterable[ControllerFacts]) -> Iterable[ControllerFacts]:
-    """Yield each controller once, also if two addresses belong to it."""
+    """Yield each controller once, even if two addresses belong to it."""
     known: set[int] = set()
     for item in requested:
         if item.status is None or item.status.controller_id not in known:

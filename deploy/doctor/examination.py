@@ -77,22 +77,26 @@ STEP_S: Final = 60.0
 """Deadline of a step with several requests, each of which has its own deadline."""
 
 LIST_S: Final = 3_600.0
-"""Enough for about 20 million objects on S3."""
+"""Deadline of the listing, enough for about 20 million objects on S3."""
 
 RECORDS_S: Final = 3_600.0
-"""Enough for about 1 TB on a fast network."""
+"""Deadline of reading records, enough for about 1 TB on a fast network."""
 
 MANIFEST_S: Final = 15.0
 MANIFEST_POLL_S: Final = 0.5
-"""How long a manifest may lack earlier metadata, and how often it is read meanwhile."""
+"""MANIFEST_S: how long a manifest may be older than the examined metadata. MANIFEST_POLL_S: how
+often it is read in the meantime.
+"""
 
 OVERDUE_MS: Final = 6 * 3_600_000
-"""Longer than the default graces: one minute, and one hour for uncommitted objects."""
+"""Age from which a deletion is overdue. This is longer than the default grace periods: one minute,
+and one hour for uncommitted objects.
+"""
 
 STEP_ERRORS: Final = (ObjectStoreError, StreamError, ControllerError, TimeoutError, OSError)
 
 ShowProgress = Callable[[str, int], None]
-"""Called often with the current step and the number of items done since the last call."""
+"""Called frequently with the current step and the number of items processed since the last call."""
 
 Confirm = Callable[[Sequence[Suspect]], bool]
 _T = TypeVar("_T")
@@ -100,8 +104,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
-    """What to examine. store, controllers: empty if not given. delete: delete orphans after
-    `confirm` agreed. records: how many of the newest offsets of each partition to read.
+    """What to examine. store, controllers: empty if not given. delete: delete orphans if `confirm`
+    returns True. records: how many of the newest offsets of each partition to read.
     """
 
     store: str
@@ -456,8 +460,8 @@ class Examination:
                 checks.setdefault(check.name, self._unchecked(check.name))
 
     def _judge_metadata(self, cluster: ClusterFacts) -> None:
-        """Check brokers, partitions and WALs. With a backup only WALs, because no node may be
-        running.
+        """Check brokers, partitions and WALs. If the metadata come from a backup, check only WALs,
+        because no node may be running.
         """
         gathered, checks = self._gathered, self._gathered.checks
         metadata, inventory = self._metadata, gathered.inventory

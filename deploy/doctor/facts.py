@@ -1,7 +1,7 @@
 """Define the gathered facts of a deployment, as values.
 
-Invariants: pure and frozen. Times are milliseconds by the wall clock of this machine unless said
-otherwise. Missing facts are None, with the reason in another field.
+Invariants: pure and frozen. Unless noted otherwise, times are milliseconds by the wall clock of
+this machine. Missing facts are None, with the reason in another field.
 """
 
 from collections.abc import Mapping
@@ -150,12 +150,12 @@ class WalFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """The metadata at one moment. leaderless, hanging: by (topic, partition). moved_away: number
-    of partitions that other brokers lead, by their preferred leader, if it could lead.
-    deleted_count, deleted_bytes: deleted topics that can be restored, and the bytes of their
-    ranges. kept_bytes: bytes of deleted records that can be restored. wal_store_bytes,
-    wal_store_oldest_ms: committed slots that only a WAL store contains, without deleted records.
-    wal_store_rewritten_bytes: slots in WAL stores that no log refers to any more.
+    """The metadata at one moment. leaderless, hanging: by (topic, partition). moved_away: number of
+    partitions that other brokers lead, by their preferred leader, if it could lead. deleted_count,
+    deleted_bytes: deleted topics that can be restored, and the bytes of their ranges. kept_bytes:
+    bytes of deleted records that can be restored. wal_store_bytes, wal_store_oldest_ms: size and
+    oldest time of committed slots that only a WAL store contains, without deleted records.
+    wal_store_rewritten_bytes: size of slots in WAL stores that are no longer referenced by any log.
     """
 
     cluster_id: str

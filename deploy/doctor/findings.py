@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 SUBJECTS_SHOWN_MAX: Final = 5
-"""Names in one sentence; further names are counted."""
+"""Maximum number of names in one sentence; further names are counted."""
 
 
 class Level(Enum):

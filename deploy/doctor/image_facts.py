@@ -18,7 +18,7 @@ from penstock.stream.format.manifest.model import ManifestRoot
 from penstock.stream.ports import IN_STORE
 
 FIRST_LISTENER = "first"
-"""A name for a broker's first listener, whose own name is not in the metadata."""
+"""Placeholder for the name of a broker's first listener, which the metadata do not contain."""
 
 
 def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
@@ -137,7 +137,9 @@ def found_in_manifest(root: ManifestRoot) -> frozenset[tuple[object, ...]]:
 
 
 def _broker(node: NodeState) -> BrokerFacts:
-    """Use the host of the machine for a listener without a host, as clients do."""
+    """Return the facts of a broker. A listener without a host uses the host of the machine, as in
+    clients.
+    """
     endpoints = [
         (FIRST_LISTENER, node.host, node.port),
         *((other.name, other.host, other.port) for other in node.other_listeners),

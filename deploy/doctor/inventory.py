@@ -46,7 +46,9 @@ equally large.
 """
 
 CANDIDATES_MAX: Final = 100_000
-"""Names remembered of missing objects and of orphans each; further ones are only counted."""
+"""Maximum number of names that are stored, for missing objects and for orphans each; further ones
+are only counted.
+"""
 
 STAGED_AGE_MS: Final = 7 * 24 * 3_600_000
 
@@ -117,7 +119,7 @@ class Inventory:
     - Missing: referenced before and after the listing, and not in it. The caller requests each by
       name before reporting it.
     - Orphan: unknown when listed and after the listing, and older than the grace period. Ids are
-      never reused, so such an object cannot become known. Of WALs, only slots below the end of an
+      never reused, so such an object cannot become known. In a WAL, only slots below the end of an
       ended WAL are orphans. Its fence, later slots, and WALs that the metadata does not contain
       must never be deleted.
     """
@@ -143,7 +145,9 @@ class Inventory:
         self.object_count = 0
         self.size_bytes = 0
         self.young_count = 0
-        """Unknown, and younger than the grace: normal where uploads are under way."""
+        """Number of unknown objects younger than the grace period, which is normal during
+        uploads.
+        """
         self._unknown_wals = Suspects()
         self.foreign = Suspects()
         self.staged: dict[str, int] = {}
@@ -289,7 +293,9 @@ class Inventory:
             self.foreign.add(info)
 
     def _probe(self, info: ObjectInfo) -> None:
-        """Count old probe objects. Brokers overwrite theirs; that of a killed process remains."""
+        """Count old probe objects. Brokers overwrite their own, but those of a killed process
+        remain.
+        """
         if is_left_probe(info.key):
             self._add_unknown(info)
 
@@ -318,8 +324,8 @@ def is_left_probe(key: str) -> bool:
 
 
 def is_unknown(image: MetadataImage, key: str) -> bool:
-    """Return True if this image does not reference the object and never will, so that it may be
-    deleted when old enough.
+    """Return True if this image does not reference the object and later ones never will, so that
+    the object may be deleted when it is old enough.
     """
     if is_left_probe(key):
         return True

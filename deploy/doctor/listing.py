@@ -17,8 +17,8 @@ from penstock.objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, Obje
 LISTS_AT_ONCE: Final = 8
 HEADS_AT_ONCE: Final = 16
 HEADS_MAX: Final = 1_000
-"""Missing objects that are requested by name. Further ones are referred to and were not listed,
-which is proof enough.
+"""Maximum number of missing objects that are requested by name. Further ones count as missing,
+because they are referenced but were not listed.
 """
 
 Progress = Callable[[int], None]

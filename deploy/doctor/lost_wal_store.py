@@ -1,4 +1,4 @@
-"""Abandon a WAL store that is lost, and list what this costs."""
+"""Abandon a WAL store that is lost, and list the records lost with it."""
 
 import asyncio
 from typing import Final
@@ -24,10 +24,10 @@ _POLL_S: Final = 0.5
 class Abandonment(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a WAL store that is, or may be, abandoned.
 
-    brokers: live brokers whose WALs are in it, which prevent it. dead_brokers: those whose WALs
-    have not ended. lost: what the loss costs; end_offset -1 if it is not known. removed: intact
-    ranges, and deleted records that could be restored, which are removed as well. done: nothing
-    refers to the store any more.
+    brokers: live brokers whose WALs are in the store, which prevent abandoning it. dead_brokers:
+    dead brokers whose WALs have not ended. lost: the lost ranges; end_offset is -1 if unknown.
+    removed: intact ranges, and deleted records that could be restored, which are removed as well.
+    done: nothing refers to the store any more.
     """
 
     store_id: int

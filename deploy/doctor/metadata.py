@@ -1,6 +1,6 @@
 """Read the metadata, from the running controllers or from their backup in the store.
 
-Invariant: after `refresh`, the image contains everything that was committed at the call, so an
+Invariant: after `refresh`, the image contains everything that was committed before the call, so an
 object that is unknown afterwards was unknown to every node. A backup may be older, but the objects
 that it references have not been deleted (docs/design/disaster-recovery.md).
 """

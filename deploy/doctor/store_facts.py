@@ -38,15 +38,16 @@ STEP_S: Final = 20.0
 """Deadline of one request to the store."""
 
 UNAVAILABLE_DELETE_S: Final = 2.0
-"""The same for deleting probes after another request has failed."""
+"""Deadline for deleting probes after another request has failed."""
 
 SAMPLES: Final = 5
 LIST_SAMPLES: Final = 3
 MODIFIED_RESOLUTION_MS: Final = 999
-"""S3 truncates the time of an object to whole seconds."""
+"""Resolution of modification times: S3 truncates them to whole seconds."""
 
 WAL_PUT_MS_MAX: Final = 120_000
-"""A slot is stamped before its PUT, which is retried for at most this long (`wal.put.deadline.ms`).
+"""Maximum time between the timestamp in a slot and its PUT, which is retried for at most this long
+(`wal.put.deadline.ms`).
 """
 
 _PREFIX: Final = f"{PROBE_ROOT}doctor-"
@@ -64,7 +65,7 @@ async def check_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
     key = f"{_PREFIX}{unique}"
     try:
         async with asyncio.timeout(STEP_S):
-            ids = tuple(await cluster_ids(store))  # first, because it leaves nothing to delete
+            ids = tuple(await cluster_ids(store))  # first, because it does not create objects
         try:
             async with asyncio.timeout(STEP_S):
                 await probe_store(store, _PREFIX, unique)
@@ -86,8 +87,8 @@ async def check_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
 async def _measure(
     store: ObjectStore, key: str
 ) -> tuple[Mapping[str, tuple[float, ...]], ClockSpan]:
-    """Measure latencies and the clock. The probe has opened a connection before, so it is not
-    measured.
+    """Measure latencies and the clock. The time to connect is not included, because the probe has
+    already opened a connection.
     """
     puts: list[float] = []
     gets: list[float] = []

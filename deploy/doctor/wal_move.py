@@ -1,4 +1,4 @@
-"""Move the WALs of a cluster out of its WAL store, and list what is left in it."""
+"""Move the WALs of a cluster out of its WAL store, and list the remaining contents."""
 
 import asyncio
 from collections import Counter
@@ -36,12 +36,12 @@ class TopicLeft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WalMove(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left in a WAL store.
+    """The remaining contents of a WAL store.
 
     state: used, draining, drained or abandoned. brokers: live brokers with WALs in it.
-    brokers_outside: those with WALs in the cluster's own store. dead_brokers: those with WALs in it
-    that wait for recovery. topics: the slots to which logs refer. unreferenced_count: slots that
-    are deleted once no reader needs them.
+    brokers_outside: live brokers with WALs in the cluster's own store. dead_brokers: dead brokers
+    with WALs in the WAL store that wait for recovery. topics: the slots that logs reference.
+    unreferenced_count: number of slots that are deleted once no reader needs them.
     """
 
     store_id: int
@@ -56,12 +56,12 @@ class WalMove(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the store can end."""
+        """Whether the WAL store can end."""
         return not (self.brokers or self.dead_brokers or self.topics or self.unreferenced_count)
 
 
 def assess(image: MetadataImage, store: WalStoreRecord) -> WalMove:
-    """Return what is left in a WAL store. O(log entries)."""
+    """Return the remaining contents of a WAL store. O(log entries)."""
     store_id, nodes = store.store_id, image.nodes
     writers = [wal.writer for wal in wals_in(image, store_id)]
     placed = placed_in(image, store_id)
@@ -115,8 +115,8 @@ def find_wal_store(image: MetadataImage) -> WalStoreRecord:
 
 
 def is_undone(store: WalStoreRecord, target: str) -> bool:
-    """Return whether a target means the WAL store itself. Raises ExpectedError if it is neither
-    that nor `store`.
+    """Return whether the target is the WAL store itself, which undoes a move. Raises ExpectedError
+    if it is neither the WAL store nor `store`.
     """
     if target not in {STORE, store.url}:
         raise ExpectedError(
@@ -128,17 +128,17 @@ def is_undone(store: WalStoreRecord, target: str) -> bool:
 
 
 def is_done(found: WalMove, target: str) -> bool:
-    """Return whether nothing is left to do for a target."""
+    """Return whether the move to this target is complete."""
     if target == STORE:
         return found.state == "drained"
     return found.state == "used" and not found.brokers_outside
 
 
 async def move_wals(address: str, target: str, *, wait_s: float) -> WalMove:
-    """Move the WALs of all brokers to the target, `store` or the URL of the WAL store without
-    credentials, and return what is left after `wait_s`, or once another command has undone the
-    move. "" only looks. If the store is drained, the backup of the metadata contains that. Raises
-    ExpectedError, ControllerError and TimeoutError.
+    """Move the WALs of all brokers to the target: `store`, or the URL of the WAL store without
+    credentials. Return the remaining contents after `wait_s`, or once another command has undone
+    the move. With an empty target, nothing is moved. If the WAL store is reported as drained, this
+    is also in the backup of the metadata. Raises ExpectedError, ControllerError and TimeoutError.
     """
     metadata, client = LiveMetadata(address), connect(address)
     try:

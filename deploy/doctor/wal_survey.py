@@ -1,4 +1,4 @@
-"""Find lost or damaged slots of WALs that have not ended, and the records lost with them: for
+"""Find lost or damaged slots of WALs that have not ended, and the records lost with them, for
 `penstock wal repair` and `penstock doctor`.
 """
 

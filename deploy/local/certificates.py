@@ -1,6 +1,6 @@
 """Create a certificate authority and certificates for development and tests.
 
-Keys are on the curve P-256. Every certificate has a unique serial number and the key identifiers of
+Keys use the curve P-256. Every certificate has a unique serial number and the key identifiers of
 RFC 5280, without which Python 3.13 and newer reject it. Not for production: the key of the
 authority is stored next to the certificates.
 """

@@ -40,7 +40,7 @@ def java(security: ClientSecurity) -> dict[str, str]:
 
 
 def _java_tokens(tokens: TokenSource) -> dict[str, str]:
-    """Return the names of Kafka 4.2."""
+    """Return the OAUTHBEARER properties with the names of Kafka 4.2."""
     found = {
         "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer"
         ".OAuthBearerLoginCallbackHandler",

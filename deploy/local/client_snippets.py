@@ -169,7 +169,7 @@ def filled(
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """How to connect, by client. Values of the Python clients are code."""
+    """Connection settings by client. Values for Python clients are code."""
 
     kcat: Mapping[str, str]
     java: Mapping[str, str]
@@ -206,7 +206,7 @@ def _code(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def _mapping(code: Mapping[str, str], *, is_line: bool, indent: str = "") -> str:
-    """Return a dict display. code: the code of the values by key."""
+    """Return the code of a dict. code: the code of each value by key."""
     items = [f'"{name}": {value}' for name, value in code.items()]
     line = f"{{{', '.join(items)}}}"
     if is_line or len(line) + len(indent) + len("cluster = ") <= _LINE_CHARACTERS_MAX:

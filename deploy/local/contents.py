@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS: Final = 30_000
 _SILENCE_S: Final = 30.0
-"""Time without an acknowledgement that ends the seeding."""
+"""Time without an acknowledgement after which seeding fails."""
 _POLL_S: Final = 0.1
 
 

@@ -1,4 +1,4 @@
-"""Run `penstock dev`, from options until the last process has ended.
+"""Run `penstock dev`, from checking its options until the last process has ended.
 
 Invariant: errors in ports, bucket or options are reported before any process starts. At the end the
 state file and all temporary files are removed, and no process is left, whichever signals arrive.
@@ -67,9 +67,9 @@ def run_dev(
     started_at: float,
     contents: FirstContents | None = None,
 ) -> None:
-    """Run a cluster until SIGINT, SIGTERM or SIGHUP. state_path: None for the default one, or one
-    beside it if another cluster uses that. started_at: by time.monotonic(), for the ready line.
-    Raises ExpectedError.
+    """Run a cluster until SIGINT, SIGTERM or SIGHUP. state_path: None for the default path, or
+    another one in the same directory if another cluster uses it. started_at: by time.monotonic(),
+    for the ready line. Raises ExpectedError.
     """
     lifeline.die_with_parent(os.environ)
     signals = EndingSignals()
@@ -168,7 +168,7 @@ def _described(options: ClusterOptions) -> str:
 
 
 def _data(store: str, *, has_ended: bool = False) -> str:
-    """Describe where a store keeps its data."""
+    """Describe the location of a store's data."""
     if store not in {"moto", "memory"}:
         return f"data {'stay' if has_ended else 'are'} in {redact_url(store)}"
     if has_ended:
@@ -365,7 +365,7 @@ class _Dev:
         )
         try:
             state_file.write(self._state_path, state)
-        except ExpectedError as error:  # for example, the disk is full: clients do not need it
+        except ExpectedError as error:  # for example, a full disk; clients do not need the console
             _say(str(error))
         self._on_recorded()
 
@@ -441,7 +441,7 @@ class _Dev:
 
 
 def _in_process(plan: ClusterPlan, phase: Phase) -> list[ProcessState]:
-    """Return the states of all nodes, which are parts of this process."""
+    """Return the states of all nodes, which run in this process."""
     return [
         ProcessState(
             role=process.role,

@@ -1,8 +1,8 @@
 """Choose the directory of a local cluster's controllers.
 
-Invariant: a persistent store keeps its journal; otherwise the next start would treat the bucket as
-empty. A store in memory gets a temporary directory, which is removed at the end, or by the next
-start after a kill.
+Invariant: with a persistent store, the journal is kept as well; otherwise the next start would
+treat the bucket as empty. With a store in memory, the directory is temporary: it is removed at the
+end or, after a kill, by the next start.
 """
 
 import hashlib
@@ -21,7 +21,9 @@ from penstock.deploy.clients.state_file import is_running
 from penstock.objectstore.url import is_remote
 
 TEMPORARY_PREFIX: Final = "penstock-dev-"
-"""The owner's pid follows, to distinguish leftovers from directories in use."""
+"""Prefix of temporary directories. The owner's pid follows, to distinguish leftovers from
+directories in use.
+"""
 
 
 @contextmanager
@@ -61,8 +63,8 @@ def check_store_directory(store: str) -> None:
 
 
 def security_directory(store: str, controllers: str) -> Path:
-    """Return the directory for certificates and passwords, with the same lifetime as that of the
-    controllers.
+    """Return the directory for certificates and passwords, which has the same lifetime as the
+    directory of the controllers.
     """
     if store.startswith("file:"):
         return Path(controllers).with_name("security")

@@ -1,5 +1,5 @@
-"""Run the whole cluster in one process with an in-memory store: it starts fastest, and all data
-is lost at exit.
+"""Run the whole cluster in one process with an in-memory store. It starts faster than several
+processes, and all data is lost at exit.
 """
 
 import asyncio
@@ -178,7 +178,8 @@ async def _controller(
     config = _load(process)
     await stack.enter_async_context(reminding(exposures(config.parts)))
     controllers = config.part(ControllerConfig)
-    # No broker of this process can die alone: a broken stream only indicates a blocked event loop.
+    # A broker in this process cannot die alone, so a broken stream only indicates a blocked event
+    # loop.
     controllers = msgspec.structs.replace(
         controllers, session_grace_ms=controllers.session_timeout_ms
     )

@@ -32,11 +32,13 @@ if TYPE_CHECKING:
 
 COUNTS_PATH: Final = "/-/counts"
 _OBJECT_IN_MEMORY_BYTES_MAX: Final = 1 << 30
-"""moto moves larger objects to temporary files, which would halve the speed of an 8 MiB PUT."""
+"""moto moves larger objects to temporary files. With its default, an 8 MiB PUT would take twice as
+long.
+"""
 
 _SWITCH_INTERVAL_S: Final = 0.000_5
-"""A request releases the interpreter's lock about ten times, and each time waits this long for a
-computing thread. With Python's default of 5 ms, PUTs took 200 ms instead of 4 ms beside readers.
+"""A request releases the GIL about ten times, and each time waits this long for a computing thread.
+With Python's default of 5 ms, PUTs took 200 ms instead of 4 ms while there were readers.
 """
 
 _NO_BODY: Final = frozenset({"204", "304"})
@@ -154,7 +156,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that are killed during a request; print other errors."""
+        """Ignore errors of clients that are killed during a request; print other errors."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # typeshed names the parameter's type privately
 
@@ -279,7 +281,7 @@ def _is_local_name(host: str) -> bool:
 
 
 def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._exit) -> None:
-    """Run the process. SIGTERM and SIGINT end it immediately: there is nothing to save."""
+    """Run the process. SIGTERM and SIGINT end it immediately, because there is no state to save."""
     lifeline.die_with_parent(os.environ)
     parser = argparse.ArgumentParser(
         prog="python -m penstock.deploy.local.moto_store", allow_abbrev=False

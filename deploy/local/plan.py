@@ -26,8 +26,8 @@ SESSION_GRACE_MS: Final = 300
 SHUTDOWN_TIMEOUT_MS: Final = 5_000
 BROKERS_MAX: Final = 32
 CLUSTER_ID: Final = "penstock-dev"
-"""Cluster id for several controllers, which must agree on one, in persistent stores; those of moto
-and memory get a new one. A single controller generates its own.
+"""Cluster id in persistent stores if there are several controllers, which must have the same one.
+In moto and memory, a new one is generated. A single controller generates its own.
 """
 
 ELECTION_TIMEOUT_MS: Final = 600
@@ -52,11 +52,11 @@ class ClusterOptions:
     auto_balance: bool = False
     log_level: str = "warning"
     settings: tuple[str, ...] = ()
-    """KEY=VALUE for the nodes that have the setting; overrides the plan's choices."""
+    """KEY=VALUE settings, for the roles that have the setting. They override the plan's choices."""
     given: frozenset[str] = frozenset()
-    """Settings that the environment or a file sets; the plan does not choose these."""
+    """Settings that the environment or a file sets, for which the plan does not choose a value."""
     config: str = ""
-    """The file for every node."""
+    """Path of the configuration file of every node; empty for none."""
     secure: bool = False
     """Whether clients need TLS and SCRAM, and nodes TLS among themselves."""
     console: bool = True
@@ -64,7 +64,7 @@ class ClusterOptions:
     console_port: int | None = None
     """None: the default port, or any free one."""
     allow_insecure: bool = False
-    """Whether nodes may let everyone in who reaches `host`."""
+    """Whether nodes may allow unauthenticated access at `host`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def plan_cluster(
 ) -> ClusterPlan:
     """Plan all processes. controller_directory: for the controllers' journals; it must live as long
     as the store. security: the files of a secure cluster. store_secret: the key with which clients
-    of moto must sign.
+    of moto must sign requests.
     """
     reached = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - a comparison
     wal_store = wal_store_url(options, ports, store_secret)

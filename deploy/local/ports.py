@@ -1,7 +1,7 @@
 """Find ports: check the given ones, and choose free ones outside the kernel's ephemeral range.
 
-Invariant: tries every port before any process starts. A free port may be taken in the meantime; the
-process then ends, and its supervisor raises PortTaken.
+Invariant: every port is tried before any process starts. If a free port is taken in the meantime,
+the process ends, and its supervisor raises PortTaken.
 """
 
 import errno

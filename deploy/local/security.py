@@ -90,7 +90,7 @@ AUTHORIZER_SETTINGS: Final = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
     "super.users": f"User:{ADMIN};User:{BROKER}",
 }
-"""Settings of brokers and controllers."""
+"""Authorizer settings of brokers and controllers."""
 
 
 def new_password() -> str:

@@ -20,15 +20,17 @@ from penstock.deploy.local.plan import PORT_FLAGS, ClusterPlan, ProcessPlan
 from penstock.deploy.node import lifeline
 
 START_TIMEOUT_S: Final = 180.0
-"""The first start of an environment compiles all modules: over 60 s at a load of 20."""
+"""Timeout of a start. The first start in an environment compiles all modules, which takes over 60 s
+at a load of 20.
+"""
 STOP_TIMEOUT_S: Final = 8.0
 """Time for an orderly stop, longer than the brokers' own limit; then SIGKILL, which also ends
 paused processes.
 """
 
 RESTART_FIRST_S: Final = 1.0
-"""Starting a process takes about 1 s of CPU, which on a small machine would delay the brokers that
-take over from the dead one.
+"""Delay of the first restart. Starting a process takes about 1 s of CPU, which on a small machine
+would delay the brokers that take over from the dead one.
 """
 
 RESTART_MAX_S: Final = 5.0
@@ -65,7 +67,7 @@ class _Child:
     failures: int = 0
     started_at: float = 0.0
     ready_pipe: int | None = None
-    """Where the process reports that it serves, until it does or ends."""
+    """The pipe on which the process reports that it serves; None once it has reported or ended."""
 
     def state(self) -> ProcessState:
         pid = None if self.process is None else self.process.pid
@@ -170,7 +172,7 @@ class Supervisor:
         child.phase = "starting"
         child.starts += 1
         child.started_at = self._loop.time()
-        if child.plan.role == "store":  # its socket listens already
+        if child.plan.role == "store":  # its socket is already listening
             child.phase = "serving"
         self._report_change()
         self._loop.add_reader(child.ready_pipe, self._on_report, child, child.process)

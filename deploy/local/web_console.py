@@ -20,7 +20,9 @@ from penstock.deploy.node import lifeline
 
 HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 9080
-"""Taken if it is free; else any free port, so that a second cluster starts as well."""
+"""The preferred port. If it is taken, any free port is used, so that a second cluster can start as
+well.
+"""
 RESTART_S: Final = 2.0
 STOP_S: Final = 3.0
 _BACKLOG: Final = 64

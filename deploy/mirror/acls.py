@@ -57,7 +57,7 @@ def acls_of(cluster: Cluster) -> frozenset[Acl] | None:
 
 
 def create(cluster: Cluster, wanted: frozenset[Acl]) -> list[str]:
-    """Add ACLs. Add ACLs; return why some were rejected."""
+    """Add ACLs. Return the reasons why some were rejected."""
     ordered = sorted(wanted)
     response = cluster.send_request(
         apis.CREATE_ACLS,

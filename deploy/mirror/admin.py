@@ -18,12 +18,12 @@ from penstock.protocol.gen import (
 )
 
 _TOPIC_CONFIG: Final = 1
-"""Source of a value that was set for the topic."""
+"""The config source of values that were set for the topic."""
 _SET: Final = 0
 _DELETE: Final = 1
 _TIMEOUT_MS: Final = 30_000
 _AT_ONCE: Final = 500
-"""Topics in one request."""
+"""Maximum number of topics in one request."""
 
 
 def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -82,7 +82,7 @@ def create_topic(
 
 
 def has_mirror_topics(cluster: Cluster) -> bool:
-    """Return whether the brokers can append at given offsets, as Penstock's can."""
+    """Return whether the brokers can append at given offsets, as Penstock brokers can."""
     probe = f"penstock-mirror-probe-{uuid4()}"
     try:
         create_topic(cluster, probe, 1, {MIRROR_SOURCE: "probe"}, validates=True)
@@ -120,7 +120,7 @@ def add_partitions(cluster: Cluster, name: str, total: int) -> None:
 
 
 def alter_topic(cluster: Cluster, name: str, changes: Mapping[str, str | None]) -> None:
-    """Set configs of a topic, or delete those with None. Either all change or none."""
+    """Set configs of a topic, or delete those with None. Either all changes are made or none."""
     resource = incremental_alter_configs.AlterConfigsResource(
         TOPIC_RESOURCE,
         name,

@@ -34,9 +34,9 @@ from penstock.stream.cleaning.batches import fillers
 
 _LENGTH: Final = struct.Struct(">8xi4xb")
 JOINED_BYTES_MAX: Final = 256 * 1024
-"""Bytes of keys and values up to which small batches are joined into one."""
+"""Maximum size of keys and values in a batch that is joined from small ones."""
 _WHOLE_BYTES_MIN: Final = 16 * 1024
-"""Batches from this size on are not joined: joining decodes them, 5 us for each record."""
+"""Larger batches are not joined, because joining decodes them, which takes 5 us per record."""
 _RECORD_OVERHEAD_BYTES: Final = 32
 
 
@@ -62,7 +62,7 @@ class Fetched(NamedTuple):
 
 
 class OldFormat(Exception):
-    """Raised for batches of the message formats 0 and 1, which Kafka 4 does not read either."""
+    """Raised for batches in the message formats 0 and 1, which Kafka 4 does not support either."""
 
 
 def committed_batches(records: Buffer | None, offset: int, aborted: Iterable[Aborted]) -> Fetched:
@@ -128,8 +128,8 @@ def _cut(batch: SourceBatch, offset: int) -> list[SourceBatch]:
 
 
 def at_source_offsets(batches: Iterable[SourceBatch], start: int, end: int) -> list[Buffer]:
-    """Return batches that cover [start, end) without holes: those of the source without producer
-    ids, and empty batches for the gaps.
+    """Return batches that cover [start, end) without gaps: the batches of the source, without
+    producer ids, and empty batches for their gaps.
     """
     parts: list[Buffer] = []
     for header, data in batches:
@@ -248,7 +248,7 @@ def _runs(records: Sequence[Record]) -> Iterator[Run]:
 
 
 def in_transaction(batch: Buffer, producer_id: int, epoch: int, sequence: int) -> bytearray:
-    """Return the batch as that of a transactional producer."""
+    """Return the batch with the header fields of a transactional producer."""
     view = memoryview(batch)
     header = parse_header(view)
     return _with_header(

@@ -2,7 +2,7 @@
 
 Invariant: the offset of a group at the target only increases, unless this process set it, so a
 group whose consumers have already moved keeps its position. A group with members is not changed.
-Source: KIP-545 (MirrorMaker's offset sync), which translates less exactly.
+Source: KIP-545 (MirrorMaker's offset sync), whose translation is less exact.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,9 @@ from penstock.protocol.error_codes import ErrorCode
 from penstock.protocol.gen import list_groups, offset_commit
 
 _WITH_OFFSETS: Final = frozenset({"", "consumer", "streams"})
-"""Protocol types of groups that commit offsets; consumers without a group protocol have none."""
+"""Protocol types of groups that commit offsets. It is empty for consumers that only commit
+offsets.
+"""
 _ACTIVE: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH}
 )
@@ -57,8 +59,8 @@ def to_commit(
 
 
 def group_names(cluster: Cluster) -> tuple[list[str], list[int]]:
-    """Return the groups that commit offsets, and the unavailable brokers: a dead broker is listed
-    for a while, although others coordinate its groups. Raises KafkaFailed.
+    """Return the groups that commit offsets, and the brokers that did not respond. A dead broker is
+    listed for a while, although others already coordinate its groups. Raises KafkaFailed.
     """
     found: set[str] = set()
     silent: list[int] = []

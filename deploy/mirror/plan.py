@@ -15,7 +15,7 @@ from penstock.deploy.errors import UsageError
 from penstock.deploy.output import counted
 
 PROGRESS_PREFIX: Final = "penstock-mirror-"
-"""Begins the names of topics in which mirrors keep how far they came."""
+"""Prefix of the topics in which mirrors store their progress."""
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _OWN: Final = frozenset({FORK_SOURCE, MIRROR_SOURCE, MIRROR_FINISHED})
@@ -23,12 +23,12 @@ _OWN_PREFIX: Final = "penstock."
 _OF_BROKERS: Final = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
-"""Name brokers of the source, so they mean nothing at the target."""
+"""Configs that contain ids of source brokers, which are meaningless at the target."""
 
 
 class OffsetKind(StrEnum):
-    """Offsets at the target. same: those of the source. translated: different ones, with an exact
-    map.
+    """Offsets at the target. same: as in the source. translated: different, with an exact
+    mapping.
     """
 
     SAME = "same"
@@ -95,8 +95,8 @@ class TargetTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """The plan for one topic. action: create it, adopt or begin an empty one, append to one with
-    records, or continue. changes: configs to set, None to reset.
+    """The plan for one topic. action: create it, adopt or begin an empty topic, append to a topic
+    with records, or continue. changes: configs to set, None to reset.
     """
 
     name: str
@@ -121,8 +121,8 @@ class MirrorPlan:
 
 @dataclass(frozen=True, slots=True)
 class MirrorContext:
-    """has_same_offsets: the target can append at given offsets, as Penstock can. append: topics
-    with other records are allowed. unknown: configs that the target has rejected.
+    """has_same_offsets: the target can append at given offsets, as Penstock can. append: whether
+    topics with other records are allowed. unknown: configs that the target has rejected.
     """
 
     source_cluster: str
@@ -184,7 +184,9 @@ def _plan_topic(
 def _relation(
     known: TargetTopic, mirrored: str, wanted: str, topic: SourceTopic, context: MirrorContext
 ) -> tuple[str, OffsetKind, str]:
-    """Return action and mode of an existing topic, or why it is not copied."""
+    """Return the action and the kind of offsets for an existing topic, or the reason why it is not
+    copied.
+    """
     if mirrored == wanted:
         return "continue", OffsetKind.SAME, ""
     if mirrored and known.configs.get(MIRROR_FINISHED) != "true":
@@ -222,7 +224,7 @@ def copied_configs(configs: Mapping[str, str], context: MirrorContext) -> dict[s
 
 
 def left_out_configs(configs: Mapping[str, str], context: MirrorContext) -> set[str]:
-    """Return configs that are not copied and that are reported to users."""
+    """Return the configs that are not copied, to report them to users."""
     return set(configs) - set(copied_configs(configs, context)) - _OWN - _OF_BROKERS
 
 

@@ -17,7 +17,7 @@ from penstock.protocol.client.brokers import Partition
 
 _BEGUN: Final = -2
 _FINISHED: Final = -1
-"""Take the place of the partition in the keys that say that a topic has begun or finished."""
+"""Used instead of a partition in keys of records which show that a topic has begun or finished."""
 
 
 class SegmentKey(msgspec.Struct, frozen=True):
@@ -68,8 +68,8 @@ def _record(key: SegmentKey, value: SegmentValue, now_ms: int) -> Record:
 
 
 def read_progress(records: Iterable[Record]) -> Progress:
-    """Return the progress in the records of a progress topic. Raises ValueError if they are not
-    those of a mirror.
+    """Return the progress in the records of a progress topic. Raises ValueError if a mirror did not
+    write them.
     """
     found = Progress()
     segments: dict[Partition, dict[int, Segment]] = {}

@@ -13,10 +13,10 @@ from penstock.protocol.client.brokers import Partition
 from penstock.protocol.client.errors import KafkaFailed
 
 REFRESH_S: Final = 5.0
-"""How long a new topic, a config or an offset of a group waits until it is copied."""
+"""Interval at which new topics, configs and group offsets are copied."""
 ACLS_S: Final = 60.0
 QUIET_S: Final = 3.0
-"""How long the source must get no record before a mirror ends."""
+"""How long the source must be without new records before a mirror ends."""
 WRITES_S: Final = 10.0
 """How long `finish` waits for producers of the source that still write."""
 _PAUSE_S: Final = 0.1
@@ -24,8 +24,8 @@ Show = Callable[[MirrorView], None]
 
 
 def run(session: MirrorSession, interval_s: float, show: Show, *, once: bool) -> None:
-    """Copy. once: return when the initial records are copied. Returns also when the mirrors of all
-    topics have finished. Raises KafkaFailed.
+    """Copy continuously. once: return when the initial records are copied. Also returns when the
+    mirrors of all topics have finished. Raises KafkaFailed.
     """
     session.refresh()
     goal = session.source_ends(committed=True) if once else None
@@ -55,7 +55,7 @@ def finish(
     topics that clients can use.
 
     force: finish even if the source still receives records. Raises KafkaFailed, and ExpectedError
-    if the source still gets records.
+    if the source still receives records.
     """
     session.look()
     if not any(topic.action == "continue" for topic in session.plan.topics):

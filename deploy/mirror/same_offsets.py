@@ -1,7 +1,7 @@
 """Append to a Penstock cluster with the offsets of the source.
 
-The log end of the target is the only progress: repeated batches are already in the log, see
-`broker.partition.mirrored`.
+The progress of a partition is the log end of the target. Repeated batches are ignored, because they
+are already in the log (`broker.partition.mirrored`).
 """
 
 from collections.abc import Sequence

@@ -38,15 +38,15 @@ from penstock.protocol.client.errors import KafkaFailed, Moved, Refused
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 WORKERS: Final = 4
-"""Threads that copy with the offsets of the source: each waits for one request at a time."""
+"""Number of threads that copy with the offsets of the source. Each has one request in flight."""
 _JOIN_S: Final = 40.0
 _PROGRESS_CONFIGS: Final = {"cleanup.policy": "compact"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorOptions:
-    """name: distinguishes mirrors of one source with translated offsets; empty for the id of the
-    source. append: also copy to topics with records.
+    """The options of a mirror. name: distinguishes mirrors of the same source with translated
+    offsets; empty for the id of the source. append: also copy to topics with records.
     """
 
     selection: Selection
@@ -74,7 +74,7 @@ class MirrorSession:
         options: MirrorOptions,
         warn: Callable[[str], None],
     ) -> None:
-        """warn: called once for each text."""
+        """warn: called once for each warning."""
         self.source, self.target = Cluster(source), Cluster(target)
         self.options = options
         self.states: dict[Partition, PartitionState] = {}
@@ -270,7 +270,7 @@ class MirrorSession:
             )
 
     def _check_adopted(self, topic: TopicPlan) -> None:
-        """A producer may have written between the plan and the conversion of the topic to a
+        """Check that no producer wrote to the topic between the plan and its conversion to a
         mirror.
         """
         keys = [(topic.name, index) for index in range(topic.partition_count)]
@@ -355,7 +355,7 @@ class MirrorSession:
     # --- groups and ACLs --------------------------------------------------------------------------
 
     def translated(self, key: Partition, offset: int) -> int | None:
-        """Return the offset at the target; None if it is not copied, or not yet."""
+        """Return the offset at the target; None if it is not, or not yet, copied."""
         state = self.states.get(key)
         if state is None:
             return None
@@ -423,7 +423,9 @@ class MirrorSession:
     # --- ends -------------------------------------------------------------------------------------
 
     def source_ends(self, *, committed: bool) -> dict[Partition, int]:
-        """Return the ends of the mirrored partitions; committed: the last stable offsets."""
+        """Return the ends of the mirrored partitions at the source. committed: return last stable
+        offsets.
+        """
         return self.source.offsets(self.states, LATEST, committed=committed)
 
     def has_reached(self, ends: Mapping[Partition, int]) -> bool:

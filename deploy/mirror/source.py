@@ -23,9 +23,9 @@ from penstock.protocol.offset_specs import EARLIEST, LATEST
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 PARTITION_BYTES_MAX: Final = 2 * 1024 * 1024
 _FETCH_BY_ID: Final = 13
-"""The first version of Fetch that names topics by ids."""
+"""The first version of Fetch with topic ids."""
 _COMMITTED: Final = 1
-"""Isolation level: no records of transactions that are open or aborted."""
+"""Isolation level without records of open and aborted transactions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,13 @@ class PartitionState:
     source_start: int = UNKNOWN
     """The log start of the source."""
     target_start: int = 0
-    """The log start that the target has at least."""
+    """A lower bound of the log start of the target."""
     records: int = 0
     """Records that this process copied."""
     size_bytes: int = 0
     """Bytes that this process copied."""
     error: str = ""
-    """Why the partition is not copied any more; empty while it is."""
+    """The reason why the partition is no longer copied; empty while it is copied."""
 
     @property
     def name(self) -> str:

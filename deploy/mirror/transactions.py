@@ -29,7 +29,7 @@ _ACKS_ALL: Final = -1
 
 
 class TransactionalProducer:
-    """Appends batches in transactions. One batch for each partition and request."""
+    """Appends batches in transactions. Each request contains one batch per partition."""
 
     def __init__(self, target: Cluster, transactional_id: str) -> None:
         self._target = target
@@ -141,7 +141,7 @@ class TransactionalProducer:
         self._added = set()
 
     def _repeated(self, send_request: Callable[[], int], failed: str) -> None:
-        """Retry while the coordinator moves, loads, or ends the last transaction."""
+        """Retry while the coordinator moves, loads its state, or ends the previous transaction."""
         ends_at = time.monotonic() + _WAIT_S
         while True:
             try:

@@ -31,15 +31,15 @@ from penstock.protocol.gen import fetch
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
 _RECORDS_MAX: Final = 2_000
-"""Segments in one batch of a progress topic, 200 bytes each."""
+"""Maximum number of segments in one batch of a progress topic, of 200 bytes each."""
 
 _UNSOUND: Final = (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
 """Kafka's errors for batches with unreadable records."""
 
 
 class TranslatedOffsets:
-    """Implements `TargetWriter` for topics with other offsets than the source. Only the newest one
-    with a given name can append.
+    """Implements `TargetWriter` for topics with other offsets than the source. Only the newest
+    instance with a given name can append.
     """
 
     def __init__(
@@ -49,7 +49,9 @@ class TranslatedOffsets:
         progress_topic: str,
         progress: Progress | None = None,
     ) -> None:
-        """progress: what is known until `start` has read it."""
+        """progress: the last known progress, which is used until `start` has read the current
+        one.
+        """
         self._target = target
         self._source = source
         self._topic = progress_topic

@@ -24,7 +24,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class MirrorView:
-    """The state of a mirror. trouble: the failure that is being retried."""
+    """The state of a mirror. trouble: the current failure, which is being retried."""
 
     source: str
     target: str

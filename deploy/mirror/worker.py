@@ -27,7 +27,7 @@ _DENIED: Final = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-"""What no repetition helps against."""
+"""Errors that are not retried."""
 _TEND_S: Final = 5.0
 
 
@@ -48,7 +48,7 @@ class TargetWriter(Protocol):
 
 
 MakeWriter = Callable[[Cluster, Cluster], TargetWriter]
-"""Makes a sink from a target and a source."""
+"""Creates a writer for a target and a source."""
 
 
 class CopyTask:
@@ -58,9 +58,9 @@ class CopyTask:
         self, source: ClusterAddress, target: ClusterAddress, make_sink: MakeWriter
     ) -> None:
         self.problem = ""
-        """Why the last attempt failed, while it is repeated."""
+        """Why the last attempt failed, while it is being retried."""
         self.ended = ""
-        """Why this worker copies nothing any more; empty while it does."""
+        """Why this worker has stopped copying; empty while it copies."""
         self.crash: BaseException | None = None
         self._source, self._target, self._make_sink = source, target, make_sink
         self._states: Sequence[PartitionState] = ()

@@ -29,17 +29,17 @@ REQUEST_BYTES_MAX: Final = 4 << 20
 TIMEOUT_S: Final = 10.0
 PAUSE_S_MIN: Final = 1.0
 PAUSE_S_MAX: Final = 30.0
-"""Pause after a failure; it doubles from one to the next."""
+"""Longest pause after a failure. Pauses double after each failure."""
 RESPONSE_BYTES_MAX: Final = 256 << 10
-"""What a receiver says of a partial success takes a few hundred."""
+"""Limit of a response; the response to a partial success has a few hundred bytes."""
 PARTIAL_SUCCESS_LOG_S: Final = 60.0
 _REFUSAL_BYTES: Final = 200
 _DATA_POINT_BYTES_MIN: Final = 2
-"""Tag and size of a NumberDataPoint without a field."""
+"""Size of the smallest data point: tag and size of a NumberDataPoint without fields."""
 _PATH: Final = "/v1/metrics"
 _PROTOBUF: Final = "application/x-protobuf"
 _TRY_AGAIN: Final = frozenset({429, 502, 503, 504})
-"""As OTLP says."""
+"""Retriable statuses, as defined by OTLP."""
 
 _log = structlog.get_logger(__name__)
 
@@ -65,11 +65,11 @@ class OtlpMetrics:
     Invariants: accepting a push never blocks. One request is in flight; pushes that arrive in the
     meantime share the next one. Metrics are resent to a receiver that is down or overloaded.
     Rejected metrics are dropped, and no others: the pushes of a rejected request are resent one by
-    one. A partial success is not resent, as OTLP requires. An unreadable response body is ignored:
-    the status counts. Limits: `WAITING_BYTES_MAX` wait, and the oldest are dropped beyond that. A
-    request takes at most `TIMEOUT_S`. At most `RESPONSE_BYTES_MAX` of a response are read. Logs one
-    line when sending starts to fail, one when it succeeds again, and one per minute about partial
-    successes.
+    one. A partial success is not resent, as OTLP requires. An unreadable response body is ignored,
+    because the status is sufficient. Limits: `WAITING_BYTES_MAX` wait, and the oldest are dropped
+    beyond that. A request takes at most `TIMEOUT_S`. At most `RESPONSE_BYTES_MAX` of a response are
+    read. Logs one line when sending starts to fail, one when it succeeds again, and one per minute
+    about partial successes.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class OtlpMetrics:
         import aiohttp
 
         async with aiohttp.ClientSession(
-            trust_env=True,  # proxies
+            trust_env=True,  # use the proxies in the environment
             # Responses are not decompressed, so a small one cannot become large.
             headers={"Content-Type": _PROTOBUF, "Accept-Encoding": "identity"} | self._headers,
             auto_decompress=False,
@@ -204,7 +204,7 @@ class OtlpMetrics:
             rejected_count, message = read_response(response)
         except MetricsInvalid:
             return
-        # It cannot have rejected more than it received.
+        # The receiver cannot have rejected more than it received.
         rejected_count = min(rejected_count, sent_bytes // _DATA_POINT_BYTES_MIN)
         self.counts.rejected_data_points += rejected_count
         if not rejected_count and not message:
@@ -244,7 +244,7 @@ def _watched(receiver: ReceiverFiles) -> WatchedFiles[ssl.SSLContext]:
             raise SecurityFileInvalid(str(error)) from None
 
     files = WatchedFiles(receiver.paths, parse)
-    receiver.context()  # its errors contain the values of the variables
+    receiver.context()  # first, because its errors contain the variables
     try:
         files.read_now()
     except SecurityFileInvalid as error:
@@ -253,8 +253,8 @@ def _watched(receiver: ReceiverFiles) -> WatchedFiles[ssl.SSLContext]:
 
 
 async def _body_of(response: "aiohttp.ClientResponse") -> bytes:
-    """Return the response of the receiver to accepted metrics; nothing if it is too long or does
-    not arrive, because resending the metrics would duplicate them.
+    """Return the response body for accepted metrics; empty if it is too long or does not arrive.
+    This is not an error, because resending the metrics would duplicate them.
     """
     import aiohttp
 

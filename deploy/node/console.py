@@ -22,7 +22,7 @@ WAITING_MAX: Final = 16
 REQUEST_BYTES_MAX: Final = 128 << 10
 """Size limit of a datagram to the process."""
 READY: Final = b"r"
-"""What the process sends when it takes connections."""
+"""Message of the process when it accepts connections."""
 _LOOK_S: Final = 0.1
 _BUFFER_BYTES: Final = 512 << 10
 _MODULES: Final = ("jinja2", "starlette", "uvicorn")

@@ -1,8 +1,8 @@
 """Decide whether a node may serve the web console as configured, and with which options.
 
-If anything in the cluster requires a login, so does the console: with a SASL listener always, and
-without `allow.insecure` on controllers, which do not know whether there are users, and on addresses
-other than loopback (docs/design/authorization.md).
+If anything in the cluster requires a login, so does the console. A login is always required with a
+SASL listener. Without `allow.insecure`, it is also required on controllers, which cannot determine
+whether there are users, and on addresses other than loopback (docs/design/authorization.md).
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,9 @@ class ConsolePlan:
     insecure: tuple[InsecureListener, ...] = ()
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of the process: that of the node without Penstock's settings."""
+        """Return the environment of the process: the node's environment without Penstock's
+        settings.
+        """
         kept = {name: value for name, value in inherited.items() if not name.startswith(_OWN)}
         return kept | dict(self.variables)
 

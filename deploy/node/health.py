@@ -68,10 +68,11 @@ class HttpServer:
     raises OSError if the port is taken.
 
     Invariants: 200 means yes; 503 means no, with one reason per line. Requests have limits:
-    `REQUEST_TIMEOUT_S`, `REQUEST_BYTES_MAX` and `CONNECTIONS_MAX`. Beyond that, the oldest
-    connection of the address with the most is closed, so that probes can connect during a flood.
-    One response per connection. Requests for the web console are passed on with their connection
-    (`deploy.node.console`). Depends on `base.health.Health` instead of brokers or controllers.
+    `REQUEST_TIMEOUT_S`, `REQUEST_BYTES_MAX` and `CONNECTIONS_MAX`. Beyond the last limit, the
+    oldest connection of the address with the most connections is closed, so that probes can connect
+    during a flood. One response per connection. Requests for the web console are passed on with
+    their connection (`deploy.node.console`). Depends on `base.health.Health` instead of brokers or
+    controllers.
     """
 
     def __init__(self, routes: dict[str, Route], console: "NodeConsole | None" = None) -> None:
@@ -155,8 +156,8 @@ async def _hand_over(
     """Pass a connection on with the data read from it, or respond with the reason."""
     reader.feed_eof()
     request = head + await reader.read()
-    # No other task has run: the end had arrived, so `read` did not wait, but it may have resumed
-    # reading.
+    # Pause again: `read` may have resumed reading. No other task has run since, because `read` did
+    # not have to wait.
     cast("asyncio.Transport", writer.transport).pause_reading()
     if reason := await console.take(request, writer.get_extra_info("socket").fileno()):
         response = HttpResponse((503, "text/plain", f"{reason}\n"))

@@ -15,7 +15,7 @@ from penstock.base import log_levels
 from penstock.base.printable import printable, printable_value
 
 LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
-"""The values of the setting, with the names of `log_levels.LEVELS`."""
+"""The names in `log_levels.LEVELS` by value of the setting."""
 
 _TRACEBACK: Final = "exception"
 _INDENT: Final = "    "
@@ -29,7 +29,7 @@ _LEVEL_OF_METHOD: Final = {
 
 
 def keep_rich_out() -> None:
-    """Make later imports of rich fail."""
+    """Make imports of rich fail."""
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None is what blocks an import; typeshed does not know
 
 

@@ -14,12 +14,14 @@ from penstock.deploy.errors import UsageError
 
 METRICS: Final = "METRICS"
 TRACES: Final = "TRACES"
-"""Signals, as the variables name them."""
+"""Names of signals in the variables."""
 PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 
 
 class VariableValue(NamedTuple):
-    """name: of the variable that is set; if none is, of the one for all signals."""
+    """The value of a variable. name: the variable that is set, or the one for all signals if none
+    is set.
+    """
 
     name: str
     value: str
@@ -73,7 +75,7 @@ class ReceiverFiles(NamedTuple):
         return [variable.value for variable in self if variable.value]
 
     def context(self) -> ssl.SSLContext:
-        """Read the files. Raises UsageError with the variable, the file and what to do."""
+        """Read the files. Raises UsageError with the variable, the file and a remedy."""
         if self.key.value and not self.certificate.value:
             raise UsageError(
                 f"{self.key.name} is set, but {self.certificate.name} is not: set both, or none"
@@ -107,7 +109,9 @@ class ReceiverFiles(NamedTuple):
 
 
 def _check_readable(variable: VariableValue) -> None:
-    """Raises UsageError. OpenSSL's error does not contain the file."""
+    """Raise UsageError if a file is not readable, because OpenSSL's error does not contain the
+    file.
+    """
     if not variable.value:
         return
     try:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _SLOW_S: Final = 1.0
 _LAYOUT: Final = "\n\t"
 _PADDING_CHARS: Final = 3
-"""Added to the width of a column: a space on both sides, and the line between columns."""
+"""Added to the width of a column: a space on both sides, and the border between columns."""
 _FOLDED_CHARS: Final = 12
-"""Cells that do not fit are folded to lines of at least so many characters."""
+"""Cells that do not fit are folded to lines of at least this many characters."""
 _WORD_CHARS: Final = 21
-"""Words up to this length, as 255.255.255.255:65535, are not folded."""
+"""Words of up to this length, such as 255.255.255.255:65535, are not folded."""
 
 
 class Format(StrEnum):
@@ -113,14 +113,14 @@ def json_text(document: str) -> str:
 
 
 def cell(text: str) -> "Text":
-    """Return a text for a table of rich: without markup."""
+    """Return a text for a rich table, without interpreting markup."""
     from rich.text import Text
 
     return Text(printable(text, kept=_LAYOUT))
 
 
 def end_line_of_interrupt() -> None:
-    """End the line in which a terminal shows `^C`, before text about what was done."""
+    """End the line in which a terminal shows `^C`, before printing a summary."""
     if sys.stderr.isatty():
         print(file=sys.stderr)
 
@@ -191,7 +191,7 @@ def _text_of(value: Any) -> str:  # noqa: ANN401 - a cell is anything that has a
         return str(value)
     if 0 < abs(value) < 0.001:
         return "<0.001" if value > 0 else ">-0.001"
-    # So that a small number is not shown as 0.0
+    # three significant digits, so that a small number is not shown as 0.0
     return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value:,.1f}"
 
 

@@ -1,7 +1,7 @@
 """Flatten a document to CSV lines with one header.
 
-Invariant: pure. Readers of CSV get every cell as it was. Columns have the names of the fields; a
-field of a nested object has both names, joined by a dot.
+Invariant: pure. CSV readers get every cell unchanged. Columns have the names of fields; for a field
+of a nested object, both names are joined by a dot.
 """
 
 import csv
@@ -26,7 +26,7 @@ class CsvWriter:
 
     def __init__(self, out: TextIO, *, escaped: bool) -> None:
         self._out, self._escaped = out, escaped
-        # With "\n" as its end of lines, Python 3.11 and 3.12 do not quote a cell with "\r".
+        # With "\n" as the line terminator, Python 3.11 and 3.12 do not quote a cell with "\r".
         self._lines = csv.writer(self, lineterminator="\r\n")
 
     def add(self, cells: Iterable[object]) -> None:
@@ -42,8 +42,8 @@ class CsvWriter:
 def encode_csv(value: Any, *, escaped: bool = False) -> str:  # noqa: ANN401 - any document
     """Return the lines, with a header; an empty text if there are no rows.
 
-    value: what `msgspec.to_builtins` returns. None is an empty cell; lists of plain values are
-    joined by a semicolon, because a comma would need quotes. escaped: as in `CsvWriter`.
+    value: the result of `msgspec.to_builtins`. None becomes an empty cell; lists of plain values
+    are joined by a semicolon, because a comma would need quotes. escaped: as in `CsvWriter`.
     """
     rows = [_flat(row) for row in rows_of(value)]
     columns = list(dict.fromkeys(name for row in rows for name in row))

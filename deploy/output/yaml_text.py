@@ -13,7 +13,7 @@ _STRING: Final = "tag:yaml.org,2002:str"
 
 
 def encode_yaml(value: Any) -> str:  # noqa: ANN401 - any document
-    """Return the document. value: what `msgspec.to_builtins` returns."""
+    """Return the document. value: the result of `msgspec.to_builtins`."""
     yaml: Any = import_module("yaml")  # has no types
     dumper: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
     dumper.add_representer(str, _represented)

@@ -1,8 +1,8 @@
 """Run the process that decodes keys and values, one at a time.
 
 Invariants: every request gets a response. If the process is killed at its limits, the response
-contains the reason, and the next request starts a new process. `decode` blocks; threads take turns.
-Limits: a response takes at most RESPONSE_S.
+contains the reason, and the next request starts a new process. `decode` blocks; calls by several
+threads are serialized. Limits: a response takes at most RESPONSE_S.
 """
 
 import signal
@@ -19,7 +19,9 @@ from penstock.broker.schemas.worker import CPU_S_MAX, MEMORY_BYTES_MAX
 from penstock.deploy.records.decode_worker import DecodedValue, DecodeValue, decode_response, encode
 
 RESPONSE_S: Final = 10.0
-"""Above the CPU that the process may use: a machine may be busy."""
+"""Timeout of a response. It is longer than the CPU limit of the process, because the machine may be
+busy.
+"""
 _RESPONSE_BYTES_MAX: Final = 1 << 20
 _END_S: Final = 5.0
 _MODULE: Final = "penstock.deploy.records.decode_worker"
@@ -34,7 +36,7 @@ class DecodeProcess:
         self._connection: socket.socket | None = None
         self._directory: str | None = None
         self.ended_count = 0
-        """How often the process ended before it responded."""
+        """Number of times that the process ended before it responded."""
 
     def close(self) -> None:
         with self._turn:

@@ -28,7 +28,7 @@ class ShownRecord:
     key_bytes: int
     value_bytes: int
     not_text: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further fields of JSON, in Base64, for what is not UTF-8: key_base64, value_base64, and
+    """Additional JSON fields in Base64, for parts that are not UTF-8: key_base64, value_base64, and
     headers_base64 with all headers.
     """
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.protocol.registry.model import StoredSchema
 
 _WHOLE: Final = "value"
-"""The field that stands for a whole Avro value."""
+"""The field name that refers to a whole Avro value."""
 
 
 class RecordFormat(StrEnum):
@@ -74,8 +74,8 @@ class TextCodec:
 
 
 class JsonCodec:
-    """JSON, stored unchanged. With a schema registry, bytes may begin with a frame, which JSON
-    itself cannot.
+    """JSON, stored unchanged. With a schema registry, bytes may begin with a frame, which is
+    distinguishable because JSON never begins with a zero byte.
     """
 
     def __init__(self, *, may_be_framed: bool = False) -> None:
@@ -87,7 +87,7 @@ class JsonCodec:
         try:
             try:
                 return msgspec.json.decode(data)
-            except msgspec.ValidationError:  # a number is beyond the range of a float
+            except msgspec.ValidationError:  # a number exceeds the range of a float
                 return parse_large(data)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise BadRecord(f"it is not JSON: {error}") from None
@@ -184,9 +184,9 @@ class AvroCodec:
         return self._by_id[key]
 
     def _parsed(self, content: bytes, references: Sequence[str] = ()) -> tuple[Any, Any]:
-        """Return fastavro's function that reads, and a record whose only field has the schema: its
+        """Return fastavro's reader function, and a record whose only field has the schema: its
         encoding is the same, and fastavro only resolves references within records. references: each
-        after the ones that it refers to.
+        after the schemas that it references.
         """
         from penstock.protocol.registry.avro_recursion import reader_of
 
@@ -343,8 +343,8 @@ def codec(
 
 
 def _stored(registry: "SchemasById", key: SchemaKey) -> "StoredSchema":
-    """Return a schema. Raises BadRecord if its id is not registered, ExpectedError if that is
-    unknown.
+    """Return a schema. Raises BadRecord if its id is not registered, ExpectedError if this cannot
+    be determined.
     """
     from penstock.protocol.registry.model import NotRegistered
 

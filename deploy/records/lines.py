@@ -14,7 +14,7 @@ from penstock.deploy.errors import UsageError, check_utf_8
 from penstock.deploy.records.formats import BadRecord, RecordCodec
 
 Headers = list[tuple[str, str | bytes | None]]
-"""In order; the type that confluent-kafka takes."""
+"""Headers in order, in the type that confluent-kafka expects."""
 
 
 @dataclass(frozen=True, slots=True)

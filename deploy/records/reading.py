@@ -23,16 +23,20 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.2
 _STALLED_S: Final = 1.0
-"""Without a record below the end of a partition, for so long, its next batch is looked at."""
+"""If a partition yields no record for this long although its end is not reached, its next batch is
+examined.
+"""
 _SILENT_S: Final = 2.0
-"""On a terminal, after so long without a first record, a remark says what the command waits for."""
+"""On a terminal, a remark explains what the command is waiting for if there is no record within
+this time.
+"""
 _COMMITTED_S: Final = 10.0
 _HEADERS_OF: Final[Callable[["Message[bytes, bytes]"], list[tuple[str, bytes | None]] | None]] = (
     methodcaller("headers")
 )
-"""confluent-kafka 2.16 returns a list with a null pointer, and an exception, for a key that is not
-UTF-8. CPython turns that into SystemError, but not where it has specialized a direct call: the
-process then ends with SIGSEGV.
+"""Calls `headers` indirectly. For a key that is not UTF-8, confluent-kafka 2.16 sets an exception
+and returns a list with a null pointer. CPython converts this to SystemError, except in a direct
+call that it has specialized, which would end the process with SIGSEGV.
 """
 _UNDECODED: Final = (
     KafkaError._BAD_MSG,
@@ -165,24 +169,30 @@ class _Reading:
         self._printed = 0
         self._skipped = 0
         self._misplaced = 0
-        """Records whose offset is beyond their batch. Kafka's consumers return them, too."""
+        """Number of records whose offset is beyond the end of their batch. Kafka's consumers return
+        them, too.
+        """
         self._next: dict[int, int] = {}
         """The offset after the last record of each partition."""
         self.reads_committed = True
         self.has_group = False
-        """Whether offsets are committed: of printed records only, so that Ctrl-C loses none."""
+        """Whether offsets are committed. Only offsets of printed records are, so that Ctrl-C does
+        not lose records.
+        """
         self.begin: tuple[Mapping[int, int], bool] = {}, False
-        """Where the partitions begin, and whether those without an offset begin at the earliest."""
+        """The start offsets of partitions, and whether partitions without one begin at the earliest
+        offset.
+        """
         self.expected: dict[int, int] = {}
-        """Until the end: the offset after the last read record of each partition."""
+        """With `until_end`: the offset after the last record read from each partition."""
         self._passed: dict[int, int] = {}
         """The offsets after skipped batches."""
         self._first_ends: dict[int, int] = {}
         """The first known end of partitions that begin at their end."""
         self._batches: dict[int, StoredBatch] = {}
-        """The last batch of each partition that was decoded for its headers."""
+        """The last batch of each partition whose headers were decoded here."""
         self._stalled: dict[tuple[int, int], float] = {}
-        """Since when partitions stand at an offset below their end."""
+        """Since when a partition has not advanced from an offset below its end."""
 
     def run(self) -> Printed:
         is_interrupted = False
@@ -224,7 +234,7 @@ class _Reading:
                 heard_at = time.monotonic()
 
     def _waiting(self) -> str:
-        """Explain why nothing is printed."""
+        """Return a remark that explains why no record is printed."""
         starts, is_earliest = self.begin
         older = "" if is_earliest or not starts else "; --from-beginning prints older ones"
         return f"waiting for records of {self._topic}{older}; Ctrl-C ends"
@@ -247,8 +257,8 @@ class _Reading:
         raise KafkaFailed(f"{error.str()} ({error.name()})")
 
     def _pass_stalled(self) -> bool:
-        """Return whether a partition was stuck at a batch that librdkafka cannot decode, and
-        continues after it.
+        """Return whether a partition was stuck at a batch that librdkafka cannot decode. If so,
+        continue after that batch.
         """
         now = time.monotonic()
         passed = False

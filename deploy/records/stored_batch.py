@@ -37,7 +37,7 @@ def stored_batch(
 def _fetched(
     brokers: Brokers, topic: str, partition: int, offset: int, committed: bool
 ) -> StoredBatch | None:
-    # A broker returns one whole batch, however small the limit is.
+    # A broker returns at least one whole batch, even if the limit is smaller.
     wanted = fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1)
     response = brokers.send_request(
         apis.FETCH,

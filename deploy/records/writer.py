@@ -32,8 +32,8 @@ class RecordWriter:
         key: bytes | None = None,
         out: BinaryIO | None = None,
     ) -> None:
-        """key: write only records with this key; None for all. raw: write bytes unchanged to a
-        terminal, too. Raises UsageError for an invalid template.
+        """key: write only records with this key; None for all. raw: write bytes unchanged even to a
+        terminal. Raises UsageError for an invalid template.
         """
         self._keys, self._values, self._as_json, self._key = keys, values, as_json, key
         self._template = parse_template(template) if template else None

@@ -30,7 +30,7 @@ STOP_GRACE_S: Final = 2.0
 """How long a statement may take to stop by itself."""
 _INTERRUPTED: Final = 130
 TABLE_ROWS_MAX: Final = 1_000
-"""Rows of a table on the terminal."""
+"""Maximum number of rows of a table on the terminal."""
 _PRINTED: Final[Mapping[Format, "Callable[[SqlResult], None]"]] = {
     Format.CSV: print_csv,
     Format.JSON: print_json_rows,
@@ -84,8 +84,8 @@ class Command:
         self.session.close()
 
     def run_all(self, sql: str) -> None:
-        """Run statements, one after the other. Raise SqlError, ExpectedError, or as `Session.run`
-        does.
+        """Run statements, one after the other. Raise SqlError, ExpectedError, or the errors of
+        `Session.run`.
         """
         statements = statements_of(sql)
         if not statements:
@@ -98,7 +98,7 @@ class Command:
         self.wait_for(lambda: self._run(statement), self._max_seconds)
 
     def wait_for(self, work: Callable[[], _T], max_seconds: float | None = None) -> _T:
-        """Do work in the thread. Ctrl-C stops the statement in it, and is re-raised."""
+        """Run a function in the thread. Ctrl-C stops its statement, and is re-raised."""
         future = self._thread.submit(work)
         try:
             if max_seconds is not None:

@@ -70,7 +70,7 @@ def _take(command: Command, lines: list[str], line: str) -> None:
 
 
 def _meaning(line: str) -> str:
-    """Return the statement of a command that begins with a backslash; empty to print the help."""
+    """Return the SQL for a command that begins with a backslash; empty to print the help."""
     name, _, topic = line.partition(" ")
     if name == "\\d":
         topic = topic.strip().rstrip(";").strip('"')

@@ -7,12 +7,14 @@ from typing import Final
 from penstock.lake.manifest.table_status import RunnerState
 
 STUCK_S: Final = 600.0
-"""More than any wait in the main thread of the runner, which has deadlines of 300 s."""
+"""Time without activity after which the runner counts as stuck, longer than any wait in its main
+thread, whose deadlines are 300 s.
+"""
 
 
 class RunnerHealth:
-    """A failing topic does not affect the health of the process: a restart would not help, and
-    would interrupt the others.
+    """The health of a runner. A failing topic does not affect it, because a restart would not help
+    and would interrupt other exports.
     """
 
     def __init__(self, state: RunnerState, clock: Callable[[], float] = time.monotonic) -> None:

@@ -35,7 +35,7 @@ class _Topic:
             before = self.partitions.get(index)
             rate = None
             if before is not None and at_s <= before.at_s:
-                continue  # a late response of a former leader
+                continue  # a late response from a former leader
             if before is not None and end >= before.end:
                 rate = (end - before.end) / (at_s - before.at_s)
             self.partitions[index] = _Seen(end, at_s, rate)
@@ -62,7 +62,7 @@ class RecordCounts:
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
         self.records_s: float | None = None
-        """Written to all topics per second; None while a leader does not respond."""
+        """Records written to all topics per second; None while a leader does not respond."""
 
     def add(
         self, stored: Mapping[str, Stored], measured: Sequence[Measured], now_s: float

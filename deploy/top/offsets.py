@@ -40,8 +40,8 @@ class Measured:
 
 
 class EndOffsets:
-    """One connection to each broker. security: how to connect; None as `--command-config` says.
-    timeout_s: of one request.
+    """Keeps one connection to each broker. security: how to connect; None for the settings of
+    `--command-config`. timeout_s: of one request.
     """
 
     def __init__(

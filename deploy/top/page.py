@@ -106,7 +106,7 @@ def _topics(view: TopView) -> "_FittingTable":
 
 @dataclass(frozen=True)
 class _FittingTable:
-    """A table with as many columns as the terminal has room for. texts: columns of words."""
+    """A table that shows as many columns as fit into the terminal. texts: the columns with text."""
 
     title: str
     names: Sequence[str]

@@ -89,7 +89,9 @@ class Watch:
 
 
 def with_silent(cluster: ClusterView, silent: Collection[str]) -> ClusterView:
-    """Note which brokers do not respond. silent: their addresses."""
+    """Return the view with a note on each broker that does not respond. silent: the addresses of
+    these brokers.
+    """
     nodes = [
         replace(node, note=NO_RESPONSE) if node.address in silent else node
         for node in cluster.nodes

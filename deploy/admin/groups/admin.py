@@ -49,8 +49,8 @@ class NoSuchGroup(KafkaFailed):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Groups by name. problems: of the coordinators that do not respond, whose groups are missing,
-    by broker.
+    """Groups by name. problems: the errors of coordinators that do not respond, by broker; their
+    groups are missing.
     """
 
     groups: list[ListedGroup]
@@ -70,8 +70,8 @@ def listed_groups(
 
 
 def with_lags(brokers: Brokers, listing: Listing) -> Listing:
-    """Return the groups with their lags, as far as coordinators and leaders respond. Sends two
-    requests to each coordinator and each leader at most.
+    """Return the groups with their lags, as far as coordinators and leaders respond. Sends at most
+    two requests to each coordinator and each leader.
     """
     coordinated: dict[int, list[ListedGroup]] = {}
     for group in listing.groups:
@@ -97,8 +97,8 @@ def with_lags(brokers: Brokers, listing: Listing) -> Listing:
 
 
 def _known_ends(brokers: Brokers, keys: Sequence[Partition]) -> dict[Partition, int]:
-    """Return the end offsets of partitions whose leaders respond, soon after an election as
-    well.
+    """Return the end offsets of partitions whose leaders respond. Retries for a few seconds during
+    elections.
     """
     missing = brokers.existing(keys)
     found: dict[Partition, int] = {}
@@ -121,7 +121,7 @@ def groups_of(node_id: int, client: Connection) -> list[ListedGroup]:
 
 
 def found_group(brokers: Brokers, name: str) -> ListedGroup:
-    """Return one group, from its coordinator alone. Raises KafkaFailed, NoSuchGroup."""
+    """Return one group, from its coordinator. Raises KafkaFailed, NoSuchGroup."""
     node_id = brokers.retried(lambda: brokers.coordinator(GROUP, name))
     for group in _listed_at(brokers, node_id, list_groups.ListGroupsRequest()):
         if group.group == name:
@@ -143,7 +143,7 @@ def found_groups(brokers: Brokers, names: Sequence[str]) -> Listing:
         if name in listed:
             continue
         if listing.problems:
-            # Its coordinator may be one of those that do not respond.
+            # The coordinator of this group may not have responded.
             listed[name] = found_group(brokers, name)
         else:
             hint = near_hint(name, listed, "`penstock groups list` lists the groups")
@@ -153,8 +153,8 @@ def found_groups(brokers: Brokers, names: Sequence[str]) -> Listing:
 
 def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = None) -> GroupView:
     """Return the members and offsets of a group, without the end offsets of leaders that do not
-    respond. ends_of: returns the known end offsets of partitions; None: with some seconds for
-    elections.
+    respond. ends_of: returns the known end offsets of partitions; by default, they are requested,
+    with some seconds for elections.
     """
     ends_of = ends_of or (lambda keys: _known_ends(brokers, keys))
     found = brokers.retried(lambda: _described(brokers, group))
@@ -179,8 +179,8 @@ def described(brokers: Brokers, group: ListedGroup, ends_of: EndsOf | None = Non
 
 
 def known_lag(offsets: Sequence[OffsetView]) -> int | None:
-    """Return the lag of a group; None if that of a partition is unknown, or none has a committed
-    offset.
+    """Return the lag of a group; None if the lag of a partition is unknown, or no partition has a
+    committed offset.
     """
     lags = [item.lag for item in offsets if item.current_offset is not None]
     return sum_of(lags) if lags else None

@@ -15,7 +15,7 @@ from penstock.protocol.gen import describe_share_group_offsets, offset_fetch
 KnownEnds = Callable[[str], Mapping[int, int]]
 """Returns the end offsets of a topic by partition, as far as they are known."""
 _NAMED_TOPICS: Final = 9
-"""The last version of OffsetFetch that names topics; later ones have only ids."""
+"""The last version of OffsetFetch with topic names; later versions contain only topic ids."""
 
 
 @dataclass(frozen=True, slots=True)

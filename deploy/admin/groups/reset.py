@@ -1,7 +1,7 @@
 """Plan and set new offsets of a group, with the same results as `kafka-consumer-groups`.
 
-An offset beyond the log becomes its nearest end. A time after the last record means the end of the
-log, and so does --to-current for a partition without a committed offset.
+An offset outside the log is replaced by the nearest end of the log. A time after the last record
+selects the end of the log, and so does --to-current for a partition without a committed offset.
 """
 
 import csv
@@ -39,7 +39,7 @@ _FILE_BYTES_MAX: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Where to set offsets: exactly one field is set. time_ms: since 1970."""
+    """The target of a reset: exactly one field is set. time_ms: since 1970."""
 
     earliest: bool = False
     latest: bool = False
@@ -86,7 +86,7 @@ def execute(brokers: Brokers, group: ListedGroup, planned: Sequence[NewOffset]) 
 
 
 def delete_offsets(brokers: Brokers, group: ListedGroup, wanted: Sequence[Partition]) -> None:
-    """Delete committed offsets; of a share group, those of whole topics. Raises KafkaFailed."""
+    """Delete committed offsets; for a share group, of whole topics. Raises KafkaFailed."""
     if group.type == GroupType.SHARE:
         brokers.retried(lambda: _delete_share(brokers, group.group, list(by_topic(wanted))))
     else:

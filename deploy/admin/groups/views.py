@@ -107,7 +107,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class NewOffset:
-    """The reset of one partition. current_offset: None if there is none."""
+    """The reset of one partition. current_offset: the committed offset; None if there is none."""
 
     group: str
     topic: str

@@ -21,7 +21,9 @@ from penstock.protocol.gen import metadata
 
 _TIMEOUT_MS: Final = 30_000
 PARTITIONS_PER_REQUEST_MAX: Final = 1_000
-"""In reassignments and elections; more partitions take further requests."""
+"""Maximum number of partitions in one reassignment or election request; more partitions require
+several requests.
+"""
 _PREFERRED: Final = 0
 _T = TypeVar("_T")
 Problems = dict[Key, tuple[ErrorCode, str]]

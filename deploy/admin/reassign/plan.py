@@ -149,7 +149,7 @@ def propose(current: Assignment, brokers: Sequence[int]) -> Assignment:
     candidates to the next brokers.
 
     Each partition keeps its number of candidates, at most the number of brokers. The start is a
-    hash of the topic's name, so that topics with one partition also spread.
+    hash of the topic's name, so that topics with one partition are spread as well.
     """
     proposed: dict[Key, tuple[int, ...]] = {}
     ordered = sorted(brokers)

@@ -53,9 +53,10 @@ def view_move(key: Key, record: PartitionRecord, traces: Sequence[MoveTrace]) ->
     """Return the last planned move, or None. Pure.
 
     The metadata contains the times of the controller's change and of the election; source and
-    target measured their steps by their own clocks and reported them. The time of "saw it" is the
-    controller's time minus the source's steps, so no two clocks are compared. The active controller
-    keeps the reports in memory: after its restart the brokers' steps are unknown.
+    target measured their steps by their own clocks and reported them. The time of the step "saw it"
+    is the controller's time minus the source's steps, so the clocks of two nodes are never
+    compared. The active controller keeps the reports in memory: after its restart the brokers'
+    steps are unknown.
     """
     move = record.move
     if move is None:

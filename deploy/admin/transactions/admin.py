@@ -58,8 +58,8 @@ class TransactionsClient:
         producer_ids: Sequence[int] = (),
         pattern: str | None = None,
     ) -> list[ListedTransaction]:
-        """Return the transactional ids of all coordinators by name, as `listed_by_responding`.
-        Raises KafkaFailed, also if a coordinator does not respond.
+        """Return the transactional ids of all coordinators by name, like `listed_by_responding`,
+        but raise KafkaFailed if a coordinator does not respond.
         """
         found, problems = self.listed_by_responding(states, producer_ids, pattern)
         if problems:
@@ -190,7 +190,7 @@ class TransactionsClient:
             producer_epoch=item.producer_epoch,
             transaction_result=False,
             topics=[write_txn_markers.WritableTxnMarkerTopic(item.topic, [item.partition])],
-            # No coordinator has an epoch below 0.
+            # The epoch of a coordinator is at least 0.
             coordinator_epoch=max(item.coordinator_epoch, 0),
         )
         done = self._brokers.send_request(

@@ -69,10 +69,10 @@ def hanging(
     """Return the candidates that no coordinator will end, in order.
 
     ids: transactional ids by producer id; described: descriptions by transactional id. Both must be
-    read after the candidates.
+    requested after the candidates.
 
     Invariant: a transaction hangs if it is open in a partition and its coordinator will not end it
-    there. Must not: do I/O.
+    there. Must not do I/O.
     """
     return [item for item in candidates if not _is_driven(item, ids, described)]
 
@@ -87,8 +87,8 @@ def _is_driven(
 def still_open(
     before: Sequence[OpenTransaction], now: Iterable[OpenTransaction]
 ) -> list[OpenTransaction]:
-    """Return those of `before` that are still open: the coordinator may have ended others in the
-    meantime.
+    """Return the transactions of `before` that are still open: the coordinator may have ended
+    others in the meantime.
     """
     present = {(item.key, item.producer_id, item.start_offset) for item in now}
     return [item for item in before if (item.key, item.producer_id, item.start_offset) in present]

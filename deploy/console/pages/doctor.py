@@ -17,7 +17,7 @@ async def doctor(request: Request) -> Response:
 
 
 async def examine(request: Request) -> Response:
-    """Examine the cluster. It changes nothing, but lists the bucket if `objects` is set."""
+    """Examine the cluster without changing it. Lists the bucket if `objects` is set."""
     form = await form_of(request, changes=False)
     rights_of(request).need_everything()
     console = console_of(request)

@@ -30,7 +30,7 @@ from penstock.deploy.errors import UsageError
 from penstock.protocol.client.errors import KafkaFailed
 
 TRACE_S_MAX: Final = 5.0
-"""How long after the election brokers may take to report their steps."""
+"""How long brokers may take after the election to report their steps."""
 _TRACE_INTERVAL_S: Final = 0.05
 
 

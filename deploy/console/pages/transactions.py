@@ -16,7 +16,7 @@ from penstock.deploy.console.console import console_of, integer, page
 from penstock.deploy.console.paging import page_of
 
 HANGING_MS = 15 * 60_000
-"""Age of an open transaction from which `penstock transactions find-hanging` looks at it."""
+"""Age from which `penstock transactions find-hanging` examines an open transaction."""
 
 
 async def transactions(request: Request) -> Response:

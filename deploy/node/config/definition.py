@@ -121,7 +121,9 @@ def settings_of(role: Role) -> dict[str, Field]:
 
 
 TABLES: Final = frozenset({"max.connections", "max.connections.per.ip"})
-"""Names of Kafka with which others begin. In a TOML file that has both, the longer is quoted."""
+"""Names of Kafka settings that are prefixes of other names. A TOML file with both must quote the
+longer name.
+"""
 
 
 def setting_of(role: Role, name: str) -> Field | None:

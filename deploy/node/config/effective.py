@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Value of one setting. place: its source, or that it is a default (`is_default`)."""
+    """Value of one setting. place: its source, or a note that it is a default (`is_default`)."""
 
     field: Field
     value: object

@@ -119,7 +119,9 @@ def _check_public(role: Role, name: str, flag: str, value: str) -> None:
 
 
 def _has_secrets(store_url: str) -> bool:
-    """Return False for an invalid URL, which is reported when its value is parsed."""
+    """Return whether a store URL contains secrets. Return False for an invalid URL, which is
+    reported when its value is parsed.
+    """
     try:
         parse_store_url(store_url)
     except InvalidStoreUrl:

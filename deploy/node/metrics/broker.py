@@ -1,7 +1,6 @@
-"""Read the counters of a broker as metrics, at each scrape. Changes and keeps nothing.
+"""Read the counters of a broker as metrics, at each scrape. Does not change or store anything.
 
-Cost: O(partitions + groups + transactional ids), the rest is constant. Must not count anything
-itself.
+Cost: O(partitions + groups + transactional ids). Must not count anything itself.
 """
 
 from collections import Counter

@@ -1,5 +1,5 @@
-"""Read the state of a controller as metrics, at each scrape. Changes nothing, and keeps nothing
-of the image.
+"""Read the state of a controller as metrics, at each scrape. Does not change the image or keep
+references to it.
 """
 
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4"
 AGE_MAX_S: Final = 0.25
 LAG_INTERVAL_S: Final = 0.1
 _FIRST_BUCKET: Final = 9
-"""Index in `base.histogram`: 0.4 ms. Buckets are powers of two from there to 105 s."""
+"""Index of the first bucket in `base.histogram`, 0.4 ms. From there, buckets double up to 105 s."""
 _BUCKET_STEP: Final = 3
 
 _Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily

@@ -23,7 +23,7 @@ from penstock.base.version import VERSION
 from penstock.deploy.node.otlp import PREFIX, url_of
 
 SPANS_MAX: Final = 4_096
-"""About 2 KB each."""
+"""Maximum number of queued spans, of about 2 KB each."""
 BATCH_SPANS_MAX: Final = 512
 DELAY_MS: Final = 1_000
 """Longest time that a span waits for a full batch."""
@@ -44,7 +44,7 @@ class Exporter:
     """
 
     def __init__(self, endpoint: str, service: str) -> None:
-        # The SDK would log each failure once per second; we log it once.
+        # The SDK would log each failure once per second; this exporter logs it once.
         logger = logging.getLogger("opentelemetry")
         failures = _LastMessage()
         logger.addHandler(failures)
@@ -82,7 +82,9 @@ class Exporter:
 
 
 class _LastMessage(logging.Handler):
-    """Stores the last message of the SDK, whose results contain no reasons."""
+    """Stores the last log message of the SDK, because its results do not contain the reason of a
+    failure.
+    """
 
     text = ""
 

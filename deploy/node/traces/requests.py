@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class _Waiting(NamedTuple):
-    """A group that waits in a bulk."""
+    """A traced group that is waiting in a bulk."""
 
     request: "_Request"
     since_ns: int
 
 
 class RequestTracing:
-    """Trace the chosen requests. is_chosen: called for each request."""
+    """Traces selected requests. is_chosen: returns whether to trace a request; called for each."""
 
     def __init__(self, tracer: Tracer, is_chosen: Callable[[], bool]) -> None:
         self._tracer = tracer
