@@ -2,8 +2,7 @@
 
 Invariant: a fault does only what a real store can do. LOST_RESPONSE executes the call and then
 raises Unavailable; damaged reads change the response, never the stored object. The same `Random`
-and order of calls result in the same faults. Source: SlateDB FailingObjectStore, s2
-`sim/src/s3.rs`.
+and call order result in the same faults. Source: SlateDB FailingObjectStore, s2 `sim/src/s3.rs`.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """Encode and decode control batches, the markers that end transactions (KIP-98), byte for byte as
 Kafka does.
 
-A marker is one record in a batch of its own, which is a transactional control batch without a
-sequence. The serial of the transaction is in a record header, which Kafka's clients and tools
-ignore.
+A marker is one record in a transactional control batch without a sequence. The serial of the
+transaction is in a record header, which Kafka's clients and tools ignore.
 """
 
 import struct
