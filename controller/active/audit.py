@@ -87,8 +87,8 @@ def _forwarded_by(client: m.Requester | None, caller: Caller | None) -> dict[str
 def _done(
     text: Callable[[_Asked], str], requested: Iterable[_Asked], items: Iterable[m.ItemResult]
 ) -> list[str]:
-    """Return the distinct descriptions of completed items. Rejected items may lack a description,
-    because their codes may be unknown.
+    """Return the distinct descriptions of completed items. Rejected items may not have a
+    description, because their codes may be unknown.
     """
     return list(
         dict.fromkeys(
@@ -104,7 +104,7 @@ def _topics_created(_: m.CreateTopics, value: m.TopicsCreated) -> list[str]:
 
 
 def _topics_deleted(request: m.DeleteTopics, value: m.ItemResults) -> list[str]:
-    """Return the ids, because the names no longer exist."""
+    """Return the topic ids, because the names no longer exist."""
     return _done(str, request.topic_ids, value.items)
 
 
@@ -151,7 +151,7 @@ def _token(_: object, value: tm.DelegationTokenReply) -> list[str]:
 
 
 def _named(*fields: str) -> Callable[[Any, object], list[str]]:
-    """Return a function that returns the values of these request fields."""
+    """Return a function that returns the values of these fields of a request."""
     return lambda request, _: [str(getattr(request, field)) for field in fields]
 
 
@@ -194,7 +194,7 @@ CHANGES: Final[Mapping[type[m.Message], tuple[str, _Resources]]] = {
     m.RemoveController: ("controller_removed", _named("node_id")),
     m.TransferLeadership: ("leadership_transferred", _named("node_id")),
 }
-"""For each request that changes metadata or the quorum: the name of the change, and a function of
-request and reply value that returns the changed resources. Object rewrites are not listed, because
-readers see no change.
+"""For each request that changes the metadata or the quorum, the name of the change, and a function
+that returns the changed resources, given the request and the reply's value. Object rewrites are not
+included, because they are invisible to readers.
 """

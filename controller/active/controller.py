@@ -1,5 +1,5 @@
-"""The state that exists only while this controller leads: the writer, the brokers' sessions, the
-periodic tasks. There is one object per epoch.
+"""The state that exists only while this controller is active: the writer, the broker sessions and
+the periodic tasks. There is one object per epoch.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ from penstock.stream.wal.wal_store import WalStores
 
 _log = structlog.get_logger(__name__)
 _CHECK_S = 1.0
-"""Longest wait for the end of the backup in the store. An unavailable store must not stop
-a quorum.
+"""Maximum wait for the end of the backup in the store. An unavailable store must not stop a
+quorum.
 """
 
 
@@ -59,8 +59,9 @@ a quorum.
 class RecoveredState:
     """The state recovered by a controller when it becomes active.
 
-    image: as of the quorum's committed end; it belongs to the writer from now on. snapshot_offset:
-    offset of the newest snapshot, or None. began_empty: the process started with an empty disk.
+    image: the image as of the quorum's committed end, which belongs to the writer from now on.
+    snapshot_offset: the offset of the newest snapshot, or None. began_empty: whether the process
+    started with an empty disk.
     """
 
     image: MetadataImage
@@ -71,8 +72,8 @@ class RecoveredState:
 class ActiveController:
     """Runs the active controller for one epoch.
 
-    It starts with an image of everything committed and with fresh sessions, so that a leader change
-    fences no broker. At the end, fencing stops first, then the writer.
+    It starts with an image of all committed records and with new sessions, so that a leader change
+    does not fence brokers. At the end, fencing is stopped first, then the writer.
     """
 
     def __init__(
@@ -144,7 +145,9 @@ class ActiveController:
         self._registrar = WalStoreRegistrar(self.runtime, wal_stores, config.cluster_id, uuid4)
 
     def _create_janitor(self, leases: LeaseBook) -> Janitor:
-        """Create the janitor; its holds read the manifest before the leases (see `Janitor`)."""
+        """Create the janitor. Its holds must read the manifest before the leases (see
+        `Janitor`).
+        """
         manifest_hold = None if self.publisher is None else self.publisher.protected_from
         holds = [hold for hold in (manifest_hold, leases.protected_from) if hold is not None]
         return Janitor(
@@ -161,18 +164,18 @@ class ActiveController:
 
     @property
     def excluded(self) -> int:
-        """Number of brokers that get no partitions because they are slow."""
+        """Number of brokers that receive no partitions because they are slow."""
         return self._dispatch.balancer.excluded_count
 
     @property
     def leased_bytes(self) -> int:
-        """Bytes of rewritten slots in WAL stores that leases protect."""
+        """Bytes of rewritten slots in WAL stores that are protected by leases."""
         return self._janitor.leased_bytes
 
     @property
     def _deletable_offset(self) -> MetadataOffset:
-        """Offset below which unneeded data may be deleted: the metadata is in the backup and
-        visible to readers of the store.
+        """Offset below which unneeded data may be deleted, because the metadata is in the backup
+        and visible to readers of the store.
         """
         return (
             self.backup.offset
@@ -212,7 +215,7 @@ class ActiveController:
             self._tasks.append(task)
 
     async def _check_cluster_id(self) -> None:
-        """Set the id of a new cluster; reject the log of another one."""
+        """Set the id of a new cluster, or reject the log of another cluster."""
         cluster_id = self._config.cluster_id
         if not self._known_id:
             await _check_store_is_empty(self._store)
@@ -255,7 +258,7 @@ class ActiveController:
         return tasks
 
     async def _check_backup(self) -> None:
-        """Refuse to serve if the store has records that the quorum lacks. A quorum with its
+        """Refuse to serve if the store contains records that the quorum lacks. A quorum with its
         original disks lacks none, so this does not wait long for the store.
         """
         try:
@@ -294,7 +297,7 @@ class ActiveController:
 def _fresh_sessions(
     config: ControllerConfig, image: MetadataImage, now: MonotonicClock
 ) -> Sessions:
-    """Return sessions in which every unfenced broker has a whole timeout left."""
+    """Return sessions in which every unfenced broker has its full timeout left."""
     sessions = Sessions(
         timeout_ms=config.session_timeout_ms,
         grace_ms=config.session_grace_ms,
@@ -307,8 +310,8 @@ def _fresh_sessions(
 
 
 async def _check_store_is_empty(store: ObjectStore) -> None:
-    """Raise StoreNotEmpty if the store has objects. Costs five LIST requests, only at the first
-    start of a cluster.
+    """Raise StoreNotEmpty if the store contains objects. This takes five LIST requests, only on the
+    first start of a cluster.
     """
     for root in (META_ROOT, WAL_ROOT, DATA_ROOT, MANIFEST_ROOT, LEASE_ROOT):
         async for info in store.list(root, limit=1):

@@ -1,5 +1,5 @@
-"""Track since when the writers of WALs in WAL stores are dead, to determine when their leases have
-ended. Without a fence, a lease is all that stops a writer.
+"""Track since when the writers of WALs in WAL stores have been dead, to determine when their leases
+have ended. Without a fence, only the lease stops a writer.
 """
 
 from typing import Final
@@ -10,14 +10,15 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 LEASES_WAITED: Final = 2
-"""Session timeouts until a dead writer cannot acknowledge any more. A lease is shorter than one,
-but the writer may have renewed it with a controller that has just lost the leadership.
+"""Number of session timeouts after which a dead writer can no longer acknowledge. A lease is
+shorter than one timeout, but the writer may have renewed it with a controller that had just lost
+the leadership.
 """
 
 
 class DeadWals:
-    """The dead WALs in WAL stores that this process has seen. A new active controller starts
-    again.
+    """The dead WALs in WAL stores that this process has detected. A new active controller starts
+    over.
     """
 
     def __init__(self, session_timeout_ms: int, now: MonotonicClock) -> None:

@@ -1,5 +1,5 @@
-"""Map each request to its manager, and pass what the manager needs besides the image. Contains no
-other rules.
+"""Map each request to its manager, and pass the inputs that the manager needs besides the image.
+Contains no other rules.
 """
 
 import asyncio
@@ -92,8 +92,8 @@ REQUESTS: tuple[type[m.Message], ...] = (
     lm.ReportLoad,
     lm.ProposeMoves,
 )
-"""Requests handled by the leader: by a manager, except the last four, which are not metadata, and
-AbandonWalStore, which also looks into the WAL store.
+"""Requests handled by the leader, in each case by a manager, except the last four, which do not
+concern metadata, and AbandonWalStore, which also reads the WAL store.
 """
 
 _BACKED_UP = frozenset(
@@ -114,9 +114,9 @@ _BACKED_UP = frozenset(
         qm.AlterQuotas,
     }
 )
-"""Requests that are acknowledged only once they are in the backup, because acknowledged records
-depend on them after the loss of all controllers' disks (docs/design/disaster-recovery.md). They are
-rare.
+"""Requests that are acknowledged only once they are in the backup, because records that clients
+have acknowledged depend on them after the loss of all controllers' disks
+(docs/design/disaster-recovery.md). They are rare.
 """
 
 Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
@@ -133,8 +133,8 @@ def managers(
 ) -> dict[type[m.Message], Manager]:
     """Return the manager of each request class.
 
-    alive: brokers with a session, to which users may move partitions; live: brokers that may
-    receive partitions otherwise. Both are called when the writer runs the request.
+    alive: returns the brokers with a session, to which users may move partitions. live: returns the
+    brokers that may receive partitions otherwise. Both are called when the writer runs the request.
     """
     return {
         m.RegisterBroker: lambda image, request, _: nodes.register_broker(image, request),
@@ -236,8 +236,8 @@ def _topic_managers(
 
 
 class Dispatch:
-    """Creates the server's methods for one runtime. Only committed replies change sessions and
-    trigger maintenance.
+    """Creates the server's methods for one runtime. Sessions change and maintenance is triggered
+    only after the reply is committed.
 
     wake: called when maintenance is due.
     """
@@ -258,8 +258,8 @@ class Dispatch:
         dead_wals: DeadWals,
         moved: MoveListener | None = None,
     ) -> None:
-        """moved: called with each planned move when both of its brokers have reported.
-        wal_stores: those that this controller is configured with.
+        """moved: called with each planned move after both of its brokers have reported. wal_stores:
+        the WAL stores with which this controller is configured.
         """
         self._moved = moved
         self._wal_stores = wal_stores
@@ -287,7 +287,7 @@ class Dispatch:
             m.RegisterBroker: self._registered,
             m.UnregisterBroker: self._unregistered,
         }
-        """Functions to call once the request is committed."""
+        """Functions that are called after the request is committed."""
         self._record_loss = self._write_handler(
             m.AbandonWalStore,
             lambda image, request, _: abandon_wal_store(
@@ -312,7 +312,7 @@ class Dispatch:
         return written | {kind.__name__: handle for kind, handle in self._direct.items()}
 
     def _write_handler(self, kind: type[m.Message], manager: Manager) -> Handle:
-        """Return a handler that commits the result of `manager` and responds when it is safe."""
+        """Return a handler that commits the result of `manager`, and responds when this is safe."""
         creates_streams = kind in {m.CreateTopics, m.CreatePartitions}
         follow_up = self._follow_ups.get(kind)
 
@@ -342,7 +342,9 @@ class Dispatch:
         return handle
 
     def _record_new_streams(self, image: MetadataImage, result: Result[Any]) -> None:
-        """Record new streams. The writer runs this before they are visible to any client."""
+        """Record new streams. The writer calls this before the streams are visible to any
+        client.
+        """
         created = [
             record.stream_id for record in result.records if isinstance(record, StreamCreated)
         ]
@@ -364,7 +366,7 @@ class Dispatch:
         return MetadataOffset(0)
 
     def _registered(self, _: m.RegisterBroker, reply: m.Reply[m.BrokerRegistered]) -> None:
-        """Open the session of the new incarnation, which ends the previous one."""
+        """Open the session of the new incarnation, which ends the session of the previous one."""
         if reply.value is not None:
             self._sessions.registered(
                 reply.value.node_id, reply.value.node_epoch, int(self._now() * 1_000)
@@ -397,8 +399,8 @@ class Dispatch:
     async def _report_moves(
         self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
-        """Store a broker's measurements of its moves, without the writer. If there are too many,
-        the first ones are kept.
+        """Store a broker's measurements of its moves, without using the writer. If there are too
+        many, only the first ones are stored.
         """
         del timeout_s, size_bytes, request_id
         items, now_ms = request.items[: reassign.MOVES_MAX], self._now_ms()

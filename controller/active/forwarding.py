@@ -1,8 +1,8 @@
-"""Authorize requests that brokers forward for clients with the controller's own ACLs, although a
-broker has already checked them (KIP-590).
+"""Authorize requests that brokers forward for clients, with the controller's own ACLs, even though
+a broker has already checked them (KIP-590).
 
-Only the broker identifies the client. With a stolen broker key, any principal can be claimed,
-including the most powerful one.
+Only the broker authenticates the client. With a stolen broker key, an attacker can claim any
+principal, including a super user.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class Access(NamedTuple):
 
 
 Need = tuple[Access, ...]
-"""The client needs one of these rights."""
+"""Permissions of which the client needs one."""
 
 
 def _on_cluster(operation: Operation) -> Access:
@@ -59,7 +59,7 @@ def _created_topics(request: m.CreateTopics, image: MetadataImage) -> Iterator[N
             for operations in source.rights:
                 yield tuple(_on_topic(operation, source.name) for operation in operations)
         if topic.fork is not None:
-            # An internal topic gets these records, whatever its configs.
+            # A fork contains the records of this topic, even if the configs name another source.
             forked = name_of(image, topic.fork.source_topic_id)
             if forked is not None:
                 yield (_on_topic(Operation.READ, forked),)
@@ -98,8 +98,8 @@ def _created_token(request: tm.CreateDelegationToken, _: MetadataImage) -> Itera
 
 
 def _nothing(_request: object, _image: MetadataImage) -> Iterator[Need]:
-    """Return no rights: the manager only allows the owner and the renewers of a token to
-    change it.
+    """Require no permissions, because the manager allows only the owner and the renewers of a token
+    to change it.
     """
     return iter(())
 
@@ -121,8 +121,8 @@ RIGHTS: Final[Mapping[type[m.Message], Callable[[Any, MetadataImage], Iterator[N
     tm.RenewDelegationToken: _nothing,
     tm.ExpireDelegationToken: _nothing,
 }
-"""Rights that the client needs for each request that brokers forward. Other broker requests contain
-the broker's own id (`callers.ACTS_AS`), or change nothing (`BROKERS_READ`).
+"""Permissions that the client needs for each request that brokers forward. Other broker requests
+contain the broker's own id (`callers.ACTS_AS`), or do not change anything (`BROKERS_READ`).
 """
 
 
@@ -139,14 +139,16 @@ BROKERS_READ: Final = frozenset(
         m.DescribeQuorum.__name__,
     }
 )
-"""Requests that brokers may send for themselves, besides those with their own id."""
+"""Requests without a node id that brokers may send for themselves."""
 
 NAME_CHARS_MAX: Final = 4_096
-"""Characters of a principal or host. Kafka has no limit; certificates and tokens are shorter."""
+"""Maximum length of a principal or host. Kafka has no limit; names in certificates and tokens are
+shorter.
+"""
 
 NEEDS_MAX: Final = 20_000
-"""Rights checked for one request: each lookup takes up to 40 us of the event loop. Brokers send
-fewer.
+"""Maximum number of permissions checked for one request, because each check takes up to 40 us on
+the event loop. Brokers send requests that need fewer.
 """
 
 _TOKEN_PRINCIPALS: Final[Mapping[type[m.Message], str]] = {
@@ -154,12 +156,12 @@ _TOKEN_PRINCIPALS: Final[Mapping[type[m.Message], str]] = {
     tm.RenewDelegationToken: "principal",
     tm.ExpireDelegationToken: "principal",
 }
-"""The field with the principal that the manager trusts."""
+"""The field with the principal on which the manager relies."""
 
 
 class RequestAuthorizer:
-    """The ACLs of one controller epoch. image: the image at its start; `note` receives later
-    changes.
+    """Authorizes requests with the ACLs of one controller epoch. image: the image at the start of
+    the epoch; `note` receives later changes.
     """
 
     def __init__(self, config: ControllerConfig, image: MetadataImage) -> None:
@@ -172,7 +174,7 @@ class RequestAuthorizer:
             )
 
     def note(self, records: Sequence[Record]) -> None:
-        """Apply changed ACLs."""
+        """Apply the changed ACLs in these records."""
         if self._index is None:
             return
         for record in records:
@@ -184,7 +186,7 @@ class RequestAuthorizer:
     def refusal(self, request: m.Message, caller: Caller | None, image: MetadataImage) -> str:
         """Return why the request is rejected, or "" if it is allowed. caller: None without TLS.
 
-        Without a client, a broker may only create internal topics.
+        A broker's request without a client is allowed only if it creates internal topics.
         """
         if not isinstance(request, m.ForwardedMessage):
             return ""

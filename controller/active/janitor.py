@@ -1,8 +1,8 @@
 """Delete unneeded objects from the store: objects marked as destroyed, and remaining slots of ended
 WALs.
 
-Costs one DELETE request per 1,000 objects; one LIST of the leases while something is due; one LIST
-per ended WAL and start, and one when it is removed.
+This takes one DELETE request per 1,000 objects, one LIST of the leases whenever objects are due,
+and for each ended WAL, one LIST per controller start and one when the WAL is removed.
 """
 
 import asyncio
@@ -35,13 +35,15 @@ _log = structlog.get_logger(__name__)
 WALS_PER_ROUND_MAX = 20
 
 Hold = Callable[[], Awaitable[int | None]]
-"""Return the log offset from which destroyed objects must be kept, or None for no limit. After an
-ObjectStoreError, nothing may be deleted.
+"""Returns the log offset from which on destroyed objects must be kept, or None for no limit. After
+an ObjectStoreError, nothing may be deleted.
 """
 
 
 class _EndedWal(NamedTuple):
-    """stores: those that may contain slots, without ended ones; None: the cluster's own store."""
+    """An ended WAL. stores: the WAL stores that may contain slots, without ended ones; None stands
+    for the cluster's own store.
+    """
 
     writer: BrokerIncarnation
     end: WalSequence
@@ -57,15 +59,15 @@ def _stores_of(image: MetadataImage, wal: WalState) -> list[WalStoreIdentity | N
 
 
 def _all_stores_of(image: MetadataImage, wal: WalState) -> list[WalStoreIdentity | None]:
-    """Return also the WAL stores that contain a marker only: its writer was killed before its WAL
-    moved there.
+    """Return the WAL's stores, and those that may contain only a marker, because the writer was
+    killed before its WAL had moved there.
     """
     stores = _stores_of(image, wal)
     return stores + [store for store in image.wal_store_identities() if store not in stores]
 
 
 def _is_lost(image: MetadataImage, key: str) -> bool:
-    """Return whether the object is in a lost WAL store, where nothing is deleted."""
+    """Return whether the object is in a lost WAL store, in which nothing is deleted."""
     slot = parse_wal_key(key)
     return slot is not None and image.nodes.is_wal_store_lost(slot.wal_store)
 
@@ -77,18 +79,19 @@ def _id_of(wal_store: WalStoreIdentity | None) -> WalStoreId:
 class Janitor:
     """Deletes the unneeded objects of one cluster while its controller is active.
 
-    Bytes are deleted only after the read grace since their destruction was committed, by this
-    process's monotonic clock, and only after the record that allows it is in the backup: a recovery
-    finds everything that its image refers to (docs/design/disaster-recovery.md). `ObjectRemoved`
-    follows the confirmed delete; after a crash in between, the delete is repeated.
+    Objects are deleted only after the read grace period since their destruction was committed, by
+    this process's monotonic clock, and only after the record that allows it is in the backup, so
+    that a recovery finds everything to which its image refers (docs/design/disaster-recovery.md).
+    `ObjectRemoved` is written after the delete is confirmed; after a crash in between, the delete
+    is repeated.
 
-    Of an ended WAL, slots registered as objects are kept, and so is everything from the slot at
-    which it ended, because a fence must outlive every paused writer. These are deleted when no slot
-    is an object any more and the fence is older than `wal.fence.retention.ms`, by the wall clocks
-    of store and controller.
+    In an ended WAL, slots that are registered as objects are kept, and so is everything from the
+    slot at which the WAL ended, because a fence must outlive every paused writer. The rest is
+    deleted when no slot is registered any more and the fence is older than
+    `wal.fence.retention.ms`, by the wall clocks of the store and the controller.
 
-    The manifest is read before the leases: a reader that wrote its lease and then finds its root to
-    be the newest is safe.
+    The manifest is read before the leases. A reader is therefore safe if its root is still the
+    newest one after it has written its lease.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class Janitor:
         holds: Sequence[Hold] = (),
         wal_hold: Hold | None = None,
     ) -> None:
-        """holds: holds for objects. wal_hold: hold for slots of ended WALs, which leases do not
+        """holds: holds for objects. wal_hold: the hold for slots of ended WALs, which leases do not
         protect.
         """
         self._config = config
@@ -118,20 +121,20 @@ class Janitor:
         self._holds = holds
         self._wal_hold = wal_hold
         self._seen_ended: dict[BrokerIncarnation, tuple[float, MetadataOffset]] = {}
-        """When each ended WAL was first seen, and the end of the log at that time."""
+        """When each ended WAL was first seen, and the end of the metadata log at that time."""
         self._cleaned: dict[BrokerIncarnation, tuple[float, Millis]] = {}
-        """When remaining slots of each ended WAL were deleted, and the store's time of
-        its fence.
+        """When the remaining slots of each ended WAL were deleted, and the modification time of the
+        WAL's fence in the store.
         """
 
         self._protected_from: int | None = None
-        """Log offset from which slots in WAL stores were protected in the last round."""
+        """Log offset from which on slots in WAL stores were protected in the last round."""
         self.leased_bytes = 0
         """Bytes of destroyed slots in WAL stores that leases protected in the last round."""
 
     async def run(self) -> None:
-        """Delete until cancelled or until the runtime ends. Store errors are retried in the
-        next round.
+        """Delete objects until cancelled or until the runtime ends. After a store error, the next
+        round retries.
         """
         while True:
             try:
@@ -150,8 +153,8 @@ class Janitor:
             await asyncio.sleep(self._config.janitor_interval_ms / 1_000)
 
     async def _delete_in_wal_stores(self) -> None:
-        """Delete destroyed slots in WAL stores, and forget those in lost ones. An unavailable or
-        wrong WAL store must not stop the deletion of other objects.
+        """Delete destroyed slots in WAL stores, and remove those in lost WAL stores from the
+        metadata. An unavailable or wrong WAL store must not prevent the deletion of other objects.
         """
         if not self._wal_stores.is_used and not any(self._runtime.image.nodes.lost_wal_stores()):
             return
@@ -166,8 +169,8 @@ class Janitor:
             _log.warning("wal_store_not_cleaned", error=str(error))
 
     def _bytes_protected(self, image: MetadataImage) -> int:
-        """Return the bytes of destroyed slots in WAL stores whose grace period has ended, and that
-        the holds protected in the last round. Others are only delayed.
+        """Return the size of the destroyed slots in WAL stores that only the holds protected in the
+        last round, because their grace period has ended.
         """
         protected_from = self._protected_from
         if protected_from is None:
@@ -184,8 +187,8 @@ class Janitor:
         return sum(state.size_bytes for state in due if state.since >= protected_from)
 
     async def delete_destroyed(self, *, in_wal_stores: bool = False) -> int:
-        """Delete one batch of objects whose grace period has ended, in the cluster's own store or
-        in WAL stores. Return their number, or 0 if none is due.
+        """Delete one batch of objects whose grace period has ended, either in the cluster's own
+        store or in WAL stores. Return the number of deleted objects, or 0 if none are due.
         """
         grace_ms, late_ms = self._config.read_grace_ms, self._config.late_put_grace_ms
 
@@ -227,8 +230,8 @@ class Janitor:
         return len(objects) if reply.status is Status.OK else 0
 
     async def clean_ended_wals(self) -> int:
-        """Delete remaining slots of WALs that ended at least a read grace ago, or before this
-        process started. Return the number of deleted objects.
+        """Delete the remaining slots of WALs that ended at least a read grace period ago, or before
+        this process started. Return the number of deleted objects.
         """
 
         def ended(
@@ -260,7 +263,8 @@ class Janitor:
             try:
                 count, fence_ms = await self._clean_wal(wal)
             except (ObjectStoreError, WalStoreWrong) as error:
-                # Each further request may take as long to fail, while nothing else is deleted.
+                # Skip the failed store: each further request might take as long to fail, while
+                # nothing else is deleted.
                 failed.update(self._failing(wal.stores, error))
                 continue
             deleted += count
@@ -273,8 +277,8 @@ class Janitor:
     def _failing(
         stores: Sequence[WalStoreIdentity | None], error: Exception
     ) -> list[WalStoreIdentity | None]:
-        """Return the WAL stores among these, one of which failed. Raises the error if there is
-        none.
+        """Return the WAL stores among `stores`, one of which has failed. Raises the error if there
+        are none.
         """
         wal_stores = [wal_store for wal_store in stores if wal_store is not None]
         if not wal_stores:
@@ -284,8 +288,8 @@ class Janitor:
         return [*wal_stores]
 
     async def remove_old_wals(self) -> int:
-        """Delete the fences of WALs that ended long ago, and remove these WALs. Return their
-        number.
+        """Delete the fences of WALs that ended long ago, and remove these WALs. Return the number
+        of removed WALs.
         """
         now, limit_ms = self._now(), self._now_ms() - self._config.fence_kept_ms
         old = [
@@ -324,8 +328,8 @@ class Janitor:
     async def _delete_wals(
         self, removable: Sequence[tuple[BrokerIncarnation, Sequence[WalStoreIdentity | None]]]
     ) -> list[BrokerIncarnation]:
-        """Delete all objects of these WALs. Return the deleted WALs, without those in a WAL store
-        that failed.
+        """Delete all objects of these WALs. Return the deleted WALs; those in a failed WAL store
+        are skipped.
         """
         writers: list[BrokerIncarnation] = []
         failed: set[WalStoreIdentity | None] = set()
@@ -344,7 +348,7 @@ class Janitor:
     async def _delete_wal(
         self, writer: BrokerIncarnation, wal_store: WalStoreIdentity | None
     ) -> None:
-        """Delete all objects of a WAL. In a WAL store, this includes its marker."""
+        """Delete all objects of a WAL, including its marker in a WAL store."""
         if wal_store is not None:
             await check_identity(self._store, wal_store)
         prefix = wal_prefix(writer, _id_of(wal_store))
@@ -354,15 +358,16 @@ class Janitor:
 
     async def _backed_up(self, offset: MetadataOffset) -> None:
         """Wait until the backup includes the image up to `offset`. Raises TimeoutError while the
-        store accepts no backup.
+        store does not accept backups.
         """
         async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
             await self._backup.covered(offset)
 
     async def _clean_wal(self, wal: _EndedWal) -> tuple[int, Millis]:
         """Delete the slots below the end. The fence is at the end, possibly followed by slots that
-        a paused writer wrote and that nobody reads. Return the number of deleted slots, and the
-        time of the newest remaining slot; 0 after a graceful end, which needs no fence.
+        a paused writer has written and that nobody reads. Return the number of deleted slots, and
+        the modification time of the newest remaining slot, or 0 after a graceful end, which needs
+        no fence.
         """
         writer = wal.writer
         keys: list[str] = []

@@ -1,5 +1,5 @@
-"""Read leases of a cluster, for the janitor of the active controller.
-`stream.format.manifest.lease` describes leases.
+"""Read the read leases of a cluster, for the janitor of the active controller.
+`stream.format.manifest.lease` describes the leases.
 """
 
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ class _Known:
     etag: str
     metadata_offset: int
     until: float
-    """By the controller's monotonic clock."""
+    """Expiration time on the controller's monotonic clock."""
     until_ms: int
-    """By its wall clock: at most seven days."""
+    """Expiration time on the lease's wall clock, at most seven days ahead."""
     is_readable: bool = True
-    """False: read it again, in case the bytes were damaged in transit."""
+    """If False, the renewal is read again, because the bytes may have been damaged in transit."""
 
 
 class LeaseBook:
-    """Reads and expires the leases of a cluster."""
+    """Reads the leases of a cluster, and removes expired ones."""
 
     def __init__(
         self, store: ObjectStore, cluster_id: str, *, now: MonotonicClock, now_ms: WallClock
@@ -44,11 +44,11 @@ class LeaseBook:
         self._known: dict[str, _Known] = {}
 
     async def protected_from(self) -> int | None:
-        """Return the metadata offset from which destroyed objects must be kept, or None if there is
-        no lease. Delete expired renewals.
+        """Return the metadata offset from which on destroyed objects must be kept, or None if there
+        are no leases. Expired renewals are deleted.
 
-        Costs one LIST, and one GET for each new renewal. Raises ObjectStoreError: then nothing may
-        be deleted.
+        This takes one LIST, and one GET for each new renewal. Raises ObjectStoreError, after which
+        nothing may be deleted.
         """
         found: dict[str, _Known] = {}
         lease_ids: set[UUID] = set()
@@ -85,8 +85,8 @@ class LeaseBook:
         return min((lease.metadata_offset for lease in self._known.values()), default=None)
 
     async def _read(self, info: ObjectInfo, before: _Known | None) -> _Known | None:
-        """Read one renewal. Return None if it was deleted after the LIST; the next renewal may then
-        be missing from that LIST.
+        """Read one renewal. Return None if it was deleted after the LIST, which then may not
+        include the next renewal.
         """
         try:
             data = await self._store.get_range(info.key, 0, LEASE_BYTES_MAX)

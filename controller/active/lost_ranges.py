@@ -1,4 +1,4 @@
-"""Replace the ranges in lost WAL stores, so that no log refers to these stores (see
+"""Replace the ranges in lost WAL stores, so that logs no longer refer to these stores (see
 `controller.managers.lost_ranges`).
 """
 
@@ -38,8 +38,8 @@ _NO_BROKER: Final = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 
 
 class LostRanges:
-    """The task of one active controller. Repeats after a crash: an object that was not committed is
-    destroyed when its preparation expires.
+    """The task of one active controller. It may be repeated after a crash, because an object that
+    was not committed is destroyed when its preparation expires.
     """
 
     def __init__(self, runtime: Runtime, store: ObjectStore, *, now_ms: WallClock) -> None:
@@ -47,7 +47,7 @@ class LostRanges:
         self._store = store
         self._now_ms = now_ms
         self._done: set[WalStoreId] = set()
-        """Lost stores to which no log refers."""
+        """Lost WAL stores to which no log refers any more."""
         self._wake = asyncio.Event()
         runtime.observe(self._note)
 
@@ -68,8 +68,8 @@ class LostRanges:
             await asyncio.sleep(_INTERVAL_S)
 
     async def step(self) -> bool:
-        """Trim some streams, or replace some ranges. Return whether there was work. Raises
-        ObjectStoreError, Refused, TimeoutError.
+        """Trim some streams, or replace some ranges. Return False if there was nothing to do.
+        Raises ObjectStoreError, Refused, TimeoutError.
         """
         lost = await self._runtime.with_committed_image(self._lost_stores)
         if not lost:
@@ -145,7 +145,7 @@ class LostRanges:
         )
 
     def _build(self, parts: Sequence[LostPart]) -> BuiltObject:
-        """Build an object with empty batches."""
+        """Build an object with empty batches for the lost ranges."""
         runs = [
             StreamRun(
                 part.stream_id,
@@ -162,7 +162,7 @@ class LostRanges:
 
 
 def _check(reply: Reply[Any]) -> None:
-    """Raise Refused unless the changes were committed, so that `run` waits before it tries again:
+    """Raise Refused unless the changes were committed. `run` then waits before it retries, because
     each attempt writes another object.
     """
     if reply.status is not Status.OK:

@@ -1,5 +1,5 @@
-"""Keep brokers' measurements of their parts of moves for `penstock reassign trace`, in the
-memory of the active controller. Pure.
+"""Keep brokers' measurements of their parts of moves, for `penstock reassign trace`, in the memory
+of the active controller. Pure.
 """
 
 from collections import deque
@@ -12,20 +12,20 @@ from penstock.controller.api.messages import MoveTiming, MoveTrace, TraceMove
 from penstock.controller.metadata.records import PartitionRecord
 
 TRACES_MAX: Final = 10_000
-"""Each trace has about 500 bytes."""
+"""Maximum number of traces, of about 500 bytes each."""
 
 
 _HALVES_MAX: Final = 1_000
 
 MoveListener: TypeAlias = Callable[[str, PartitionRecord, Sequence[MoveTrace]], None]
-"""Called with the topic name, the partition after the move, and the reports of source and target.
-Must not block or raise.
+"""Called with the topic name, the partition after the move, and the reports of the source and the
+target. Must not block or raise.
 """
 
 
 class MovePairs:
-    """Matches the two reports of each move. A source that died reports nothing; its move is
-    dropped.
+    """Matches the two reports of each move. If the source has died, it reports nothing, and the
+    move is dropped.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class MovePairs:
     def add(
         self, node_id: NodeId, items: Sequence[MoveTiming], now_ms: int
     ) -> list[list[MoveTrace]]:
-        """Add reports; return the complete pairs, each as source and target."""
+        """Add reports. Return the complete pairs, each as source and target."""
         pairs: list[list[MoveTrace]] = []
         for item in items:
             key = item.topic_id, item.partition, item.leader_epoch + item.gave_up

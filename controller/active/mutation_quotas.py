@@ -1,7 +1,7 @@
 """Limit the partitions that clients create and delete in the whole cluster (KIP-599). Pure.
 
-Brokers report the clients that have such a quota. The buckets are in memory: after a change of the
-active controller all of them are full, as in Kafka.
+Brokers report the clients that have such a quota. The buckets exist only in memory, so after a
+change of the active controller, all of them are full, as in Kafka.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from penstock.controller.metadata.quota_scopes import Scope, entity_of, resolve
 from penstock.controller.metadata.quotas import CONTROLLER_MUTATION_RATE, THROTTLE_MS_MAX
 
 BUCKETS_MAX: Final = 10_000
-"""Each takes about 300 bytes. The least recently used one is dropped first: it has most
-likely been refilled, so a new one is the same.
+"""Maximum number of buckets, of about 300 bytes each. The least recently used one is dropped first,
+because it has most likely been refilled, so that a new one is equal.
 """
 
 V = TypeVar("V", TopicsCreated, ItemResults)
@@ -26,7 +26,7 @@ V = TypeVar("V", TopicsCreated, ItemResults)
 
 class TokenBucket:
     """Tokens that are refilled at the rate of a quota, up to the total of the whole window. The
-    first take begins with a full bucket. The balance may become negative.
+    bucket is full at first. Its balance may become negative.
     """
 
     __slots__ = ("_at_ms", "_tokens", "_window_ms")
@@ -37,7 +37,7 @@ class TokenBucket:
         self._at_ms = 0.0
 
     def tokens(self, bound: float, now_ms: float) -> float:
-        """Refill the bucket and return its tokens. bound: tokens per second."""
+        """Refill the bucket, and return the number of tokens. bound: tokens per second."""
         burst = bound * self._window_ms / 1_000
         self._tokens = min(burst, self._tokens + bound * (now_ms - self._at_ms) / 1_000)
         self._at_ms = now_ms
@@ -47,7 +47,7 @@ class TokenBucket:
         self._tokens = self.tokens(bound, now_ms) - count
 
     def throttle_ms(self, bound: float, now_ms: float) -> int:
-        """Return the time until the bucket is no longer below 0."""
+        """Return the time until the balance is no longer negative."""
         tokens = self.tokens(bound, now_ms)
         return 0 if tokens >= 0 else round(min(-tokens / bound * 1_000, THROTTLE_MS_MAX))
 
@@ -69,8 +69,8 @@ class MutationQuota:
         """The throttle time of the client."""
 
     def count(self, partition_count: int) -> None:
-        """Count partitions that are created or deleted. Raises Refused while the bucket is below 0
-        if the client supports the quota (`is_strict`); others are throttled.
+        """Count partitions that are created or deleted. While the balance is negative, raises
+        Refused if the client supports the quota (`is_strict`); other clients are throttled.
         """
         bucket, bound, now_ms = self._bucket, self._bound, self._now_ms
         if self._is_strict and bucket.tokens(bound, now_ms) < 0:
@@ -85,11 +85,11 @@ class MutationQuotas:
     """The buckets of one active controller."""
 
     def __init__(self, window_ms: int, now: MonotonicClock) -> None:
-        """window_ms: an idle client may use the quota of this period at once."""
+        """window_ms: the time for which an idle client may use its quota at once."""
         self._window_ms = window_ms
         self._now = now
         self._buckets: dict[Scope, TokenBucket] = {}
-        """By quota entity, in order of last use."""
+        """By quota entity, in last-use order."""
 
     def __len__(self) -> int:
         """Return the number of buckets."""
@@ -101,9 +101,9 @@ class MutationQuotas:
         client: QuotaClient | None,
         change: Callable[[CountPartitions], Result[V]],
     ) -> Result[V]:
-        """Return the result of `change`, which counts the partitions of each item before it creates
-        records for it, with the throttle time of the client. client: None for a request without a
-        quota.
+        """Return the result of `change`, with the throttle time of the client. `change` counts the
+        partitions of each item before it creates records for the item. client: None for a request
+        without a quota.
         """
         found = None if client is None else _find(image, client)
         if client is None or found is None:
@@ -127,7 +127,7 @@ class MutationQuotas:
 
 
 def _find(image: MetadataImage, client: QuotaClient) -> tuple[Scope, float] | None:
-    """Return the entity of the client's quota, and the quota; None if there is none."""
+    """Return the entity of the client's quota and the quota, or None if there is none."""
     return resolve(
         lambda scope: image.quotas.of(entity_of(scope)).get(CONTROLLER_MUTATION_RATE),
         client.user,

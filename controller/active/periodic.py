@@ -1,5 +1,5 @@
-"""Periodic tasks of the active controller: fence dead brokers and those that do not close moving
-partitions, assign WAL recoveries, hold due elections, remove deleted topics, expire and destroy
+"""Periodic tasks of the active controller: fence dead brokers and brokers that do not close moving
+partitions, assign WAL recoveries, hold due elections, remove deleted topics, and expire and destroy
 objects.
 """
 
@@ -33,7 +33,7 @@ from penstock.stream.ports import BrokerIncarnation
 _log = structlog.get_logger(__name__)
 OBJECTS_PER_TRANSACTION_MAX = 1_000
 ROUNDS_MAX = 100
-"""Maximum transactions of one kind in one maintenance round; the next round does the rest."""
+"""Maximum number of transactions of one kind in one maintenance round. The next round continues."""
 
 Chore = Callable[[MetadataImage, Millis], list[Record]]
 
@@ -41,10 +41,11 @@ Chore = Callable[[MetadataImage, Millis], list[Record]]
 class Ticks:
     """The periodic tasks of one active controller.
 
-    Managers make all decisions; the writer runs and commits them like requests, in bounded
+    Managers make all decisions. The writer runs and commits them like requests, in bounded
     transactions that are repeated while there is work. The work depends on the current state, not
-    on events, so a lost wake-up costs one maintenance interval. Fencing has its own task, so that
-    long maintenance never delays it. Durations are monotonic and start again with a new leader.
+    on events, so a lost wake-up delays it by at most one maintenance interval. Fencing has its own
+    task, so that long maintenance does not delay it. Durations are measured with a monotonic clock,
+    and restart with a new leader.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class Ticks:
         backed_up: Callable[[], MetadataOffset],
         dead_wals: DeadWals,
     ) -> None:
-        """due: set it to run maintenance now, because a broker joined or left. timeline: of this
-        active controller; `maintain` adds to it. backed_up: returns the end of the backup.
-        dead_wals: notified of each image.
+        """due: set to run maintenance immediately, because a broker has joined or left. timeline:
+        the timeline of this active controller, to which `maintain` adds. backed_up: returns the end
+        of the backup. dead_wals: updated with each image.
         """
         self._config = config
         self._runtime = runtime
@@ -76,7 +77,7 @@ class Ticks:
         self._backed_up = backed_up
         self._dead_wals = dead_wals
         self._lost_wals: dict[BrokerIncarnation, MetadataOffset] = {}
-        """The end of the log when this process first saw each WAL in a lost WAL store."""
+        """The end of the metadata log when this process first saw each WAL in a lost WAL store."""
         self._chores: tuple[tuple[str, Chore], ...] = (
             (
                 "AssignRecoveries",
@@ -123,10 +124,11 @@ class Ticks:
             await asyncio.sleep(interval_ms / 1_000)
 
     async def watch_moves(self) -> None:
-        """Fence sources that do not close in time. Run until cancelled or until the runtime ends.
+        """Fence sources that do not close moving partitions in time. Run until cancelled or until
+        the runtime ends.
 
-        A new leader gives a source a full timeout: it could not close while no controller was
-        active.
+        A new leader grants a source the full timeout again, because it could not close partitions
+        while no controller was active.
         """
         while True:
             await self._fence_overdue()
@@ -160,8 +162,8 @@ class Ticks:
             self._end_sessions(ended)
 
     async def maintain(self) -> None:
-        """Run all maintenance, immediately and then repeatedly. Run until cancelled or until the
-        runtime ends.
+        """Run all maintenance, now and then repeatedly, until cancelled or until the runtime
+        ends.
         """
         while True:
             self._due.clear()
@@ -177,8 +179,9 @@ class Ticks:
                 continue
 
     def _end_lost_wals(self, image: MetadataImage, now_ms: Millis) -> list[Record]:
-        """End WALs in lost WAL stores once the loss is in the backup: otherwise a recovery from the
-        backup could read such a WAL again, which overlaps with the records of the next leaders.
+        """End WALs in lost WAL stores after the loss is in the backup. Otherwise, a recovery from
+        the backup could read such a WAL again, although it overlaps with the records of later
+        leaders.
         """
         self._dead_wals.note(image)
         seen = self._lost_wals
@@ -236,6 +239,6 @@ class Ticks:
 
 
 OVER = (QuorumClosed, NotLeader)
-"""Errors that end the tasks normally: the runtime ended, and another controller or process takes
-over.
+"""Errors with which the tasks end normally: the runtime has ended, and another controller or
+process takes over.
 """

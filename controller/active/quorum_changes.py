@@ -1,5 +1,5 @@
-"""Requests about the quorum, handled by the leader: describe, add, promote, remove, transfer
-leadership (KIP-595, KIP-853).
+"""Requests about the quorum, which the leader handles: describe it, add, promote and remove
+members, and transfer leadership (KIP-595, KIP-853).
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from penstock.controller.raft.replicated_log import RaftQuorum
 _log = structlog.get_logger(__name__)
 
 CATCH_UP_S_MAX = 2.0
-"""Longest time that one request waits for a learner; its sender retries. Shorter than an attempt of
-`ControllerClient`.
+"""Maximum time for which one request waits for a learner, after which the sender retries. It is
+shorter than an attempt of `ControllerClient`.
 """
 
 LAG_ENTRIES_MAX = 100
-"""Maximum lag of a learner that becomes a voter without delaying commits: the next append brings it
-up to date.
+"""Maximum lag with which a learner becomes a voter. Such a lag does not delay commits, because the
+next append brings the learner up to date.
 """
 
 
 class QuorumChanges:
-    """Makes one change at a time, and commits it before the response is sent. A learner becomes a
-    voter only once it has caught up. A voter is removed only if the remaining voters can commit.
-    The leader transfers leadership before it is removed. `controller.raft.membership` checks what
-    Raft requires.
+    """Makes one change at a time, and commits it before it responds. A learner becomes a voter only
+    after it has caught up. A voter is removed only if the remaining voters can still commit. A
+    leader transfers leadership before it is removed. `controller.raft.membership` checks the
+    requirements of Raft.
     """
 
     def __init__(self, config: ControllerConfig, quorum: RaftQuorum) -> None:
@@ -156,8 +156,8 @@ class QuorumChanges:
         return await self._change(what, membership.promoted(members, node_id))
 
     def _lag_of(self, controller: str) -> int | None:
-        """Return the number of entries that a learner lacks, 0 if these are few enough or it is
-        already a voter, or None if the controller does not exist.
+        """Return the number of entries that a learner lacks. Return 0 if these are few enough or
+        the controller is already a voter, or None if the controller does not exist.
         """
         core = self._leading()
         node_id = self._find(core.log.members, controller)
@@ -235,14 +235,15 @@ class QuorumChanges:
             return self._reply()
 
     async def _hand_over(self, core: RaftCore, target: int | None) -> m.Reply[Any]:
-        """Transfer leadership. Raise NotLeader once another controller leads: the caller continues
-        there.
+        """Transfer leadership. Raises NotLeader once another controller leads, at which the caller
+        must continue.
         """
         if target is None:
             return self._reply(m.Status.NO_MAJORITY, "there is no other voter that could lead")
         if not self._quorum.transfer(target):
             return self._pending()
-        # This controller stops serving at once, but leads until the target is elected.
+        # This controller stops serving immediately, but remains the leader until the target is
+        # elected.
         deadline = self._loop.time() + self._config.election_timeout_ms / 1_000
         while core.is_leader and core.transferring_to == target:
             if self._loop.time() >= deadline:
@@ -267,8 +268,8 @@ class QuorumChanges:
         return core.log.stable if progress is None else progress.match
 
     async def _is_free(self) -> bool:
-        """Wait until no change is in progress; return False after one election timeout. Most
-        changes take milliseconds, including those of controller addresses.
+        """Wait until no change is in progress. Return False after one election timeout. Most
+        changes, including changed controller addresses, take milliseconds.
         """
         deadline = self._loop.time() + self._config.election_timeout_ms / 1_000
         while self._change_under_way or self._is_changing(self._leading()):
@@ -300,7 +301,7 @@ class QuorumChanges:
         return self._reply(m.Status.CHANGE_PENDING, f"one change at a time: {what}")
 
     def _leading(self) -> RaftCore:
-        """Return the Raft core of the leader. Raises NotLeader."""
+        """Return the Raft core if this controller leads. Raises NotLeader."""
         if not self._quorum.leadership.active:
             raise NotLeader(self._quorum.leadership.address)
         return self._quorum.core

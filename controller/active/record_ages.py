@@ -1,8 +1,8 @@
-"""Measure ages of metadata records with the monotonic clock of one process. Pure.
+"""Measure the ages of metadata records with the monotonic clock of one process. Pure.
 
-The active controller records the end of the log with the time. A record below an end that was
+The active controller records the end of the log, with the time. A record below an end that was
 recorded t seconds ago is at least t seconds old. A new leader starts with an empty timeline, so all
-grace periods start again.
+grace periods restart.
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ class Timeline:
         return len(self._ends)
 
     def note(self, end: MetadataOffset, now_s: float) -> None:
-        """Record that everything below `end` is committed at `now_s`, of a monotonic clock."""
+        """Record that everything below `end` is committed at `now_s` on a monotonic clock."""
         if self._ends and end <= self._ends[-1]:
             return
         self._ends.append(end)
@@ -33,10 +33,10 @@ class Timeline:
             del self._ends[:half:2], self._times_s[:half:2]
 
     def age_s(self, offset: MetadataOffset, now_s: float) -> float:
-        """Return a lower bound of the seconds since the record at `offset` was committed; 0.0 if
-        unknown or not committed.
+        """Return a lower bound for the seconds since the record at `offset` was committed, or 0.0
+        if this is unknown or it was not committed.
 
-        Beyond `MOMENTS_MAX`, the older half keeps every second moment, which makes ages smaller by
+        Above `MOMENTS_MAX`, every second moment of the older half is dropped, which reduces ages by
         at most the gap.
         """
         at = bisect_right(self._ends, offset)

@@ -52,16 +52,16 @@ _encode = msgspec.msgpack.Encoder().encode
 _follow_decoder = msgspec.msgpack.Decoder(FollowRequest)
 
 Handle = Callable[[Any, float | None, int, str], Awaitable[Reply[Any]]]
-"""Called with (request, seconds left, size in bytes, request id); returns the reply."""
+"""Called with (request, seconds left, size in bytes, request id). Returns the reply."""
 
 
 About = Callable[[Any, float | None], Awaitable[Reply[Any]]]
-"""Called with (request, seconds left); returns the reply."""
+"""Called with (request, seconds left). Returns the reply."""
 
 CopyImage = Callable[[], Awaitable[tuple[ImageCopy, MetadataOffset]]]
 
 CopyStandby = Callable[[], tuple[ImageCopy, MetadataOffset] | None]
-"""Returns None if there is no image of committed records only."""
+"""Returns None if there is no image with only committed records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,8 @@ class Lead:
     """Handles requests and keeps sessions while this controller leads.
 
     methods: handlers by the name of the request class. forwarding: authorizes requests that brokers
-    forward. backup_offset: everything below it is in the store, for a recovery and for readers.
+    forward. backup_offset: returns the offset below which all metadata is in the store, for a
+    recovery and for readers.
     """
 
     runtime: Runtime
@@ -97,15 +98,15 @@ _ALONE = Role("voter")
 
 
 class ControllerService:
-    """Serves both services on one port. While `lead` is set, handles requests and keeps sessions;
-    otherwise redirects requests and serves committed records only.
+    """Serves both gRPC services on one port. While this controller is active, it handles requests
+    and maintains sessions; otherwise, it redirects requests, and serves only committed records.
 
-    Requests are decoded and checked before they are queued. Followers get committed records only,
-    in order: from the log or, if the log no longer reaches back, from a snapshot of the image
-    between two batches. A slow follower delays no other: its stream blocks without heartbeats, and
-    the follower closes it.
+    Requests are decoded and checked before they are queued. Followers receive only committed
+    records, in order, from the log or, if the log starts too late, from a snapshot of the image
+    between two batches. A slow follower does not delay others: its stream blocks without
+    heartbeats, and the follower closes it.
 
-    standby: copies the image of a controller that does not lead. raft: serves the streams of other
+    standby: copies the image while this controller is not active. raft: serves the streams of other
     controllers.
     """
 
@@ -125,8 +126,8 @@ class ControllerService:
         gate: Gate | None = None,
     ) -> None:
         """about: handlers of quorum requests, which do not wait for the writer. role: returns the
-        role of this controller in the quorum. tls: None for plaintext. gate: checks callers; None:
-        every caller may call every method.
+        role of this controller in the quorum. tls: None for plaintext. gate: checks callers; if
+        None, every caller may call every method.
         """
         self._gate = gate = gate or Gate()
         self._audit = AdminLog(gate, now)
@@ -155,12 +156,12 @@ class ControllerService:
         )
 
     async def start(self) -> int:
-        """Serve; return the bound port."""
+        """Start serving, and return the bound port."""
         return await self._listener.start(self._config.host, self._config.port)
 
     async def stop(self) -> None:
-        """End all streams with the reason that this controller stops. Call this after fencing has
-        stopped. Calls in progress have 0.2 s to end.
+        """End all streams, with the information that this controller is stopping. Call this after
+        fencing has stopped. Calls in progress have 0.2 s to complete.
         """
         self._stopping = True
         for task in list(self._followers):
@@ -175,12 +176,12 @@ class ControllerService:
         await self._leading.wait()
 
     def lead(self, lead: Lead) -> None:
-        """Start to serve as the active controller."""
+        """Start serving as the active controller."""
         self._lead = lead
         self._leading.set()
 
     def renounce(self) -> None:
-        """Stop serving as the active controller: brokers are redirected to the new one, observers
+        """Stop serving as the active controller. Brokers are redirected to the new one; observers
         may stay.
         """
         self._lead = None
@@ -190,16 +191,16 @@ class ControllerService:
                 task.cancel()
 
     def disconnect(self, node_id: NodeId, node_epoch: NodeEpoch) -> None:
-        """End the streams of a fenced incarnation, and of earlier ones, so that the broker notices
-        immediately.
+        """End the streams of a fenced incarnation and of earlier ones, so that the broker detects
+        the fence immediately.
         """
         for task, hello in list(self._followers.items()):
             if hello.node_id == node_id and hello.node_epoch <= node_epoch:
                 task.cancel()
 
     async def _describe(self, data: bytes, context: UnaryContext) -> bytes:
-        """Describe this controller. Every controller responds without the writer, even if it is
-        overloaded. The offset is of committed records.
+        """Describe this controller. Every controller responds to this without the writer, even if
+        it is overloaded. The offset is the end of the committed records.
         """
         del data, context
         leadership, role = self._quorum.leadership, self._role()
@@ -320,10 +321,12 @@ class ControllerService:
     def _of_another_epoch(
         self, metadata: Mapping[str, object], epoch: ControllerEpoch
     ) -> Reply[Any] | None:
-        """Reject an attempt with an epoch other than this leader's; None: the epochs match.
+        """Return a rejection if the attempt has another epoch than this leader, or None if the
+        epochs match.
 
-        A later epoch: another controller leads, and this one has not noticed yet. An earlier one,
-        or none: the attempt may be late, and another request may have replaced its effect since.
+        With a later epoch, another controller leads, which this one has not detected yet. With an
+        earlier one, or none, the attempt may be late, and another request may have overwritten its
+        effect.
         """
         named = str(metadata.get(EPOCH_KEY, ""))[:20]
         named_epoch = int(named) if named.isdecimal() else 0
@@ -339,8 +342,8 @@ class ControllerService:
         )
 
     async def _copy_image(self) -> tuple[ImageCopy, MetadataOffset]:
-        """Copy the image. Raise _StreamRefused while this controller gains or loses leadership: the
-        image then belongs to the writer and may contain uncommitted records.
+        """Copy the image. Raise _StreamRefused while this controller gains or loses leadership,
+        because the image then belongs to the writer and may contain uncommitted records.
         """
         if self._lead is not None:
             return await self._lead.runtime.with_committed_image(copy_image)
@@ -352,7 +355,7 @@ class ControllerService:
     # --- Follow -----------------------------------------------------------------------------------
 
     async def _follow(self, _: object, context: StreamContext) -> None:
-        """Serve one follower. It runs in its own task, so that a fence or a stop can end it with a
+        """Serve one follower in a task of its own, which a fence or a stop can end with a
         reason.
         """
         data = await context.read()
@@ -392,8 +395,8 @@ class ControllerService:
             )
 
     async def _hello_of(self, data: bytes, context: StreamContext) -> FollowRequest | None:
-        """Return the first message; None if the stream was ended, because the message is invalid or
-        the caller is not this node.
+        """Return the first message, or None if the stream was ended because the message is invalid
+        or the caller is not this node.
         """
         try:
             hello = _follow_decoder.decode(data)
@@ -458,7 +461,7 @@ class ControllerService:
     async def _read_heartbeats(
         self, session: "_Session | None", feed: "_Feed", context: StreamContext
     ) -> None:
-        """Read heartbeats until the follower closes its side."""
+        """Read heartbeats until the follower closes its side of the stream."""
         while (data := await context.read()) is not END_OF_STREAM:
             request = _follow_decoder.decode(cast("bytes", data))
             if session is not None:
@@ -466,7 +469,7 @@ class ControllerService:
             feed.heard = request.heartbeat
 
     def _backup_offset(self) -> MetadataOffset:
-        """Return the end of the backup, which only the leader knows; 0 otherwise."""
+        """Return the end of the backup, which only the leader knows, or 0."""
         return MetadataOffset(0) if self._lead is None else self._lead.backup_offset()
 
     def _now_ms(self) -> int:
@@ -474,7 +477,7 @@ class ControllerService:
 
 
 class _StreamRefused(Exception):
-    """Ends a follower's stream with a gRPC status that contains the reason."""
+    """Ends a follower's stream, with a gRPC status that contains the reason."""
 
     def __init__(self, code: StatusCode, detail: str) -> None:
         super().__init__(detail)
@@ -484,7 +487,7 @@ class _StreamRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A broker's session for one stream, with the sessions of the leader that keeps it."""
+    """A broker's session on one stream, with the leader's sessions that contain it."""
 
     sessions: Sessions
     node: FollowRequest
@@ -501,7 +504,9 @@ class _Session:
         raise _StreamRefused(StatusCode.ABORTED, _moved(node))
 
     def check_not_replaced(self) -> None:
-        """End the stream of an incarnation that sends no heartbeats, in case it still reads."""
+        """End the stream if a newer incarnation has registered. The old one may still read without
+        sending heartbeats.
+        """
         if self.sessions.is_replaced(self.node.node_id, self.node.node_epoch):
             raise _StreamRefused(
                 StatusCode.PERMISSION_DENIED, _refusal(self.sessions, self.node, REPLACED_TEXT)
@@ -516,15 +521,15 @@ def _moved(hello: FollowRequest) -> str:
 
 
 def _refusal(sessions: Sessions, hello: FollowRequest, reason: str) -> str:
-    """Return why this incarnation gets no session."""
+    """Return the message for an incarnation that is denied a session."""
     if sessions.is_replaced(NodeId(hello.node_id), NodeEpoch(hello.node_epoch)):
         reason = REPLACED_TEXT
     return f"node {hello.node_id} epoch {hello.node_epoch} {reason}"
 
 
 class _Feed:
-    """Sends to one follower: first missing records, then every commit, and at least one message per
-    heartbeat interval.
+    """Sends records to one follower: first the missing ones, then every commit, and at least one
+    message per heartbeat interval.
     """
 
     def __init__(
@@ -548,7 +553,7 @@ class _Feed:
         self._config = config
         self._context = context
         self._controllers: tuple[str, ...] = ()
-        """The addresses that the follower has."""
+        """The controller addresses that were sent to the follower."""
 
     async def run(self) -> None:
         quorum, max_bytes = self._quorum, self._config.batch_bytes_max
@@ -569,8 +574,8 @@ class _Feed:
             await self._send_committed(max_bytes)
 
     async def _send_committed(self, max_bytes: int) -> None:
-        """Send one message; without records it is a heartbeat. A follower whose log ends before the
-        start of this log receives a snapshot first.
+        """Send one message. Without records, it is a heartbeat. A follower that needs records from
+        before the start of the log first receives a snapshot.
         """
         if self._next < self._quorum.first_offset:
             await self._send_snapshot()
@@ -604,7 +609,7 @@ class _Feed:
         await self._context.write(_encode(batch))
 
     async def _send_snapshot(self) -> None:
-        """Send the current image as a snapshot; an empty batch ends it."""
+        """Send the current image as a snapshot, which ends with an empty batch."""
         copied, offset = await self._copy()
         encoded = await encode_copy(copied)
         unsent = iter(encoded)
@@ -623,7 +628,7 @@ class _Feed:
 
 
 def _take_bytes(records: Iterator[msgspec.Raw], max_bytes: int) -> list[msgspec.Raw]:
-    """Return records of about `max_bytes` in total, at least one if there is one."""
+    """Return records of about `max_bytes` in total, at least one if any are left."""
     chunk: list[msgspec.Raw] = []
     size_bytes = 0
     while size_bytes < max_bytes and (taken := list(islice(records, 1))):

@@ -1,5 +1,5 @@
-"""Broker sessions: one per (node, node epoch), kept alive by heartbeats on the Follow stream. Pure:
-times are milliseconds. The caller fences expired brokers.
+"""Broker sessions: one per (node, node epoch), kept alive by heartbeats on the Follow stream. Pure;
+times are in milliseconds. The caller must fence expired brokers.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,11 @@ class _Session:
     heard_ms: int | None = None
     """Time of the last heartbeat, or None."""
     stream: int | None = None
-    """Number of the Follow stream that carries the session; None: broken, or not started."""
+    """Number of the Follow stream that carries the session, or None if it broke or was not opened
+    yet.
+    """
     attempt: int = 0
-    """The follower's own number of the last stream."""
+    """The follower's own number for the last stream."""
     broken: bool = False
     ended: bool = False
 
@@ -42,10 +44,11 @@ class Sessions:
     """All sessions of the active controller. `now_ms` is monotonic.
 
     A session ends only in `expired`, at the earliest `grace_ms` after its stream broke or
-    `timeout_ms` after its last heartbeat, and never comes back. Heartbeats that arrive while the
-    fence is being committed renew nothing. A registration that is repeated from the cache after its
-    fence opens no session. A node that registered, or that a new leader found registered, first has
-    a whole timeout. Time in which this process did not run counts against no session.
+    `timeout_ms` after its last heartbeat, and is never resumed. Heartbeats that arrive while the
+    fence is being committed are ignored. A registration whose reply is repeated from the cache
+    after the fence does not open a session. A node that has registered, or that was registered when
+    a new leader started, has the full timeout at first. Time in which this process was not running
+    is not counted.
     """
 
     def __init__(self, *, timeout_ms: int, grace_ms: int, lag_limit_ms: int) -> None:
@@ -55,12 +58,12 @@ class Sessions:
         self._lag_limit_ms = lag_limit_ms
         self._sessions: dict[NodeId, _Session] = {}
         self._over: dict[NodeId, NodeEpoch] = {}
-        """The last ended epoch of each node."""
+        """The last epoch of each node whose session has ended."""
         self._next_stream = 0
         self._next_tick_ms: int | None = None
 
     def registered(self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int) -> None:
-        """Give a registered node a full timeout to open its stream. Idempotent."""
+        """Grant a registered node the full timeout to open its stream. Idempotent."""
         if node_epoch <= self._over.get(node_id, -1):
             return
         session = self._sessions.get(node_id)
@@ -68,15 +71,17 @@ class Sessions:
             self._sessions[node_id] = _Session(node_epoch, now_ms + self._timeout_ms)
 
     def removed(self, node_id: NodeId, node_epoch: NodeEpoch) -> None:
-        """Drop the session of an incarnation that was fenced or unregistered; a newer one stays."""
+        """Remove the session of an incarnation that was fenced or unregistered, but not that of a
+        newer one.
+        """
         self._over[node_id] = max(node_epoch, self._over.get(node_id, node_epoch))
         session = self._sessions.get(node_id)
         if session is not None and session.node_epoch == node_epoch:
             del self._sessions[node_id]
 
     def is_overtaken(self, node_id: NodeId, node_epoch: NodeEpoch, attempt: int) -> bool:
-        """Return whether a later stream of the follower has been opened. The follower has then
-        abandoned this one, which must not take over the session.
+        """Return whether a later stream of the follower was opened. The follower has then abandoned
+        this stream, which must not take over the session.
         """
         session = self._current(node_id, node_epoch)
         return session is not None and attempt < session.attempt
@@ -84,8 +89,8 @@ class Sessions:
     def opened(
         self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int, attempt: int = 0
     ) -> int | None:
-        """Record that a Follow stream began, unless a later one has been opened. Return its number,
-        or None if this (node, epoch) has no session. It replaces the previous stream.
+        """Record that a Follow stream was opened, which replaces the previous one. Return its
+        number, or None if this (node, epoch) has no session. Check `is_overtaken` before.
         """
         session = self._current(node_id, node_epoch)
         if session is None:
@@ -98,7 +103,9 @@ class Sessions:
         return session.stream
 
     def heard(self, node_id: NodeId, node_epoch: NodeEpoch, stream: int, now_ms: int) -> bool:
-        """Record a heartbeat. Return False if the session ended, or another stream carries it."""
+        """Record a heartbeat. Return False if the session has ended, or another stream carries
+        it.
+        """
         session = self._current(node_id, node_epoch)
         if session is None or session.stream != stream:
             return False
@@ -108,7 +115,7 @@ class Sessions:
 
     def broken(self, node_id: NodeId, node_epoch: NodeEpoch, stream: int, now_ms: int) -> None:
         """Record that a stream ended. If it carried the session, the grace period starts, which
-        never exceeds the rest of the timeout.
+        does not extend the timeout.
         """
         session = self._current(node_id, node_epoch)
         if session is not None and session.stream == stream:
@@ -117,11 +124,10 @@ class Sessions:
             session.deadline_ms = min(session.deadline_ms, now_ms + self._grace_ms)
 
     def expired(self, now_ms: int, interval_ms: int) -> list[SessionEnded]:
-        """End expired sessions; report them at every tick until `removed`.
+        """End expired sessions, and return them on every tick until `removed` is called.
 
         interval_ms: planned time until the next tick. If this tick is late by more than the lag
-        limit, unread heartbeats may be pending: no session ends, and each gets a whole timeout
-        again.
+        limit, heartbeats may not have been read yet, so no session ends, and all timeouts restart.
         """
         late_ms = 0 if self._next_tick_ms is None else now_ms - self._next_tick_ms
         self._next_tick_ms = now_ms + interval_ms
@@ -148,8 +154,8 @@ class Sessions:
         return longest_ms if next_ms <= 0 else min(next_ms, longest_ms)
 
     def alive(self) -> frozenset[NodeId]:
-        """Return the nodes that may get partitions: their session has not ended and its stream is
-        not broken.
+        """Return the nodes that may receive partitions, because their session has not ended and its
+        stream is not broken.
         """
         return frozenset(
             node_id
@@ -158,7 +164,7 @@ class Sessions:
         )
 
     def describe(self, node_id: NodeId, now_ms: int) -> BrokerSession | None:
-        """Return the session of a node for operators, or None if it has none."""
+        """Describe the session of a node for operators, or return None if it has none."""
         session = self._sessions.get(node_id)
         if session is None:
             return None

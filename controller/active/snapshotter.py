@@ -18,8 +18,8 @@ _CHECK_INTERVAL_S = 1.0
 
 
 class Snapshotter:
-    """Takes a snapshot when the log has grown enough, then drops the part of the log covered by two
-    snapshots.
+    """Takes a snapshot when the log has grown enough, and then drops the part of the log that two
+    snapshots cover.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Snapshotter:
         backup: Backup,
         since: MetadataOffset | None,
     ) -> None:
-        """Prepare the task. `since` is the offset of the newest snapshot, None if there is none."""
+        """since: the offset of the newest snapshot, or None if there is none."""
         self._config = config
         self._quorum = quorum
         self._runtime = runtime
@@ -47,7 +47,7 @@ class Snapshotter:
     async def run(self) -> None:
         """Run until cancelled or until the runtime ends.
 
-        Store failures are retried; the journal grows until a snapshot succeeds.
+        After a store failure, the snapshot is retried; the journal grows until one succeeds.
         """
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)

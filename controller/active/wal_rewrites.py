@@ -1,4 +1,4 @@
-"""Assign the rewrite of ranges in WAL stores that have no leader."""
+"""Assign rewrites of ranges in WAL stores that have no leader."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -10,9 +10,11 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.stream.ports import BrokerIncarnation
 
 _TERM_S: Final = 30.0
-"""How long a broker has the job. It may be unable to do it, for example to read the WAL store."""
+"""How long a broker has the job. It may be unable to do it, for example if it cannot read the WAL
+store.
+"""
 _TURN_S: Final = 6.0
-"""How long the others may take it afterwards: three reports."""
+"""How long only other brokers may take the job afterwards, which is three reports."""
 _SEARCH_S: Final = 1.0
 
 
@@ -22,14 +24,14 @@ class _Job(NamedTuple):
 
 
 class WalRewrites:
-    """The job of one active controller, which one broker at a time gets in the response to its load
-    report. It is not in the metadata: if two brokers rewrite the same range, after a change of the
-    controller, the second commit is refused.
+    """The rewrite job of one active controller. It is assigned to one broker at a time, in the
+    response to the broker's load report, and is not stored in the metadata. If two brokers rewrite
+    the same range after a change of the active controller, the second commit is rejected.
 
-    Each job begins after the last stream of the previous one: some ranges cannot be rewritten, for
-    example because their slots are lost, and must not keep others waiting.
+    Each job starts after the last stream of the previous one, because ranges that cannot be
+    rewritten, for example because their slots are lost, must not block others.
 
-    image: returns the newest image.
+    image: returns the current image.
     """
 
     def __init__(self, image: Callable[[], MetadataImage], now: MonotonicClock) -> None:
@@ -41,7 +43,7 @@ class WalRewrites:
         self._searched = -_SEARCH_S
 
     def assigned_to(self, reporter: BrokerIncarnation) -> tuple[StreamId, ...]:
-        """Return the streams to rewrite, if this broker has the job or gets it now."""
+        """Return the streams to rewrite if the job is, or can now be, assigned to this broker."""
         image, now = self._image(), self._now()
         if now - self._searched >= _SEARCH_S:
             self._search(image, now)

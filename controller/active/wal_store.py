@@ -1,5 +1,5 @@
-"""Register the configured WAL store: create its identity object and add it to the metadata. Another
-controller or an earlier run may have done either.
+"""Register the configured WAL store: create its identity object and add the store to the metadata.
+Another controller or an earlier run may have already done either.
 """
 
 import asyncio
@@ -30,12 +30,14 @@ _log = structlog.get_logger(__name__)
 
 _RETRY_S: Final = 10.0
 _FIRST_TRY_S: Final = 5.0
-"""Longest wait before a new leader serves: an unavailable WAL store must not stop the cluster."""
+"""Maximum delay before a new leader serves, because an unavailable WAL store must not stop the
+cluster.
+"""
 
 
 async def why_not_lost(wal_stores: WalStores, wal_store: WalStoreIdentity) -> str:
-    """Return why the WAL store does not count as lost, "" if it does: this process is configured
-    with a WAL store, and fails to read the identity several times.
+    """Return why the WAL store is not considered lost, or "" if it is. It is lost if this process
+    is configured with a WAL store, and several attempts to read the identity fail.
     """
     if wal_stores.configured is None:
         return (
@@ -52,10 +54,10 @@ async def why_not_lost(wal_stores: WalStores, wal_store: WalStoreIdentity) -> st
 
 
 class WalStoreRegistrar:
-    """Adds the configured WAL store once `wal.store.version` is upgraded.
+    """Adds the configured WAL store to the metadata after `wal.store.version` was upgraded.
 
-    The identity object is written first. A broker that does not find it uses another store, for
-    example a directory that is not shared, and is rejected.
+    The identity object is written first. A broker that does not find it is rejected, because it
+    uses another store, such as a directory that is not shared.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class WalStoreRegistrar:
         self._new_uuid = new_uuid
 
     async def try_first(self) -> None:
-        """Try once, briefly. If the metadata already lists a WAL store, `run` checks it."""
+        """Try to register once, for a short time. If the metadata already lists a WAL store, `run`
+        checks it.
+        """
         if await self._runtime.with_committed_image(_lists_wal_store):
             return
         try:
@@ -81,7 +85,7 @@ class WalStoreRegistrar:
             _log.warning("wal_store_not_registered", error=str(error))
 
     async def run(self) -> None:
-        """Try until the store is registered."""
+        """Retry until the store is registered."""
         while True:
             try:
                 if await self._register():
@@ -91,8 +95,8 @@ class WalStoreRegistrar:
             await asyncio.sleep(_RETRY_S)
 
     async def _register(self) -> bool:
-        """Return whether there is nothing left to do: the configured store is the needed one, or
-        has ended.
+        """Return whether nothing is left to do, because the configured store is in use or has
+        ended.
         """
         configured = self._wal_stores.configured
         assert configured is not None, "no WAL store is configured"
@@ -111,7 +115,7 @@ class WalStoreRegistrar:
             _log.error("wal_store_wrong", url=configured.url, error=error)
             return True
         if needed is not None:
-            # Creating an identity here would turn an empty store into the right one.
+            # Do not create an identity: it would make an empty store look like the right one.
             found = await identity_of(configured.store)
             if found is None:
                 _log.error("wal_store_wrong", url=configured.url, error="it has no identity object")
@@ -124,7 +128,8 @@ class WalStoreRegistrar:
             except Refused as refused:
                 _log.error("wal_store_wrong", url=configured.url, error=refused.detail)
                 return False
-            # This cluster has no WAL in it yet, and could reuse the keys of an earlier cluster.
+            # This cluster has no WAL in the store yet, and could reuse the keys of an earlier
+            # cluster.
             if (key := await foreign_key(configured.store)) is not None:
                 error = f"it contains {key!r} of an earlier cluster: use an empty prefix"
                 _log.error("wal_store_not_empty", url=configured.url, error=error)

@@ -1,7 +1,7 @@
 """The single writer: commits requests through the quorum in batches.
 
-There is one proposal at a time; requests that arrive meanwhile form the next batch, so batches grow
-with the load, and an idle controller responds after one fdatasync.
+There is one proposal at a time, and requests that arrive meanwhile form the next batch. Batches
+thus grow with the load, and an idle controller responds after one fdatasync.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 Work = Callable[[MetadataImage, Millis], Result[Any]]
-"""A manager bound to its request: it reads the image and never changes it."""
+"""A manager, bound to its request. It reads the image and never changes it."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Pending:
 
 @dataclass(slots=True)
 class RuntimeCounters:
-    """Counters for status and metrics; they never decrease."""
+    """Counters for status and metrics, which never decrease."""
 
     requests: int = 0
     refused_busy: int = 0
@@ -51,7 +51,7 @@ class RuntimeCounters:
     records: int = 0
     bytes: int = 0
     commits: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """Latency of proposals until they are committed."""
+    """Time from proposal to commit."""
 
 
 @dataclass(slots=True)
@@ -64,12 +64,12 @@ class Runtime:
     """The writer of one active controller. Create it with the image as of the quorum's committed
     end.
 
-    Managers run one after another against one image. Requests are acknowledged, and their records
-    are sent to followers, only after they are committed. Between two batches the image contains
-    committed records only. A request without records is acknowledged only when a majority has
-    confirmed that this controller still leads. A proposal has at most `batch_bytes_max` plus one
-    transaction of `transaction_bytes_max`. When a proposal fails, the image may contain uncommitted
-    records: the runtime ends (`failed`), and the image is rebuilt from the log.
+    Managers run one after another on the same image. Requests are acknowledged, and their records
+    are sent to followers, only after they are committed. Between two batches, the image contains
+    only committed records. A request without records is acknowledged only when a majority has
+    confirmed that this controller still leads. A proposal contains at most `batch_bytes_max` plus
+    one transaction of `transaction_bytes_max`. After a failed proposal, the image may contain
+    uncommitted records, so the runtime ends (`failed`), and the image is rebuilt from the log.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Runtime:
         self._observers: list[Callable[[Sequence[Record]], None]] = []
         self.counters = RuntimeCounters()
         self.failed: asyncio.Future[None] = loop.create_future()
-        """Done when the writer ends: with a result after `stop`, otherwise with the exception that
-        ended it.
+        """Completes when the writer ends: with a result after `stop`, otherwise with the exception
+        that ended it.
         """
 
     @property
     def epoch(self) -> ControllerEpoch:
-        """The epoch of the active controller of this writer."""
+        """The epoch of the active controller to which this writer belongs."""
         return self._epoch
 
     @property
@@ -117,15 +117,15 @@ class Runtime:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller-writer")
 
     async def stop(self) -> None:
-        """Stop after the current batch; waiting requests are rejected."""
+        """Stop after the current batch. Waiting requests are rejected."""
         if self._task is not None:
             self._over(QuorumClosed("the controller is stopping"))
             self._wake.set()
             await asyncio.wait((self._task,))
 
     def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
-        """Call `note` with the records of each request, before they are committed;
-        `with_committed_image` shows them once they are. `note` must be fast.
+        """Call `note` with the records of each request before they are committed. After they are
+        committed, `with_committed_image` includes them. `note` must be fast.
         """
         self._observers.append(note)
 
@@ -138,11 +138,11 @@ class Runtime:
         size_bytes: int = 0,
         request_id: str = "",
     ) -> Reply[Any]:
-        """Run `work` when it is its turn; return the reply once its records are committed.
+        """Run `work` in its turn, and return the reply after its records are committed.
 
-        request_id: a retry with the same id gets the same reply without repeating the work. Raises
-        NotLeader, QuorumClosed, TimeoutError (the outcome is unknown). If the queue is full, the
-        reply is CONTROLLER_BUSY.
+        request_id: a retry with the same id receives the same reply, without repeating the work.
+        Raises NotLeader, QuorumClosed, TimeoutError (the outcome is unknown). If the queue is full,
+        the reply is CONTROLLER_BUSY.
         """
         known = self._cached_response(request_id)
         limit_s = self._config.request_timeout_ms / 1_000
@@ -154,8 +154,8 @@ class Runtime:
             return await asyncio.shield(response)
 
     async def with_committed_image(self, look: Callable[[MetadataImage], _T]) -> _T:
-        """Call `look` between two batches, when everything in the image is committed. `look` must
-        be fast and must not keep references to the image.
+        """Call `look` between two batches, when all records in the image are committed. `look` must
+        be fast, and must not keep references to the image.
         """
         self._check_running()
         waiting = _Between(look, asyncio.get_running_loop().create_future())
@@ -165,8 +165,8 @@ class Runtime:
         return found
 
     def _cached_response(self, request_id: str) -> "asyncio.Future[Reply[Any]] | None":
-        """Return the reply that an earlier attempt received or still waits for. An attempt that
-        expired in the queue never ran, so it runs now.
+        """Return the reply that an earlier attempt has received or is waiting for. An attempt that
+        expired in the queue did not run, so it is run now.
         """
         known = self._replies.get(request_id) if request_id else None
         return None if known is None or (known.done() and known.exception() is not None) else known
@@ -268,8 +268,8 @@ class Runtime:
         return batch
 
     async def _write_batch(self, batch: list[_Pending]) -> None:
-        """Run the managers, propose the records once, then respond. The records of one request are
-        in one proposal: all or nothing.
+        """Run the managers, propose all records at once, then respond. The records of one request
+        are in one proposal, which makes them atomic.
         """
         replies: list[Reply[Any]] = []
         encoded: list[bytes] = []
@@ -307,16 +307,16 @@ class Runtime:
             pending.response.set_result(reply)
 
     def _put_back(self, rest: list[_Pending]) -> None:
-        """Put requests that exceed the batch at the front of the next one."""
+        """Put the requests that do not fit into the batch at the front of the queue."""
         self._queue.extendleft(reversed(rest))
         self._queue_bytes += sum(pending.size_bytes for pending in rest)
 
     def _respond(self, pending: _Pending) -> tuple[Reply[Any], list[bytes]]:
-        """Run one manager and apply its records, so that the next one sees them. A manager that
-        raises has changed nothing.
+        """Run one manager and apply its records, so that they are visible to the next one. A
+        manager that raises has no effect.
 
-        The reply contains the image's end even without new records: a retry must wait for the
-        changes of the first attempt.
+        The reply contains the end of the image even without new records, because a retry must wait
+        for the changes of the first attempt.
         """
         try:
             result = pending.work(self._image, self._now_ms())
@@ -367,6 +367,8 @@ class Runtime:
 
 
 def _retrieve(response: "asyncio.Future[Reply[Any]]") -> None:
-    """Retrieve the exception, so that asyncio does not log it if the caller no longer waits."""
+    """Retrieve the exception, so that asyncio does not log it if the caller is no longer
+    waiting.
+    """
     if not response.cancelled():
         response.exception()

@@ -1,7 +1,7 @@
 """Check callers before a controller's handlers run, with the rules of `controller.api.callers`.
 
-With TLS, rejections have the status UNAUTHENTICATED: to a follower, PERMISSION_DENIED means that it
-is fenced. Without TLS, every caller may call every method.
+With TLS, rejections have the status UNAUTHENTICATED, because a follower interprets
+PERMISSION_DENIED as a fence. Without TLS, every caller may call every method.
 """
 
 import time
@@ -29,16 +29,18 @@ _log = structlog.get_logger(AUDIT)
 
 LOG_INTERVAL_S: Final = 60.0
 _LOGGED_COUNT_MAX: Final = 1_000
-"""Distinct rejections that are tracked, so that each is logged once a minute."""
+"""Maximum number of distinct rejections that are tracked, so that each is logged at most once a
+minute.
+"""
 
 
 class CallerRefused(Exception):
-    """The caller's certificate does not allow this request."""
+    """Raised if the caller's certificate does not allow the request."""
 
 
 class Gate:
-    """Counts rejections, and logs each at most once a minute in the audit log. rules: the
-    certificate names of each role; None without TLS.
+    """Checks callers. Rejections are counted, and each is logged at most once a minute in the audit
+    log. rules: the certificate names of each role; None without TLS.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class Gate:
         self.refused_count = 0
 
     def unary(self, method: str, handler: UnaryHandler) -> UnaryHandler:
-        """Return the handler with checks. Raises KeyError for a method without an entry."""
+        """Wrap the handler with checks. Raises KeyError for a method without an entry in
+        METHODS.
+        """
         assert callers.METHODS[method], method
         if self._rules is None:
             return handler
@@ -63,7 +67,9 @@ class Gate:
         return checked
 
     def stream(self, method: str, handler: StreamHandler) -> StreamHandler:
-        """Return the handler with checks. Raises KeyError for a method without an entry."""
+        """Wrap the handler with checks. Raises KeyError for a method without an entry in
+        METHODS.
+        """
         assert callers.METHODS[method], method
         if self._rules is None:
             return handler
@@ -75,7 +81,7 @@ class Gate:
         return checked
 
     def check_request(self, request: object, context: CallContext) -> None:
-        """Check the id in a request that a node sends for itself. Raises CallerRefused."""
+        """Check the node id in a request that a node sends for itself. Raises CallerRefused."""
         if self._rules is not None:
             caller = self._identified(context)
             self._refuse(
@@ -89,7 +95,7 @@ class Gate:
             self._refuse(callers.id_refusal(caller, role, node_id), caller, method, context)
 
     def caller(self, context: CallContext) -> Caller | None:
-        """Return the caller; None without TLS."""
+        """Return the caller, or None without TLS."""
         return None if self._rules is None else self._identified(context)
 
     async def _pass(self, method: str, context: CallContext) -> None:

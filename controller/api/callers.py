@@ -1,7 +1,7 @@
-"""Decide which caller may call which controller method, by the names in its certificate. Pure.
+"""Decide which callers may call which controller methods, by the names in their certificates. Pure.
 
-Methods without an entry in METHODS are not served, and a caller without a role may call nothing. A
-certificate with a node id is only valid for this id.
+Methods without an entry in METHODS cannot be called, and a caller without a role cannot call any
+method. A certificate with a node id is valid only for this id.
 """
 
 import re
@@ -32,7 +32,7 @@ class CallerRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NameRules:
-    """The names of each role. `{id}` in a name stands for a node id."""
+    """The certificate names of each role. `{id}` in a name stands for a node id."""
 
     broker: tuple[str, ...]
     controller: tuple[str, ...]
@@ -49,8 +49,8 @@ class NameRules:
 
 
 class Caller(NamedTuple):
-    """The peer of a connection. names: the names in its certificate. roles: each with the node ids
-    in the certificate; without ids, it may act as any node.
+    """The peer of a connection. names: the names in its certificate. roles: its roles, each with
+    the node ids in the certificate. A role without ids may act as any node.
     """
 
     names: tuple[str, ...]
@@ -114,7 +114,7 @@ METHODS: Final[Mapping[str, frozenset[CallerRole]]] = {
     FOLLOW: _BROKER | _ADMIN,
     EXCHANGE: _CONTROLLER,
 }
-"""Roles that may call each method. Brokers also forward client requests. An admin may only follow
+"""The roles that may call each method. Brokers also forward client requests. Admins may follow only
 without a session.
 """
 
@@ -134,13 +134,13 @@ ACTS_AS: Final[Mapping[str, CallerRole]] = {
         m.DrainBroker,
     )
 } | {m.AddLearner.__name__: CallerRole.CONTROLLER}
-"""Requests whose `node_id` is the caller's own, with the required role. An admin may drain any
+"""Requests whose `node_id` must be the caller's own, with the required role. An admin may drain any
 broker.
 """
 
 
 def identify(names: Iterable[str], rules: NameRules) -> Caller:
-    """Return the caller with the roles of its names."""
+    """Return the caller, with the roles to which its names belong."""
     found, roles = tuple(dict.fromkeys(names)), dict[CallerRole, frozenset[int]]()
     for role in CallerRole:
         matches = [
@@ -192,7 +192,7 @@ def id_refusal(caller: Caller, role: CallerRole, node_id: int) -> str:
 
 
 def request_refusal(caller: Caller, request: object) -> str:
-    """Return why the caller may not send this request for its node, or "" if it may."""
+    """Return why the caller may not send this request for the node in it, or "" if it may."""
     method = type(request).__name__
     role = ACTS_AS.get(method)
     if role is None or (CallerRole.ADMIN in METHODS[method] and CallerRole.ADMIN in caller.roles):

@@ -1,4 +1,4 @@
-"""Controller client with typed messages: one method per message."""
+"""Client for the controller, with one method per message."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ from penstock.controller.metadata.records import MetadataOffset
 
 DEFAULT_TIMEOUT_S = 30.0
 ATTEMPT_TIMEOUT_S = 5.0
-"""Timeout of one attempt; then the client retries at this controller or its successor."""
+"""Timeout of one attempt, after which the client retries at this controller or its successor."""
 
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 500
@@ -40,7 +40,9 @@ PROBLEM_INTERVAL_S = 60.0
 """Minimum interval between two reports of the same problem."""
 
 LOCKED_OUT_S = 1.0
-"""Pause after each controller rejected the connection: a server logs every failed handshake."""
+"""Pause after every controller has rejected the connection, because servers log each failed
+handshake.
+"""
 
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -54,28 +56,28 @@ _PERMANENT = (
 
 
 class ImageReached(Protocol):
-    """The methods of a follower that read-your-writes needs."""
+    """The method of a follower that is needed for read-your-writes."""
 
     async def reached(self, offset: MetadataOffset, deadline: float) -> None: ...
 
 
 def log_problem(problem: str) -> None:
-    """Log that a controller cannot be used. Nodes pass this to their clients."""
+    """Log that a controller cannot be used. Nodes pass this function to their clients."""
     _log.warning("controller_refused_connection", reason=problem, next="retrying")
 
 
 class ControllerClient:
-    """Calls the active controller, from any number of tasks of one event loop.
+    """Calls the active controller. Any number of tasks on one event loop may use it.
 
-    A call ends within its deadline: with its value, with a `RequestRefused` of its status, or with
-    `TimeoutError`. Retries have the same request id, so that the controller repeats a lost reply
-    instead of doing the work twice. Each attempt contains the newest known controller epoch, and
-    only the controller of that epoch executes it. With a bound follower, a call returns only when
-    the local image includes its change (read your writes).
+    A call ends within its deadline: it returns a value, or raises the `RequestRefused` for its
+    status or `TimeoutError`. Retries have the same request id, so that the controller repeats a
+    lost reply instead of doing the work twice. Each attempt contains the newest known controller
+    epoch, and only the controller with that epoch executes it. With a bound follower, a call
+    returns after the local image includes its change (read your writes).
 
-    addresses: host:port of controllers. The client finds the active one by redirects, and new ones
-    by `learn`. tls: None for plaintext. on_problem: called when a controller cannot be used because
-    of TLS or the certificate, at most once a minute for the same reason.
+    addresses: host:port of controllers. The client finds the active controller through redirects,
+    and new ones through `learn`. tls: None for plaintext. on_problem: called when a controller
+    cannot be used because of TLS or the certificate, at most once a minute for the same reason.
     """
 
     def __init__(
@@ -89,14 +91,14 @@ class ControllerClient:
         assert addresses, "at least one controller address"
         self.tls = tls
         self.problem = ""
-        """Why the last connection failed, if TLS or the certificate was the reason; otherwise
+        """Why the last connection failed, if the reason was TLS or the certificate; otherwise
         empty.
         """
         self._consecutive_failures = 0
         self._on_problem = on_problem
         self._reported_problem: dict[str, float] = {}
         self._pem: PemFiles | None = None
-        """The files used by the channels."""
+        """The TLS files used by the channels."""
         self._closing: set[asyncio.Task[None]] = set()
         self._configured = tuple(addresses)
         self._addresses = list(addresses)
@@ -115,16 +117,16 @@ class ControllerClient:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All known controllers: first those reported by the quorum, then the configured ones."""
+        """All known controllers: those reported by the quorum, followed by the configured ones."""
         return tuple(self._addresses)
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Use the addresses reported by the quorum; the configured ones remain the last resort."""
+        """Use the addresses reported by the quorum. The configured ones are used last."""
         if addresses:
             self._addresses = list(dict.fromkeys((*addresses, *self._configured)))
 
     def bind(self, follower: ImageReached) -> None:
-        """Make every call wait until this follower's image includes its effect."""
+        """Make every call wait until the image of this follower includes its effect."""
         self._follower = follower
 
     async def close(self) -> None:
@@ -145,12 +147,12 @@ class ControllerClient:
 
     @property
     def is_locked_out(self) -> bool:
-        """Whether all controllers rejected the connection, each at its last attempt."""
+        """Whether all controllers have rejected the connection, each at its last attempt."""
         return self._consecutive_failures >= len(self._addresses)
 
     def failed(self, address: str, error: RpcFailed) -> None:
-        """Record that a controller did not respond; report it if TLS or the certificate is the
-        reason.
+        """Record that a controller did not respond, and report this if the reason is TLS or the
+        certificate.
         """
         detail = error.details() or ""
         if error.code() is StatusCode.UNAUTHENTICATED:
@@ -170,7 +172,7 @@ class ControllerClient:
             self._on_problem(self.problem)
 
     def redirect(self, leader: str) -> None:
-        """Try `leader` first from now on; empty: the next address."""
+        """Try `leader` first from now on, or the next address if it is empty."""
         if leader:
             self._active = leader
             return
@@ -185,8 +187,8 @@ class ControllerClient:
     async def unregister_broker(
         self, request: m.UnregisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        """Unregister the broker, without waiting for the local image: the session and its stream
-        end with the registration.
+        """Unregister the broker. Does not wait for the local image, because the session and its
+        stream end with the registration.
         """
         await self._until_done(request, timeout_s, read_own_writes=False)
 
@@ -349,7 +351,7 @@ class ControllerClient:
         return await self._call(request, m.KeyValue, timeout_s)
 
     async def confirm_metadata(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Return when the local image includes everything that was committed before this call."""
+        """Return after the local image includes everything that was committed before this call."""
         await self._exchange(m.ConfirmMetadata(), m.ItemResult, timeout_s)
 
     async def prepare_rewrite(
@@ -396,7 +398,7 @@ class ControllerClient:
     async def _until_done(
         self, request: m.Message, timeout_s: float, *, read_own_writes: bool = True
     ) -> None:
-        """Repeat the request until nothing remains: the controller splits its work into
+        """Repeat the request until nothing remains, because the controller splits the work into
         transactions.
         """
         now = asyncio.get_running_loop().time
@@ -451,7 +453,7 @@ class ControllerClient:
     async def _attempt(
         self, method: str, body: bytes, request_id: str, value_type: type[_T], timeout_s: float
     ) -> "m.Reply[_T] | str":
-        """Return the reply, or the reason why there is none. Without a reply the outcome is
+        """Return the reply, or the reason why there is none. Without a reply, the outcome is
         unknown, and the next controller is tried.
         """
         address = self._active
@@ -492,8 +494,8 @@ class ControllerClient:
         return known
 
     def _drop_outdated_channels(self) -> None:
-        """Create new channels after the TLS files have changed: a channel reconnects with the files
-        of its creation. Calls in progress end on the old ones.
+        """Replace the channels after the TLS files have changed, because a channel reconnects with
+        the files with which it was created. Calls in progress complete on the old channels.
         """
         if self.tls is None or (pem := self.tls.current()) is self._pem:
             return

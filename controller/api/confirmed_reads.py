@@ -1,5 +1,5 @@
 """Share reads of the newest metadata offset among requests that need a current image, like Raft's
-read index (dissertation, section 6.4).
+ReadIndex (dissertation, section 6.4).
 """
 
 import asyncio
@@ -9,9 +9,9 @@ from penstock.controller.api.errors import ControllerError
 
 
 class ConfirmedReads:
-    """The reads of one process. A shared read always begins after the request, so the image then
-    includes everything that was committed before the request. At most one read runs, and the next
-    one serves all requests that arrived meanwhile.
+    """The shared reads of one process. A read is used only by requests that arrived before it
+    started, so the image afterwards includes everything that was committed before these requests.
+    At most one read runs at a time, and the next one serves all requests that arrive meanwhile.
 
     read: see `ControllerClient.confirm_metadata`.
     """
@@ -22,8 +22,8 @@ class ConfirmedReads:
         self._waiting: asyncio.Future[bool] | None = None
 
     def begin(self) -> "asyncio.Future[bool]":
-        """Return a future that is done when the image includes everything committed so far; False:
-        the controller did not respond in time.
+        """Return a future that completes when the image includes everything committed so far. Its
+        result is False if the controller did not respond in time.
         """
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Keep a local copy of the metadata by following the controller's stream of committed records,
+"""Maintain a local copy of the metadata by following the controller's stream of committed records,
 which is also the broker's session.
 """
 
@@ -41,23 +41,28 @@ _decoder = msgspec.msgpack.Decoder(m.MetadataBatch)
 
 HEARTBEAT_INTERVAL_S = 0.5
 SILENCE_S = 2.0
-"""Longest silence of a stream (four heartbeats); then the follower tries another controller."""
+"""Maximum silence of a stream, which is four heartbeats. After that, the follower tries another
+controller.
+"""
 FIRST_SILENCE_S_MAX = 8.0
-"""Longest wait for the first message of a stream. It doubles from SILENCE_S after two attempts
-without a message, so that a broker can connect to a controller that is slow to begin a stream.
+"""Maximum wait for the first message of a stream. After two attempts without a message, the wait
+doubles from SILENCE_S up to this value, so that a broker can connect to a controller that is slow
+to start a stream.
 """
 PAUSE_ENDED_S = 0.05
 SILENT_STREAMS_MAX = 2
-"""Most silent streams that stay open: the first, which delivered, and the last, which carries the
-session if its first message has arrived.
+"""Maximum number of silent streams that stay open: the first one, which has delivered messages, and
+the last one, which carries the session if its first message has arrived.
 """
 
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 250
-"""Shorter than the grace period of a broken stream, which is 0.3 s by default."""
+"""Maximum backoff. It is shorter than the grace period of a broken stream, which is 0.3 s by
+default.
+"""
 
 ALARM_INTERVAL_S = 60.0
-"""Minimum interval between two reports of a controller whose metadata went back."""
+"""Minimum interval between two reports of a controller with older metadata than before."""
 
 STOPPING_DETAIL = "stopping"
 """Detail of the error with which a stopping controller ends its streams, after it has stopped
@@ -68,30 +73,33 @@ Subscriber = Callable[[MetadataDelta, MetadataImage], None]
 
 
 REPLACED_TEXT = "was replaced by a newer start"
-"""Part of the detail for an incarnation whose node has registered again."""
+"""Part of the error detail for an incarnation whose node has registered again."""
 
 REFUSED_TEXT = "refused"
-"""Part of gRPC's detail when the address refuses connections, for which gRPC has no status code."""
+"""Part of gRPC's error detail if the address refuses connections, for which gRPC has no status
+code.
+"""
 
 
 class _StreamEnd(Enum):
-    """The reason why a stream of a controller ended."""
+    """The reason why a controller's stream ended."""
 
     BROKEN = 0
-    """The connection broke: the controller may fence after the grace period."""
+    """The connection broke, so the controller may fence after the grace period."""
     FENCED = 1
-    """The controller fenced or replaced this incarnation."""
+    """The controller has fenced or replaced this incarnation."""
     NOT_LEADING = 2
     """The controller does not lead, so it does not fence. The detail is the leader's address."""
     STOPPING = 3
     """The controller is stopping and has stopped fencing."""
     REFUSED = 4
-    """The address refuses connections: the process is most likely gone."""
+    """The address refuses connections, so the process has most likely ended."""
     SILENT = 5
-    """Nothing came for too long. The stream stays open, so the controller fences after the timeout.
+    """No message has arrived for too long. The stream stays open, so the controller fences only
+    after the timeout.
     """
     MOVED = 6
-    """Another stream of this incarnation carries the session."""
+    """Another stream of this incarnation now carries the session."""
 
     @property
     def stops_fencing(self) -> bool:
@@ -99,15 +107,17 @@ class _StreamEnd(Enum):
 
 
 class FollowerStopped(ControllerError):
-    """The follower stopped or failed, so the image no longer changes."""
+    """Raised when the follower has stopped or failed, so the image no longer changes."""
 
 
 class FollowerFenced(FollowerStopped):
-    """The controller rejected this incarnation: it is fenced, or was replaced by a newer start."""
+    """Raised when the controller has rejected this incarnation, because it was fenced or replaced
+    by a newer start.
+    """
 
 
 class _OlderSnapshot(ControllerError):
-    """A controller sent a snapshot that ends before the applied offset."""
+    """Raised when a controller sends a snapshot that ends before the applied offset."""
 
     def __init__(
         self, offset: MetadataOffset, applied: MetadataOffset, *, is_deposed: bool
@@ -116,32 +126,32 @@ class _OlderSnapshot(ControllerError):
             f"the snapshot at offset {offset} was rejected: {applied} is already applied"
         )
         self.is_deposed = is_deposed
-        """The sender leads an epoch that has ended, so it may lag for a moment."""
+        """Whether the sender leads an epoch that has ended, so that it may lag for a moment."""
 
 
 class _Stream:
-    """A stream of one controller, with a separate connection."""
+    """A stream from one controller, on a connection of its own."""
 
     def __init__(self, address: str, tls: TlsFiles | None, *, attempt: int, now: float) -> None:
         self.address = address
         self.attempt = attempt
-        """Number of the stream among those of this follower. The controller rejects the first
-        message of a stream if it has received one of a later stream.
+        """Number of this stream among the follower's streams. The controller rejects the first
+        message of a stream after it has received one of a later stream.
         """
         self._channel = Channel(address, tls)
         self.call: StreamCall = self._channel.follow()
         self.tasks: set[asyncio.Task[Any]] = set()
-        """What uses the call; `close` ends them."""
+        """The tasks that use the call. `close` cancels them."""
         self.message_count = 0
         self.heard_at = now
-        """When the last message came, or when the stream began."""
+        """When the last message arrived, or when the stream was opened."""
         self.is_silent = False
 
     async def close(self) -> None:
         self.call.cancel()
         for task in self.tasks:
             task.cancel()
-        # `await task` would confuse our cancellation with the task's.
+        # `await task` would not distinguish our cancellation from the task's.
         if self.tasks:
             await asyncio.wait(self.tasks)
         for task in self.tasks:
@@ -153,14 +163,15 @@ class _Stream:
 class MetadataFollower:
     """Follows the metadata for one process.
 
-    The image contains committed records only, each once and in order. Subscribers are called after
-    every batch with its changes, and the image does not change while they run. `can_write` returns
-    False before the controller can have given our partitions to others (`controller.api.lease`
-    explains why). A snapshot that ends before the applied offset is rejected; the history begun by
-    `penstock controller recover` has far larger offsets. A subscriber that raises stops the
-    follower; `failed` then contains the exception, and the process should stop.
+    The image contains only committed records, each once and in order. Subscribers are called with
+    the changes of every batch, and the image does not change while they run. `can_write` returns
+    False before the controller can have assigned this broker's partitions to others
+    (`controller.api.lease` explains why). A snapshot that ends before the applied offset is
+    rejected; a history that `penstock controller recover` has started has far larger offsets. A
+    subscriber that raises stops the follower. `failed` then contains the exception, and the process
+    should exit.
 
-    node: the incarnation that owns the session; None: an observer without a session.
+    node: the incarnation that owns the session, or None for an observer without a session.
     """
 
     def __init__(
@@ -181,45 +192,48 @@ class MetadataFollower:
         self._committed = MetadataOffset(0)
         self._heard_at = self._now()
         self._loading: MetadataImage | None = None
-        """The part of a snapshot received so far."""
+        """The part of a snapshot that was received so far."""
         self._lease = Lease()
         self._attempts = count(1)
         self._silent: list[_Stream] = []
-        """Streams that fell silent. They stay open until another one delivers: the controller of a
-        stream that ends fences after the short grace, although only one of the processes was slow.
+        """Streams that have fallen silent. They stay open until another stream delivers messages,
+        because closing one would let its controller fence after the short grace period, although
+        one of the processes may just have been slow.
         """
         self._silent_attempt_count = 0
-        """Number of streams that fell silent before their first message, since the last message."""
+        """Number of streams that have fallen silent before their first message, since the last
+        message on any stream.
+        """
         self._closing: set[asyncio.Task[None]] = set()
         self.replaced = False
         """Whether another process has registered this node again."""
         self._session_at = ""
-        """Address of the controller that acknowledged our last heartbeats. Only this one can fence
-        us for a broken stream.
+        """Address of the controller that acknowledged the last heartbeats. Only this controller can
+        fence this broker for a broken stream.
         """
         self._subscribers: list[Subscriber] = []
         self._session_listeners: list[Callable[[bool], None]] = []
         self._session_reported = (False, False)
-        """(has session, fenced) as last reported to the listeners."""
+        """(has session, fenced), as last reported to the listeners."""
         self._waiters: list[tuple[MetadataOffset, int, asyncio.Future[None]]] = []
         self._waiter_numbers = count()
         self._epoch = ControllerEpoch(0)
-        """The newest epoch that sent an applied batch."""
+        """The newest epoch of a controller whose batch was applied."""
         self._regression_logged_at = -ALARM_INTERVAL_S
         self.regression = ""
-        """Why the controllers' metadata are rejected; empty: they are accepted."""
+        """Why the controllers' metadata is rejected, or empty if it is accepted."""
         self._backup_offset = MetadataOffset(0)
         self._backup_moved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._caught_up = asyncio.Event()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the follower ends: with a result after `stop`, with the exception
-        after a bug.
+        """Completes when the follower ends: with a result after `stop`, or with an exception after
+        a bug.
         """
 
     @property
     def image(self) -> MetadataImage:
-        """The current image. A snapshot replaces it, so do not store it."""
+        """The current image. Do not store it, because a snapshot replaces it."""
         return self._image
 
     @property
@@ -228,32 +242,32 @@ class MetadataFollower:
 
     @property
     def behind_count(self) -> int:
-        """Number of records committed by the controller, according to its last message, that are
-        not applied here.
+        """Number of records that are not applied here yet, although the controller has committed
+        them according to its last message.
         """
         return max(0, self._committed - self._image.end_offset)
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the last message; the controller sends one with every heartbeat."""
+        """Seconds since the last message. The controller sends one with every heartbeat."""
         return max(0.0, self._now() - self._heard_at)
 
     @property
     def fenced(self) -> bool:
-        """Whether the controller fenced or replaced this incarnation; only a new registration helps
-        then.
+        """Whether the controller has fenced or replaced this incarnation, which must then register
+        again.
         """
         return self._lease.ended
 
     def can_write(self) -> bool:
-        """Return whether the session is alive as far as this process can tell. Costs one clock
-        read.
+        """Return whether the session is alive, as far as this process can determine. This takes one
+        clock read.
         """
         return self._lease.is_alive(self._now())
 
     def leads_alone(self) -> bool:
-        """Return whether no other broker can have become leader of this one's partitions. Costs one
-        clock read.
+        """Return whether no other broker can have become the leader of this broker's partitions.
+        This takes one clock read.
         """
         return self._now() < self._lease.alone_until
 
@@ -267,12 +281,12 @@ class MetadataFollower:
 
     def on_session(self, listener: Callable[[bool], None]) -> None:
         """Call `listener` with False when the session is lost, with True when it is gained, and
-        with False once more when `fenced`.
+        with False again once `fenced` is set.
         """
         self._session_listeners.append(listener)
 
     async def start(self, timeout_s: float = 30.0) -> None:
-        """Connect, and catch up with what is currently committed. Raises TimeoutError,
+        """Connect, and catch up with the currently committed records. Raises TimeoutError,
         FollowerFenced.
         """
         loop = asyncio.get_running_loop()
@@ -309,7 +323,7 @@ class MetadataFollower:
         self._release_waiters()
 
     async def reached(self, offset: MetadataOffset, deadline: float) -> None:
-        """Return when the image contains everything below `offset`. deadline: event loop time.
+        """Wait until the image contains everything below `offset`. deadline: event loop time.
 
         Raises TimeoutError, FollowerStopped.
         """
@@ -329,8 +343,8 @@ class MetadataFollower:
             ) from None
 
     async def backed_up(self, offset: MetadataOffset) -> None:
-        """Return when the backup in the store contains all metadata below `offset`, without a
-        timeout. Raises FollowerStopped.
+        """Wait, without a timeout, until the backup in the store contains all metadata below
+        `offset`. Raises FollowerStopped.
         """
         while self._backup_offset < offset:
             if self.failed.done():
@@ -366,7 +380,7 @@ class MetadataFollower:
         self._release_waiters()
 
     async def _follow_once(self) -> bool:
-        """Follow one controller until its stream ends. Return True if the stream delivered a
+        """Follow one controller until the stream ends. Return True if the stream has delivered a
         message.
         """
         stream = _Stream(
@@ -411,15 +425,16 @@ class MetadataFollower:
         """Wait until the stream ends. Raises TimeoutError if no message arrives for SILENCE_S, or
         longer before the first one, and the errors of `_receive_all`.
 
-        gRPC ends a stream whose read is cancelled, so the read of a silent stream continues.
+        The read of a silent stream is not cancelled, because gRPC would end the stream.
         """
         while not reading.done():
             count, quiet_s = stream.message_count, self._now() - stream.heard_at
             limit_s = SILENCE_S if count else self._first_silence_s()
             await asyncio.wait((reading,), timeout=max(limit_s - quiet_s, 0.0))
             if stream.message_count == count:
-                # After a pause of this process, the timer fires before the messages of the pause
-                # are read, and one may say that another incarnation has replaced this one.
+                # After a pause of this process, the timer fires before the messages that arrived
+                # during the pause are read. One of them may say that another incarnation has
+                # replaced this one.
                 await asyncio.wait((reading,), timeout=PAUSE_ENDED_S)
             if stream.message_count == count and not reading.done():
                 raise TimeoutError(f"no message for {limit_s} s")
@@ -430,9 +445,9 @@ class MetadataFollower:
         return min(SILENCE_S * (1 << doublings), FIRST_SILENCE_S_MAX)
 
     async def _receive_all(self, stream: _Stream) -> None:
-        """Apply the messages of a stream until it ends. Those of a silent stream are skipped,
-        because the next stream may have delivered the same records; only its end matters. Raises
-        RpcFailed, _OlderSnapshot.
+        """Apply the messages of a stream until it ends. The messages of a silent stream are
+        skipped, because the next stream may have delivered the same records; only its end matters.
+        Raises RpcFailed, _OlderSnapshot.
         """
         while (data := await stream.call.read()) is not END_OF_STREAM:
             if stream.is_silent:
@@ -468,7 +483,7 @@ class MetadataFollower:
             )
 
     def _shorten_lease(self, address: str, end: _StreamEnd, detail: str) -> None:
-        """Shorten or end the lease as required by the end of a stream of this controller."""
+        """Shorten or end the lease, as required after the end of a stream from this controller."""
         if end is _StreamEnd.FENCED:
             _log.warning("session_rejected", node=self._node, detail=detail)
             self.replaced = self.replaced or REPLACED_TEXT in detail
@@ -477,7 +492,8 @@ class MetadataFollower:
         elif self._session_at not in {"", address}:
             return
         elif end is _StreamEnd.SILENT or (self._is_session_open() and not end.stops_fencing):
-            # Also if reconnecting fails: the controller has not noticed that the stream broke.
+            # This also applies if reconnecting fails, because the controller has not detected that
+            # the stream broke.
             self._lease.stream_fell_silent(self._now())
         else:
             self._lease.stream_broke(
@@ -487,7 +503,7 @@ class MetadataFollower:
             )
 
     def _is_session_open(self) -> bool:
-        """Return whether the stream that carried the session is silent, but has not ended."""
+        """Return whether the stream that carried the session is silent but has not ended."""
         return any(
             stream.message_count and stream.address == self._session_at for stream in self._silent
         )
@@ -499,16 +515,17 @@ class MetadataFollower:
             self._close_soon(self._silent.pop(1))
 
     def _on_silent_end(self, stream: _Stream, reading: "asyncio.Task[None]") -> None:
-        """Handle the end of a stream while others are tried: it may say that this incarnation is
-        fenced, or was replaced by another process.
+        """Handle the end of a silent stream while others are tried. It may indicate that this
+        incarnation was fenced, or replaced by another process.
         """
         if stream not in self._silent:
-            return  # closed here
+            return  # closed by this process
         self._silent.remove(stream)
         self._close_soon(stream)
         if not reading.cancelled():
             end, detail = _stream_end(reading.exception())
-            if end is not _StreamEnd.MOVED:  # to a later stream, whose end matters
+            # If the session has moved to a later stream, only the end of that one matters.
+            if end is not _StreamEnd.MOVED:
                 self._shorten_lease(stream.address, end, detail)
 
     def _abandon_silent(self) -> None:
@@ -516,7 +533,7 @@ class MetadataFollower:
             self._close_soon(self._silent.pop())
 
     def _close_soon(self, stream: _Stream) -> None:
-        """Close a stream without waiting, because the caller reads another one."""
+        """Close a stream without waiting, because the caller already reads another one."""
         task = asyncio.get_running_loop().create_task(stream.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -559,7 +576,7 @@ class MetadataFollower:
             await asyncio.sleep(min(self._interval_s, self._lease.heartbeat_s_max))
 
     def _receive(self, batch: m.MetadataBatch, address: str) -> None:
-        """Apply one message of the stream. Raises _OlderSnapshot."""
+        """Apply one message of a stream. Raises _OlderSnapshot."""
         if batch.snapshot and batch.base_offset < self._image.end_offset:
             raise _OlderSnapshot(
                 batch.base_offset,
@@ -586,7 +603,9 @@ class MetadataFollower:
         self.report_session()
 
     def _apply(self, batch: m.MetadataBatch) -> None:
-        """Apply a batch of the log. The first one after a snapshot makes the snapshot the image."""
+        """Apply a batch of the log. The first batch after a snapshot completes the snapshot, which
+        becomes the image.
+        """
         delta: MetadataDelta | None = None
         if self._loading is not None:
             self._image, self._loading = self._loading, None
@@ -629,8 +648,8 @@ class MetadataFollower:
         waiters.set()
 
     async def _watch_session(self) -> None:
-        """Report the end of the lease in time: sleep until it can end, at most a fifth of a
-        heartbeat.
+        """Report the end of the lease in time: sleep until the lease may end, at most for a fifth
+        of a heartbeat.
         """
         while not self._lease.ended:
             left_s = self._lease.until - self._now()
@@ -638,8 +657,8 @@ class MetadataFollower:
             self.report_session()
 
     def report_session(self) -> None:
-        """Notify the listeners immediately if the session is lost or gained. Costs one
-        clock read.
+        """Notify the listeners immediately if the session was lost or gained. This takes one clock
+        read.
         """
         has_session = self.can_write()
         if (has_session, self.fenced) == self._session_reported:
@@ -653,9 +672,9 @@ class MetadataFollower:
 
 
 def _stream_end(why: BaseException | None) -> tuple[_StreamEnd, str]:
-    """Classify the end of a stream by gRPC's status and detail. Return it with the detail.
+    """Classify the end of a stream by its gRPC status and detail. Return the reason and the detail.
 
-    why: the error that ended the stream; None if the controller closed it without an error.
+    why: the error that ended the stream, or None if the controller closed it without an error.
     """
     if isinstance(why, TimeoutError):
         return _StreamEnd.SILENT, str(why)

@@ -1,7 +1,7 @@
 """Count TLS handshakes on a controller's port, and connections with calls.
 
-gRPC does not report failed handshakes. A handshake without a later call was a peer without a valid
-certificate or without TLS, a port probe, or a peer that sent no request.
+gRPC does not report failed handshakes. A handshake without a later call comes from a peer without a
+valid certificate or without TLS, from a port probe, or from a peer that sent no request.
 """
 
 import asyncio
@@ -14,39 +14,41 @@ _log = structlog.get_logger(__name__)
 
 PEERS_MAX: Final = 10_000
 LOOK_INTERVAL_S: Final = 60.0
-"""Longer than gRPC's timeout for a handshake (`HANDSHAKE_TIMEOUT_S` of
+"""Interval between checks. It is longer than gRPC's handshake timeout (`HANDSHAKE_TIMEOUT_S` of
 `controller.api.transport`).
 """
 
 
 class HandshakeCounts:
-    """Counters that never decrease. At most PEERS_MAX addresses are kept; with more open
-    connections, a call on a dropped one is counted again. `begun` is called from gRPC's threads,
-    the rest from one thread.
+    """Counters, which never decrease. At most PEERS_MAX addresses are kept; with more open
+    connections, a connection that was dropped is counted again on its next call. `begun` is called
+    from gRPC's threads, all other methods from one thread.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._begun_count = 0
         self._peers: dict[str, None] = {}
-        """Addresses of connections with calls, ordered by their last call."""
+        """Addresses of connections with calls, in the order of their last call."""
         self._connected_count = 0
         self._settled_count = 0
-        """Handshakes that had begun at the last check: they are over at the next one."""
+        """Number of handshakes that had started at the last check. They are complete at the next
+        check.
+        """
         self._reported_count = 0
 
     @property
     def begun_count(self) -> int:
-        """Handshakes that began."""
+        """Number of handshakes that have started."""
         return self._begun_count
 
     @property
     def connected_count(self) -> int:
-        """Connections that carried at least one call."""
+        """Number of connections with at least one call."""
         return self._connected_count
 
     def begun(self) -> None:
-        """Record that a handshake begins."""
+        """Record that a handshake has started."""
         with self._lock:
             self._begun_count += 1
 
@@ -62,7 +64,7 @@ class HandshakeCounts:
         peers[peer] = None
 
     def look(self) -> int:
-        """Return the number of handshakes that ended without a call since the last check. Call it
+        """Return the number of handshakes without a later call since the last check. Call this
         every LOOK_INTERVAL_S.
         """
         missing_count = self._settled_count - self._connected_count - self._reported_count
@@ -71,7 +73,7 @@ class HandshakeCounts:
         return max(0, missing_count)
 
     async def watch(self, interval_s: float = LOOK_INTERVAL_S) -> None:
-        """Log such handshakes, at most once per interval, until cancelled."""
+        """Log handshakes without a later call, at most once per interval, until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             if count := self.look():

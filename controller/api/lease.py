@@ -1,7 +1,8 @@
-"""The broker's lease on its session, by its own clock. Pure; times are in monotonic seconds.
+"""The broker's lease on its session, measured by its own clock. Pure; times are in monotonic
+seconds.
 
-See docs/design/fencing.md. The WAL slot protects data as well, except in a WAL store that an
-operator abandons: only the end of the lease stops a writer there.
+See docs/design/fencing.md. The fence in the WAL also protects the data, except in a WAL store that
+an operator abandons, where only the end of the lease stops a writer.
 """
 
 from collections import deque
@@ -10,25 +11,27 @@ SESSION_SHARE = 0.85
 GRACE_SHARE = 0.4
 HEARTBEAT_SHARE = 0.5
 HEARTBEAT_S_DEFAULT = 0.1
-"""Heartbeat interval until the first message of the controller, which contains its limits."""
+"""Heartbeat interval before the first message of the controller, which contains its limits."""
 
 SENT_COUNT_MAX = 64
-"""Number of pending heartbeats that are kept; older ones would result in an expired lease."""
+"""Maximum number of pending heartbeats that are kept. Older ones could only yield an expired
+lease.
+"""
 
 
 class Lease:
-    """The time until which a broker may trust its session. It ends before the controller can have
-    fenced the node.
+    """The time until which a broker may rely on its session. The lease ends before the controller
+    can have fenced the node.
 
     Let a heartbeat leave the broker at s and reach the controller at h >= s. The controller fences
-    at h + T at the earliest (T: session timeout). The lease ends at s + 0.85 T, counting only
-    acknowledged heartbeats, so s + 0.85 T < h + T whatever the network does and however long the
-    process is paused, unless the rates of the two monotonic clocks differ by 15 % or more.
+    at h + T at the earliest (T: session timeout). The lease ends at s + 0.85 T, where only
+    acknowledged heartbeats count. So s + 0.85 T < h + T, regardless of network delays and process
+    pauses, unless the rates of the two monotonic clocks differ by 15 % or more.
 
-    A network may reset the controller's end of a stream while it drops everything on the way to the
-    broker. The controller then fences after the grace period, and the broker's responses about ends
-    of logs may be outdated until 0.85 T. Avoiding that would require the controller to acknowledge
-    each heartbeat immediately, and every pause of a controller would stop the brokers.
+    A network may reset the controller's end of a stream while it drops all packets to the broker.
+    The controller then fences after the grace period, and the broker's responses about the end of a
+    log may be outdated until 0.85 T. To avoid this, the controller would have to acknowledge each
+    heartbeat immediately, and every pause of a controller would stop the brokers.
     """
 
     def __init__(self) -> None:
@@ -42,43 +45,44 @@ class Lease:
 
     @property
     def ended(self) -> bool:
-        """Whether the incarnation is fenced and can never get a session again."""
+        """Whether the incarnation is fenced and can never have a session again."""
         return self._ended
 
     @property
     def until(self) -> float:
-        """Time at which the lease ends.
+        """The time at which the lease ends.
 
-        If a connection is refused, the controller counts as dead, and the broker may acknowledge
-        until then: the fence in the WAL protects every acknowledgment anyway, and producers do not
-        notice that a controller was killed. A silent stream does not shorten this time: the
-        follower keeps it open until another one delivers, so the controller fences only after T.
+        If a connection is refused, the controller is considered dead, and the broker may
+        acknowledge until this time: the fence in the WAL protects every acknowledgment anyway, and
+        producers are not affected by a killed controller. A silent stream does not shorten this
+        time, because the follower keeps it open until another one delivers messages, so the
+        controller fences only after T.
         """
         return float("-inf") if self._ended else min(self._until, self._broken_until)
 
     @property
     def alone_until(self) -> float:
-        """Time until which no other broker can have become leader of this one's partitions. Never
-        later than `until`.
+        """The time until which no other broker can have become the leader of this broker's
+        partitions. It is never later than `until`.
 
-        A refused connection does not extend it: a firewall or a forwarded port may refuse
-        connections while the controller is alive and can fence this broker, and nothing else
-        prevents stale responses about the end of a log. Neither does a silent stream, whose end may
-        be lost like everything else that the controller sends.
+        A refused connection does not extend this time, because a firewall or a forwarded port may
+        refuse connections while the controller is alive and can fence this broker, and nothing else
+        prevents stale responses about the end of a log. A silent stream does not extend it either,
+        because its end may be lost like everything else that the controller sends.
         """
         return min(self.until, self._unsure_from)
 
     @property
     def heartbeat_s_max(self) -> float:
-        """Longest heartbeat interval with which a broken stream is noticed early enough."""
+        """Maximum heartbeat interval with which a broken stream is detected early enough."""
         return self._grace_s * HEARTBEAT_SHARE if self._grace_s else HEARTBEAT_S_DEFAULT
 
     def is_alive(self, now: float) -> bool:
         return not self._ended and now < self._until and now < self._broken_until
 
     def stream_began(self) -> None:
-        """Start a stream: heartbeats count from 1 again. The first acknowledged one extends the
-        lease.
+        """Start a new stream, on which heartbeats are counted from 1. The first acknowledged one
+        extends the lease.
         """
         self._sent.clear()
 
@@ -92,7 +96,9 @@ class Lease:
         self._grace_s = grace_ms / 1_000
 
     def acknowledged(self, heartbeat: int) -> None:
-        """Extend the lease: the controller received this heartbeat of the current stream."""
+        """Extend the lease, because the controller has received this heartbeat on the current
+        stream.
+        """
         while self._sent and self._sent[0][0] <= heartbeat:
             _, sent_at = self._sent.popleft()
             self._until = max(self._until, sent_at + self._timeout_s * SESSION_SHARE)
@@ -104,13 +110,13 @@ class Lease:
         """Shorten the lease, because the stream ended or could not be opened again.
 
         After a broken stream, the controller fences after a shorter grace period G. The broker
-        notices the break when it sends its next heartbeat at the latest (after at most 0.5 G), and
+        detects the break at the latest when it sends its next heartbeat, after at most 0.5 G, and
         then continues for 0.4 G.
 
-        nobody_fences: the controller said that it stops or does not lead, so it no longer fences,
-        and the next active controller gives every broker a whole timeout.
-        fence_unlikely: its address refuses connections. Both count only before the lease ends:
-        afterwards a fence may already be in progress.
+        nobody_fences: the controller has reported that it is stopping or does not lead, so it no
+        longer fences, and the next active controller grants every broker the full timeout.
+        fence_unlikely: the controller's address refuses connections. Both are considered only
+        before the lease ends, because afterwards a fence may already be in progress.
         """
         self._sent.clear()
         limit = now + self._grace_s * GRACE_SHARE
@@ -124,11 +130,11 @@ class Lease:
             self._broken_until = float("inf")
 
     def stream_fell_silent(self, now: float) -> None:
-        """Shorten `alone_until` as after a break, because the follower may not notice the end of a
-        silent stream. The broker may continue to acknowledge.
+        """Shorten `alone_until` as after a broken stream, because the follower may not detect the
+        end of a silent stream. The broker may continue to acknowledge.
         """
         self._unsure_from = min(self._unsure_from, now + self._grace_s * GRACE_SHARE)
 
     def end(self) -> None:
-        """End the lease: the controller fenced or replaced this incarnation."""
+        """End the lease, because the controller has fenced or replaced this incarnation."""
         self._ended = True

@@ -1,6 +1,6 @@
-"""Messages of balancing: load reports, sessions, and proposed or started moves.
+"""Messages for balancing: load reports, sessions, and proposed and started moves.
 
-Reports are not metadata: the active controller keeps them in memory.
+Reports are not metadata; the active controller keeps them in memory.
 """
 
 from typing import Literal, NamedTuple
@@ -10,17 +10,17 @@ from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from penstock.controller.api.messages import Message
 
 PARTITIONS_PER_REPORT_MAX = 1_000
-"""Number of partitions in a report, the most loaded ones; the others are summed."""
+"""Maximum number of partitions in a report. These are the most loaded ones; the others are
+summed.
+"""
 PROBLEMS_PER_REPORT_MAX = 100
 UNTUNED_PER_REPORT_MAX = 20
 ERROR_CHARS_MAX = 500
-"""Longest error text in a report."""
+"""Maximum length of an error text in a report."""
 
 
 class Load(NamedTuple):
-    """Rates per second, as whole numbers. requests: produce and fetch requests for the
-    partition.
-    """
+    """Rates per second, as integers. requests: produce and fetch requests for the partition."""
 
     bytes_in: int
     bytes_out: int
@@ -28,10 +28,10 @@ class Load(NamedTuple):
 
 
 class StoreRequests(NamedTuple):
-    """Object store requests per second, by price class: writes and conditional writes, lists, reads
-    (with HEAD), deletes.
+    """Object store requests per second, by price class: writes including conditional writes, lists,
+    reads including HEAD, and deletes.
 
-    failed_s: failed requests of all classes; a failed condition and a missing key count as errors.
+    failed_s: failed requests of all classes, including failed conditions and missing keys.
     """
 
     put_s: float
@@ -43,7 +43,7 @@ class StoreRequests(NamedTuple):
 
 
 class PartitionLoad(Message, frozen=True, kw_only=True):
-    """The load of one partition. observed_ms: how long this leader has measured it."""
+    """The load of one partition. observed_ms: how long the current leader has measured it."""
 
     topic_id: UUID
     partition: int
@@ -65,8 +65,8 @@ class FailingPartition(Message, frozen=True, kw_only=True):
 
 
 class DamagedObject(Message, frozen=True, kw_only=True):
-    """An object that a broker's reads found damaged within the last hour. kind: "gone" or
-    "corrupt". for_ms: time since the first such read.
+    """An object that reads of a broker have found to be damaged within the last hour. kind: "gone"
+    or "corrupt". for_ms: time since the first such read.
     """
 
     key: str
@@ -78,7 +78,7 @@ class DamagedObject(Message, frozen=True, kw_only=True):
 
 class UntunedClient(Message, frozen=True, kw_only=True):
     """A producer whose settings limit its throughput. settings: the settings to change. reason:
-    what the broker observed, and the expected gain.
+    what the broker has observed, and the expected gain.
     """
 
     client_id: str
@@ -89,8 +89,8 @@ class UntunedClient(Message, frozen=True, kw_only=True):
 
 
 class ProblemLog(Message, frozen=True, kw_only=True):
-    """Partitions and objects that a broker cannot open or read: at most `PROBLEMS_PER_REPORT_MAX`
-    of each kind; the counts include all. untuned: at most `UNTUNED_PER_REPORT_MAX` clients.
+    """Partitions and objects that a broker cannot open or read, at most `PROBLEMS_PER_REPORT_MAX`
+    of each kind; the counts include all of them. untuned: at most `UNTUNED_PER_REPORT_MAX` clients.
     """
 
     failing: tuple[FailingPartition, ...] = ()
@@ -101,12 +101,12 @@ class ProblemLog(Message, frozen=True, kw_only=True):
 
 
 class ReportLoad(Message, frozen=True, kw_only=True):
-    """Load and latency of a broker, reported every few seconds. At most 1,000 items; `rest` is the
-    sum of the `rest_count` others.
+    """The load and latencies of a broker, reported every few seconds. It contains at most 1,000
+    items; `rest` is the sum of the `rest_count` other partitions.
 
     append_*_ms: time from append to acknowledgment since the last report, including the age of
     pending appends; None if there were none. loop_lag_ms: maximum event loop lag. store: None if
-    the broker does not count requests. troubles: None if there are none.
+    the broker does not count store requests. problems: None if there are none.
     """
 
     node_id: NodeId
@@ -122,9 +122,9 @@ class ReportLoad(Message, frozen=True, kw_only=True):
 
 
 class LoadReported(Message, frozen=True, kw_only=True):
-    """The reply to a report. excluded: the broker gets no partitions until it is faster; without
-    appends, it must measure the store itself. rewrite: closed streams whose ranges in WAL stores it
-    rewrites until the next reply.
+    """The reply to a report. excluded: the broker receives no partitions until it is faster;
+    without appends, it must measure the store itself. rewrite: closed streams for which the broker
+    must rewrite ranges in WAL stores until the next reply.
     """
 
     excluded: bool
@@ -132,7 +132,7 @@ class LoadReported(Message, frozen=True, kw_only=True):
 
 
 class ProposeMoves(Message, frozen=True, kw_only=True):
-    """Propose moves based on measured loads, without making them. topics: empty for all. ->
+    """Propose moves based on measured loads, without starting them. topics: empty for all. ->
     MovesProposed.
     """
 
@@ -143,10 +143,10 @@ class ProposeMoves(Message, frozen=True, kw_only=True):
 class BrokerSession(Message, frozen=True, kw_only=True):
     """The session of one broker, according to the active controller.
 
-    state: "open"; "awaited", registered but without a metadata stream yet; "broken", the stream
-    broke; or "over", the broker is being fenced. heartbeat_age_ms: time since its last heartbeat;
-    None if this controller has received none. ends_in_ms: time until it is fenced, if it stays
-    silent.
+    state: "open"; "awaited" if the broker is registered but has not opened a metadata stream yet;
+    "broken" if the stream broke; or "over" if the broker is being fenced. heartbeat_age_ms: time
+    since its last heartbeat; None if this controller has received none. ends_in_ms: time until the
+    broker is fenced if it stays silent.
     """
 
     state: Literal["open", "awaited", "broken", "over"]
@@ -155,8 +155,9 @@ class BrokerSession(Message, frozen=True, kw_only=True):
 
 
 class BrokerLoad(Message, frozen=True, kw_only=True):
-    """The load of one broker. note: why it is excluded from balancing; empty if it is not.
-    append_*_ms, loop_lag_ms, store, troubles: as in its last report. session: None if it has none.
+    """The load of one broker. note: why the broker is excluded from balancing, or empty if it is
+    not. append_*_ms, loop_lag_ms, store, problems: as in the broker's last report. session: None if
+    it has none.
     """
 
     node_id: NodeId
@@ -181,8 +182,8 @@ class ProposedMove(Message, frozen=True, kw_only=True):
 
 
 class MovesProposed(Message, frozen=True, kw_only=True):
-    """Proposed moves. auto: the controller makes such moves itself. before, after: loads of all
-    brokers that are not fenced.
+    """Proposed moves. auto: whether the controller makes such moves by itself. before, after: loads
+    of all brokers that are not fenced.
     """
 
     auto: bool
@@ -192,8 +193,8 @@ class MovesProposed(Message, frozen=True, kw_only=True):
 
 
 class LeaderMove(Message, frozen=True, kw_only=True):
-    """Make the target the preferred leader: it replaces the source among the candidates, or swaps
-    places with it.
+    """Make the target the preferred leader. It replaces the source among the candidates, or swaps
+    places with it if it is already a candidate.
     """
 
     topic: str
@@ -203,9 +204,9 @@ class LeaderMove(Message, frozen=True, kw_only=True):
 
 
 class MoveLeaders(Message, frozen=True, kw_only=True):
-    """Move at most 2,000 partitions. The reply contains one ItemResult per move and is sent as soon
-    as the moves have begun. A partition that is already moving, or is not led by its source, is
-    rejected.
+    """Start at most 2,000 moves. The reply contains one ItemResult per move, and is sent once the
+    moves have started. A move is rejected if the partition is already moving or is not led by the
+    source.
     """
 
     moves: list[LeaderMove]

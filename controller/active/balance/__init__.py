@@ -1,3 +1,3 @@
-"""Leader balancing: collect measured loads, find slow brokers, and derive moves. See
+"""Leader balancing: collect measured loads, detect slow brokers, and derive moves. See
 docs/design/balancing.md.
 """

@@ -1,5 +1,5 @@
 """Balancing in the active controller: collect the brokers' reports and propose moves. In auto mode,
-also make the moves and relieve slow brokers. See docs/design/balancing.md.
+also execute the moves and relieve slow brokers. See docs/design/balancing.md.
 """
 
 import asyncio
@@ -30,18 +30,19 @@ from penstock.stream.ports import BrokerIncarnation
 
 _log = structlog.get_logger(__name__)
 FRESH_MS: Final = 10_000
-"""How long a broker's report is valid, in ms: five intervals."""
+"""How long a broker's report is valid, in ms; five report intervals."""
 RELIEVED_COUNT: Final = 100
-"""Number of partitions that leave a slow broker concurrently."""
+"""Number of partitions that move away from a slow broker concurrently."""
 
 
 class Balancer:
     """The balancer of one active controller epoch.
 
-    Nothing happens before every live broker has reported to this process. There is no round while
-    any partition moves. A partition that has moved stays for the cooldown, and a restarted broker
-    is left out for a delay. A manager checks every decision again in the writer (`move_leaders`,
-    `relieve`). Planning yields often, so that fencing and elections are not delayed.
+    No moves are made until every live broker has reported to this process, or while any partition
+    is moving. A partition that has moved is not moved again during the cooldown, and a restarted
+    broker is ignored for a while. A manager checks every decision again in the writer
+    (`move_leaders`, `relieve`). Planning yields often, so that fencing and elections are not
+    delayed.
     """
 
     def __init__(
@@ -65,24 +66,26 @@ class Balancer:
         self._wal_rewrites = WalRewrites(lambda: runtime.image, now)
 
     def live(self) -> frozenset[NodeId]:
-        """Return the brokers that may get partitions.
+        """Return the brokers that may receive partitions.
 
-        The last live broker is never excluded: a slow broker is better than none.
+        At most half of the live brokers are excluded, because a slow broker is better than none.
         """
         alive = self._sessions.alive()
         return alive.difference(self._slow.excluded(alive)) if self._config.auto_balance else alive
 
     @property
     def excluded_count(self) -> int:
-        """Return the number of excluded brokers, as last logged. It is 0 without auto mode."""
+        """Return the number of excluded brokers at the time of the last log event. It is 0 unless
+        auto mode is enabled.
+        """
         return len(self._excluded)
 
     async def report(
         self, request: lm.ReportLoad, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
-        """Process a broker's report. Reports of an earlier start of the broker are ignored.
+        """Process a broker's report. Reports from an earlier start of the broker are ignored.
 
-        It changes no metadata, so it runs outside the writer.
+        This does not change metadata, so it does not use the writer.
         """
         del timeout_s, size_bytes, request_id
         node_id = request.node_id
@@ -102,8 +105,8 @@ class Balancer:
     async def propose(
         self, request: lm.ProposeMoves, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
-        """Propose moves to an operator, without cooldown and delay, because the operator can see
-        recent moves and starts.
+        """Propose moves to an operator, without the cooldown and the delay, because the operator
+        can see recent moves and restarts.
         """
         del timeout_s, size_bytes, request_id
         seen = await self._view(cooldown_ms=0, return_delay_ms=0, topics=request.topics)
@@ -119,8 +122,8 @@ class Balancer:
         return m.Reply(controller_epoch=self._runtime.epoch, value=value)
 
     async def run(self) -> None:
-        """Run auto mode until cancelled or until the runtime ends. Return immediately without auto
-        mode.
+        """Run auto mode until cancelled or until the runtime ends. Return immediately if auto mode
+        is disabled.
         """
         interval_s = self._config.balance_interval_ms / 1_000
         while self._config.auto_balance:
@@ -170,8 +173,8 @@ class Balancer:
                 )
 
     async def _relieve_slow(self) -> None:
-        """Move partitions away from slow brokers, some at a time: the next ones after these have
-        arrived.
+        """Move partitions away from slow brokers, a limited number at a time. The next ones follow
+        after these have moved.
         """
         self._log_exclusions()
         for node_id in self._excluded:
@@ -216,7 +219,7 @@ class Balancer:
         )
 
     def _log_exclusions(self) -> None:
-        """Log newly excluded brokers and those that are included again."""
+        """Log newly excluded brokers, and brokers that are included again."""
         excluded: Mapping[NodeId, str] = (
             self._slow.excluded(self._sessions.alive()) if self._config.auto_balance else {}
         )
@@ -227,7 +230,9 @@ class Balancer:
         self._excluded = dict(excluded)
 
     def _described(self, broker: lm.BrokerLoad, now_ms: int) -> lm.BrokerLoad:
-        """Return the load with the session, and with the latencies of a recent report."""
+        """Add the session to the broker's load, and the latencies of its last report if that is
+        still valid.
+        """
         session = self._sessions.describe(broker.node_id, now_ms)
         report = self._book.report_of(broker.node_id, now_ms)
         if report is None:
@@ -255,7 +260,7 @@ async def _plan(seen: BalanceView, limits: Limits) -> Plan:
 
 
 def _is_releasing(image: MetadataImage, node_id: NodeId) -> bool:
-    """Return True if moves away from this broker are in progress."""
+    """Return True if partitions are currently moving away from this broker."""
     waiting = (image.topics.partition(key) for key in image.topics.led_by(NO_LEADER))
     return any(
         p is not None

@@ -1,5 +1,5 @@
-"""Partition rates reported by brokers, kept only in the active controller's memory. Pure; times
-are in monotonic milliseconds.
+"""Partition rates reported by brokers, kept only in the memory of the active controller. Pure;
+times are in monotonic milliseconds.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from penstock.controller.metadata.topics import PartitionKey
 NO_LOAD: Final = Load(0, 0, 0)
 TRUSTED_MS: Final = 3_000
 KEPT_MS: Final = 15_000
-"""How long the last rates of a partition are valid if no broker reports them, because it is moving
-or its leader is silent.
+"""How long the last rates of a partition are valid if no broker reports them, because the partition
+is moving or its leader is silent.
 """
 
 
@@ -35,10 +35,10 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """The last report of one broker. `began_ms` is when the first report of this broker start
+    """The last report of one broker. `began_ms` is when the first report since the broker's start
     arrived.
 
-    `response_ms` is the median time from append to acknowledgment, including pending appends. It is
+    `response_ms` is the median time from append to acknowledgment, including pending appends, or
     None if there were no appends.
     """
 
@@ -54,11 +54,11 @@ class BrokerReport:
 
 
 class LoadBook:
-    """The loads reported by brokers. A report is valid for `fresh_ms`.
+    """The loads that brokers have reported. A report is valid for `fresh_ms`.
 
-    A report of an earlier leadership never replaces one of a later leadership. A leader that has
-    measured a partition for less than `TRUSTED_MS` does not replace its predecessor's rates,
-    because clients work off a backlog in the first seconds after a move.
+    A report never replaces one from a later leader epoch. The rates of a new leader replace its
+    predecessor's only after it has measured the partition for `TRUSTED_MS`, because clients process
+    a backlog in the first seconds after a move.
     """
 
     def __init__(self, fresh_ms: int) -> None:
@@ -87,14 +87,14 @@ class LoadBook:
             self._sweep(now_ms)
 
     def report_of(self, node_id: NodeId, now_ms: int) -> BrokerReport | None:
-        """Return the broker's report, or None if there is none or it is outdated."""
+        """Return the broker's report, or None if there is none or it is no longer valid."""
         report = self._reports.get(node_id)
         return (
             report if report is not None and now_ms - report.received_ms <= self._fresh_ms else None
         )
 
     def latencies(self, now_ms: int) -> dict[NodeId, float]:
-        """Return the append latencies in ms of the brokers that measured them."""
+        """Return the append latencies, in ms, of the brokers that have reported them."""
         found = {node_id: self.report_of(node_id, now_ms) for node_id in sorted(self._reports)}
         return {
             node_id: report.response_ms
@@ -103,8 +103,8 @@ class LoadBook:
         }
 
     def load_of(self, key: PartitionKey, leader: NodeId, now_ms: int) -> Load:
-        """Return the reported rates, or otherwise the share of one of the leader's small
-        partitions.
+        """Return the reported rates of a partition. If there are none, return the average of the
+        leader's partitions that are not reported individually.
         """
         known = self._partitions.get(key)
         if known is not None and now_ms - known.received_ms <= KEPT_MS:

@@ -1,7 +1,7 @@
 """Plan which partitions should move to another broker, and why: a pure function of brokers,
-partitions and measured rates. Goals in order: network in, network out, number of leaders. A goal
-starts when a broker deviates from the mean by more than `trigger`, and ends when all are within
-`aim`. The gap keeps noise from moving partitions back and forth.
+partitions and measured rates. The goals are, in order: network in, network out, number of leaders.
+A goal starts when a broker deviates from the mean by more than `trigger`, and ends when all brokers
+are within `aim`. The gap prevents noise from moving partitions back and forth.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +14,11 @@ from penstock.base.ids import NodeId
 from penstock.controller.api.load_messages import BrokerLoad, Load, ProposedMove
 
 BROKERS_LOOKED_AT: Final = 8
-"""Number of most and least loaded brokers to compare: at most 64 pairs for one move."""
+"""Number of most and least loaded brokers that are compared, which is at most 64 pairs per move."""
 GAIN_MIN: Final = 1e-4
 """Minimum gain of a move, as a fraction of the mean.
 
-A smaller gain is not worth the leader change for clients.
+A smaller gain does not justify a leader change.
 """
 _ROUNDING: Final = 1e-9
 
@@ -35,7 +35,7 @@ class Limits:
 
     `trigger` and `aim` are fractions of the mean. A byte goal is inactive while all brokers
     together have less than `bytes_min` per second. The limit is not per broker, because moves for
-    other goals would then switch a goal on and off, and planning would not terminate.
+    other goals could then switch a goal on and off, and planning would not terminate.
     """
 
     trigger: float = 0.25
@@ -45,7 +45,7 @@ class Limits:
 
 
 class BrokerSlot(NamedTuple):
-    """One broker. `note` is the reason if it is not eligible, otherwise empty."""
+    """One broker. `note` is the reason why it is not eligible, or empty if it is."""
 
     node_id: NodeId
     note: str = ""
@@ -56,7 +56,9 @@ class BrokerSlot(NamedTuple):
 
 
 class PartitionSlot(NamedTuple):
-    """One partition. `leader` is its present or future leader, or -1 for none."""
+    """One partition. `leader` is the current leader or, during a move, the future one; -1 for
+    none.
+    """
 
     topic: str
     partition: int
@@ -81,7 +83,7 @@ def plan(
 
 
 def usage(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot]) -> list[BrokerLoad]:
-    """Return the total of the partitions led by each broker."""
+    """Return the total load of the partitions led by each broker."""
     sums = {broker.node_id: [0, 0, 0, 0] for broker in brokers}
     for slot in partitions:
         total = sums.get(slot.leader)
@@ -102,7 +104,7 @@ class _Part(NamedTuple):
 
 
 class _Band:
-    """The target range of one goal, for every broker."""
+    """The target range of one goal, which is the same for all brokers."""
 
     def __init__(self, goal: Goal, values: Sequence[int], limits: Limits) -> None:
         self.goal = goal
@@ -114,7 +116,7 @@ class _Band:
         self.is_active = mean > 0 and (goal is Goal.LEADERS or sum(values) >= limits.bytes_min)
 
     def is_left(self, values: Sequence[int]) -> bool:
-        """Return True if a broker deviates so much from the mean that the goal starts."""
+        """Return True if a broker deviates so far from the mean that the goal must be pursued."""
         if self.goal is Goal.LEADERS and max(values) - min(values) < 2:
             return False
         return any(
@@ -127,11 +129,11 @@ class _Band:
     def gain(
         self, releasing: Sequence[int], taking: Sequence[int], weights: Sequence[int]
     ) -> float:
-        """Return by how much a move brings source and target closer to the range; negative if it
-        moves them away from it.
+        """Return by how much a move brings the source and the target closer to the range. Negative
+        if it moves them away from the range.
 
-        `releasing` and `taking` are the values of source and target by goal. `weights` are those of
-        the moved partition.
+        `releasing` and `taking` are the values of the source and the target, by goal. `weights` are
+        the values of the moved partition.
         """
         source, target, weight = releasing[self.goal], taking[self.goal], weights[self.goal]
         return (
@@ -150,9 +152,9 @@ class _Band:
 class Planning:
     """A plan in progress. `steps` yields after each examined pair of brokers.
 
-    Each move strictly improves its goal and worsens no earlier goal, so planning terminates. A
-    partition moves at most once. Ineligible brokers are neither source nor target. The same input
-    results in the same moves, in the same order.
+    Each move strictly improves its goal and does not worsen an earlier goal, so planning
+    terminates. A partition moves at most once. Ineligible brokers are neither sources nor targets.
+    The same input results in the same moves, in the same order.
     """
 
     def __init__(
@@ -204,7 +206,9 @@ class Planning:
         return [values[goal] for values in self._values.values()]
 
     def _pairs(self, goal: Goal) -> Iterator[tuple[NodeId, NodeId]]:
-        """Yield (source, target) pairs: the most loaded sources and least loaded targets first."""
+        """Yield (source, target) pairs, starting with the most loaded sources and the least loaded
+        targets.
+        """
         order = sorted(self._values, key=lambda node_id: (-self._values[node_id][goal], node_id))
         for source in order[:BROKERS_LOOKED_AT]:
             for target in reversed(order[-BROKERS_LOOKED_AT:]):
@@ -223,7 +227,8 @@ class Planning:
         return True
 
     def _best_part(self, band: _Band, source: NodeId, target: NodeId) -> _Part | None:
-        """Return the partition whose move improves this goal most and worsens no earlier goal.
+        """Return the partition whose move improves this goal most without worsening an earlier
+        goal.
 
         Ties are broken by later goals, then by topic and partition.
         """

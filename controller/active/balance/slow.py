@@ -1,6 +1,6 @@
 """Detect brokers whose appends are much slower than those of other brokers. Pure.
 
-The limit is relative, so that a broker that is 10 times slower is also found on S3, where 100 ms
+The limit is relative, so that a broker that is 10 times slower is detected even on S3, where 100 ms
 are normal.
 """
 
@@ -31,18 +31,19 @@ class SlowBrokers:
     def __init__(self) -> None:
         self._watched: dict[NodeId, _Watch] = {}
         self._reasons: dict[NodeId, str] = {}
-        """Reasons in the order in which the brokers were found slow."""
+        """The reasons, in the order in which the brokers were found to be slow."""
 
     def heard(
         self, node_id: NodeId, node_epoch: NodeEpoch, responses: Mapping[NodeId, float]
     ) -> None:
-        """Evaluate the newest report of a broker.
+        """Evaluate the latest report of a broker.
 
-        It is excluded after `SLOW_REPORTS` consecutive reports of `SLOW_RATIO` times the median of
-        the others and above `SLOW_MIN_MS`, and included again after `WELL_REPORTS` consecutive ones
-        below lower limits. Reports without appends change nothing.
+        A broker is excluded after `SLOW_REPORTS` consecutive reports of at least `SLOW_RATIO` times
+        the median of the others and at least `SLOW_MIN_MS`. It is included again after
+        `WELL_REPORTS` consecutive reports within lower limits. Reports without appends are ignored.
 
-        `responses` are the valid latencies of all brokers, including this one if it has any.
+        `responses` are the valid latencies of all brokers, including this one if it has reported
+        any.
         """
         watch = self._watched.get(node_id)
         if watch is None or watch.node_epoch != node_epoch:
@@ -72,10 +73,10 @@ class SlowBrokers:
             watch.well = 0
 
     def excluded(self, alive: Collection[NodeId]) -> dict[NodeId, str]:
-        """Return the excluded brokers, which get no partitions and are relieved of theirs, with the
-        reasons.
+        """Return the excluded brokers, which receive no partitions and are relieved of theirs, with
+        the reasons.
 
-        At most half of `alive`, the first ones found.
+        These are at most half of `alive`, those that were found first.
         """
         found = ((node_id, reason) for node_id, reason in self._reasons.items() if node_id in alive)
         return dict(islice(found, len(alive) // 2))

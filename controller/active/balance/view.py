@@ -1,6 +1,6 @@
 """Create the planner's input from the metadata image and the brokers' reports. Pure; O(partitions).
 
-A moving partition counts for its target and is not moved again.
+A moving partition is counted for its target, and is not moved again.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,10 +27,10 @@ class BalanceView(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """Inputs of a view besides image and reports.
+    """Inputs of a view besides the image and the reports.
 
-    `now_ms` is monotonic. `topics` are those whose partitions may move; empty: all.
-    `return_delay_ms`: a restarted broker is neither source nor target for this long.
+    `now_ms` is monotonic. `topics` are the topics whose partitions may move; empty for all.
+    `return_delay_ms` is how long a restarted broker is neither a source nor a target.
     """
 
     live: Collection[NodeId]
@@ -43,7 +43,7 @@ class Conditions(NamedTuple):
 
 
 def view(image: MetadataImage, book: LoadBook, conditions: Conditions) -> BalanceView:
-    # A broker that leaves gracefully is removed, but its WALs stay.
+    # A broker that shuts down gracefully is removed, but its WALs are still listed.
     earlier = {wal.writer.node_id for wal in image.nodes.wals() if _is_over(image, wal.writer)}
     brokers = [
         BrokerSlot(node.node_id, _note(node, book, conditions, node.node_id in earlier))
@@ -93,9 +93,10 @@ def _note(node: NodeState, book: LoadBook, conditions: Conditions, is_back: bool
 
 
 def _is_cooling(record: PartitionMetadata, conditions: Conditions) -> bool:
-    """Return True if the partition moved recently, for any reason.
+    """Return True if the partition has moved recently, for any reason.
 
-    The time of the move is stored in the partition record, which survives a change of controller.
+    The time of the move is stored in the partition record, so it survives a change of the active
+    controller.
     """
     return (
         record.move is not None

@@ -1,3 +1,3 @@
-"""Publication of the public manifest by the active controller. `stream.format.manifest` defines its
-contents and encoding.
+"""Publication of the public manifest by the active controller. `stream.format.manifest` defines the
+contents and the encoding.
 """

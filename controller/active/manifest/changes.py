@@ -1,5 +1,5 @@
-"""Collect the manifest changes caused by records, so that a publication examines only these. Costs
-about 1 us per record, in the writer.
+"""Collect the manifest changes caused by metadata records, so that a publication examines only
+these. In the writer, this takes about 1 us per record.
 """
 
 from collections.abc import Iterable
@@ -38,8 +38,8 @@ from penstock.controller.metadata.topics import PartitionKey
 @dataclass(slots=True)
 class ManifestChanges:
     """The changes since the last publication: everything that differs in the manifest, and possibly
-    more. For a stream whose log was rewritten, they contain the offsets as one range: pages outside
-    of it are unchanged.
+    more. For a stream whose log was rewritten, they contain the rewritten offsets as one range,
+    because pages outside of the range are unchanged.
 
     `everything` means that the contents of the last publication are unknown.
     """
@@ -57,7 +57,9 @@ class ManifestChanges:
     )
 
     def note(self, records: Iterable[Record]) -> bool:
-        """Add the changes of records. Return True if any of them changes the manifest."""
+        """Add the changes caused by these records. Return True if any of them changes the
+        manifest.
+        """
         noted = False
         for record in records:
             match record:
@@ -70,7 +72,7 @@ class ManifestChanges:
                     | WalStoreDrain()
                     | WalPlaced()
                     | WalEnded()
-                    # Deleted records may hold the last reference to a lost WAL store.
+                    # Records deleted here may contain the last reference to a lost WAL store.
                     | KeptLogDropped()
                 ):
                     self.wals = True
@@ -99,7 +101,7 @@ class ManifestChanges:
     def _record_replaced(self, stream_id: StreamId, part: RangeEntry) -> None:
         """Add the changes of one replacement.
 
-        The replacements of one request cover exactly the offsets of their sources, so only these
+        The replacements in one request cover exactly the offsets of their sources, so only these
         offsets change.
         """
         self.stream_ids.add(stream_id)

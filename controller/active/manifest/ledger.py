@@ -1,7 +1,7 @@
-"""Track the published state of each partition, and where it was written. The next version is
-computed from the ledger and the image.
+"""Track the published state of each partition, and in which version it was written. The next
+version is computed from the ledger and the image.
 
-Costs 1 us per entry to capture, 1 us to encode, and 10 us per partition.
+Capturing takes 1 us per entry and 10 us per partition, and encoding takes 1 us per entry.
 """
 
 from array import array
@@ -38,21 +38,21 @@ from penstock.stream.format.manifest.model import (
 VERSIONS_MAX = 32
 """Maximum number of manifest objects that a root may refer to.
 
-With more of them, each change rewrites fewer bytes, but a new reader reads more objects.
+With more objects, each change rewrites fewer bytes, but a new reader has to read more objects.
 """
 
 _ENTRIES_PER_PARTITION = 10
-"""Capturing a partition takes as long as this many entries: 10 us."""
+"""Capturing a partition takes as long as capturing this many entries, 10 us."""
 
 _ENTRIES_NEVER = Entries.empty(0)
 _NOWHERE = SectionRef(0, 0, 0, 0, 0)
 _KINDS = frozenset({"data", "txn"})
-"""Kinds of streams in the manifest. Only brokers read meta streams."""
+"""Kinds of streams in the manifest. Meta streams are read only by brokers."""
 
 
 @dataclass(slots=True)
 class _Page:
-    """A run of entries in its own section. `entries` is set until they are written."""
+    """A run of entries in a section of its own. `entries` is set until the page is written."""
 
     ref: PageRef
     entries: Entries | None
@@ -99,8 +99,8 @@ class _Stream:
         )
 
     def drop_pages_of(self, versions: AbstractSet[int]) -> bool:
-        """Drop the pages stored in these versions, so that they are captured again. Return whether
-        any were dropped.
+        """Drop the pages stored in these versions, so that their entries are captured again. Return
+        whether any were dropped.
         """
         kept = [page for page in self.pages if page.ref.section.version not in versions]
         if len(kept) == len(self.pages):
@@ -109,7 +109,7 @@ class _Stream:
         return True
 
     def drop_pages_between(self, low: int, high: int) -> None:
-        """Drop the pages that overlap [low, high), so that they are captured again."""
+        """Drop the pages that overlap [low, high), so that their entries are captured again."""
         self.pages = [
             page
             for page in self.pages
@@ -134,7 +134,7 @@ class _Partition:
         )
 
     def drop_pages_of(self, versions: AbstractSet[int]) -> bool:
-        """Drop the pages of both streams like `_Stream.drop_pages_of`."""
+        """Drop pages of both streams, as `_Stream.drop_pages_of` does."""
         dropped = [stream.drop_pages_of(versions) for stream in self.streams]
         return any(dropped)
 
@@ -151,13 +151,13 @@ class _Topic:
     configs: dict[str, str]
     shards: list[_Shard] = field(default_factory=list[_Shard])
     entry: TopicEntry | None = None
-    """The topic's entry in the root, or None if it must be created again."""
+    """The topic's entry in the root, or None if it must be rebuilt."""
 
     def of(self, number: int) -> _Partition:
         return self.shards[number // PARTITIONS_PER_SHARD].partitions[number % PARTITIONS_PER_SHARD]
 
     def make_room(self, count: int) -> None:
-        """Append partitions until there are `count`. Partitions are never removed."""
+        """Append partitions until there are `count` of them. Partitions are never removed."""
         have = (
             PARTITIONS_PER_SHARD * (len(self.shards) - 1) + len(self.shards[-1].partitions)
             if self.shards
@@ -170,28 +170,30 @@ class _Topic:
 
 
 class Ledger:
-    """The ledger of one active controller. The first capture takes everything.
+    """The ledger of one active controller. The first capture includes everything.
 
-    Pages and inline entries of a clean partition equal those of the image at the last capture. A
-    written page is kept until its offsets are rewritten, or its version is emptied. Each `capture`
-    takes at most about `entries_max` entries, to limit the time between two batches of the writer.
-    Partitions that change meanwhile become dirty again, so the last call determines the state that
-    is published.
+    The pages and inline entries of a clean partition are equal to the image at the last capture. A
+    written page is kept until its offsets are rewritten or its version is emptied. Each `capture`
+    includes at most about `entries_max` entries, to limit the time between two batches of the
+    writer. Partitions that change meanwhile become dirty again, so the last call determines the
+    published state.
     """
 
     def __init__(self) -> None:
         self._topics: dict[UUID, _Topic] = {}
         self._dirty: dict[tuple[UUID, int], set[int]] = {}
-        """Shards to be written again, each with the partitions to be captured for it."""
+        """Shards that must be written again, each with the partitions that must be captured for
+        it.
+        """
         self._to_write: list[tuple[UUID, int]] = []
         self._pages_to_write: list[_Page] = []
         self.changed = False
-        """True if anything differs from the last root."""
+        """Whether anything differs from the last root."""
 
     def absorb(self, changes: ManifestChanges, image: MetadataImage, version: int) -> None:
-        """Mark changes as dirty. Call it between two batches, like `capture`.
+        """Mark changes as dirty. Like `capture`, call this between two batches of the writer.
 
-        `image` contains these changes. `version` is the one being written.
+        `image` contains these changes. `version` is the version being written.
         """
         self.changed |= changes.wals
         if changes.everything:
@@ -219,7 +221,7 @@ class Ledger:
     def capture(self, image: MetadataImage, entries_max: int) -> bool:
         """Capture dirty partitions of the image, with about `entries_max` entries.
 
-        Return True if all are captured: the manifest then shows this moment.
+        Return True if all dirty partitions are captured. The manifest then represents this moment.
         """
         taken = 0
         while self._dirty:
@@ -260,13 +262,13 @@ class Ledger:
             yield
 
     def topic_entries(self) -> tuple[TopicEntry, ...]:
-        """Return the topic entries for the root. Call it after everything captured was written."""
+        """Return the topic entries for the root. Call this after all captured data was written."""
         return tuple(
             topic.entry or self._entry(topic_id, topic) for topic_id, topic in self._topics.items()
         )
 
     def versions(self) -> "Counter[int]":
-        """Return the number of referenced bytes in each version's object."""
+        """Return the number of referenced bytes in the object of each version."""
         found: Counter[int] = Counter()
         for topic in self._topics.values():
             for shard in topic.shards:
@@ -305,7 +307,7 @@ class Ledger:
     def _drop_rewritten(
         self, stream_id: StreamId, low: Offset, high: Offset, image: MetadataImage
     ) -> None:
-        """Drop the pages of [low, high), whose objects were replaced."""
+        """Drop the pages in [low, high), whose objects were replaced."""
         stream = image.streams.get(stream_id)
         if stream is not None and stream.kind in _KINDS and stream.topic_id in self._topics:
             partition = self._topics[stream.topic_id].of(stream.partition)
@@ -337,7 +339,7 @@ class Ledger:
         """Mark the contents of the smallest versions as dirty, so that the root refers to fewer
         versions.
 
-        This rewrites 1 / VERSIONS_MAX of all bytes on average.
+        On average, this rewrites 1 / VERSIONS_MAX of all bytes.
         """
         emptied = self._versions_to_empty(version)
         if not emptied:
@@ -354,9 +356,9 @@ class Ledger:
                     self._dirty.setdefault((topic_id, index), set()).update(dirty)
 
     def _versions_to_empty(self, version: int) -> AbstractSet[int]:
-        """Return the smallest versions, so that VERSIONS_MAX remain without them.
+        """Return the smallest versions, without which VERSIONS_MAX remain.
 
-        `version` is the one being written; it counts, but is not emptied.
+        `version` is the version being written. It is counted, but not emptied.
         """
         sizes = self.versions()
         del sizes[version]
@@ -375,7 +377,9 @@ class Ledger:
         image: MetadataImage,
         entries_max: int,
     ) -> tuple[int, bool]:
-        """Return the number of captured entries, and whether the capture is complete."""
+        """Capture one partition. Return the number of captured entries, and whether the capture is
+        complete.
+        """
         taken = 0
         for captured, stream_id in (
             (partition.data, state.data_stream_id),
@@ -395,9 +399,9 @@ class Ledger:
     def _capture_stream(
         self, captured: _Stream, stream: StreamState, image: MetadataImage, entries_max: int
     ) -> tuple[int, bool]:
-        """Capture one stream, with the same result as `_capture_partition`.
+        """Capture one stream. Return the same as `_capture_partition`.
 
-        Valid pages are kept; the entries outside of them are captured.
+        Valid pages are kept, and the entries outside of them are captured.
         """
         entries = stream.entries
         kept = [page for page in captured.pages if page.ref.end_offset > stream.start_offset]
@@ -463,7 +467,9 @@ class Ledger:
 
 
 def _described(image: MetadataImage, topic_id: UUID) -> TopicState | FrozenTopic | None:
-    """Return the topic or snapshot topic. Deleted topics are not in the manifest."""
+    """Return the topic or snapshot topic, or None for a deleted topic, which is not in the
+    manifest.
+    """
     topic = image.topics.by_id(topic_id)
     if topic is not None:
         return topic
@@ -472,7 +478,7 @@ def _described(image: MetadataImage, topic_id: UUID) -> TopicState | FrozenTopic
 
 
 def _entries(found: list[LogEntry], objects: ObjectsImage) -> Entries:
-    """Copy the entries into columns. The copy holds no reference to the image."""
+    """Copy the entries into columns. The copy has no references to the image."""
     bounds = array("q", [entry.start_offset for entry in found])
     bounds.append(found[-1].end_offset)
     states = [state for entry in found if (state := objects.get(entry.object_id)) is not None]
@@ -490,7 +496,7 @@ def _entries(found: list[LogEntry], objects: ObjectsImage) -> Entries:
 
 
 def _index(entries: list[LogEntry], offset: int) -> int:
-    """Return the index of the first entry that begins at `offset` or later."""
+    """Return the index of the first entry that starts at or after `offset`."""
     return bisect_left(entries, offset, key=_start)
 
 
@@ -499,7 +505,7 @@ def _start(entry: LogEntry) -> int:
 
 
 def _cuts(low: int, high: int) -> list[tuple[int, int]]:
-    """Cut [low, high) into pages of about the same size."""
+    """Split [low, high) into pages of about the same size."""
     count = -(-(high - low) // PAGE_ENTRIES_MAX)
     return [
         (low + (high - low) * i // count, low + (high - low) * (i + 1) // count)

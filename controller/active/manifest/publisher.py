@@ -1,5 +1,5 @@
-"""Publish the public manifest to the store: one object per version, at most one per second, only
-after changes. See docs/design/manifest.md.
+"""Publish the public manifest to the store, as one object per version, at most one per second, and
+only after changes. See docs/design/manifest.md.
 """
 
 import asyncio
@@ -32,16 +32,20 @@ from penstock.stream.format.manifest.model import LiveWal, ManifestRoot, WalStor
 _log = structlog.get_logger(__name__)
 
 CAPTURE_ENTRIES_MAX = 3_000
-"""Entries captured between two batches, in 3 to 5 ms. A partition counts as ten."""
+"""Entries captured between two batches, which takes 3 to 5 ms. A partition counts as ten
+entries.
+"""
 
 LOOKS_PER_DOUBLING = 16
-"""After this many captures, the size of each is doubled. Otherwise changes that arrive faster than
+"""After this many captures, the size of each is doubled. Otherwise, changes that arrive faster than
 they are captured would delay the version forever.
 """
 
 
 class Superseded(Exception):
-    """Raised when a controller with a higher epoch publishes: this one no longer leads."""
+    """Raised when a controller with a higher epoch publishes, so that this one is no longer
+    active.
+    """
 
     def __init__(self, own_epoch: int, found_epoch: int) -> None:
         super().__init__(
@@ -52,7 +56,7 @@ class Superseded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """The contents of the root besides topics, captured with the last of them."""
+    """The contents of the root except for topics, captured together with the last of these."""
 
     metadata_offset: MetadataOffset
     published_ms: Millis
@@ -62,7 +66,9 @@ class _Moment:
 
 
 def _live_wal(image: MetadataImage, wal: WalState) -> LiveWal:
-    """Leaders count as owners: they open streams without a further change of the manifest."""
+    """Describe a WAL. Leaders are listed as stream owners, because they open streams without
+    another change of the manifest.
+    """
     writer = wal.writer
     has_streams = image.streams.has_opened(writer) or bool(image.topics.led_count(writer))
     return LiveWal(writer.node_id, writer.node_epoch, wal.committed, wal.store_id, has_streams)
@@ -79,14 +85,14 @@ class _Behind:
 class ManifestPublisher:
     """The publishing task of one active controller. Create it before its runtime starts.
 
-    Versions are a chain: version = newest in the store + 1, written with put_if_absent. A publisher
-    stops if it finds a version from a higher controller epoch. A version shows one moment, between
-    two batches of the writer. A PUT with unknown outcome is repeated with the same bytes and key. A
-    new leader writes everything again. A change that has been visible for less than the read grace
-    counts as not visible (`protected_from`), and brokers delete only objects that the manifest
-    lists as deleted (`shown_offset`), so a listed slot or object exists for that long after a newer
-    root has replaced the one that lists it. The image is captured, encoded and compressed in steps
-    of some 10 ms.
+    Versions form a chain: each is the newest one in the store + 1, written with put_if_absent. A
+    publisher stops if it finds a version of a higher controller epoch. A version represents one
+    moment, between two batches of the writer. A PUT with an unknown outcome is repeated with the
+    same bytes and key. A new leader writes everything again. A change that has been visible for
+    less than the read grace period is treated as not visible (`protected_from`), and brokers delete
+    only objects that the manifest lists as deleted (`shown_offset`). Therefore, a slot or object
+    exists for that long after a newer root has replaced the last one that lists it. The image is
+    captured, encoded and compressed in steps of about 10 ms.
     """
 
     def __init__(
@@ -108,23 +114,23 @@ class ManifestPublisher:
         self._wake = asyncio.Event()
         self._wake.set()
         self._newest = -1
-        """Newest known version in the store, or -1 if unknown."""
+        """The newest known version in the store, or -1 if unknown."""
         self._draft: Draft | None = None
         self._unsent: list[bytes] | None = None
         self._stored: set[int] = set()
         self._retired: dict[int, float] = {}
         self._unreferenced: set[WalStoreId] = set()
-        """Lost WAL stores that the manifest does not contain any more."""
+        """Lost WAL stores that are no longer in the manifest."""
         self._behind: _Behind | None = _Behind(MetadataOffset(0), now())
         self._drawn_behind: _Behind | None = self._behind
         self._shown: deque[tuple[float, MetadataOffset]] = deque()
-        """For each version in the store that is younger than the grace: the time of its write, and
-        the oldest change that it shows.
+        """For each version in the store that is younger than the grace period, the time of the
+        write and the offset of the oldest change that it contains.
         """
         runtime.observe(self._note)
 
     async def run(self) -> None:
-        """Run until cancelled, until the runtime ends, or until another controller has
+        """Publish versions until cancelled, until the runtime ends, or until another controller has
         taken over.
         """
         interval_s = self._config.manifest_interval_ms / 1_000
@@ -143,10 +149,10 @@ class ManifestPublisher:
             await asyncio.sleep(max(0.0, began + interval_s - self._now()))
 
     async def protected_from(self) -> MetadataOffset | None:
-        """Return the offset from which the janitor must keep destroyed objects.
+        """Return the offset from which on the janitor must keep destroyed objects.
 
-        Objects destroyed at this offset or later may be listed in a version that was the newest
-        less than a grace ago.
+        Objects destroyed at or after this offset may be listed in a version that was the newest one
+        less than a grace period ago.
         """
         due_at = self._now() - self._config.read_grace_ms / 1_000
         while self._shown and self._shown[0][0] <= due_at:
@@ -157,13 +163,13 @@ class ManifestPublisher:
 
     @property
     def shown_offset(self) -> MetadataOffset:
-        """Return the metadata offset below which everything is in the newest version."""
+        """Return the metadata offset below which all changes are in the newest version."""
         return self._runtime.image.end_offset if self._behind is None else self._behind.offset
 
     @property
     def behind_s(self) -> float:
-        """Return the age of the oldest change that is not in any version in the store, or 0 if
-        there is none.
+        """Return the age of the oldest change that is not in any stored version, or 0 if there is
+        none.
         """
         return 0.0 if self._behind is None else self._now() - self._behind.since
 
@@ -190,7 +196,7 @@ class ManifestPublisher:
             self._wake.set()
 
     async def _until_due(self) -> None:
-        """Wait until something changed, or old versions may be deleted."""
+        """Wait until something has changed, or until old versions may be deleted."""
         try:
             async with asyncio.timeout(
                 self._config.manifest_grace_ms / 1_000 if self._retired else None
@@ -234,7 +240,7 @@ class ManifestPublisher:
         return True
 
     def _capture(self, entries_max: int, image: MetadataImage) -> _Moment | None:
-        """Capture a part of the changes between two batches. Return None if there is more to
+        """Capture a part of the changes between two batches. Return None if there are more to
         capture.
         """
         changes, self._changes = self._changes, ManifestChanges()
@@ -259,8 +265,8 @@ class ManifestPublisher:
         )
 
     def _is_referenced(self, image: MetadataImage, store_id: WalStoreId) -> bool:
-        """Return whether readers may need the WAL store. They need a lost one, and fail, until its
-        WALs have ended and no range refers to it.
+        """Return whether readers may need the WAL store. They need a lost WAL store until its WALs
+        have ended and no range refers to it; until then, their reads fail.
         """
         if not image.nodes.is_wal_store_ended(store_id):
             return True
@@ -278,7 +284,8 @@ class ManifestPublisher:
     async def _send(self) -> None:
         """Write the captured version.
 
-        If another controller wrote one in its place, everything is captured again after that one.
+        If another controller has written this version, everything is captured again for the next
+        one.
         """
         assert self._unsent is not None, "nothing is drawn up"
         assert self._draft is not None, "nothing is drawn up"
@@ -297,7 +304,7 @@ class ManifestPublisher:
             self._shown.append((self._now(), self._behind.offset))
         self._behind = self._drawn_behind
         if self._behind is not None:
-            # Changes made while this version could not be written were recorded before.
+            # Changes made while this version could not be written have not set the event again.
             self._wake.set()
         self._stored.add(version)
         for old in self._stored - self._ledger.versions().keys() - {version}:
@@ -305,10 +312,10 @@ class ManifestPublisher:
         _log.debug("manifest_published", version=version, bytes=size_bytes)
 
     async def _holds(self, key: str, footer: bytes) -> bool:
-        """Return True if the object contains our own bytes, because an earlier attempt had
+        """Return True if the object contains our own bytes, because an earlier attempt has
         succeeded.
 
-        Equal footers mean equal objects.
+        Objects with equal footers are equal.
         """
         try:
             tail = await self._store.get_tail(key, codec.FOOTER.size)
@@ -317,7 +324,9 @@ class ManifestPublisher:
         return tail.data == footer
 
     async def _adopt(self) -> None:
-        """Find the newest version in the store and start again after it. Raises Superseded."""
+        """Find the newest version in the store, and start over with the next one. Raises
+        Superseded.
+        """
         self._draft = self._unsent = None
         self._changes = ManifestChanges(everything=True)
         self._wake.set()
@@ -337,7 +346,7 @@ class ManifestPublisher:
             tail = await self._store.get_tail(key, codec.FOOTER.size)
             footer = codec.parse_footer(tail.data, tail.size_bytes, key)
         except ObjectNotFound:
-            return  # A newer version replaced this one: the next write finds it.
+            return  # a newer version has replaced this one, and the next write will detect it
         except ObjectCorrupt as error:
             _log.error(
                 "manifest_damaged",
@@ -350,7 +359,7 @@ class ManifestPublisher:
             raise Superseded(self._runtime.epoch, footer.controller_epoch)
 
     async def _drop_old(self) -> None:
-        """Delete versions that no root younger than the grace refers to."""
+        """Delete versions to which no root younger than the grace period refers."""
         due_at = self._now() - self._config.manifest_grace_ms / 1_000
         due = [version for version, since in self._retired.items() if since <= due_at][
             :DELETE_BATCH_COUNT
