@@ -577,8 +577,8 @@ class Storage:
 
         `done` is called on the loop, in WAL order, with None or the error. Entries must follow the
         `next_offset` of their streams. Raises StreamNotOpened, StreamFenced, NotContiguous,
-        WalFull, WalClosed, WalFenced, or WalFailed before accepting anything. Costs 1.5 us for one
-        entry and 1 to 2 us more until its acknowledgment, besides the PUT.
+        WalFull, WalClosed, WalFenced, or WalFailed before accepting anything. Takes 1.5 us for one
+        entry, and another 1 to 2 us until its acknowledgment, in addition to the PUT.
         """
         if self._failure is not None:
             raise self._failure
@@ -628,8 +628,8 @@ class Storage:
         return self._cache.buffered_bytes(stream_id)
 
     async def upload(self) -> None:
-        """Return when everything appended so far is committed in objects of the local image. Costs
-        a flush and the upload of the remaining data, up to the size of the log cache. Raises the
+        """Return when everything appended so far is committed in objects of the local image. This
+        flushes the WAL and uploads the remaining data, up to the size of the log cache. Raises the
         WAL's failure.
         """
         await self.flush()
@@ -760,10 +760,10 @@ class Storage:
     ) -> list[Buffer]:
         """Read like `read`, from the tail of a stream of another owner.
 
-        ranges: contiguous and in order; the first contains the offset. Costs one GET for each slot
-        up to 1 MiB, which also caches its other streams, and at least two for a larger one. Raises
-        ObjectNotFound if a slot was uploaded and deleted meanwhile, ObjectCorrupt, and errors of
-        the store.
+        ranges: contiguous and in order; the first contains the offset. Sends one GET for each slot
+        of up to 1 MiB, which also caches its other streams, and at least two for a larger one.
+        Raises ObjectNotFound if a slot was uploaded and deleted meanwhile, ObjectCorrupt, and
+        errors of the store.
         """
         return [*await self._objects.read(ranges, offset, max_bytes, end_offset=end_offset)]
 
@@ -788,7 +788,7 @@ class Storage:
         """Return the last boundary between two batches at or below a committed offset, in the
         objects: the log cache may still contain batches that log compaction has merged.
 
-        Costs one block if the offset lies inside a range. Raises the errors of `read`.
+        Reads one block if the offset lies inside a range. Raises the errors of `read`.
         """
         return await self._reader.committed_border(stream_id, offset)
 

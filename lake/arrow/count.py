@@ -33,7 +33,7 @@ def count_records(
     on_unreadable: OnUnreadable = raise_unreadable,
 ) -> int:
     """Return the number of wanted records. `plain` are the streams whose slices contain no
-    transactions. Raise as `read_renewed` does.
+    transactions. Raise the errors of `read_renewed`.
 
     Invariant: the count equals the number of rows returned by reading. Counts of the metadata
     include markers and aborted records, so they are used only for ranges without transactions. They

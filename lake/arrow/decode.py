@@ -48,7 +48,7 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The offsets [start_offset, end_offset) of a block, and those that are wanted, [low, high)."""
+    """The offsets [start_offset, end_offset) of a block, and the wanted offsets [low, high)."""
 
     key: str
     topic: str
@@ -120,9 +120,9 @@ class Decoder:
     Invariant: rows depend on the offset range alone and come in offset order, each offset once; a
     batch's records are returned only after its CRC matched. Any input results in rows or in a
     ReadError with object, partition and offsets, which is raised or passed to a callback; those
-    offsets are then skipped. Control batches and those of aborted transactions are never returned.
-    Memory: one Arrow batch under construction, and decompressed batches of about `_GROUP_BYTES`.
-    Must not do I/O.
+    offsets are then skipped. Control batches and batches of aborted transactions are never
+    returned. Memory: one Arrow batch under construction, and decompressed batches of about
+    `_GROUP_BYTES`. Must not do I/O.
     """
 
     def __init__(

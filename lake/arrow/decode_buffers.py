@@ -57,10 +57,10 @@ def address_of(array: NDArray[Any]) -> int:
 class CompiledRows:
     """Implement `decode_table.Rows` with compiled code.
 
-    Invariant: the addresses in the job are those of slabs held here, and its capacities are true
-    (data has `PADDING_BYTES` more after it); compiled code writes nowhere else. An Arrow batch owns
-    its slabs; `slabs` describes when they are reused. An Arrow batch with views holds the buffers
-    that they point into.
+    Invariant: the addresses in the job refer to slabs that this object keeps alive, and its
+    capacities are correct (with `PADDING_BYTES` more after data); compiled code does not write
+    outside of them. An Arrow batch owns its slabs; `slabs` describes when they are reused. An Arrow
+    batch with views holds the buffers that they point into.
     """
 
     def __init__(self, columns: Sequence[str], config: ReadConfig) -> None:

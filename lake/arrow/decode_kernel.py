@@ -255,8 +255,8 @@ def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> _
 
     The end is -1 for every other record, including invalid ones, which `_parse` handles. Positions
     only increase, so checking the last one against the end of the record covers most of them.
-    Earlier reads are within the batch: the numbers before the key take at most 17 bytes, and those
-    after it are read only after a bounds check.
+    Earlier reads are within the batch: the numbers before the key take at most 17 bytes, and later
+    numbers are only read after a bounds check.
     """
     if data_end - at < _PLAIN_HEAD_BYTES:
         return _bad_record(t.DONE)
@@ -661,7 +661,7 @@ def decode(source: int, source_bytes: int, table: int, count: int, job: int) -> 
 
 @_part
 def _big_endian(source: int, at: int, size: int) -> int:
-    """Read a signed number."""
+    """Read a signed big-endian number."""
     value = u8(source, at)
     if value > 0x7F:
         value -= 0x100

@@ -1,8 +1,8 @@
 """Place the outputs of an Arrow batch in its slabs, and create Arrow columns over them.
 
 This is computed once for a decoder, and once more for a record that is larger than an Arrow batch:
-the Python code for it costs 20 us, or twice that right after decoding, which has evicted the
-interpreter from the CPU's caches.
+the Python code for it takes 20 us, or twice as long right after decoding, which evicts the
+interpreter from the CPU caches.
 """
 
 from collections.abc import Mapping, Sequence

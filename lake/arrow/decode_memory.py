@@ -1,4 +1,4 @@
-"""Address memory by integers in compiled code, because passing arrays costs 0.7 us per record.
+"""Address memory by integers in compiled code, because passing arrays takes 0.7 us per record.
 
 Nothing here checks bounds: callers compare lengths and capacities first. Addresses are int64. A
 function with an index counts elements of its own width and needs an aligned address. Source:

@@ -38,10 +38,10 @@ TABLE_ROWS: Final = 4_096
 """
 
 RECORD_BYTES_MIN: Final = 7
-"""A record has at least its length, attributes, two deltas, two lengths and a header count."""
+"""Size of the smallest record: length, attributes, two deltas, two lengths and a header count."""
 
 TIMESTAMP_MS_MAX: Final = ((1 << 63) - 1) // 1_000
-"""Arrow and Spark count microseconds in 64 bits."""
+"""Largest timestamp in milliseconds: Arrow and Spark store microseconds in 64 bits."""
 
 FAR_FUTURE_MS: Final = 253_402_300_799_999
 FAR_PAST_MS: Final = -62_135_596_800_000

@@ -27,7 +27,7 @@ from penstock.lake.manifest.plan import OffsetRange
 _log = get_logger(__name__)
 
 PAUSE_MS: Final = 1_000
-"""The pause between plans without progress: the next manifest comes a second later."""
+"""Pause between plans without progress: the next manifest is published a second later."""
 
 OnLoss = Callable[[StreamError], None]
 """Called for records that can no longer be read, with OffsetsLost, UnknownPartition or
@@ -57,7 +57,7 @@ def read_renewed(
     bodies: Mapping[str, bytes] | None = None,
     on_unreadable: OnUnreadable = raise_unreadable,
 ) -> Generator[RecordBatch, None, None]:
-    """Read slices as `read_slices_sync` does, and plan again when objects are deleted.
+    """Read slices like `read_slices_sync`, and plan again when objects are deleted.
 
     With `committed`, skip aborted transactions; slices must end at or below last stable offsets.
     Raise ObjectStillMissing if new plans do not help, OffsetsMissing, ReadError (damage), or errors

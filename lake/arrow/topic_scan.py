@@ -119,7 +119,7 @@ def scan(
         OffsetsMissing: `end` is after the end of a partition.
         ManifestNotFound: The store contains no such cluster.
         SeveralClusters: The store contains several clusters and `cluster_id` is empty.
-        WalStoreRequired, WalStoreWrong: `wal_store` is empty, or not that of the cluster.
+        WalStoreRequired, WalStoreWrong: `wal_store` is empty, or not the WAL store of the cluster.
         ObjectStoreError: The URL is invalid, or the store cannot be read.
 
     Example:
@@ -180,8 +180,8 @@ class Scan:
         skips: bool = False,
         on_unreadable: OnUnreadable | None = None,
     ) -> None:
-        """Programs call `scan` instead. `streams` are the stream ids of the partitions at that
-        time. With `skips`, unreadable records are skipped.
+        """Programs call `scan` instead. `streams` are the stream ids of the partitions when the
+        scan was created. With `skips`, unreadable records are skipped.
         """
         self._cluster = cluster
         self._ranges = tuple(ranges)

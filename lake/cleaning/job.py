@@ -131,11 +131,11 @@ class _TaskMetadata:
 async def run_pass(store: ObjectStore, task: PassTask, now_ms: WallClock) -> PassResult:
     """Run one task. Raises ObjectStoreError.
 
-    Invariants: a task does what the leader's own log cleaner does (`stream.cleaning.cleaner`), with
-    the ranges of one manifest, and uses only the store: the driver commits its exchanges, in their
-    order. Every attempt writes the same bytes to the same keys. Nothing is PUT after the task's
-    deadline, because the controller may already have collected the object; objects written before
-    it are used. Memory: the key map, and twice the size of an object.
+    Invariants: a task works like the leader's log cleaner (`stream.cleaning.cleaner`), but on the
+    ranges of one manifest, and uses only the store: the driver commits its exchanges, in order.
+    Every attempt writes the same bytes to the same keys. Nothing is PUT after the task's deadline,
+    because the controller may already have collected the object; objects written before it are
+    used. Memory: the key map, and twice the size of an object.
     """
     metadata = _TaskMetadata(task, now_ms)
     reader = ObjectReader(store, BlockCache(1), READING)

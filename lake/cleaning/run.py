@@ -131,11 +131,12 @@ class TopicCleaner:
     the processed bytes of each partition.
 
     Invariants: a pass ends at the newest checkpoint of the partition that is committed, because a
-    scan after a crash would miss what the pass removes, and at the last stable offset. A commit
-    stops at the first exchange in conflict, so no tombstone is removed before a record that it
-    deletes; each exchange succeeds only if the log index still contains its sources, so the
-    leader's own cleaner, compaction and other jobs may run at the same time. The job does not store
-    a cleaned end; the leader's next pass does, with little work. The job contacts no brokers.
+    scan after a crash would miss records that the pass removes, and at most at the last stable
+    offset. A commit stops at the first exchange in conflict, so no tombstone is removed before a
+    record that it deletes; each exchange succeeds only if the log index still contains its sources,
+    so the leader's own cleaner, compaction and other jobs may run at the same time. The job does
+    not store a cleaned end; the leader's next pass does, with little work. The job contacts no
+    brokers.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class TailRange(NamedTuple):
 class Source(NamedTuple):
     """The input of a plan for one partition.
 
-    `runs` are committed entries in offset order, at least those that overlap the wanted range.
+    `runs` are committed entries in offset order, which include all that overlap the wanted range.
     `end_offset` includes the tail.
     """
 

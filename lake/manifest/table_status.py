@@ -2,7 +2,7 @@
 command line.
 
 Each runner overwrites one object, so readers need neither the catalog nor the runner. Nothing
-depends on it: what a table contains is in the table.
+depends on it, because the table itself stores its offsets.
 """
 
 from collections.abc import Iterable, Mapping

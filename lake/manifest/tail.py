@@ -28,7 +28,7 @@ from penstock.stream.wal.wal_store import was_opened
 _log = get_logger(__name__)
 
 SLOTS_MAX = 10_000
-"""The largest number of uncommitted slots to read from one WAL; brokers keep a few hundred. Later
+"""Maximum number of uncommitted slots that are read from one WAL; brokers keep a few hundred. Later
 slots become visible as soon as some are committed.
 """
 

@@ -1,7 +1,7 @@
 """Read transaction events from the txn streams of partitions, like other slices.
 
-Invariant: events come in the order of their offsets, each once, and only those of batches that
-overlap the slices. Must not plan. Source: `stream.format.transaction_log`.
+Invariant: events are returned in offset order, each once, and only if their batch overlaps the
+slices. Must not plan. Source: `stream.format.transaction_log`.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -37,7 +37,7 @@ class TransactionEvents:
 
     async def last(self, slices: Sequence[Slice], end_offset: int) -> TransactionEventAt | None:
         """Return the last event below `end_offset`. Raise ObjectGone, ReadError, ObjectCorrupt or
-        the store's errors, as `aborted` does.
+        the store's errors, like `aborted`.
         """
         last: TransactionEventAt | None = None
         async with aclosing(self._read(slices)) as batches:

@@ -63,8 +63,8 @@ class RewriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """The plan of one partition. `object_count` and `size_bytes` are those of the whole partition.
-    Each of the `compactions` becomes one object.
+    """The plan of one partition. `object_count` and `size_bytes` refer to the whole partition. Each
+    of the `compactions` becomes one object.
     """
 
     partition: int
@@ -87,8 +87,8 @@ def plan_topic(logs: Iterable[CommittedLog], options: RewriteOptions) -> list[Pa
 
     Invariants: objects written by one run (at least half the target) are not rewritten by later
     runs, so repeated runs cost nothing. A round is bounded in bytes and objects, a commit in
-    sources. The rules are those of `stream.compaction.plan`, with larger numbers. Must not do I/O.
-    Cost: a few microseconds for each object.
+    sources. The rules are the same as in `stream.compaction.plan`, with larger numbers. Must not do
+    I/O. Cost: a few microseconds for each object.
     """
     plans: list[PartitionPlan] = []
     for log in logs:

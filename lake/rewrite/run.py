@@ -63,7 +63,9 @@ RunTasks = Callable[[Sequence[RewriteTask]], Awaitable[Sequence[RewriteResult]]]
 
 @dataclass(slots=True)
 class PartitionReport:
-    """The result of a run for one partition. `objects_before` are those of the first plan."""
+    """The result of a run for one partition. `objects_before`: number of objects at the first
+    plan.
+    """
 
     partition: int
     objects_before: int

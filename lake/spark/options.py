@@ -132,11 +132,13 @@ class ReadOptions:
     starting: Limit
     ending: Limit
     latest_if_no_match: bool
-    """startingOffsetsByTimestampStrategy: what to do if no record is young enough."""
+    """The option startingOffsetsByTimestampStrategy: whether to use the latest offset if no record
+    is late enough.
+    """
 
     fail_on_data_loss: bool
     on_error: str
-    """What to do with records that cannot be read: raise or skip."""
+    """How to handle records that cannot be read: raise or skip."""
 
     include_headers: bool
     columns: tuple[str, ...]

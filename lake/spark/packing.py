@@ -15,8 +15,8 @@ slice.
 """
 
 _SMALL = 8
-"""An object smaller than 1/8 of a task is not cut to fill a task: two GETs cost more than a
-slightly smaller task, and less than one more task.
+"""An object smaller than 1/8 of a task is not cut to fill a task: two GETs are more expensive than
+a slightly smaller task, but cheaper than another task.
 """
 
 

@@ -168,7 +168,7 @@ class _Query:
 
     def find_since(self, known: Offsets, *, missing_ok: bool = False) -> Found:
         """Return a fresh view that includes the known offsets if possible: a manifest may lag
-        behind what this query has read, or what the user requires.
+        behind the offsets that this query has read or the user requires.
         """
         options, found = self.options, self.find(missing_ok=missing_ok)
         for _ in range(options.retries - 1):
@@ -500,8 +500,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offsets_in(
         self, topic_ids: Mapping[str, str], offsets: OffsetsJson
     ) -> dict[TopicPartition, int]:
-        """Return the offsets without those of recreated topics, which are read from their start.
-        Report these topics as a loss.
+        """Return the offsets without recreated topics, which are read from their start. Report
+        these topics as a loss.
         """
         known = self._known_ids(topic_ids, topic_ids_of(offsets))
         other = {

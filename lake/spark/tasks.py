@@ -1,6 +1,6 @@
 """The tasks of executors: read slices, and drop rows that do not match the pushed filters.
 
-Invariants: those of `lake.arrow.renew`: every offset of the slices is returned once, or an error
+Invariants, as in `lake.arrow.renew`: every offset of the slices is returned once, or an error
 contains it. A loss is an error unless `failOnDataLoss` is false.
 """
 

@@ -39,7 +39,7 @@ class SqlResult:
     """
 
     def __init__(self, running: RowSource, max_rows: int | None) -> None:
-        """Programs call `penstock.sql` instead."""
+        """Do not call this directly; use `penstock.sql`."""
         self._running = running
         self._max_rows = max_rows
         self._table: Table | None = None
@@ -87,21 +87,21 @@ class SqlResult:
             self.close()
 
     def arrow(self) -> Table:
-        """Return all rows as a `pyarrow.Table`. Raise as `batches` does."""
+        """Return all rows as a `pyarrow.Table`. Raise the errors of `batches`."""
         if self._table is None:
             self._table = pa.Table.from_batches(self.batches(), self.schema)
         return self._table
 
     def pandas(self) -> Any:  # noqa: ANN401 - pandas has no types of its own
-        """Return all rows as a pandas data frame. Raise as `batches` does, and ModuleNotFoundError
-        without pandas.
+        """Return all rows as a pandas data frame. Raise the errors of `batches`, and
+        ModuleNotFoundError without pandas.
         """
         _require("pandas")
         return self.arrow().to_pandas()
 
     def polars(self) -> "polars.DataFrame":
-        """Return all rows as a Polars data frame. Raise as `batches` does, and ModuleNotFoundError
-        without Polars.
+        """Return all rows as a Polars data frame. Raise the errors of `batches`, and
+        ModuleNotFoundError without Polars.
         """
         _require("polars")
         import polars
@@ -112,7 +112,7 @@ class SqlResult:
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return all rows as tuples of Python values. Timestamps after the year 9999 become its
-        end. Raise as `batches` does.
+        end. Raise the errors of `batches`.
         """
         columns = [column.to_pylist() for column in for_python(self.arrow()).columns]
         return list(zip(*columns, strict=True))

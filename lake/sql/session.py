@@ -130,7 +130,7 @@ class Session:
         self.remove_files()
 
     def remove_files(self) -> None:
-        """Remove the temporary files, including those of a statement that cannot be stopped."""
+        """Remove the temporary files, including the files of a statement that cannot be stopped."""
         shutil.rmtree(self._temp, ignore_errors=True)
 
     def interrupt(self) -> None:

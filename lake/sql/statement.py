@@ -68,7 +68,7 @@ class Statement:
     """The exception of a reader. DuckDB would only pass on its text."""
 
     on_error: str = RAISE
-    """What to do with records that cannot be read."""
+    """How to handle records that cannot be read."""
 
     misfits: dict[tuple[str, str], MisfitReport] = field(
         default_factory=dict[tuple[str, str], MisfitReport]

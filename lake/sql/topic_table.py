@@ -1,4 +1,5 @@
-"""A topic as a DuckDB table: an Arrow dataset that reads only what a statement needs.
+"""A topic as a DuckDB table: an Arrow dataset that only reads the columns and records that a
+statement needs.
 
 DuckDB passes columns and filters for each occurrence of the table. All readers of one statement see
 the same offsets. Partitions, offsets and times that the filter excludes are not requested from the

@@ -1,7 +1,7 @@
 """Decode Avro values: the binary encoding without a container, one record per value.
 
-Invariants: a value is decoded with the schema it was written with, and converted to that of the
-columns. Trailing bytes are an error, because they suggest another schema. Must do no I/O except
+Invariants: a value is decoded with the schema it was written with, and converted to the schema of
+the columns. Trailing bytes are an error, because they suggest another schema. Must do no I/O except
 through `find`. Source: Avro 1.12 specification, "Schema Resolution"; fastavro decodes.
 """
 

@@ -1,7 +1,7 @@
 """Open catalogs of Iceberg tables and explain their failures.
 
-Requests to a REST catalog have timeouts, except for those that pyiceberg signs with SigV4. Only
-reads are retried; if a commit receives no response, its outcome is looked up (`commits`).
+Requests to a REST catalog have timeouts, unless pyiceberg signs them with SigV4. Only reads are
+retried; if a commit receives no response, its outcome is looked up (`commits`).
 """
 
 from collections.abc import Generator, Mapping

@@ -1,8 +1,8 @@
 """Unwrap Debezium's change events to rows: `after` becomes the row, and deletes remove it.
 
 Every other event (truncate, messages, schema changes, transaction metadata) is a dead letter. JSON
-events may be wrapped in `schema` and `payload`; the schema of JSON is that of the row or of the
-envelope. Must not do I/O. Source: Debezium's "Change events" and Kafka Connect's JsonConverter.
+events may be wrapped in `schema` and `payload`; a JSON schema may describe the row or the envelope.
+Must not do I/O. Source: Debezium's "Change events" and Kafka Connect's JsonConverter.
 """
 
 from typing import Any, Final, cast

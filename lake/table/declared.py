@@ -77,8 +77,8 @@ class DeclaredTable:
         return ValueFormat("avro" if is_avro(schema) else "json", schema.encode())
 
     def sync_options(self, base: SyncOptions, registry: RegistrySettings | None) -> SyncOptions:
-        """Return the options of this table. `base`: those of the runner, with the key of hashes.
-        Raise InvalidSchema, or InvalidTable for invalid configs.
+        """Return the options of this table. `base`: the options of the runner, which contain the
+        hash key. Raise InvalidSchema, or InvalidTable for invalid configs.
         """
         if self.problem:
             raise InvalidTable(f"the configs of topic {self.topic!r} are invalid: {self.problem}")

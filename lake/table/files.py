@@ -21,7 +21,7 @@ WAITING_BYTES_MAX: Final = 256 << 20
 """Maximum size of all buffered rows of a task."""
 
 _COLUMN_BYTES: Final = 256
-"""The approximate overhead of a column of a few rows."""
+"""Approximate overhead of a column with a few rows."""
 
 OPEN_FILES_MAX: Final = 16
 """Maximum number of files that are encoded concurrently. If more are needed, the file that was idle
@@ -47,7 +47,7 @@ class FilePlace(Protocol):
     def put(
         self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]
     ) -> FileEntry:
-        """Store a new file."""
+        """Store the contents of a new file."""
         ...
 
     def read(self, file: FileEntry, columns: list[str] | None = None) -> Table:

@@ -103,7 +103,7 @@ RESERVED: Final = (
     _DAY,
 )
 """Column names with which Iceberg's engines cannot read a table or its changes (Java
-`MetadataColumns`), and our partition field.
+`MetadataColumns`), and the export's own partition field.
 """
 
 _arrow_io: Any = _pyarrow

@@ -1,8 +1,9 @@
 """Expire snapshots of an Iceberg table, and delete files that no snapshot refers to.
 
-Snapshots are removed from the metadata in one conditional commit; their files are then found like
-those of killed writers: by listing. Files are compared by name: names are unique, while engines
-write the same path in several forms. Source: Iceberg's `expire_snapshots`, `remove_orphan_files`.
+Snapshots are removed from the metadata in one conditional commit; their files are then found by
+listing, like the files of killed writers. Files are compared by name: names are unique, while
+engines write the same path in several forms. Source: Iceberg's `expire_snapshots`,
+`remove_orphan_files`.
 """
 
 from collections.abc import Callable, Iterable
@@ -161,8 +162,8 @@ def expired_snapshots(metadata: TableMetadata, retention_ms: int | None, now_ms:
 
 
 def _current_since(history: list[Snapshot], since_ms: int, count: int) -> Iterable[Snapshot]:
-    """Yield the newest snapshots of a branch: those that were its head after `since_ms`, and at
-    least `count`.
+    """Yield the newest snapshots of a branch: all that were its head after `since_ms`, and at least
+    `count`.
     """
     yield from history[:count]
     for child, snapshot in pairwise(history):

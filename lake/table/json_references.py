@@ -2,7 +2,7 @@
 `$anchor`, and to other documents, by their name in a registry or by their `$id`. Nothing is
 fetched.
 
-Pure. Source: JSON Schema 2020-12 "Core", section 8; `id` is that of draft 4.
+Pure. Source: JSON Schema 2020-12 "Core", section 8; `id` is supported as in draft 4.
 """
 
 from collections.abc import Iterator

@@ -127,7 +127,7 @@ def _type_name(value: Any) -> str:  # noqa: ANN401 - JSON
 
 
 class _Types:
-    """Converts a schema. `references`: other documents, by the names that `$ref` gives them."""
+    """Converts a schema. `references`: other documents, by the name that `$ref` contains."""
 
     def __init__(self, root: _Json, references: dict[str, _Json]) -> None:
         self._root = root

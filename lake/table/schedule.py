@@ -1,8 +1,8 @@
-"""Decide when a runner exports each topic, and keep what is known about it.
+"""Decide when a runner exports each topic, and keep the state of its export.
 
-A topic whose table is complete is exported again after its interval, one with more records at once
-after those that wait longer, and one that failed after a growing pause. Pure: times and randomness
-are parameters.
+A topic whose table is complete is exported again after its interval, a topic with more records as
+soon as its turn comes, and a failed one after a growing pause. Pure: times and randomness are
+parameters.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Decide what to do after a commit that failed or whose outcome is unknown. Pure.
+"""Decide how to proceed after a commit that failed or whose outcome is unknown. Pure.
 
 Files are committed only to a table with the offsets from which they were planned, so each batch is
 written once: if two runs compete, the second one reads the new offsets and deletes its files. A

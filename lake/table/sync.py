@@ -147,7 +147,7 @@ class TableSync:
         on_files: Callable[[int], None] = lambda _: None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        """Raise InvalidSchema."""
+        """Raise InvalidSchema for an invalid value format."""
         self._source = source
         self._table = table
         self._rejects = rejects

@@ -80,7 +80,7 @@ class Exports:
     maintenance: MaintenanceTurns = field(default_factory=MaintenanceTurns)
 
     def open(self, table: DeclaredTable) -> "WarehouseExport":
-        """Raise TableError, RegistryError."""
+        """Return the export of a table. Raise TableError, RegistryError."""
         options = table.sync_options(self.options, self.registry)
         warehouse = replace(self.warehouse, kind=table.settings.format)
         sync = TableSync(

@@ -35,11 +35,11 @@ class ValueFormat(NamedTuple):
 
     `schema` is the content of the schema's file, `message` the Protobuf message. If `framed`,
     values begin with Confluent's magic byte and schema id, and `schemas` contains the schemas by
-    id. Columns are those of `schema`, or by default those of the schema with the highest id.
+    id. The columns follow `schema`, or by default the schema with the highest id.
 
-    With `registry`, values are framed, and their schemas are looked up there. Columns are those of
-    `schema` or, by default, of the newest schema of `subject`, which `lake.table.registry` looks up
-    as `newest`.
+    With `registry`, values are framed, and their schemas are looked up there. The columns follow
+    `schema` or, by default, the newest schema of `subject`, which `lake.table.registry` looks up as
+    `newest`.
     """
 
     name: str = "raw"

@@ -21,7 +21,7 @@ from penstock.stream.config import StreamConfig
 from penstock.stream.errors import NotContiguous
 
 ENTRY_OVERHEAD_BYTES = 600
-"""Memory of one entry besides its payload: 525 bytes as measured (the entry, its ints, the
+"""Memory of one entry in addition to its payload: 525 bytes as measured (the entry, its ints, the
 memoryview, list slots), plus the buffer object.
 """
 

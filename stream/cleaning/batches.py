@@ -217,8 +217,8 @@ def may_keep_records(header: BatchHeader, keys: KeyMap) -> bool:
 def filter_records(
     plain: PlainRecords, header: BatchHeader, position: RecordPosition, count: int, keys: KeyMap
 ) -> tuple[list[RecordSpan], RecordPosition]:
-    """Return those of the next `count` records that are the newest of their key, and the position
-    after them. Raises BatchCorrupt.
+    """Of the next `count` records, return those that are the newest of their key, and the position
+    after the records. Raises BatchCorrupt.
     """
     (at, number), view = position, plain.view
     end = number + count

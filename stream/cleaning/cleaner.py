@@ -251,7 +251,7 @@ class LogCleaner:
         self, header: BatchHeader, source: ObjectRange, task: CleaningTask
     ) -> bool:
         """Return whether the pass ends before this batch. If its timestamp is unknown, the creation
-        time of its object is used, as Kafka uses that of a segment.
+        time of its object is used, as Kafka uses the age of the segment.
         """
         if task.young_from_ms is None or header.next_offset > task.end:
             return header.next_offset > task.end

@@ -20,7 +20,7 @@ grown: 204 bytes, and 213 after `complete`.
 
 _PER_GROUP_COUNT: Final = 1_024
 _PER_SLICE_COUNT: Final = 10_000
-"""Offsets grouped between two yields to the event loop: about 1 ms."""
+"""Number of offsets grouped between two yields to the event loop, in about 1 ms."""
 
 
 class KeyMap:

@@ -22,7 +22,7 @@ _EVEN: Final = bytes(range(0, 0x100, 2))
 """Possible values of the first byte of a non-negative varint."""
 
 _RECORDS_MIN: Final = 16
-"""For fewer records, reading them together is not faster."""
+"""Minimum number of records in a run. Reading fewer records together is not faster."""
 
 _KEYS_AT_ONCE: Final = 64
 
@@ -141,7 +141,8 @@ def _keys_at_once(key_bytes: int, gap_bytes: int) -> Struct:
 
 def varint(plain: Buffer, at: int) -> tuple[int, int]:
     """Return (value, position after it). Raises IndexError at the end of the bytes. Twice as fast
-    as `read_varint`, because the callers compare the result with the record length.
+    as `read_varint`, because it omits the range checks: callers compare the position with the end
+    of the record.
     """
     byte = plain[at]
     if byte < 0x80:

@@ -1,4 +1,4 @@
-"""Iterate over the batches of a block that was read for a committed range. Costs 1 us per batch.
+"""Iterate over the batches of a block that was read for a committed range. Takes 1 us per batch.
 
 Only whole batches inside the range are returned, in offset order. Overlapping batches, or batches
 that cross an end of the block or the range, raise ObjectCorrupt even if the checksum matches.

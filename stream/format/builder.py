@@ -24,10 +24,10 @@ from penstock.stream.format.layout import BlockEntry
 from penstock.stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 
 STEP_ENTRIES: Final = 512
-"""Entries between two pauses of `build_steps`: 0.5 ms."""
+"""Number of entries between two pauses of `build_steps`, which take 0.5 ms."""
 
 STEP_BYTES: Final = 4 << 20
-"""Payload between two pauses: computing its CRC takes 0.2 to 0.6 ms."""
+"""Size of the payload between two pauses, whose CRC takes 0.2 to 0.6 ms."""
 
 _NO_TIME = Millis(0)
 _NO_RECORD_YET = Millis((1 << 63) - 1)
@@ -226,9 +226,9 @@ def build_object(
     """Build an object of `runs`, sorted by stream id, with at most one non-empty run per stream.
 
     sequence: the WAL slot, or NO_SEQUENCE for stream-set and stream objects. depth: see
-    `ObjectHeader`; only for WAL objects. A stream object contains exactly one run. Cost: 1 us per
-    entry and 2 us per block besides the CRC (27 GB/s). Raises NotContiguous for gaps or overlaps in
-    a run, and ValueError for unsorted streams.
+    `ObjectHeader`; only for WAL objects. A stream object contains exactly one run. Takes 1 us per
+    entry and 2 us per block, plus the CRC (27 GB/s). Raises NotContiguous for gaps or overlaps in a
+    run, and ValueError for unsorted streams.
     """
     return at_once(
         build_steps(

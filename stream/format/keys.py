@@ -88,7 +88,7 @@ def parse_wal_key(key: str) -> WalSlot | None:
 
 
 def is_wal_store_name(name: str) -> bool:
-    """Return whether the last segment of a key is that of an identity or a marker."""
+    """Return whether the last segment of a key identifies an identity or a marker."""
     return name in {"identity", "open"}
 
 

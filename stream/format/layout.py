@@ -68,10 +68,14 @@ FOOTER_BYTES = FOOTER.size
 FOOTER_CRC_AT = 24
 
 BLOCK_BYTES_MAX = 1 << 20
-"""A block ends before the entry that would exceed this size. A larger entry gets its own block."""
+"""Maximum size of a block, which ends before the entry that would exceed it. A larger entry gets
+its own block.
+"""
 
 INDEX_BYTES_MAX = 32 << 20
-"""About 493,000 blocks. Readers reject a larger index before they fetch or allocate anything."""
+"""Maximum size of an index, about 493,000 blocks. Readers reject a larger one before they fetch or
+allocate anything.
+"""
 
 TAIL_BYTES = 64 << 10
 """Bytes that readers first request from the end of an object: one GET returns the footer and an

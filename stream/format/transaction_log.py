@@ -1,7 +1,7 @@
 """Encode and decode transaction events of a partition's txn stream, which its next leader and
 readers of the store use. Kafka's `TransactionIndex` does not support readers without a broker.
 
-**Offsets of the txn stream are those of the data stream**, so that a search from a data offset
+**Offsets of the txn stream equal offsets of the data stream**, so that a search from a data offset
 needs no index.
 """
 
@@ -27,7 +27,7 @@ class AbortedTransaction(NamedTuple):
     batches of this producer with base offsets in [first_offset, last_offset], as with Kafka's
     `AbortedTxn`.
 
-    last_offset: that of the abort marker.
+    last_offset: the offset of the abort marker.
     """
 
     producer_id: int

@@ -15,12 +15,12 @@ DAMAGE_KINDS: Final[tuple[DamageKind, ...]] = ("gone", "corrupt")
 OBJECTS_MAX: Final = 1_000
 KEPT_S: Final = 3_600.0
 KNOWN_S: Final = 60.0
-"""Damage found within this time needs no further attempt."""
+"""How long known damage of an object is reported without another attempt."""
 LOG_EVERY_S: Final = 60.0
 """Minimum time between two log events for one object."""
 CERTAIN_S: Final = 10.0
-"""An object that is missing for this long is lost: otherwise the metadata would have caught up, or
-the session of the broker would have ended.
+"""Time after which a missing object counts as lost: outdated metadata would have been updated by
+then, or the session of the broker would have ended.
 """
 
 

@@ -1,6 +1,6 @@
 """Merge range requests for nearby parts of one object into a single GET if they arrive in the same
-event loop iteration. A GET costs 3 to 5 ms of CPU and 0.4 USD per million, regardless of its size,
-and partitions that open together need neighboring blocks at the same time: after a failover,
+event loop iteration. A GET takes 3 to 5 ms of CPU and costs 0.4 USD per million, regardless of its
+size, and partitions that open together need neighboring blocks at the same time: after a failover,
 17 partitions need 9 GETs of 1 MB instead of 150 GETs of 60 KB.
 """
 

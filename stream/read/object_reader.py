@@ -408,7 +408,7 @@ class ObjectReader:
         should not evict blocks that readers need.
 
         The blocks of one GET share its memory unless more than half of it would be unneeded:
-        copying costs 0.3 ms per MB.
+        copying takes 0.3 ms per MB.
         """
         loaded: list[Buffer] = []
         for group in self._groups(pieces, _GAP_BYTES):

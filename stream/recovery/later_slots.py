@@ -20,7 +20,7 @@ because it proves the most slots.
 """
 
 LISTED_MAX = 100_000
-"""The limit of one LIST. Brokers have a few hundred uncommitted slots."""
+"""Maximum number of slots in one LIST. Brokers have a few hundred uncommitted slots."""
 
 
 class SlotsBehind:

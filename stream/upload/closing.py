@@ -24,7 +24,7 @@ class ClosingTimes(NamedTuple):
 
 
 class Closer:
-    """Closes streams. Many streams cost one RPC, unless they have very many ranges."""
+    """Closes streams. One RPC closes many streams, unless they have very many ranges."""
 
     def __init__(
         self,

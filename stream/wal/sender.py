@@ -31,7 +31,7 @@ class Sender:
         return self.in_flight_count >= max(self._peak, self._previous_peak)
 
     def appended(self) -> None:
-        """Count another group. Costs 0.2 us."""
+        """Count another group. Takes 0.2 us."""
         self.in_flight_count += 1
         if self._group_count == _WINDOW_GROUPS:
             self._previous_peak, self._peak, self._group_count = self._peak, 0, 0

@@ -1,5 +1,5 @@
-"""Write one object to a WAL slot and determine whether it is ours: with retries, a comparison after
-412 (Precondition Failed), and a hedge for slow PUTs.
+"""Write one object to a WAL slot and determine whether the slot contains it: with retries, a
+comparison after 412 (Precondition Failed), and a hedge for slow PUTs.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ class SlotWriter:
     """Writes slots, and measures how long PUTs take. There is one per WAL.
 
     Every attempt sends the same bytes to the same key, so retries and hedges leave exactly one
-    object. Success means that the footer of the stored object equals ours; it contains CRCs of the
-    header, and thus writer and slot, and of every block. WalFenced means that the slot contains an
-    intact object that is not ours, which no retry can change.
+    object. Success means that the footer of the stored object equals that of the written one; it
+    contains CRCs of the header, and thus writer and slot, and of every block. WalFenced means that
+    the slot contains another intact object, which no retry can change.
 
     Durations are measured per unit of size (one unit, and one for each MiB), because a bulk of 8
     MiB takes longer than a small one. Hedges are limited to a share of all PUTs: a store that is
@@ -65,9 +65,9 @@ class SlotWriter:
         self.counts = PutCounts()
 
     async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> bool:
-        """Return when the slot contains our object, and whether the store worked as usual: no
-        attempt failed, and it took less than DOUBTFUL_S. Raises WalFenced, or WalFailed if the
-        outcome is not certain by the deadline.
+        """Return when the slot contains the object. The result is whether the store worked as
+        usual: no attempt failed, and it took less than DOUBTFUL_S. Raises WalFenced, or WalFailed
+        if the outcome is not certain by the deadline.
         """
         begun = self._clock()
         deadline = begun + self.config.wal_put_deadline_ms / 1000
@@ -173,7 +173,7 @@ class SlotWriter:
             try:
                 found = parse_tail(tail.data, tail.size_bytes, key)
             except FormatUnknown as error:
-                # It is intact and not ours: most likely the fence of a newer broker.
+                # It is another intact object, most likely the fence of a newer broker.
                 raise WalFenced(sequence, f"an object with {error.what}") from None
             by = "an object that is not ours"
             if not isinstance(found, NeedMore):

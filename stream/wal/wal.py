@@ -263,7 +263,7 @@ def _trace_failed(trace: BulkTrace | None, error: Exception) -> None:
 
 def by_stream(groups: list[WalAppend]) -> dict[StreamId, list[AppendEntry]]:
     """Return the entries of one bulk by stream, in the order of their appends, which is offset
-    order. Costs 0.15 us per entry.
+    order. Takes 0.15 us per entry.
     """
     runs: dict[StreamId, list[AppendEntry]] = {}
     for entries, _ in groups:

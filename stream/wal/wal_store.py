@@ -1,6 +1,6 @@
-"""A WAL store: a store that contains WALs and nothing else. An absent slot is evidence only in the
-right store, so an identity object identifies the store, and a marker distinguishes an empty WAL
-from a lost one. See docs/design/wal-store.md.
+"""A WAL store: a store that contains only WALs. An absent slot is evidence only in the right store,
+so an identity object identifies the store, and a marker distinguishes an empty WAL from a lost one.
+See docs/design/wal-store.md.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Check the columns of a DataFrame: those of `format("kafka")`, with its types and error messages.
+"""Check the columns of a DataFrame like `format("kafka")`, with the same types and error messages.
 
 Invariant: other columns are ignored. A value is required, and a topic unless the option is set; the
 rest is optional. Source: Spark `KafkaWriter#validateQuery`.

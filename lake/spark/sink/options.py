@@ -1,5 +1,5 @@
-"""Parse the options of a write: those of `format("kafka")` with its checks and error texts, and
-those for writing exactly once.
+"""Parse the options of a write: the options of `format("kafka")`, with its checks and error texts,
+and the options for exactly-once writes.
 
 Source: Spark `KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` and `txnVersion`;
 `docs/reference/spark.md`.

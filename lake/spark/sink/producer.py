@@ -31,7 +31,7 @@ class RecordProducer:
     Invariants: `finish` returns only when every record passed to `send` is acknowledged. The first
     failure ends the work; its error contains topic, partition and reason. Memory is the producer's
     buffer (`kafka.buffer.memory`); `send` waits for room in it, with a deadline. Each record is one
-    call into C, without a callback. Must be closed: it has threads.
+    call into C, without a callback. Must be closed, because it has threads.
     """
 
     def __init__(self, options: WriteOptions, extra: Mapping[str, str] | None = None) -> None:

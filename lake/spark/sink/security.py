@@ -1,5 +1,5 @@
-"""Translate security settings from the names and values of Kafka's Java client to those of
-librdkafka: PEM files, logins, and the check of host names.
+"""Translate security settings (PEM files, logins, host name verification) from the names and values
+of Kafka's Java client to librdkafka.
 
 Invariant: a setting takes effect or causes an error. Java keystores (JKS), the default type, are
 not supported. Source: Kafka `SslConfigs`, KIP-651; librdkafka `CONFIGURATION.md`.

@@ -1,5 +1,5 @@
-"""Translate producer settings from the names of Kafka's Java client, which `kafka.*` options
-use, to those of librdkafka.
+"""Translate producer settings from the names of Kafka's Java client, which `kafka.*` options use,
+to librdkafka's names.
 
 Source: Kafka `ProducerConfig`, librdkafka `CONFIGURATION.md`.
 """
@@ -65,8 +65,8 @@ def producer_settings(given: Mapping[str, str]) -> dict[str, str]:
     InvalidOption.
 
     Invariant: a setting takes effect, or causes an error or a warning. Names that both clients
-    share are passed unchanged, and librdkafka rejects unknown ones. Where defaults differ, those of
-    the Java client apply: partitioner, idempotence, buffer and delivery timeout.
+    share are passed unchanged, and librdkafka rejects unknown ones. Where defaults differ
+    (partitioner, idempotence, buffer, delivery timeout), the Java client's apply.
     """
     _check(given)
     found = _DEFAULTS | security_settings(given)

@@ -25,8 +25,7 @@ class Staging:
 
     Invariants: only the message that a task returns to the driver contains its objects, so objects
     of a failed attempt are never read. Objects are deleted when their batch is known to be
-    committed, and older ones with them. Memory: the rows of one object, never those of a whole
-    task.
+    committed, and older ones with them. Memory: the rows of one object, never of a whole task.
     """
 
     store_url: str

@@ -41,7 +41,7 @@ _Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass(frozen=True, slots=True)
 class TaskDone(WriterCommitMessage):
-    """The result of a task: rows that were acknowledged, or staged under `keys`. `query_id` is that
+    """The result of a task: rows that were acknowledged, or staged under `keys`. `query_id`: the id
     of the streaming query, or empty.
     """
 

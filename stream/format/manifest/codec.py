@@ -230,7 +230,7 @@ def unpack_section(stored: bytes | memoryview, ref: SectionRef, key: str) -> mem
 
 
 def encode_root(root: ManifestRoot) -> bytes:
-    """Return the bytes of a root. Without WAL stores, they are those of formats 1.0."""
+    """Return the bytes of a root. Without WAL stores, they are the same as in formats 1.0."""
     if root.wal_stores:
         return _encode(root)
     wals = tuple(_WalWire(wal.node_id, wal.node_epoch, wal.first_slot) for wal in root.wals)

@@ -27,13 +27,13 @@ reader of a topic fetches with one request.
 """
 
 PAGE_ENTRIES_MAX = 1_024
-"""Entries of one partition in one page, 20 to 40 KiB: readers fetch a page to find an offset, and
-compaction rewrites it.
+"""Maximum number of entries in a page, which has 20 to 40 KiB. Readers fetch a page to find an
+offset, and compaction rewrites it.
 """
 
 INLINE_ENTRIES_MAX = 64
-"""Newest entries of a partition that are stored in its shard. Further entries become a page, so
-that each small change writes fewer bytes.
+"""Maximum number of a partition's newest entries that are stored in its shard. Older entries are
+moved to pages, so that each small change writes fewer bytes.
 """
 
 
@@ -178,7 +178,9 @@ class Entries:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Return the newest timestamp, or a negative number if that of an entry is unknown."""
+        """Return the newest timestamp, or a negative number if the newest timestamp of any entry is
+        unknown.
+        """
         return merged_newest(zip(self.max_timestamps_ms, self.record_counts, strict=True))
 
 
