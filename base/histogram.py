@@ -34,7 +34,7 @@ class Latencies:
 
 @dataclass(slots=True)
 class LatencyHistogram:
-    """Collect observations."""
+    """A histogram that collects observations."""
 
     _counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKET_BOUNDS_MS) + 1))
     _sum_ms: float = 0.0

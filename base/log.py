@@ -62,4 +62,4 @@ def get_logger(name: str) -> Any:  # noqa: ANN401 - as structlog.get_logger: its
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """Write nothing."""
+    """Discard a line."""

@@ -11,7 +11,7 @@ from typing import Final
 PIPE_VARIABLE: Final = "PENSTOCK_READY_PIPE"
 """The file descriptor of the pipe."""
 REPORT_BYTES_MAX: Final = 512
-"""The system writes reports up to this size in one piece."""
+"""Maximum size of a report: writes of up to this size are atomic."""
 
 
 def report_ready(cluster_id: str, environment: MutableMapping[str, str] = os.environ) -> None:

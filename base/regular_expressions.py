@@ -11,14 +11,14 @@ from typing import Final, Protocol, cast
 CACHED_MAX: Final = 64
 
 CHARACTERS_MAX: Final = 4_096
-"""Length of an expression. Compiling it takes up to 9 ms."""
+"""Maximum length of an expression. Compiling one takes up to 9 ms."""
 
 INSTRUCTIONS_MAX: Final = 4_096
-"""Size of a compiled expression: `[a-z]{1000}` has 1,004 instructions."""
+"""Maximum size of a compiled expression: `[a-z]{1000}` has 1,004 instructions."""
 
 _BYTES_MAX: Final = 2 << 20
-"""Memory of a compiled expression with the states added by matching. Beyond it, RE2 matches without
-cached states.
+"""Memory limit of a compiled expression with the states added by matching. Beyond it, RE2 matches
+without cached states.
 """
 
 

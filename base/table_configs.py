@@ -1,4 +1,4 @@
-"""The topic configs of exported tables: names, accepted values, and what they mean.
+"""The topic configs of exported tables: names, accepted values and their meaning.
 
 Brokers and controllers check the values, `lake.table` acts on them. Pure.
 """
@@ -42,7 +42,9 @@ reading a week of one per minute takes half a second.
 SNAPSHOT_RETENTION_MS_MIN: Final = 3_600_000
 ORPHAN_RETENTION_MS: Final = 259_200_000
 ORPHAN_RETENTION_MS_MIN: Final = 172_800_000
-"""A batch may take a day (`lake.table.model.FILES_S_MAX`) before its files are committed."""
+"""Minimum retention of unused files, because a batch may take a day before its files are committed
+(`lake.table.model.FILES_S_MAX`).
+"""
 
 MASKS: Final = ("redact", "hash", "null", "last4")
 MASK_ALLOWED: Final = (

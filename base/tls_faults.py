@@ -1,4 +1,4 @@
-"""Explain failed TLS handshakes of OpenSSL: the problem, and what to do. Pure. Based on the error
+"""Explain failed TLS handshakes of OpenSSL: the problem and a remedy. Pure. Based on the error
 texts of OpenSSL and Python's `ssl`, also inside errors of other libraries.
 """
 
@@ -44,7 +44,7 @@ _FAULTS: Final = (
 
 
 def explain(error_text: str, *, ca_setting: str) -> str:
-    """Return the problem and what to do, or "" if unknown.
+    """Return the problem and a remedy, or "" if unknown.
 
     ca_setting: the name of the setting for the file of trusted CAs.
     """

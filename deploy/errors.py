@@ -83,7 +83,7 @@ def print_error(error: Exception | str) -> None:
 
 def check_utf_8(text: str, what: str) -> None:
     """Raise UsageError for an argument or a variable that is not UTF-8: Python decodes such bytes
-    to surrogates, which clients cannot encode. what: its name.
+    to surrogates, which clients cannot encode. what: the name of the argument or variable.
     """
     try:
         text.encode()

@@ -1,8 +1,8 @@
 """Access Azure Blob Storage.
 
-Azure has no suffix ranges, so a tail costs a HEAD and a GET. It changes backslashes and trailing
-dots of keys and may sort by UTF-16, so such keys, which Penstock does not use, are rejected.
-Source: Azure Blob Storage REST API; "Naming and referencing containers, blobs, and metadata".
+Azure has no suffix ranges, so reading a tail takes a HEAD and a GET. It changes backslashes and
+trailing dots in keys and may sort by UTF-16, so affected keys are rejected. Source: Azure Blob
+Storage REST API; "Naming and referencing containers, blobs, and metadata".
 """
 
 import os

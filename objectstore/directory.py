@@ -232,7 +232,7 @@ class DirectoryStore:
         sync_folder(folder)
 
     def _publish(self, key: str, path: bytes, publish: Callable[[], None]) -> None:
-        """Create the folders, publish the file, and sync what changed from the bottom up.
+        """Create the folders, publish the file, and sync the changed folders from the bottom up.
 
         A folder that another writer has just created is synced into its parent by that writer; a
         journaling file system keeps the two in order.

@@ -233,7 +233,7 @@ class ListOrderUnsupported(ObjectStoreError):
 
 
 class ListTooLong(ObjectStoreError):
-    """A LIST without order has more keys than fit into memory. What was read of it is not usable,
+    """A LIST without order has more keys than fit into memory. The keys read so far are not usable,
     because any key may be missing.
     """
 

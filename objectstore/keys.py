@@ -2,7 +2,7 @@
 
 Invariant: S3, MinIO and a directory can store a valid key, and it cannot lead out of the directory.
 The rules are stricter than those of S3: some HTTP proxies rewrite `.` and `..` segments, and XML
-cannot contain control characters. Sorting `str` by code point gives the order of UTF-8 bytes.
+cannot contain control characters. Sorting `str` by code point results in the order of UTF-8 bytes.
 """
 
 import re

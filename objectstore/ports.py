@@ -1,7 +1,7 @@
 """Define the port of object storage: bytes by key, with conditional writes.
 
 Invariant: an object appears completely or not at all, reads see all acknowledged writes, and lists
-are in the order of UTF-8 bytes. The semantics and limits are those of S3; errors are those of
+are in the order of UTF-8 bytes. Semantics and limits follow S3; errors are defined in
 `objectstore.errors`. Must not import a backend, which would slow down Spark executors.
 """
 
@@ -18,10 +18,12 @@ buffer afterwards, even after the call has returned: the memory store keeps it.
 """
 
 LIST_PAGE_COUNT = 1_000
-"""Keys in one page of a list, the maximum of S3. Each page is one request, billed as a PUT."""
+"""Number of keys in one page of a list, the maximum of S3. Each page is one request, billed as a
+PUT.
+"""
 
 DELETE_BATCH_COUNT = 1_000
-"""Keys in one multi-object delete, the maximum of S3."""
+"""Number of keys in one multi-object delete, the maximum of S3."""
 
 KEY_BYTES_MAX = 1_024
 """Longest key in UTF-8 bytes, as in S3."""
@@ -33,8 +35,8 @@ class ObjectInfo:
 
     `etag` is opaque: compare it, never parse it. On S3 it is a hash of the content: the same bytes
     have the same etag, so each `put_if_match` of a register must write something new. Compare an
-    etag from `list` only with others from `list`: on Google Cloud Storage these are hashes, and
-    those of all other calls are generations.
+    etag from `list` only with others from `list`: on Google Cloud Storage these are hashes, while
+    all other calls return generations.
     """
 
     key: str
@@ -69,7 +71,7 @@ class ObjectStore(Protocol):
         ...
 
     async def get_tail(self, key: str, length: int) -> ObjectTail:
-        """Return the last `length` > 0 bytes, for footers; nothing for an empty object. Costs one
+        """Return the last `length` > 0 bytes, for footers; nothing for an empty object. Sends one
         request, or two if the store has no suffix ranges (Azure).
         """
         ...

@@ -1,8 +1,8 @@
 """Probe whether a store honors conditional writes and lists keys in the order of their bytes.
 
-Passing is no proof: a store that checks the condition before it writes fails only in some races.
-The probe writes small objects and deletes them.
-Source: RFC 9110 section 13 (`If-Match`, `If-None-Match`); S3 conditional writes.
+Passing the probe proves nothing: a store that checks the condition before it writes fails only in
+some races. The probe writes small objects and deletes them. Source: RFC 9110 section 13
+(`If-Match`, `If-None-Match`); S3 conditional writes.
 """
 
 import asyncio
@@ -21,7 +21,9 @@ from penstock.objectstore.ports import ObjectStore
 RACES_COUNT: Final = 3
 RACERS_COUNT: Final = 8
 _RACER_BYTES: Final = 16_384
-"""Large enough to widen the race in a store that checks before it has read the body."""
+"""Size of the bodies, which is large enough to widen the race in a store that checks before it has
+read the body.
+"""
 
 _ORDERED_ENDS: Final = ("-b", "/b", "0", "A/b", "Aa", "a")
 """In the order of their bytes: `-` is before `/`, and upper before lower case."""
@@ -30,8 +32,8 @@ _ORDERED_ENDS: Final = ("-b", "/b", "0", "A/b", "Aa", "a")
 async def probe_store(store: ObjectStore, key_prefix: str, unique: str) -> None:
     """Raise ConditionalWritesIgnored or ListOrderUnsupported if Penstock cannot run on the store.
 
-    unique: a value that no other probe uses (a UUID). Costs about 40 requests, on Google about 50;
-    other store errors propagate.
+    unique: a value that no other probe uses (a UUID). Sends about 40 requests, on Google about 50.
+    Other store errors propagate.
     """
     await probe_conditional_writes(store, key_prefix, unique)
     await _probe_list_order(store, f"{key_prefix}probe-{unique}-order")
@@ -61,8 +63,8 @@ async def probe_conditional_writes(store: ObjectStore, key_prefix: str, unique: 
     fails, or if several concurrent `put_if_absent` of one key succeed. On such a store, a dead
     writer cannot be fenced.
 
-    unique: a value that no other probe uses (a UUID). Costs about 35 requests; other errors of the
-    store propagate.
+    unique: a value that no other probe uses (a UUID). Sends about 35 requests. Other store errors
+    propagate.
     """
     key = f"{key_prefix}probe-{unique}"
     raced = [f"{key}-{race}" for race in range(RACES_COUNT)]

@@ -17,7 +17,9 @@ _T = TypeVar("_T")
 
 _WAIT_MAX_S: Final = 1.0
 _POLL_S: Final = 0.001
-"""A sleep releases the GIL, which the thread of the last future may still need."""
+"""Interval of polling. Sleeping releases the GIL, which the thread of the last future may still
+need.
+"""
 
 _futures: Final[WeakSet[Future[Any]]] = WeakSet()
 

@@ -1,7 +1,7 @@
 """Retry every operation of the port, with a deadline for each call.
 
 Invariant: a conditional write that took place is never reported as rejected. If a 412 follows a
-lost response, the stored object is compared with ours: equal bytes mean that the write took place.
+lost response, the stored object is compared with the body: if they are equal, the write took place.
 Bodies of conditional writes must thus differ between writers (they contain node id and epoch).
 """
 
@@ -203,7 +203,7 @@ class RetryingStore:
         return await self._retry(operation, key, attempt)
 
     async def _etag_if_ours(self, key: str, data: bytes) -> str | None:
-        """Return the etag of the stored object if it equals `data`. Costs two requests, only after
+        """Return the etag of the stored object if it equals `data`. Sends two requests, only after
         a lost response.
         """
         try:

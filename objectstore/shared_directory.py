@@ -1,7 +1,7 @@
 """Store objects in a directory that several machines share, for WALs: NFS, CephFS and the like.
 
-Invariant: an object appears under its key by one link(2), after its bytes have been synced. There
-are no locks and no files without names, which NFS lacks. Folders are created only for keys that
+Invariant: an object appears under its key by one link(2), after its bytes have been synced. Locks
+and unnamed files are not used, because NFS lacks them. Folders are created only for keys that
 require it, so that nothing is written below the mount point of a file system that is not mounted.
 """
 
@@ -64,10 +64,10 @@ class SharedDirectoryStore:
     system, and any call raises FileSystemUnsuitable if the file system cannot be shared.
 
     `put_if_absent` is link(2), which the server executes atomically. `put_if_match` is not
-    supported, as it would need locks. Times are those of the file system. As in `DirectoryStore`, a
-    key cannot be the folder of another one, and a segment has at most 255 bytes; here, it does not
-    begin with a dot either. Calls run in daemon threads of the store, because a file system whose
-    server does not respond blocks them forever.
+    supported, as it would need locks. Times are taken from the file system. As in `DirectoryStore`,
+    a key cannot be the folder of another one, and a segment has at most 255 bytes; here, it does
+    not begin with a dot either. Calls run in daemon threads of the store, because a file system
+    whose server does not respond blocks them forever.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class SharedDirectoryStore:
         return await self._run("put", key, self._write, key, buffers_of(body), os.link)
 
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
-        """Not supported."""
+        """Raise an error: conditional replacement is not supported."""
         raise InvalidKey(key, "objects of a shared directory cannot be replaced conditionally")
 
     async def list(

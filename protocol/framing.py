@@ -30,7 +30,7 @@ from penstock.protocol.primitives import (
 
 SIZE_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
-"""Kafka's default of socket.request.max.bytes."""
+"""Maximum size of a frame: Kafka's default of socket.request.max.bytes."""
 
 _SIZE: Final = struct.Struct(">i")
 _REQUEST: Final = struct.Struct(">hhi")

@@ -17,8 +17,8 @@ _NODE_ID: Final = struct.Struct(">i")
 
 
 class CurrentLeader(Struct, frozen=True, gc=False):
-    """The current leader of a partition, as far as this broker knows. All -1 means unknown and is
-    not sent.
+    """The current leader of a partition in this broker's metadata. All -1 means unknown and is not
+    sent.
     """
 
     leader_id: int = -1

@@ -23,20 +23,23 @@ from penstock.protocol.errors import (
 
 MAX_STRING_BYTES: Final = 0x7FFF
 MAX_ELEMENTS_COUNT: Final = 500_000
-"""Array elements and tagged fields in one response of another node, or in one record of a log."""
+"""Maximum number of array elements and tagged fields in one response of another node, or in one
+record of a log.
+"""
 
 REQUEST_ELEMENTS_MAX: Final = 35_000
-"""Array elements and tagged fields in one request, unless `protocol.request_limits` has another
-limit for its API. An element costs 1 to 2 us and 100 to 400 bytes, so a request costs at most about
-70 ms and 14 MB. The largest legitimate ones have fewer: OffsetCommit of 10,000 topics with one
-partition each has 20,000 elements, and a ConsumerGroupHeartbeat with as many subscribed and
-assigned topics 30,000.
+"""Maximum number of array elements and tagged fields in one request, unless
+`protocol.request_limits` has another limit for its API. An element takes 1 to 2 us and 100 to 400
+bytes, so a request takes at most about 70 ms and 14 MB. The largest legitimate ones have fewer:
+OffsetCommit of 10,000 topics with one partition each has 20,000 elements, and a
+ConsumerGroupHeartbeat with as many subscribed and assigned topics 30,000.
 """
 
 ELEMENTS_AT_ONCE_MAX: Final = 2_000
-"""Array elements and tagged fields in one request that the event loop decodes itself: at most about
-4 ms. A thread decodes longer ones (`broker.requests.long_requests`). No header has as many tagged
-fields, and no request before authentication.
+"""Maximum number of array elements and tagged fields in a request that is decoded in the event
+loop, which takes at most about 4 ms. A thread decodes longer ones
+(`broker.requests.long_requests`). No header has as many tagged fields, and no request before
+authentication.
 """
 
 _NULL_UUID: Final = bytes(16)

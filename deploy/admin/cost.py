@@ -44,7 +44,7 @@ https://azure.microsoft.com/pricing/details/storage/blobs/.
 
 
 def prices_of(store_url: str) -> Prices:
-    """Return the list prices of the cloud that hosts the store; those of S3 for other stores."""
+    """Return the list prices of the cloud that hosts the store; S3 prices for other stores."""
     return PRICES.get(store_url.partition(":")[0], Prices())
 
 

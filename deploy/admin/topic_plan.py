@@ -31,7 +31,7 @@ class WantedTopics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """A topic of the cluster. configs: those that were set for it."""
+    """A topic of the cluster. configs: its explicitly set configs."""
 
     partitions: int
     configs: Mapping[str, str]

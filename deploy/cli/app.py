@@ -1,5 +1,5 @@
 """List all commands. A module of `deploy.cli` is imported when its command is called; its functions
-import what they need.
+import their dependencies.
 """
 
 import os

@@ -79,7 +79,8 @@ class ByKeyJob(NamedTuple):
 
 
 # Invariant: nothing is changed unless `cleanup.policy` contains compact, nor for internal topics,
-# which coordinators compact. Imports only what argument parsing needs until the work starts.
+# which coordinators compact. Until the work starts, only modules needed to parse arguments are
+# imported.
 class ControllerCleaner(ControllerRewrites):
     """Implement `lake.cleaning.run.PassMetadata` over the controller's gRPC API."""
 

@@ -36,7 +36,7 @@ _TIMEOUT_S = 30.0
 
 
 # Invariant: a rejection because of changed sources is a conflict; any other rejection, or no
-# response, is an error. Imports only what argument parsing needs until the work starts.
+# response, is an error. Until the work starts, only modules needed to parse arguments are imported.
 class ControllerRewrites:
     """Implement `lake.rewrite.run.RewriteMetadata` over the controller's gRPC API."""
 
@@ -44,7 +44,7 @@ class ControllerRewrites:
         self._client = client
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
-        """Prepare objects. Raises NoController, ExpectedError."""
+        """Allocate ids for objects. Raises NoController, ExpectedError."""
         try:
             response = await self._client.prepare_rewrite(
                 PrepareRewrite(count=count, ttl_ms=ttl_ms), timeout_s=_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""Complete names in a shell with those of the cluster.
+"""Complete names of topics, groups and other resources in a shell.
 
 Invariant: a completion returns within DEADLINE_S plus the start of Python, prints only names, and
 is empty after any failure. Names are cached for CACHE_S in the user's cache directory, by broker

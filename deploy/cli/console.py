@@ -129,7 +129,7 @@ def console(
     from penstock.deploy.node import lifeline
 
     lifeline.die_with_parent(os.environ)
-    # Addresses in options are not mixed with those of a profile or state file.
+    # Addresses in options are not mixed with addresses of a profile or state file.
     path = Path(cluster.state_file) if cluster.state_file else None
     state = None if cluster.bootstrap else dev_cluster(path)
     used = Profile() if cluster.bootstrap or path else current_profile().profile

@@ -13,7 +13,7 @@ app = typer.Typer(
 
 @app.callback()
 def controller() -> None:
-    """Keep `recover` a subcommand."""
+    """Make typer treat `recover` as a subcommand although there is only one."""
 
 
 app.command("recover")(controller_recover.recover)

@@ -1,4 +1,4 @@
-"""Report brokers that do not respond, after a command has printed what the others reported."""
+"""Report brokers that do not respond, after a command has printed the responses of the others."""
 
 from collections.abc import Mapping
 
@@ -8,8 +8,8 @@ from penstock.deploy.errors import print_error
 
 
 def exit_if_incomplete(problems: Mapping[int, str], missing: str) -> None:
-    """Exit with code 1 if there are problems. problems: by broker. missing: what is therefore
-    missing from the output.
+    """Exit with code 1 if there are problems. problems: by broker. missing: a description of the
+    missing output.
     """
     for problem in problems.values():
         print_error(f"{problem}; {missing}")

@@ -133,7 +133,7 @@ def _load(name: str, place: str) -> Any:  # noqa: ANN401 - click's command
 
 def _prepare(commands: typer.Typer) -> None:
     """Join the lines of each paragraph of the help, because Typer keeps the line breaks of
-    docstrings, and let commands accept --json and --csv.
+    docstrings. Make commands accept --json and --csv.
     """
     for command in commands.registered_commands:
         command.help = _joined(command.callback)

@@ -18,7 +18,7 @@ app = typer.Typer(
 
 @app.callback()
 def log_dirs() -> None:
-    """Keep `describe` a subcommand."""
+    """Make typer treat `describe` as a subcommand although there is only one."""
 
 
 @app.command("describe")

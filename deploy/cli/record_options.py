@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOptions(RegistryOptions):
-    """Formats of keys and values."""
+    """Options for the formats of keys and values."""
 
     value_format: Annotated[
         RecordFormat,

@@ -18,7 +18,7 @@ from penstock.protocol.registry.settings import (
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryOptions:
-    """A schema registry."""
+    """Options for the connection to a schema registry."""
 
     schema_registry: Annotated[
         str,

@@ -21,7 +21,7 @@ app = typer.Typer(
 
 @app.callback()
 def streams() -> None:
-    """Keep `describe` a subcommand."""
+    """Make typer treat `describe` as a subcommand although there is only one."""
 
 
 @app.command("describe")

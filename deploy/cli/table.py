@@ -137,7 +137,7 @@ class WarehouseOptions(CatalogOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Options for the engine."""
+    """Options for the engine that runs tasks."""
 
     engine: Annotated[
         str,
@@ -149,7 +149,7 @@ class EngineOptions:
 
     @property
     def is_spark(self) -> bool:
-        """Raise UsageError."""
+        """Return whether the engine is Spark. Raise UsageError."""
         return choice("--engine", self.engine, "local", "spark") == "spark" or bool(self.master)
 
     @contextmanager

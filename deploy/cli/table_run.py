@@ -60,7 +60,7 @@ class TopicOptions(ReadOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerProcess:
-    """Options for the process."""
+    """Options for the process of a runner."""
 
     name: Annotated[
         str,

@@ -1,5 +1,5 @@
-"""Run `penstock wal`: move WALs between stores, show lost or damaged WAL slots, or what the loss of
-a WAL store costs, and accept the loss.
+"""Run `penstock wal`: move WALs between stores, show lost or damaged WAL slots and the records lost
+with a WAL store, and accept such losses.
 """
 
 import os
@@ -223,7 +223,7 @@ def abandon(
     wait: Wait = 90.0,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what the permanent loss of the WAL store costs, and continue without it. Changes nothing
+    """Show the records that are lost with the WAL store, and continue without it. Changes nothing
     by default.
 
     If the WAL store can return, wait for it: nothing is lost then. With --accept-loss, the

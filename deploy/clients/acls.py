@@ -78,7 +78,7 @@ class AclSelection:
 
 
 def known(field: str, words: Mapping[str, _T], word: str) -> _T:
-    """Return the code of a term of the command line. Raises UsageError."""
+    """Return the code for a name used on the command line. Raises UsageError."""
     if word not in words:
         raise UsageError(f"{field} {word!r} is not known: one of {', '.join(words)}")
     return words[word]

@@ -25,8 +25,8 @@ _T = TypeVar("_T")
 def find_controller(
     named: str | None, state_path: Path | None, environment: Mapping[str, str]
 ) -> str:
-    """Return the address of the controller: the given one, or that of the profile or the state file
-    of a running cluster, whose TLS settings later connections use. Raises NoController.
+    """Return the address of the controllers: the given one, or the one in the profile or in the
+    state file of a running cluster, whose TLS settings later connections use. Raises NoController.
     """
     if named:
         if (dev := dev_cluster_at(named, "controller")) is not None:

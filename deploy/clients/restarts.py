@@ -15,7 +15,7 @@ from penstock.deploy.clients.state_file import ClusterState
 from penstock.deploy.output import remark
 
 RESTART_S: Final = 30.0
-"""Longer than a broker takes to start, also after several failures."""
+"""Longest wait, which is longer than a broker takes to start, even after several failures."""
 PAUSE_S: Final = 0.1
 _waits: ContextVar[bool] = ContextVar("waits_for_restarts", default=False)
 

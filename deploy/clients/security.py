@@ -134,8 +134,8 @@ _file: ContextVar[Path | None] = ContextVar("client_security_file", default=None
 
 
 def current_security() -> ClientSecurity:
-    """Return the security settings of this command: the selected ones, otherwise those of the
-    profile. Raises UsageError if the file of the profile cannot be read.
+    """Return the security settings of this command: the selected ones, otherwise the settings of
+    the profile. Raises UsageError if the file of the profile cannot be read.
     """
     chosen = _current.get()
     if chosen is not None:

@@ -15,8 +15,8 @@ BOOTSTRAP_VARIABLE: Final = "PENSTOCK_BOOTSTRAP"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Bootstrap brokers. origin: where the addresses come from, for errors; empty for an option.
-    cluster_id: of the cluster that they should belong to; empty if it is unknown.
+    """Bootstrap brokers. origin: the source of the addresses, for errors; empty for an option.
+    cluster_id: the id of the expected cluster; empty if it is unknown.
     """
 
     bootstrap: str

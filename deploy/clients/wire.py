@@ -49,8 +49,8 @@ def check_reachable(target: Target, security: ClientSecurity) -> None:
 
 
 def check_cluster(target: Target, connection: Connection) -> None:
-    """Close the connection and raise KafkaFailed if a broker belongs to another cluster than that
-    of the state file, as when another process took the port of a broker that died.
+    """Close the connection and raise KafkaFailed if a broker does not belong to the cluster of the
+    state file, for example because another process took the port of a dead broker.
     """
     if not target.cluster_id:
         return

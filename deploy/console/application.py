@@ -182,7 +182,7 @@ def _with_rights(path: str, call: Handler, *, may_defer: bool) -> Handler:
 
 
 def _at(base: str, routes: list[BaseRoute]) -> list[BaseRoute]:
-    """Return routes below a path."""
+    """Return the routes with a path prefix added."""
     if not base:
         return routes
     home = RedirectResponse(f"{base}/", 308)

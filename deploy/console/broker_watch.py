@@ -1,7 +1,7 @@
 """Measure brokers for the console in separate threads, and track which of them respond.
 
-Invariants: the time of a value is that of its request, so that a response that arrived during a
-pause of the process does not look newer than it is. Belongs to one event loop. Limits: AT_ONCE
+Invariants: the time of a value is the time of its request, so that a response that arrived during a
+pause of the process does not seem newer than it is. Belongs to one event loop. Limits: AT_ONCE
 threads, and one request at a time to each broker.
 """
 

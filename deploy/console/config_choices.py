@@ -18,7 +18,7 @@ _UNITS: Final = {
 }
 """Units by the last word of a name."""
 _EXAMPLES: Final = {"ms": ", or as in 7d", "bytes": ", or as in 1GiB"}
-"""What values may look like beside a number, by the last word of a name."""
+"""Alternative notations of a value, shown after its number, by the last word of a name."""
 _NUMBERS: Final = frozenset({"int", "short", "long", "double"})
 
 

@@ -27,8 +27,8 @@ from penstock.protocol.client.errors import NoResponse
 
 WAIT_S: Final = 0.12
 PATIENT_WAIT_S: Final = 3.0
-"""Longer wait, for parts of a displayed page, and after a change by this user, which the page
-should show.
+"""A longer limit, for parts of a displayed page, and after a change by the user, which the next
+page should show.
 """
 AGE_PLACE: Final = b"<!-- age of the page -->"
 """Placeholder for the age in the template of a page."""

@@ -51,7 +51,7 @@ def is_same_origin(headers: Mapping[str, str]) -> bool:
 
 
 def is_token(given: str, expected: str) -> bool:
-    """Compare in constant time."""
+    """Compare a token with the expected one in constant time."""
     return compare_digest(given.encode(), expected.encode())
 
 

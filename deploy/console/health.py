@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 STALE_S: Final = 2.6
-"""More than the time between two measurements, so that a healthy cluster is never stale."""
+"""Age from which a source is stale. This is more than the time between two measurements, so that a
+healthy cluster is never stale.
+"""
 SILENT_S: Final = 1.75
 """Silence after which pages do not send requests to a broker. Heartbeats are sent every 0.5 s."""
 WAITING_S: Final = 1.0

@@ -18,7 +18,7 @@ from penstock.deploy.console.connection import ConsoleConnection
 from penstock.deploy.node.console import READY, REQUEST_BYTES_MAX
 
 IDLE_S: Final = 1_800.0
-"""The idle timeout of logins."""
+"""Idle time after which the process exits, as long as the idle timeout of logins."""
 NICENESS: Final = 10
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 

@@ -271,7 +271,7 @@ class LiveCluster:
         return ",".join(others or sorted(set(addresses.values()) - silent)) or given
 
     def want(self) -> None:
-        """Keep measuring for a minute."""
+        """Measure the load for another minute."""
         loop = asyncio.get_running_loop()
         self._wanted_until = loop.time() + WANTED_S
         if self._follower is not None and self._measuring is None:

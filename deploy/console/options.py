@@ -1,4 +1,4 @@
-"""Options of a console: what it shows and to whom. Unsafe combinations are rejected.
+"""Options of a console: its cluster, address and access control. Unsafe combinations are rejected.
 
 Invariant: pure. On addresses other than loopback, the console requires a login as a user of the
 cluster, unless `allow_insecure` is set (docs/design/authorization.md).
@@ -23,11 +23,11 @@ class ConsoleOptions:
     """Cluster and address of a console. controller, store: empty if unknown; pages that need them
     then show an explanation. wal_store: empty if the cluster has none, or if it is unknown.
 
-    names: host names of the console, besides addresses and `localhost`. login: whether users log
-    in. security: how the console itself connects to brokers. file_descriptor: a listening socket,
-    instead of host and port. schema_registry: for records. base: path prefix of all pages, such as
-    `/console`; empty for none. is_behind_node: whether a node passes connections to the console;
-    the file descriptor is then a socket to the node.
+    names: host names of the console, in addition to addresses and `localhost`. login: whether users
+    must log in. security: how the console itself connects to brokers. file_descriptor: a listening
+    socket, instead of host and port. schema_registry: for records. base: path prefix of all pages,
+    such as `/console`; empty for none. is_behind_node: whether a node passes connections to the
+    console; the file descriptor is then a socket to the node.
     """
 
     bootstrap: str

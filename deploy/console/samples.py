@@ -14,7 +14,7 @@ INTERVAL_S: Final = 2.0
 """Interval of samples, which is also the interval at which brokers report their loads."""
 
 SAMPLES_MAX: Final = 450
-"""Samples of 15 minutes."""
+"""Number of samples that are kept, which cover 15 minutes."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

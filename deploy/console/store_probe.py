@@ -1,7 +1,7 @@
 """Check whether the object store responds, with one request every PROBE_S while pages are open.
 
 Invariants: reads a nonexistent object, so it changes nothing; "not found" is a response. The time
-of a response is that of its request, so a pause of this process does not hide its age.
+of a response is the time of its request, so a pause of this process does not hide its age.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ _KEY: Final = "penstock-console-probe"
 
 
 class StoreProbe:
-    """Belongs to one event loop. url: URL of the store; nothing is checked if it is empty or that
-    of a memory store. opens: opens the store at a URL.
+    """Belongs to one event loop. url: URL of the store; nothing is checked if it is empty or refers
+    to a memory store. opens: opens the store at a URL.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class StoreProbe:
         """When the checks began; None: they are not running."""
 
     async def run(self) -> None:
-        """Check until canceled."""
+        """Check the store repeatedly until canceled."""
         if not self._url:
             return
         self._since = self._now()
@@ -52,7 +52,7 @@ class StoreProbe:
             self._since = None
 
     async def check(self) -> None:
-        """Send one request."""
+        """Check the store with one request."""
         requested_at = self._now()
         try:
             if self._store is None:

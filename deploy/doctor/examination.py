@@ -104,8 +104,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
-    """What to examine. store, controllers: empty if not given. delete: delete orphans if `confirm`
-    returns True. records: how many of the newest offsets of each partition to read.
+    """The scope of an examination. store, controllers: empty if not given. delete: delete orphans
+    if `confirm` returns True. records: how many of the newest offsets of each partition to read.
     """
 
     store: str

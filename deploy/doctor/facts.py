@@ -14,8 +14,8 @@ from penstock.stream.ports import BrokerIncarnation
 
 @dataclass(frozen=True, slots=True)
 class ClockSpan:
-    """How far the clock of `who` is ahead of that of `reference`: between min and max; negative is
-    behind.
+    """How far the clock of `who` is ahead of the clock of `reference`: between min and max;
+    negative values mean that it is behind.
     """
 
     who: str

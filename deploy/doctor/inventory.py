@@ -161,7 +161,7 @@ class Inventory:
         return len(self._lease_ids)
 
     def add(self, part: str, info: ObjectInfo) -> None:
-        """Add one listed key; keys of a part come in order."""
+        """Add one listed key. Keys of a part must be added in order."""
         self.object_count += 1
         self.size_bytes += info.size_bytes
         expected, at = self._expected[part], self._at[part]

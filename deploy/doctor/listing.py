@@ -1,8 +1,8 @@
 """List the bucket into an inventory, request missing objects by name, and delete orphans.
 
 Invariants: lists `LISTS_AT_ONCE` parts at once, page by page. Deletes only orphans of the inventory
-that the metadata, refreshed before each batch, still do not contain. Must not decide what an orphan
-is: `inventory` does.
+that the metadata, refreshed before each batch, still do not contain. Must not decide which objects
+are orphans: `inventory` does.
 """
 
 import asyncio

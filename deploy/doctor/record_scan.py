@@ -1,7 +1,7 @@
 """Read the newest records of each partition from the store, and find those that cannot be read.
 
-Limits: the caller bounds the offsets of a partition; memory is that of one scan. Needs the
-`reader` extra. The functions block; call them in a thread.
+Limits: the caller bounds the offsets of a partition; the memory is bounded like that of one scan.
+Needs the `reader` extra. The functions block; call them in a thread.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
 """Examine the object store: availability, conditional writes, latencies, clock, backup and
 manifest.
 
-Invariants: writes only below `probe/doctor-`, and always deletes what it wrote. Every request has a
+Invariants: writes only below `probe/doctor-`, and always deletes its objects. Every request has a
 deadline. Must not judge.
 """
 

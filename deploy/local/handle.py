@@ -125,7 +125,7 @@ class LocalCluster:
                 process.wait()
         if process is not None and process.stdout is not None:
             process.stdout.close()
-        if process is not None and process.returncode:  # nonzero if it was killed
+        if process is not None and process.returncode:  # was killed or failed
             remove_leftovers()
         self._directory.cleanup()
 

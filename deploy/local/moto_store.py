@@ -1,5 +1,4 @@
-"""Serve the S3 API for a local cluster: moto's S3 backend in memory, behind a small threaded
-server.
+"""Serve the S3 API for a local cluster: moto's S3 backend in memory, in a small threaded server.
 
 Arguments: `--bucket NAME [--fd SOCKET | [--host HOST] --port PORT]`. moto checks and writes in two
 steps, so writes and LISTs are serialized. werkzeug's server is not used because it drops data.
@@ -32,13 +31,14 @@ if TYPE_CHECKING:
 
 COUNTS_PATH: Final = "/-/counts"
 _OBJECT_IN_MEMORY_BYTES_MAX: Final = 1 << 30
-"""moto moves larger objects to temporary files. With its default, an 8 MiB PUT would take twice as
-long.
+"""Limit of objects in memory; moto moves larger ones to temporary files. With moto's default, an 8
+MiB PUT would take twice as long.
 """
 
 _SWITCH_INTERVAL_S: Final = 0.000_5
-"""A request releases the GIL about ten times, and each time waits this long for a computing thread.
-With Python's default of 5 ms, PUTs took 200 ms instead of 4 ms while there were readers.
+"""Longest time for which a computing thread keeps the GIL. A request releases the GIL about ten
+times, and may wait this long each time. With Python's default of 5 ms, PUTs took 200 ms instead of
+4 ms while there were readers.
 """
 
 _NO_BODY: Final = frozenset({"204", "304"})
@@ -269,7 +269,7 @@ class _Handler(BaseHTTPRequestHandler):
         return environ
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Log nothing: a line for each request costs time and floods the terminal."""
+        """Do not log requests: a line for each takes time and would flood the terminal."""
 
 
 def _is_local_name(host: str) -> bool:

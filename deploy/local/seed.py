@@ -103,7 +103,7 @@ def _parsed(text: bytes, where: str) -> dict[str, object] | None:
 
 
 def _data(value: object) -> bytes | None:
-    """Return text as UTF-8, null as null, and anything else as compact JSON."""
+    """Return text as UTF-8, null as None, and other values as compact JSON."""
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)

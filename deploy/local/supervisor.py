@@ -35,7 +35,7 @@ would delay the brokers that take over from the dead one.
 
 RESTART_MAX_S: Final = 5.0
 STEADY_S: Final = 10.0
-"""After this lifetime a process restarts without the delay of earlier failures."""
+"""Lifetime after which earlier failures of a process no longer delay its restart."""
 
 _READY_INTERVAL_S: Final = 0.03
 _FENCED: Final = 3

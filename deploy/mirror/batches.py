@@ -36,7 +36,9 @@ _LENGTH: Final = struct.Struct(">8xi4xb")
 JOINED_BYTES_MAX: Final = 256 * 1024
 """Maximum size of keys and values in a batch that is joined from small ones."""
 _WHOLE_BYTES_MIN: Final = 16 * 1024
-"""Larger batches are not joined, because joining decodes them, which takes 5 us per record."""
+"""Batches of this size or more are not joined, because joining decodes them, which takes 5 us per
+record.
+"""
 _RECORD_OVERHEAD_BYTES: Final = 32
 
 

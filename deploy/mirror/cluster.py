@@ -40,7 +40,7 @@ class TopicInfo:
 
 
 class Cluster(Brokers):
-    """Use as a context manager."""
+    """A client of a cluster. Use as a context manager."""
 
     def __init__(self, where: ClusterAddress) -> None:
         self.where = where
@@ -76,7 +76,7 @@ class Cluster(Brokers):
 
 
 def grouped(values: Mapping[Partition, _T]) -> dict[str, list[tuple[int, _T]]]:
-    """Return (partition, value) by topic."""
+    """Group values by topic, as pairs of partition and value."""
     found: dict[str, list[tuple[int, _T]]] = {}
     for (topic, index), value in values.items():
         found.setdefault(topic, []).append((index, value))

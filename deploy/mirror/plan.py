@@ -1,4 +1,4 @@
-"""Decide what a mirror creates, changes and copies.
+"""Decide which topics a mirror creates, changes and copies.
 
 Invariant: a topic of the target with records of other producers is never written to without
 `append`. Pure.
@@ -72,7 +72,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """A topic of the source. configs: those that were set."""
+    """A topic of the source. configs: its explicitly set configs."""
 
     name: str
     topic_id: str

@@ -1,4 +1,4 @@
-"""Translate the offsets of a source to those of a target, exactly.
+"""Translate the offsets of a source exactly to offsets of a target.
 
 Invariant: the translation of an offset is the offset in the target of the first record that has
 this offset or a later one in the source. A group that continues at the target therefore reads each

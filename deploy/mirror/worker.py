@@ -43,7 +43,7 @@ class TargetWriter(Protocol):
     def append(self, copies: Sequence[Copy]) -> None: ...
 
     def tend(self, states: Sequence[PartitionState]) -> None:
-        """Run periodic work."""
+        """Run periodic tasks."""
         ...
 
 
@@ -81,7 +81,7 @@ class CopyTask:
         self._stopped.set()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until it has ended."""
+        """Wait until the worker has ended."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 

@@ -1,6 +1,7 @@
 """Warn operators of insecure listeners when a node starts, and every hour.
 
-Invariant: a secure node logs nothing. `deploy.node.config.exposure` decides what is insecure.
+Invariant: a secure node logs nothing. `deploy.node.config.exposure` decides which listeners are
+insecure.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Address and credentials of an OTLP/HTTP receiver.
 
-Headers and certificates come from OpenTelemetry's variables `OTEL_EXPORTER_OTLP_*`; those of one
-signal, such as `OTEL_EXPORTER_OTLP_METRICS_HEADERS`, take precedence.
+Headers and certificates come from OpenTelemetry's variables `OTEL_EXPORTER_OTLP_*`; variables for
+one signal, such as `OTEL_EXPORTER_OTLP_METRICS_HEADERS`, take precedence.
 """
 
 import ssl

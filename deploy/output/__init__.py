@@ -3,7 +3,8 @@
 Invariant: stdout contains only the result; progress and remarks go to stderr. With `--output`, the
 result is one document without colors; field names are stable. Names from clients cannot control a
 terminal or forge a line: non-printable characters are escaped, and names are never markup. JSON and
-YAML use the escapes of their formats. CSV has none, so it is escaped only on a terminal.
+YAML use the escapes of their formats. CSV has no escapes, so its output is only escaped on a
+terminal.
 """
 
 import json
@@ -98,7 +99,7 @@ def say(*lines: str) -> None:
 
 
 def remark(*lines: str) -> None:
-    """Print sentences on stderr, as `say` does."""
+    """Print sentences on stderr, like `say`."""
     print(*map(printable, lines), sep="\n", file=sys.stderr, flush=True)
 
 

@@ -64,7 +64,7 @@ class RecordCodec(Protocol):
 
 
 class TextCodec:
-    """UTF-8; other bytes are escaped."""
+    """UTF-8 text; other bytes are escaped."""
 
     def decode(self, data: bytes, _: bytes | None = None) -> str:
         return data.decode("utf-8", "backslashreplace")

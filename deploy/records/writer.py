@@ -19,7 +19,7 @@ _LAYOUT: Final = "\n\t"
 
 
 class RecordWriter:
-    """Writes records one by one."""
+    """Writes records to stdout one by one."""
 
     def __init__(
         self,

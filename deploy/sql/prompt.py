@@ -79,7 +79,7 @@ def _meaning(line: str) -> str:
 
 
 def _try(command: Command, sql: str) -> None:
-    """Run SQL and print errors."""
+    """Run SQL, and print errors instead of raising them."""
     if not sql:
         say(*HELP.splitlines())
         return

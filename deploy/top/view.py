@@ -44,8 +44,8 @@ class TopicCount:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic. records, records_s, records_age_s: see `TopicCount`. stored_bytes: of
-    records in committed objects; those of the last seconds are still in WALs.
+    """One topic. records, records_s, records_age_s: see `TopicCount`. stored_bytes: size of records
+    in committed objects; records of the last seconds are still in WALs.
     """
 
     name: str

@@ -50,5 +50,5 @@ def commit_count(config: Config, query: str) -> int:
 
 
 def _url(config: Config) -> str:
-    """Return the URL with the scheme of pyarrow: Hadoop calls S3 `s3a`."""
+    """Return the URL with pyarrow's scheme: Hadoop uses `s3a` for S3."""
     return config.checkpoints.replace("s3a://", "s3://", 1)

@@ -131,7 +131,7 @@ class BatchHeader(NamedTuple):
         """Return a lower bound of the record timestamps; OLDEST_UNKNOWN if the header contains
         none. -1 without records.
 
-        The base timestamp is not a bound: it is that of the first record, or the delete horizon,
+        The base timestamp is not a bound: it belongs to the first record, or is the delete horizon,
         and later records may be older. In a batch with log append time or a single record, max
         timestamp is the only timestamp, unless the header is inconsistent.
         """

@@ -224,8 +224,8 @@ def encode_batch(
     """Return a batch with its CRC. The offsets of `records` increase from base_offset; they may
     have gaps, as in compacted logs.
 
-    last_offset: the last offset that the batch covers, by default that of its last record.
-    attributes: the bits besides compression. Raises ValueError for offsets that do not fit.
+    last_offset: the last offset that the batch covers, by default the offset of its last record.
+    attributes: the bits other than compression. Raises ValueError for offsets that do not fit.
     """
     data, base_timestamp_ms = bytearray(), records[0].timestamp_ms if records else -1
     previous = base_offset - 1

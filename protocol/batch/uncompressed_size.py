@@ -17,7 +17,9 @@ from penstock.protocol.batch.walk import PlainSize
 UNCOMPRESSED_UNKNOWN: Final = 0
 
 _DECLARED_BYTES_MAX: Final = (1 << 31) - 1
-"""A Java client cannot store more in one batch, so a larger number means damage."""
+"""Largest plausible size: a Java client cannot store more in one batch, so a larger number means
+damage.
+"""
 
 _XERIAL_BLOCKS_MAX: Final = 1_024
 """Maximum number of blocks that are examined. Clients write blocks of 32 KiB, so these are 32 MiB

@@ -155,14 +155,14 @@ class Connection:
         return response
 
     def _failure(self, api: ApiSpec, error: OSError | WireError) -> KafkaFailed:
-        # With TLS 1.3 a broker refuses a client's certificate after the handshake.
+        # With TLS 1.3, a broker rejects a client's certificate only after the handshake.
         fault = explain(str(error), ca_setting=_CA) if isinstance(error, ssl.SSLError) else ""
         failed = AuthenticationRefused if _is_refused(error) else NoResponse
         return failed(f"{api.name} got no response from {self.bootstrap}: {fault or error}")
 
     def version(self, api: ApiSpec, newest: int | None = None) -> int:
         """Return the newest version that both sides support, at most `newest`; without
-        `negotiates`, that of this side. Raises KafkaFailed.
+        `negotiates`, the newest version of this side. Raises KafkaFailed.
         """
         own = api.max if newest is None else min(api.max, newest)
         if self._served is None:

@@ -22,7 +22,7 @@ from penstock.protocol.registry.wire_format import SchemaKey
 CACHED_COUNT_MAX: Final = 1_000
 CACHED_CHARS_MAX: Final = 64 << 20
 UNKNOWN_S: Final = 30.0
-"""An id that is not registered is requested again after this time."""
+"""Time after which an unregistered id is requested again."""
 
 _FIRST_MS: Final = 200
 _LONGEST_MS: Final = 4_000

@@ -42,7 +42,9 @@ REFERENCES_MAX: Final = 64
 _MESSAGE_BYTES_MAX: Final = 4 << 10
 _NOT_FOUND: Final = 404
 _NOT_REGISTERED: Final = frozenset({40401, 40402, 40403})
-"""Error codes for an unknown subject, version and schema. Other 404s come from a wrong path."""
+"""Error codes for an unknown subject, version and schema. Other 404s mean that the path is
+wrong.
+"""
 
 _UNAUTHORIZED: Final = 401
 _ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"

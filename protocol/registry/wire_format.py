@@ -45,8 +45,8 @@ def value_header(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
 
 
 def split_value(data: bytes, header: bytes | None) -> tuple[SchemaKey, bytes]:
-    """Return the id or GUID of the schema of a value, and what follows the frame: for Protobuf, it
-    begins with the indexes of the message. header: see `value_header`. Raise ValueError.
+    """Return the id or GUID of the schema of a value, and the bytes after the frame, which begin
+    with the indexes of the message for Protobuf. header: see `value_header`. Raise ValueError.
     """
     if header is None:
         return split_frame(data), data[FRAME_BYTES:]

@@ -10,8 +10,8 @@ MECHANISMS: Final = (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER)
 
 
 class AuthenticationFailed(Exception):
-    """Raised when authentication fails. told: the message for the client; None for the general one,
-    which reveals nothing about users. The exception message is for the log.
+    """Raised when authentication fails. told: the message sent to the client; None for a general
+    one that reveals nothing about users. The exception message is for the log.
     """
 
     def __init__(self, message: str, *, told: str | None = None) -> None:

@@ -122,8 +122,8 @@ class TransactionsClient:
     def open_transactions(
         self, topic: str | None = None, partition: int | None = None
     ) -> list[OpenTransaction]:
-        """Return the transactions that are open in all partitions, in those of a topic, or in one.
-        Raises KafkaFailed if a partition has no leader for some seconds.
+        """Return the open transactions in all partitions, in all partitions of a topic, or in one
+        partition. Raises KafkaFailed if a partition has no leader for some seconds.
         """
 
         def send_request() -> list[OpenTransaction]:
@@ -203,8 +203,8 @@ class TransactionsClient:
         check(code, None, f"{item.key} was not changed")
 
     def _keys(self, topic: str | None, partition: int | None) -> list[Key]:
-        """Return all partitions, those of a topic, or one. Raises KafkaFailed if it does not
-        exist.
+        """Return all partitions, all partitions of a topic, or one partition. Raises KafkaFailed if
+        it does not exist.
         """
         response = self._brokers.metadata(None if topic is None else [topic])
         for found in response.topics:

@@ -21,7 +21,7 @@ from penstock.protocol.client.connection import TIMEOUT_S, wait_at_most
 
 
 async def preview(request: Request) -> Response:
-    """Show what a fork would contain."""
+    """Show the contents that a fork would have."""
     console = console_of(request)
     wanted = _options(request.path_params["topic"], request.query_params)
     rights_of(request).need_topic(wanted.source)

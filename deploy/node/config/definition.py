@@ -1,4 +1,4 @@
-"""List the settings of each role: those of its config classes and of the process.
+"""List the settings of each role, from its config classes and those of the process.
 
 Invariant: within a role each name occurs once. Only names in `TABLES` are prefixes of other names,
 so that every other name can be a dotted TOML key. Pure. Does not repeat annotations (see

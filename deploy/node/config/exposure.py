@@ -25,7 +25,7 @@ class InsecureListener(NamedTuple):
 
 class InsecureControllers(NamedTuple):
     """Controllers of a broker, why the connection to them is insecure, and a remedy. controllers:
-    host:port of those that are not on loopback.
+    host:port of the controllers that are not on loopback.
     """
 
     controllers: tuple[str, ...]

@@ -1,8 +1,8 @@
 """Generate a JSON schema of the definition, for the `config` of a chart's values: one object per
 role with the settings as keys.
 
-Invariant: the schema differs from what a process accepts only in constraints between values, which
-a schema cannot express.
+Invariant: the schema accepts the same settings as a process, except for constraints between values,
+which a schema cannot express.
 """
 
 import re
