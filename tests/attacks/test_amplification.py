@@ -1,5 +1,5 @@
-"""Requests of a megabyte that name far more: a response describes each thing once, has a limit,
-and leaves turns of the event loop to other clients.
+"""Requests of one megabyte that would produce far larger responses: the response describes each
+resource once, its size is limited, and other clients are served meanwhile.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 
 REPEATED = 2 * ELEMENTS_AT_ONCE_MAX
-"""How often a request names one thing, within the limits of all APIs."""
+"""How often a request repeats one name; all APIs accept this many elements."""
 
 PATIENT = {"session_timeout_ms": 60_000, "session_grace_ms": 60_000}
-"""On a busy machine such requests last longer than the sessions of other tests."""
+"""On a busy machine these requests take longer than the session timeouts of other tests."""
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def attacker(cluster: Cluster) -> AsyncIterator[Attacker]:
         yield attacker
 
 
-async def test_a_resource_that_is_named_again_is_described_once(attacker: Attacker) -> None:
+async def test_repeated_resources_are_described_once(attacker: Attacker) -> None:
     named = describe_configs.DescribeConfigsResource(TOPIC_RESOURCE, "orders", ["segment.bytes"])
     more = describe_configs.DescribeConfigsResource(TOPIC_RESOURCE, "orders", ["segment.ms"])
     request = describe_configs.DescribeConfigsRequest([*[named] * REPEATED, more])
@@ -69,7 +69,7 @@ async def test_a_resource_that_is_named_again_is_described_once(attacker: Attack
     assert len({config.name for config in result.configs}) == len(result.configs) > 30
 
 
-async def test_configs_of_groups_that_no_one_has_are_limited(attacker: Attacker) -> None:
+async def test_described_configs_of_nonexistent_groups_are_limited(attacker: Attacker) -> None:
     names = [f"g{number}" for number in range(CONFIGS_MAX // 5)]
     request = describe_configs.DescribeConfigsRequest(
         [describe_configs.DescribeConfigsResource(GROUP_RESOURCE, name, None) for name in names],
@@ -86,7 +86,7 @@ async def test_configs_of_groups_that_no_one_has_are_limited(attacker: Attacker)
     assert "at most 50000 configs" in str(refused[0].error_message)
 
 
-async def test_a_resource_that_is_altered_twice_is_refused(attacker: Attacker) -> None:
+async def test_altering_a_resource_twice_in_one_request_is_rejected(attacker: Attacker) -> None:
     change = incremental_alter_configs.AlterableConfig("retention.ms", 0, "1000")
     resource = incremental_alter_configs.AlterConfigsResource(TOPIC_RESOURCE, "orders", [change])
     request = incremental_alter_configs.IncrementalAlterConfigsRequest([resource] * 1_000)
@@ -94,7 +94,7 @@ async def test_a_resource_that_is_altered_twice_is_refused(attacker: Attacker) -
     assert {response.error_code for response in responses} == {ErrorCode.INVALID_REQUEST}
 
 
-async def test_names_that_are_repeated_get_responses_once(attacker: Attacker) -> None:
+async def test_responses_contain_repeated_names_once(attacker: Attacker) -> None:
     response = await attacker.send_request(
         apis.DESCRIBE_GROUPS, 5, describe_groups.DescribeGroupsRequest(["g"] * REPEATED)
     )
@@ -123,8 +123,10 @@ async def test_names_that_are_repeated_get_responses_once(attacker: Attacker) ->
     assert len(response.topics) == 1
 
 
-async def test_others_get_responses_in_between(cluster: Cluster, attacker: Attacker) -> None:
-    """Heartbeats that arrive after a request for thousands of groups get their responses first."""
+async def test_heartbeats_are_served_during_a_long_describe_groups(
+    cluster: Cluster, attacker: Attacker
+) -> None:
+    """Heartbeats that arrive after a request for thousands of groups are answered before it."""
     names = [f"g{number}" for number in range(10 * SLICE_COUNT)]
     async with Attacker.connected(cluster.broker.port) as other:
         beat = heartbeat.HeartbeatRequest("g", 1, "m")
@@ -148,10 +150,10 @@ async def test_others_get_responses_in_between(cluster: Cluster, attacker: Attac
     assert done == ["heartbeats", "described"]
 
 
-async def test_others_get_responses_while_a_request_looks_up_offsets(
+async def test_other_clients_are_served_during_a_long_list_offsets(
     cluster: Cluster, attacker: Attacker
 ) -> None:
-    """ListOffsets of thousands of partitions: each look-up is a step of its own."""
+    """ListOffsets for thousands of partitions yields to the event loop after each lookup."""
     requested = [list_offsets.ListOffsetsPartition(index, -1, -1) for index in range(REPEATED)]
     request = list_offsets.ListOffsetsRequest(
         -1, 0, [list_offsets.ListOffsetsTopic("orders", requested)], timeout_ms=0
@@ -167,7 +169,7 @@ async def test_others_get_responses_while_a_request_looks_up_offsets(
 
     async with asyncio.TaskGroup() as group:
         group.create_task(count_turns())
-        await attacker.send_request(apis.LIST_OFFSETS, 7, request)  # whatever comes first
+        await attacker.send_request(apis.LIST_OFFSETS, 7, request)  # whichever comes first
         count = 0
         response = await attacker.send_request(apis.LIST_OFFSETS, 7, request)
         turns.set()
@@ -183,8 +185,8 @@ async def test_others_get_responses_while_a_request_looks_up_offsets(
 async def test_long_requests_reach_the_controller_in_chunks(
     cluster: Cluster, attacker: Attacker
 ) -> None:
-    """CreateTopics and CreatePartitions of thousands: the controller works on a few hundred at a
-    time, and serves brokers in between. Beyond the limit of a request nothing is created.
+    """CreateTopics and CreatePartitions with thousands of elements: the controller handles a few
+    hundred at a time and serves brokers in between. A request above the limit creates nothing.
     """
     assert cluster.controller is not None
     runtime = cluster.controller.runtime
@@ -221,8 +223,8 @@ async def test_long_requests_reach_the_controller_in_chunks(
     assert max(most) <= CHUNK_PARTITIONS
 
 
-async def test_requests_for_many_partitions_take_turns(cluster: Cluster) -> None:
-    """A chunk begins only after the broker has applied all earlier ones. Small requests do not
+async def test_requests_for_many_partitions_are_interleaved(cluster: Cluster) -> None:
+    """A chunk starts only after the broker has applied all earlier ones. Small requests do not
     wait.
     """
     assert cluster.controller is not None
@@ -255,7 +257,7 @@ async def test_requests_for_many_partitions_take_turns(cluster: Cluster) -> None
         assert not chunks
     await asyncio.gather(*waiting)
     assert sorted(name for chunk in chunks for name in chunk) == sorted(many[0] + many[1])
-    # The order of later chunks depends on which response is applied first.
+    # The order of later chunks depends on which response the broker applies first.
     assert sorted(chunk[0].partition("-")[0] for chunk in chunks[:2]) == ["a", "b"]
     assert not unheard
 
@@ -272,7 +274,7 @@ async def test_requests_for_many_partitions_take_turns(cluster: Cluster) -> None
     assert max(deleted) <= CHUNK_PARTITIONS
 
 
-async def test_a_change_that_gets_no_turn_in_time_states_so(
+async def test_a_change_whose_turn_comes_too_late_reports_the_timeout(
     cluster: Cluster, attacker: Attacker
 ) -> None:
     topics = [create_topics.CreatableTopic(f"t{i}", 1, 1) for i in range(FEW_PARTITIONS + 1)]
@@ -285,7 +287,7 @@ async def test_a_change_that_gets_no_turn_in_time_states_so(
     assert {result.error_code for result in results} == {ErrorCode.NONE}
 
 
-async def test_bad_names_of_topics_cost_the_controller_nothing(
+async def test_invalid_topic_names_never_reach_the_controller(
     cluster: Cluster, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster.broker.client, "create_topics", None)

@@ -1,4 +1,4 @@
-"""Thousands of connections that send nothing: clients and brokers still connect and log in."""
+"""Thousands of idle connections do not keep clients and brokers from connecting and logging in."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from tests.support.waiting import PATIENCE_S, until
 
 UNAUTHENTICATED_MAX = 40
 FLOOD = {"127.0.0.2": 200} | {f"127.0.1.{number}": 20 for number in range(1, 11)}
-"""How many connections each address opens."""
+"""Connections opened from each address."""
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def flooded_cluster(directory: Path, **settings: object) -> Cluster:
     ids=["unauthenticated", "connections"],
 )
 @pytest.mark.parametrize("target", ["EXTERNAL", "INTERNAL"])
-async def test_idle_connections_keep_no_one_out(
+async def test_clients_and_brokers_connect_despite_thousands_of_idle_connections(
     tmp_path: Path, settings: dict[str, int], target: str
 ) -> None:
     async with flooded_cluster(tmp_path, **settings) as cluster:

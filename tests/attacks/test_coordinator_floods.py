@@ -1,5 +1,5 @@
-"""Floods of group ids, transactional ids and share sessions: each table has a limit and a metric,
-its members are still served, and others get an error that clients retry.
+"""Floods of group ids, transactional ids and share sessions: each table has a limit and a metric.
+Existing members are still served; new ones get a retriable error.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -36,7 +36,7 @@ FULL = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    """Each table has one partition, and room for LIMIT entries."""
+    """A cluster whose internal topics have one partition each, with room for LIMIT entries."""
     monkeypatch.setattr(f"{GroupCoordinator.__module__}.GROUPS_MAX", LIMIT)
     defaults: dict[str, int] = TransactionLimits.__init__.__kwdefaults__  # type: ignore[assignment]
     monkeypatch.setitem(defaults, "transactions_max", LIMIT)
@@ -122,7 +122,9 @@ def code_of(response: Any) -> int:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_flood_of_group_ids(cluster: Cluster, way: str) -> None:
+async def test_existing_members_are_served_during_a_flood_of_group_ids(
+    cluster: Cluster, way: str
+) -> None:
     port = cluster.broker.port
     async with Attacker.connected(port) as client, Attacker.connected(port) as flood:
         await coordinated(client, 0, "mine")
@@ -138,8 +140,8 @@ async def test_a_flood_of_group_ids(cluster: Cluster, way: str) -> None:
         assert second.error_code == 0, "the group has room"
 
 
-async def test_groups_that_no_one_joined_make_room(cluster: Cluster) -> None:
-    """Each is refused, or its member does not return."""
+async def test_groups_without_members_are_evicted(cluster: Cluster) -> None:
+    """The first request of each group is refused, or its only member does not return."""
     async with Attacker.connected(cluster.broker.port) as client:
         await coordinated(client, 0, "mine")
         for number in range(FLOOD):
@@ -155,7 +157,9 @@ async def test_groups_that_no_one_joined_make_room(cluster: Cluster) -> None:
         assert (await client.send_request(*beat("mine", "me"))).error_code == 0
 
 
-async def test_a_flood_of_transactional_ids(cluster: Cluster) -> None:
+async def test_existing_producers_are_served_during_a_flood_of_transactional_ids(
+    cluster: Cluster,
+) -> None:
     def init(transactional_id: str) -> tuple[apis.ApiSpec, int, Any]:
         request = init_producer_id.InitProducerIdRequest(transactional_id, 60_000)
         return apis.INIT_PRODUCER_ID, 4, request
@@ -171,7 +175,9 @@ async def test_a_flood_of_transactional_ids(cluster: Cluster) -> None:
         assert (again.error_code, again.producer_epoch) == (0, first.producer_epoch + 1)
 
 
-async def test_a_flood_of_share_sessions(cluster: Cluster) -> None:
+async def test_existing_members_are_served_during_a_flood_of_share_sessions(
+    cluster: Cluster,
+) -> None:
     topic = cluster.broker.image.topics.by_name("orders")
     assert topic is not None
 

@@ -1,5 +1,5 @@
-"""Batches that decompress to many times their size: wherever a broker decompresses data that a
-client sent, it stops at `decompressed.batch.max.bytes`.
+"""Batches that decompress to many times their size: wherever a broker decompresses client data, it
+stops at `decompressed.batch.max.bytes`.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ from tests.support.record_cases import number
 from tests.support.waiting import until
 
 CAP_BYTES = 1 << 20
-"""`decompressed.batch.max.bytes` of these brokers, the lowest there is."""
+"""`decompressed.batch.max.bytes` of these brokers: the minimum."""
 
 BOMB_BYTES = 64 << 20
-"""The decompressed size of a bomb without a limit."""
+"""The size to which a bomb decompresses without a limit."""
 
 NOW_MS = 1_700_000_000_000
 CODECS = tuple(codec for codec in Compression if codec is not Compression.NONE)
 TOPIC = 2
-"""The type of a topic's configs."""
+"""The resource type of topics in config requests."""
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def sealed(compression: Compression, payload: bytes, record_count: int) -> bytes:
-    """Return a batch whose header and checksum are right, with any bytes as its records."""
+    """Return a batch of arbitrary bytes as records, with a valid header and checksum."""
     head = encode_batch([Record(0, NOW_MS, b"k", b"v")])
     fields = list(HEADER.unpack_from(head))
     batch = bytearray(HEADER_BYTES) + payload
@@ -90,7 +90,7 @@ def xerial_bomb() -> bytes:
 
 
 async def offset_at(attacker: Attacker, topic: str, timestamp_ms: int) -> tuple[int, int]:
-    """Return the error and the offset that a look-up by time finds."""
+    """Return the error code and the offset found by a lookup by timestamp."""
     requested = list_offsets.ListOffsetsPartition(0, -1, timestamp_ms)
     request = list_offsets.ListOffsetsRequest(
         -1, 0, [list_offsets.ListOffsetsTopic(topic, [requested])]
@@ -101,8 +101,10 @@ async def offset_at(attacker: Attacker, topic: str, timestamp_ms: int) -> tuple[
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name.lower())
-async def test_produce_of_a_bomb_costs_its_limit(cluster: Cluster, codec: Compression) -> None:
-    """The refusal makes Java's producer split the batch, and the next batch gets in."""
+async def test_producing_a_bomb_uses_memory_up_to_the_limit(
+    cluster: Cluster, codec: Compression
+) -> None:
+    """The error makes the Java producer split the batch, and the next batch is accepted."""
     data = bomb(codec)
     async with Attacker.connected(cluster.broker.port) as attacker:
         tracemalloc.start()
@@ -118,11 +120,11 @@ async def test_produce_of_a_bomb_costs_its_limit(cluster: Cluster, codec: Compre
         assert (after.error_code, after.base_offset) == (0, 0)
 
 
-async def test_long_checks_hold_up_only_their_partition(
+async def test_long_validation_delays_only_its_partition(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread checks large decompressed batches, while others are served and the next batch of the
-    partition waits for its turn.
+    """A thread checks large decompressed batches. The next batch of the partition waits; other
+    partitions are served.
     """
     many = [Record(at, NOW_MS, b"k", bytes(1_000)) for at in range(900)]
     keyless = [*many[:-200], *(record._replace(key=None) for record in many[-200:])]
@@ -172,13 +174,15 @@ async def test_long_checks_hold_up_only_their_partition(
             assert named == list(range(len(many) - 200, len(many)))[:ERRORS_MAX]
 
 
-async def test_produce_of_a_bomb_in_xerial_blocks(cluster: Cluster) -> None:
+async def test_producing_a_bomb_in_xerial_snappy_blocks_uses_memory_up_to_the_limit(
+    cluster: Cluster,
+) -> None:
     async with Attacker.connected(cluster.broker.port) as attacker:
         response = await attacker.produce("compacted", xerial_bomb())
         assert response.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_produce_of_many_tiny_records(cluster: Cluster) -> None:
+async def test_a_batch_of_very_many_tiny_records_is_validated(cluster: Cluster) -> None:
     """The batch has a few kilobytes, and native code checks it."""
     count = 90_000
     records = bytearray()
@@ -192,8 +196,10 @@ async def test_produce_of_many_tiny_records(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name.lower())
-async def test_a_lookup_by_time_survives_a_bomb(cluster: Cluster, codec: Compression) -> None:
-    """Batches of a plain topic are not decompressed before a lookup by time. The response is
+async def test_a_lookup_by_timestamp_returns_the_first_offset_of_a_bomb(
+    cluster: Cluster, codec: Compression
+) -> None:
+    """In a topic without compaction, only lookups by timestamp decompress batches. The response is
     the first offset of the bomb, from memory and from an object, and later batches are found.
     """
     data = bomb(codec)
@@ -211,10 +217,10 @@ async def test_a_lookup_by_time_survives_a_bomb(cluster: Cluster, codec: Compres
         assert await offset_at(attacker, "plain", NOW_MS + 1) == (0, 1)
 
 
-async def test_long_lookups_by_time_leave_the_event_loop(
+async def test_long_lookups_by_timestamp_run_in_a_thread(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread decodes batches with many records or much data, while others are served."""
+    """A thread decodes batches with many records or much data while other clients are served."""
     search = timestamp_reader.first_record_at_or_after
     begun, may_go_on = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
@@ -252,9 +258,9 @@ async def test_long_lookups_by_time_leave_the_event_loop(
             assert threads[-1] is not threading.main_thread()
 
 
-async def test_compaction_names_the_bomb_and_the_remedy(cluster: Cluster) -> None:
-    """A bomb from the time before the topic was compacted ends its compaction, and not in silence.
-    Other topics go on.
+async def test_compaction_logs_the_bomb_and_how_to_remove_it(cluster: Cluster) -> None:
+    """A bomb written before compaction was enabled stops the compaction of its topic with a log
+    event. Other topics are still compacted.
     """
     async with Attacker.connected(cluster.broker.port) as attacker:
         assert (await attacker.produce("plain", bomb(Compression.ZSTD))).error_code == 0

@@ -1,5 +1,6 @@
-"""Objects that someone with write access to the bucket has made: Spark, `scan` and SQL return rows
-or a documented error, in bounded memory and time, and other rows only if all checksums are right.
+"""Objects made by someone with write access to the bucket: Spark, `scan` and SQL return rows or a
+documented error, in bounded memory and time. They return wrong rows only if all checksums are
+valid.
 """
 
 import asyncio
@@ -36,14 +37,14 @@ Objects = dict[str, bytes]
 Rows = list[tuple[int, int]]
 DOCUMENTED = (StreamError, ObjectStoreError, SqlError)
 MEMORY_KIB_MAX = 600_000
-"""Growth of the process while it reads all hostile objects. One batch may decompress to 64 MiB, and
-parts of 8 MiB are read ahead.
+"""Maximum memory growth of the process while it reads all hostile objects. One batch may decompress
+to 64 MiB, and parts of 8 MiB are read ahead.
 """
 SECONDS_MAX = 60.0
-"""For one store, on a busy machine. Reading it takes a tenth of a second."""
+"""Time limit for one store on a busy machine. Reading it normally takes 0.1 s."""
 VALUE_BYTES = 400_000
 VALUES = [Random(seed).randbytes(VALUE_BYTES) for seed in (1, 2)]
-"""Each is a batch of its own: one in an object, one in the WAL alone."""
+"""Each value is in a batch of its own: one in an object, one only in the WAL."""
 
 
 def published(cluster: ThreadedCluster) -> Objects:
@@ -57,7 +58,7 @@ def published(cluster: ThreadedCluster) -> Objects:
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Objects:
-    """A topic `t` with objects, objects that log compaction has written, and slots of the WAL."""
+    """Return the objects of a topic `t`: uploaded and compacted objects, and WAL slots."""
     with ThreadedCluster(tmp_path_factory.mktemp("cluster"), brokers=1) as cluster:
         compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
         cluster.create("t", 2)
@@ -82,7 +83,7 @@ def record(topic: str, partition: int, number: int, key: bytes = b"k") -> dict[s
 
 
 class Store:
-    """A directory with the objects. Each use has others."""
+    """A store in a directory with these objects. Each instance has its own directory."""
 
     def __init__(self, directory: Path, objects: Objects) -> None:
         self.url = f"file:{directory}"
@@ -90,7 +91,7 @@ class Store:
         self._changed: set[str] = set(objects)
 
     def put(self, hostile: Objects) -> None:
-        """Put these objects, and the others as they were."""
+        """Write these objects, and restore all others."""
         requested = {key: self._objects[key] for key in self._changed} | hostile
         asyncio.run(self._put(requested))
         self._changed = {key for key in hostile if key in self._objects}
@@ -123,7 +124,7 @@ def by_sql(url: str) -> Rows:
 
 
 def by_spark(url: str) -> Rows:
-    """Read as Spark's driver and executors do."""
+    """Read as the Spark driver and executors do."""
     source = PenstockSource({"store": url, "subscribe": "t", "columns": "value,partition,offset"})
     reader: Any = source.reader(source.schema())
     found: Rows = []
@@ -137,7 +138,7 @@ READERS: Mapping[str, Callable[[str], Rows]] = {"scan": by_scan, "sql": by_sql, 
 
 
 def examine(url: str, what: str, *, read: Callable[[str], Rows]) -> Rows | Exception:
-    """Return the rows or the documented error. Fail at any other one."""
+    """Return the rows or the documented error. Fail on any other exception."""
     began = time.monotonic()
     found: Rows | Exception
     try:
@@ -167,7 +168,7 @@ EXTREMES = (
 
 
 def damaged(data: bytes, rng: Random) -> bytes:
-    """Cut the object, or write an extreme number into its beginning, its end or anywhere."""
+    """Truncate the object, or write an extreme number near its start, near its end or anywhere."""
     kind = rng.randrange(8)
     if kind == 0:
         return data[: rng.randrange(len(data))]
@@ -181,7 +182,7 @@ def damaged(data: bytes, rng: Random) -> bytes:
 
 
 def used(objects: Objects, prefixes: tuple[str, ...]) -> list[str]:
-    """Return the objects below the prefixes, without old manifests."""
+    """Return the objects below the prefixes except old manifests."""
     newest, _ = newest_manifest(objects)
     return [
         key
@@ -191,7 +192,7 @@ def used(objects: Objects, prefixes: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_damage_never_returns_other_rows(store: Store, objects: Objects, name: str) -> None:
+def test_damaged_objects_never_return_wrong_rows(store: Store, objects: Objects, name: str) -> None:
     read, rng = READERS[name], Random(f"damage {name}")
     count = 60 if name == "scan" else 12
     store.put({})
@@ -199,7 +200,7 @@ def test_damage_never_returns_other_rows(store: Store, objects: Objects, name: s
     assert len(expected) == {"scan": 212}.get(name, 202)
     refused = 0
     for number in range(count * 10):
-        # Not every object holds rows that this reader returns, so a few rounds may change nothing.
+        # Some objects hold no rows for this reader, so a few rounds may change nothing.
         if number >= count and refused:
             break
         key = rng.choice(used(objects, tuple(SEALS)))
@@ -211,7 +212,7 @@ def test_damage_never_returns_other_rows(store: Store, objects: Objects, name: s
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_damage_with_right_checksums_is_refused_or_read(
+def test_damage_with_valid_checksums_is_rejected_or_read(
     store: Store, objects: Objects, name: str
 ) -> None:
     read, rng = READERS[name], Random(f"sealed {name}")
@@ -243,7 +244,7 @@ def rebuilt(
     section: Callable[[bytes], bytes],
     change: Callable[[ManifestRoot], ManifestRoot],
 ) -> bytes:
-    """Return the manifest with other sections and another root, and right checksums."""
+    """Return the manifest with other sections and another root, and valid checksums."""
     footer = codec.parse_footer(data, len(data), "manifest")
     at = footer.root
     root = codec.decode_root(
@@ -309,7 +310,7 @@ def manifests(objects: Objects) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_hostile_manifests_are_refused(
+def test_hostile_manifests_are_rejected(
     store: Store, objects: Objects, manifests: list[tuple[str, bytes]], name: str
 ) -> None:
     key, _ = newest_manifest(objects)
@@ -327,14 +328,14 @@ def test_hostile_manifests_are_refused(
 
 @cache
 def gzip_bomb(size: int) -> bytes:
-    """The name of the file in its header fills it up."""
+    """Return a gzip bomb: the file name in its header decompresses to the whole size."""
     packed = gzip.compress(bytes(300 << 20), 9)
     name = b"x" * (size - len(packed) - 1) + b"\0"
     return packed[:3] + b"\x08" + packed[4:10] + name + packed[10:]
 
 
 def skipped(packed: bytes, size: int) -> bytes:
-    """Return a zstd or LZ4 frame after one that readers skip."""
+    """Return a zstd or LZ4 frame preceded by a skippable frame."""
     filler = size - len(packed) - 8
     return struct.pack("<II", 0x184D2A50, filler) + bytes(filler) + packed
 
@@ -362,7 +363,7 @@ BOMBS = {
 
 
 def with_bomb(data: bytes, value: bytes, bomb: Callable[[int], bytes], codec_id: int) -> bytes:
-    """Return the object with a bomb in place of the batch with this value."""
+    """Return the object with a bomb in place of the batch that has this value."""
     value_at = data.index(value)
     at, length = next(
         (at, length)
@@ -378,7 +379,9 @@ def with_bomb(data: bytes, value: bytes, bomb: Callable[[int], bytes], codec_id:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_bombs_cost_their_limit(store: Store, objects: Objects, name: str) -> None:
+def test_bombs_in_objects_use_memory_up_to_the_limit(
+    store: Store, objects: Objects, name: str
+) -> None:
     store.put({})
     READERS[name](store.url)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,5 +1,5 @@
-"""Values that are made to take quadratic time or a deep stack where they are read, and files with
-secrets that others could read.
+"""Values designed to take quadratic time or a deep stack to parse, and files with secrets that
+other users could read.
 """
 
 import base64
@@ -29,9 +29,9 @@ from penstock.stream.format.manifest.lease import LEASE_BYTES_MAX
 DEEP = b"[" * 100_000
 
 
-def test_numbers_of_configs_are_read_in_linear_time() -> None:
-    """A request may have 10,000 of them. With a pattern that has two ways to read a digit, each
-    took 0.4 s of a controller.
+def test_config_numbers_are_parsed_in_linear_time() -> None:
+    """A request may contain 10,000 of them. With an ambiguous regular expression, the controller
+    needed 0.4 s for each.
     """
     code = (
         "import resource\n"
@@ -44,8 +44,10 @@ def test_numbers_of_configs_are_read_in_linear_time() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-async def test_a_deep_lease_holds_everything_like_a_damaged_one() -> None:
-    """Readers of the store may write leases. One that ended the janitor would end deletions."""
+async def test_a_deeply_nested_lease_prevents_deletions_like_a_damaged_one() -> None:
+    """Readers of the store may write leases. A lease that crashed the janitor would stop all
+    deletions.
+    """
     store = MemoryStore()
     lease = b'{"x":' + b"[" * (LEASE_BYTES_MAX - 5)
     await store.put(lease_key("c", uuid4(), 1), lease)
@@ -53,7 +55,7 @@ async def test_a_deep_lease_holds_everything_like_a_damaged_one() -> None:
     assert await book.protected_from() == 0
 
 
-def test_deep_records_are_refused_like_damaged_ones() -> None:
+def test_deeply_nested_metadata_records_are_rejected_like_damaged_ones() -> None:
     with pytest.raises(BadRecord):
         JsonCodec().decode(DEEP)
     with pytest.raises(ValueError, match="is not from a mirror"):
@@ -63,7 +65,7 @@ def test_deep_records_are_refused_like_damaged_ones() -> None:
         end_of(f"header.{claims}.signature")
 
 
-def test_a_deep_value_does_not_fit_a_column_of_sql() -> None:
+def test_a_deeply_nested_value_becomes_null_in_an_sql_column() -> None:
     decoder = JsonDecoder([JsonColumn("a", "a", StructOf((("b", "BIGINT"),)))])
     depth = 900
     deep = '{"a":' + '{"b":' * depth + "1" + "}" * depth + "}"
@@ -73,8 +75,8 @@ def test_a_deep_value_does_not_fit_a_column_of_sql() -> None:
     assert [list(item.rows) for item in parsed.misfits] == [[1]]
 
 
-def test_others_cannot_read_secrets(tmp_path: Path) -> None:
-    """The metadata log has salted keys of users, and an address of a store may have its keys."""
+def test_files_with_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    """The metadata log contains salted keys of users, and a store URL may contain access keys."""
     LocalFiles(tmp_path).create("segment").close()
     state = state_file.ClusterState(
         pid=1, bootstrap="", controller="", store_url="s3://b?secret_key=x", processes=[]

@@ -1,5 +1,5 @@
-"""Token key endpoints that respond with anything: the client gets its refusal, the log has the
-reason, and known keys stay in use.
+"""Token key endpoints with arbitrary responses: the client gets an authentication error, the log
+contains the reason, and known keys stay in use.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ WITHOUT_KEYS: dict[str, Serve] = {
 
 
 class Endpoint:
-    """An endpoint with configured responses."""
+    """A JWKS endpoint with configured responses."""
 
     def __init__(self) -> None:
         self.serve: Serve = silence
@@ -135,7 +135,7 @@ def keys_of(cluster: Cluster) -> TokenKeys:
 
 
 async def log_in(cluster: Cluster, token: str) -> bool:
-    """Return whether the broker lets a client in. Fails if it does not respond."""
+    """Return whether the broker accepts the login. Fails if it does not respond."""
     async with Attacker.connected(cluster.broker.port) as client:
         response = await client.log_in("OAUTHBEARER", bearer_message(token))
         if b"invalid_token" in response.auth_bytes:
@@ -146,7 +146,7 @@ async def log_in(cluster: Cluster, token: str) -> bool:
         return True
 
 
-async def test_whatever_the_endpoint_returns_the_client_is_refused(
+async def test_the_login_fails_whatever_the_endpoint_returns(
     cluster: Cluster, endpoint: Endpoint
 ) -> None:
     found, issuer = keys_of(cluster), TokenIssuer()
@@ -168,7 +168,9 @@ async def test_whatever_the_endpoint_returns_the_client_is_refused(
     assert await log_in(cluster, issuer.token())
 
 
-async def test_known_keys_are_kept(cluster: Cluster, endpoint: Endpoint) -> None:
+async def test_known_keys_stay_valid_after_a_failed_refresh(
+    cluster: Cluster, endpoint: Endpoint
+) -> None:
     keys_of(cluster)
     issuer = TokenIssuer()
     endpoint.serve = document(issuer.document())
@@ -179,8 +181,10 @@ async def test_known_keys_are_kept(cluster: Cluster, endpoint: Endpoint) -> None
         assert await log_in(cluster, issuer.token()), name
 
 
-async def test_a_redirect_is_not_followed(cluster: Cluster, endpoint: Endpoint) -> None:
-    """A redirect of the endpoint must not choose the keys."""
+async def test_redirects_of_the_endpoint_are_not_followed(
+    cluster: Cluster, endpoint: Endpoint
+) -> None:
+    """A redirect must not choose which keys are trusted."""
     keys_of(cluster)
     issuer = TokenIssuer()
     async with Endpoint() as elsewhere:
@@ -196,11 +200,11 @@ async def test_a_redirect_is_not_followed(cluster: Cluster, endpoint: Endpoint) 
         assert elsewhere.asked_count == 0
 
 
-async def test_a_client_that_leaves_does_not_stop_the_read(
+async def test_the_key_refresh_continues_after_the_client_disconnects(
     cluster: Cluster, endpoint: Endpoint
 ) -> None:
-    """Otherwise strangers keep everyone out: each makes the broker read the keys, and disconnects
-    before the response.
+    """Otherwise anyone could block all logins: by triggering a refresh and disconnecting before the
+    response, again and again.
     """
     found, issuer = keys_of(cluster), TokenIssuer()
     found._unknown_interval_s, found._read_timeout_s = 3_600.0, 20.0

@@ -1,5 +1,5 @@
-"""Attacks on logs: names that act on a terminal or pass for lines, levels that hide the audit log,
-and handshakes that fill a disk.
+"""Attacks on logs: names that control a terminal or imitate log lines, log levels that hide the
+audit log, and failed handshakes that fill the disk.
 """
 
 import json
@@ -39,8 +39,8 @@ STYLING = re.compile("\x1b\\[[0-9]+m")
 HANDSHAKES = 50
 
 
-def test_names_in_logs_for_people_are_escaped() -> None:
-    """A name in a text, in a list, in an object and in an exception; one event is one line."""
+def test_hostile_names_are_escaped_in_text_logs() -> None:
+    """Hostile names in a string, a list, an object and an exception; each event is one line."""
     code = (
         "import structlog\n"
         "from penstock.deploy.node import logs\n"
@@ -62,8 +62,8 @@ def test_names_in_logs_for_people_are_escaped() -> None:
     assert all(line.startswith("    ") for line in lines[2:]), lines
 
 
-def test_names_in_logs_for_programs_are_escaped() -> None:
-    """In a process of its own, because structlog is configured for all tests of a process."""
+def test_hostile_names_are_escaped_in_json_logs() -> None:
+    """Runs in its own process, because structlog is configured once per process."""
     code = (
         "import structlog\n"
         "from penstock.deploy.node import logs\n"
@@ -92,7 +92,9 @@ def limiting(user: str) -> alter_client_quotas.AlterClientQuotasRequest:
 
 
 async def test_the_audit_log_cannot_be_silenced(tmp_path: Path) -> None:
-    """A super user sets every logger to FATAL, acts, and others fail: all of it is in the log."""
+    """A super user sets every logger to FATAL and makes changes, and other users' requests are
+    denied: the log contains all of it.
+    """
     files = SecureFiles(tmp_path / "security")
     settings = {
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
@@ -145,8 +147,8 @@ async def test_the_audit_log_cannot_be_silenced(tmp_path: Path) -> None:
     check_harmless(denied["principal"])
 
 
-def test_handshakes_that_fail_do_not_fill_the_log_of_a_controller(tmp_path: Path) -> None:
-    """gRPC would write a line for each."""
+def test_failed_handshakes_do_not_fill_the_controller_log(tmp_path: Path) -> None:
+    """By default, gRPC writes a line for each."""
     files = Authority(tmp_path / "certs").make("penstock-controller")
     port = free_port()
     flags = {

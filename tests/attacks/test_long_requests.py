@@ -1,4 +1,4 @@
-"""Requests that name thousands of things leave turns of the event loop to other clients."""
+"""Requests with thousands of elements do not block the event loop for other clients."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,18 +23,18 @@ from tests.support.long_requests import LONG_REQUESTS
 from tests.support.waiting import until
 
 PATIENT = {"session_timeout_ms": 60_000, "session_grace_ms": 60_000}
-"""On a busy machine such requests last longer than the sessions of other tests."""
+"""On a busy machine these requests take longer than the session timeouts of other tests."""
 
 NAMED = 3 * ELEMENTS_AT_ONCE_MAX
-"""How many things a request names."""
+"""Elements per request."""
 
 WIDE = 1_100
-"""Partitions of a topic: a Fetch of all of them is a long one."""
+"""Partitions of the topic: a Fetch request for all of them counts as long."""
 
 BATCH = encode_batch([Record(0, 1_700_000_000_000, b"k", b"v")])
 
 SHORT_RESPONSE_BYTES = 1_000
-"""A refusal of the whole request, which needs no thread."""
+"""Requests that are rejected as a whole, which needs no thread."""
 
 FEW_TURNS = {
     "CreateDelegationToken",
@@ -52,7 +52,7 @@ FEW_TURNS = {
     "AlterShareGroupOffsets",
     "DeleteShareGroupOffsets",
 }
-"""What is refused as a whole, or looked up in less than a microsecond each."""
+"""Requests that are rejected as a whole, or whose elements take less than a microsecond each."""
 
 
 @pytest.fixture
@@ -72,10 +72,10 @@ async def attacker(cluster: Cluster) -> AsyncIterator[Attacker]:
 
 
 @pytest.mark.costly("each long request of a client, in the smallest slices")
-async def test_others_get_their_turns(
+async def test_other_clients_are_served_during_long_requests(
     cluster: Cluster, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread decodes and encodes; the rest is done in slices, here the smallest possible."""
+    """A thread decodes and encodes; the remaining work is sliced, here into the smallest slices."""
     thread_count = turns_count = 0
     run, next_turn = LongRequests._run, slices._next_turn
 
@@ -96,7 +96,7 @@ async def test_others_get_their_turns(
     wrong: list[str] = []
     for name, long in LONG_REQUESTS.items():
         count = min(NAMED, long.count)
-        await attacker.send_request(long.api, long.version, long.make(1))  # whatever comes first
+        await attacker.send_request(long.api, long.version, long.make(1))  # whichever comes first
         thread_count = turns_count = 0
         response = await attacker.exchange(long.api, long.version, long.make(count))
         assert response is not None, name
@@ -115,10 +115,10 @@ async def test_short_requests_use_no_thread(
         assert await attacker.exchange(long.api, long.version, long.make(100)), name
 
 
-async def test_some_get_responses_at_once(
+async def test_a_limited_number_of_long_requests_is_decoded_at_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those beyond AT_ONCE_MAX wait as bytes. Short requests do not wait."""
+    """Requests beyond AT_ONCE_MAX wait undecoded. Short requests do not wait."""
     begun_count = 0
     may_decode = asyncio.Event()
     decode = LongRequests.decode
@@ -149,7 +149,9 @@ async def test_some_get_responses_at_once(
     assert begun_count == AT_ONCE_MAX + 4
 
 
-async def test_fetches_that_wait_let_others_begin(cluster: Cluster, attacker: Attacker) -> None:
+async def test_waiting_fetches_do_not_occupy_slots_of_long_requests(
+    cluster: Cluster, attacker: Attacker
+) -> None:
     parked = cluster.broker.partitions.get("wide", 0)
     assert isinstance(parked, Partition)
     request = fetch.FetchRequest(
@@ -176,11 +178,11 @@ async def test_fetches_that_wait_let_others_begin(cluster: Cluster, attacker: At
         await attacker.produce("wide", BATCH)
 
 
-async def test_tagged_fields_are_few_before_authentication(
+async def test_tagged_fields_are_limited_before_authentication(
     attacker: Attacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CVE class: amplification by tagged fields. Many of them end the connection without a thread
-    for them.
+    """CVE class: amplification by tagged fields. A request with too many closes the connection,
+    without the cost of a thread.
     """
     monkeypatch.setattr(LongRequests, "_run", None)
     frame = framing.encode_request_frame(
@@ -193,7 +195,7 @@ async def test_tagged_fields_are_few_before_authentication(
     assert await attacker.frame() is None
 
 
-# --- what slices must not change ------------------------------------------------------------------
+# --- what slicing must not change -----------------------------------------------------------------
 
 
 def _produce_request(*topics: tuple[str, int]) -> produce.ProduceRequest:
@@ -209,9 +211,9 @@ def _produce_request(*topics: tuple[str, int]) -> produce.ProduceRequest:
     )
 
 
-async def test_a_long_produce_keeps_its_place(attacker: Attacker) -> None:
-    """The records of later requests come after those of a long one, which names a partition
-    once.
+async def test_records_of_a_long_produce_request_keep_their_order(attacker: Attacker) -> None:
+    """The records of later requests come after those of a long request. A request may contain each
+    partition only once.
     """
     named = [("orders", 0), *((f"n{number}", 0) for number in range(NAMED // 2)), ("wide", 5)]
     requests = [_produce_request(*named, ("orders", 0)), _produce_request(("orders", 0))]
@@ -236,8 +238,10 @@ async def test_a_long_produce_keeps_its_place(attacker: Attacker) -> None:
     assert twice.error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_a_long_produce_without_responses(cluster: Cluster, attacker: Attacker) -> None:
-    """acks=0: a refused request closes the connection, as for a short request."""
+async def test_a_rejected_long_produce_request_with_acks_0_closes_the_connection(
+    cluster: Cluster, attacker: Attacker
+) -> None:
+    """The same applies to short requests."""
     request = _produce_request(("orders", 0), *((f"n{number}", 0) for number in range(NAMED // 2)))
     request.acks = 0
     assert await attacker.exchange(apis.PRODUCE, 9, request) is None
@@ -245,10 +249,10 @@ async def test_a_long_produce_without_responses(cluster: Cluster, attacker: Atta
         assert (await other.produce("orders", BATCH)).base_offset == 1
 
 
-async def test_a_long_fetch_misses_no_record(
+async def test_a_long_fetch_returns_records_that_arrive_during_its_slices(
     cluster: Cluster, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record that arrives while the slices run ends the wait, as a later one does."""
+    """A record that arrives while the slices run completes the fetch, as a later record does."""
     evaluate = FetchCall._evaluate_in_slices
     slow = asyncio.Event()
 

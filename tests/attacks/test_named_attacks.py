@@ -1,5 +1,5 @@
-"""Attacks on other brokers, each with its name. Others are in the neighboring files:
-forged tokens and impersonation by authzid in `test_forged_logins`.
+"""Attacks known from other brokers, one test per CVE class. Forged tokens and impersonation by
+authzid are in `test_forged_logins`.
 """
 
 import asyncio
@@ -55,26 +55,26 @@ LOADED = (
     "os.system",
     "ldap://127.0.0.1:1/x",
 )
-"""What made other brokers load code or read files when a client set it."""
+"""Configs that made other brokers load code or read files when a client set them."""
 
 STRANGERS = 50
-"""Connections that do not authenticate."""
+"""Unauthenticated connections."""
 
 ALLOWED_BYTES = 524_288
 """The default of `sasl.server.max.receive.size`."""
 
 DECLARED_BYTES = 100_000_000
-"""The size of a frame that a stranger declares. It sends 100 bytes of it."""
+"""The frame size that an unauthenticated client declares. It sends 100 bytes of it."""
 
 TRACED_BYTES_MAX = 8 << 20
-"""What broker and test allocate beside the frames."""
+"""What the broker and the test allocate besides the frames."""
 
 BATCH = encode_batch([Record(0, 1_700_000_000_000, b"k", b"v")])
 
 
 @pytest.mark.parametrize("key", [71, 72], ids=["GetTelemetrySubscriptions", "PushTelemetry"])
-async def test_telemetry_is_not_served_without_a_receiver(tmp_path: Path, key: int) -> None:
-    """CVE class: brokers that decompress or parse metrics which clients push (KIP-714)."""
+async def test_telemetry_apis_are_disabled_without_a_receiver(tmp_path: Path, key: int) -> None:
+    """CVE class: brokers that decompress or parse metrics pushed by clients (KIP-714)."""
     async with Cluster(tmp_path) as cluster, Attacker.connected(cluster.broker.port) as attacker:
         frame = key.to_bytes(2, "big") + bytes(2) + (1).to_bytes(4, "big") + b"\xff\xff\x00"
         attacker.send(len(frame).to_bytes(4, "big") + frame + bytes(1_000))
@@ -82,7 +82,7 @@ async def test_telemetry_is_not_served_without_a_receiver(tmp_path: Path, key: i
 
 
 @pytest.mark.parametrize("compression", [each for each in Compression if each])
-async def test_bombs_of_metrics_take_little_memory_and_leave_the_broker_as_it_was(
+async def test_decompression_bombs_in_pushed_metrics_use_little_memory(
     tmp_path: Path, compression: Compression
 ) -> None:
     """CVE class: as above. 64 MiB of zeros, compressed."""
@@ -114,9 +114,9 @@ async def test_bombs_of_metrics_take_little_memory_and_leave_the_broker_as_it_wa
         assert not cluster.broker.client_metrics.sender.counts.waiting_bytes
 
 
-async def test_no_config_that_clients_can_set_loads_anything(tmp_path: Path) -> None:
+async def test_no_client_settable_config_loads_code_or_files(tmp_path: Path) -> None:
     """CVE class: JNDI and class loading by remotely altered configs (CVE-2023-25194 and later).
-    Every config that can be altered is tried.
+    Tries every alterable config.
     """
     async with Cluster(tmp_path) as cluster, Attacker.connected(cluster.broker.port) as attacker:
         await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="t")]))
@@ -139,8 +139,8 @@ async def test_no_config_that_clients_can_set_loads_anything(tmp_path: Path) -> 
     assert tried > 200
 
 
-async def test_topic_names_are_no_paths(tmp_path: Path) -> None:
-    """CVE class: path traversal. The store is a directory, and nothing appears beside it."""
+async def test_topic_names_cannot_escape_the_store_directory(tmp_path: Path) -> None:
+    """CVE class: path traversal. The store is a directory, and no file appears outside of it."""
     store = tmp_path / "inner" / "store"
     async with (
         Cluster(tmp_path / "inner", store=DirectoryStore(str(store))) as cluster,
@@ -170,10 +170,10 @@ def acl() -> AclEntry:
     )
 
 
-async def test_a_removed_acl_does_not_return(tmp_path: Path) -> None:
-    """CVE class: ACLs that return when the log is read again. A connection
-    that was open loses the right at once, and keeps it lost when the controller starts again from
-    its snapshot and log, for old and for new brokers.
+async def test_removed_acls_stay_removed_after_restarts(tmp_path: Path) -> None:
+    """CVE class: ACLs that reappear when the log is read again. An open connection loses the right
+    at once, and it stays removed when the controller restarts from its snapshot and log, for old
+    and new brokers.
     """
     security = SecurityConfig(authorizer=STANDARD_AUTHORIZER)
     settings = {"snapshot_records": 10}
@@ -201,10 +201,12 @@ async def test_a_removed_acl_does_not_return(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("receive_bytes_max", [ALLOWED_BYTES, DECLARED_BYTES])
-async def test_allocation_before_authentication(tmp_path: Path, receive_bytes_max: int) -> None:
-    """CVE class: memory for the size that a stranger declares. Frames above
-    `sasl.server.max.receive.size` end the connection. Others get memory for what has arrived, also
-    if that limit is high.
+async def test_unauthenticated_clients_cannot_make_the_broker_allocate_memory(
+    tmp_path: Path, receive_bytes_max: int
+) -> None:
+    """CVE class: allocation of the size that an unauthenticated client declares. Frames above
+    `sasl.server.max.receive.size` close the connection. For others, the broker allocates only what
+    has arrived, even if that limit is high.
     """
     security = {
         "ssl_keystore_location": "",
@@ -247,7 +249,7 @@ async def test_scram_messages_cannot_be_replayed(tmp_path: Path, mechanism: Scra
         await create_user(cluster, "alice", "secret", mechanism)
 
         async def log_in(final: bytes | None = None, password: str = "secret") -> tuple[int, bytes]:
-            """Return the code, and the final message of the client."""
+            """Return the error code and the final SCRAM message of the client."""
             async with Attacker.connected(cluster.broker.port) as user:
                 client = ScramClient(mechanism, "alice", password, nonce="chosen")
                 response = await user.log_in(mechanism.name.replace("_", "-"), client.first())
@@ -263,8 +265,8 @@ async def test_scram_messages_cannot_be_replayed(tmp_path: Path, mechanism: Scra
             assert (await log_in(forged))[0] == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
-async def test_secrets_are_in_no_output_of_a_broker(tmp_path: Path) -> None:
-    """CVE class: credentials in logs, configs, metrics, dumps of stacks and titles of processes."""
+async def test_broker_output_contains_no_secrets(tmp_path: Path) -> None:
+    """CVE class: credentials in logs, configs, metrics, stack dumps and process titles."""
     secret = "a-secret-of-nobody-else"
     files = SecureFiles(tmp_path / "security")
     files.users.write_text(f"{BROKER_USER}:{BROKER_PASSWORD}\nalice:{secret}\n")

@@ -1,7 +1,6 @@
-"""Schemas and records that attack the broker that checks them: each is refused, costs its
-limit, and the next batch is checked as ever.
-
-The worker process that checks them has two seconds of CPU and half a gigabyte for each batch.
+"""Schemas and records that attack schema validation: each is rejected, resource use stays within
+the limit, and the next batch is checked as usual. The worker process has 2 s of CPU and 512 MiB per
+batch.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from tests.support.conversation import alter_configs
 
 NOW_MS = 1_700_000_000_000
 TOPIC = 2
-"""The type of a topic's configs."""
+"""The resource type of topics in config requests."""
 NODE = "Node"
 TREE_AVRO = json.dumps(
     {"type": "record", "name": NODE, "fields": [{"name": "next", "type": ["null", NODE]}]}
@@ -54,7 +53,7 @@ async def set_schema(
 
 
 async def refused(cluster: Cluster, topic: str, value: bytes) -> str:
-    """Produce the value, which gets INVALID_RECORD. Returns its message."""
+    """Produce the value, expect INVALID_RECORD, and return the error message."""
     async with Attacker.connected(cluster.broker.port) as client:
         response = await client.produce(topic, encode_batch([Record(0, NOW_MS, None, value)]))
         assert response.error_code == ErrorCode.INVALID_RECORD
@@ -69,7 +68,7 @@ async def accepted(cluster: Cluster, topic: str, value: bytes) -> None:
 
 
 def doubling(levels: int) -> str:
-    """Return a schema that checks a value 2 ** levels times: a billion laughs."""
+    """Return a schema that checks a value 2 ** levels times ("billion laughs")."""
     defs: dict[str, object] = {"level0": {"type": "integer"}}
     for level in range(1, levels + 1):
         below = {"$ref": f"#/$defs/level{level - 1}"}
@@ -77,7 +76,9 @@ def doubling(levels: int) -> str:
     return json.dumps({"$defs": defs, "$ref": f"#/$defs/level{levels}"})
 
 
-async def test_a_schema_of_exponential_time_stops_no_other_client(cluster: Cluster) -> None:
+async def test_a_schema_with_exponential_cost_does_not_block_other_clients(
+    cluster: Cluster,
+) -> None:
     await create(cluster, "slow", "json", doubling(60))
     await create(cluster, "t", "json", '{"type": "integer"}')
     await create(cluster, "plain")
@@ -90,7 +91,7 @@ async def test_a_schema_of_exponential_time_stops_no_other_client(cluster: Clust
     await accepted(cluster, "t", b"1")
 
 
-async def test_a_regular_expression_takes_linear_time(cluster: Cluster) -> None:
+async def test_regular_expressions_of_schemas_take_linear_time(cluster: Cluster) -> None:
     await create(cluster, "t", "json", json.dumps({"pattern": "^(a+)+$"}))
     assert "value: " in await refused(cluster, "t", json.dumps("a" * 50_000 + "b").encode())
     await accepted(cluster, "t", b'"aaa"')
@@ -99,8 +100,8 @@ async def test_a_regular_expression_takes_linear_time(cluster: Cluster) -> None:
     assert "back-references" in str(said)
 
 
-async def test_references_are_never_fetched(cluster: Cluster) -> None:
-    """A broker is inside of a network, and its files are not for clients."""
+async def test_schema_references_are_never_fetched(cluster: Cluster) -> None:
+    """A broker is inside a private network, and clients must not read its files."""
     with socket.create_server(("127.0.0.1", 0)) as inside:
         inside.settimeout(0)
         address = f"http://127.0.0.1:{inside.getsockname()[1]}/latest/meta-data"
@@ -121,7 +122,7 @@ async def test_references_are_never_fetched(cluster: Cluster) -> None:
             inside.accept()
 
 
-async def test_nesting_does_not_overflow_a_stack(cluster: Cluster) -> None:
+async def test_deeply_nested_values_do_not_overflow_the_stack(cluster: Cluster) -> None:
     await create(cluster, "json", "json", json.dumps({"items": {"$ref": "#"}}))
     await create(cluster, "avro", "avro", TREE_AVRO)
     await create(cluster, "protobuf", "protobuf", TREE_PROTO)
@@ -137,8 +138,8 @@ async def test_nesting_does_not_overflow_a_stack(cluster: Cluster) -> None:
     await accepted(cluster, "protobuf", b"\x0a\x00")
 
 
-async def test_nested_schemas_are_refused(cluster: Cluster) -> None:
-    """They have the size that a config may have."""
+async def test_deeply_nested_schemas_are_rejected(cluster: Cluster) -> None:
+    """The schemas are as large as a config value may be."""
     await create(cluster, "t")
     count = SCHEMA_CHARS_MAX // 16
     for kind, schema in (
@@ -152,7 +153,7 @@ async def test_nested_schemas_are_refused(cluster: Cluster) -> None:
     assert (await set_schema(cluster, "t", "json", "true")) == (0, None)
 
 
-async def test_counts_that_are_only_declared_cost_the_limit(cluster: Cluster) -> None:
+async def test_declared_counts_without_data_use_resources_up_to_the_limit(cluster: Cluster) -> None:
     """An array of nulls has no bytes for its items, and a string may declare any length."""
     await create(cluster, "nulls", "avro", json.dumps({"type": "array", "items": "null"}))
     await create(cluster, "text", "avro", json.dumps("string"))
@@ -162,8 +163,10 @@ async def test_counts_that_are_only_declared_cost_the_limit(cluster: Cluster) ->
     await accepted(cluster, "nulls", b"\x04\x00")
 
 
-async def test_a_batch_that_decompresses_to_much_costs_its_limit(cluster: Cluster) -> None:
-    """It gets the response of a compacted topic: Java's producer splits the batch."""
+async def test_checking_a_decompression_bomb_uses_resources_up_to_the_limit(
+    cluster: Cluster,
+) -> None:
+    """The error is the same as for compacted topics, so the Java producer splits the batch."""
     await create(cluster, "t", "json", "{}")
     records = encode_batch([Record(0, NOW_MS, None, bytes(100 << 20))])
     payload = compress(Compression.ZSTD, memoryview(records)[HEADER_BYTES:])

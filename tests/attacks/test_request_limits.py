@@ -1,4 +1,6 @@
-"""Each API refuses what names more than its limit, and takes the largest that clients send."""
+"""Each API rejects requests with more elements than its limit and accepts the largest requests that
+clients send.
+"""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -36,10 +38,10 @@ from tests.support.long_request import LongRequest, ids, names
 from tests.support.long_requests import LONG_REQUESTS
 
 PATIENT: Final = {"session_timeout_ms": 60_000, "session_grace_ms": 60_000}
-"""On a busy machine such requests last longer than the sessions of other tests."""
+"""On a busy machine these requests take longer than the session timeouts of other tests."""
 
 UNKNOWN_TAG: Final = b"\x63\x00"
-"""A tagged field that no version has."""
+"""A tagged field that no version defines."""
 
 LIMITED: Final = (
     "CreateTopics",
@@ -51,15 +53,15 @@ LIMITED: Final = (
     "ShareFetch",
     "WriteShareGroupState",
 )
-"""Long requests that name what has a limit beside that of elements."""
+"""Long requests whose expensive elements have a limit of their own."""
 
 WITH_ERROR_RESPONSE: Final = {"AddPartitionsToTxn", "AlterPartitionReassignments", "ShareFetch"}
 
 MANY: Final = 10_000
-"""Partitions of a cluster, in one topic or each in its own."""
+"""The partitions of a cluster, in one topic or in one topic each."""
 
 GROUPS: Final = 5_000
-"""Java's Admin describes all groups of a coordinator in one request."""
+"""The Java Admin client describes all groups of a coordinator in one request."""
 
 SENT: Final[Mapping[str, int]] = {
     "Produce": MANY,
@@ -109,7 +111,7 @@ SENT: Final[Mapping[str, int]] = {
     "DeleteShareGroupState": CALLS_MAX,
     "ReadShareGroupStateSummary": CALLS_MAX,
 }
-"""The largest requests that clients and brokers send, by the number of things that they name."""
+"""The element counts of the largest requests that clients and brokers send."""
 
 OF_MANY_TOPICS: Final[tuple[tuple[ApiSpec, int, Callable[[], Any]], ...]] = (
     (
@@ -175,7 +177,7 @@ OF_MANY_TOPICS: Final[tuple[tuple[ApiSpec, int, Callable[[], Any]], ...]] = (
         ),
     ),
     (
-        apis.LIST_OFFSETS,  # as brokers look for the fork points of a snapshot
+        apis.LIST_OFFSETS,  # a request by which brokers find the fork points of a snapshot
         11,
         lambda: list_offsets.ListOffsetsRequest(
             -1,
@@ -188,7 +190,7 @@ OF_MANY_TOPICS: Final[tuple[tuple[ApiSpec, int, Callable[[], Any]], ...]] = (
         ),
     ),
     (
-        apis.STREAMS_GROUP_HEARTBEAT,  # of one instance
+        apis.STREAMS_GROUP_HEARTBEAT,  # for one instance
         0,
         lambda: streams_group_heartbeat.StreamsGroupHeartbeatRequest(
             "g",
@@ -248,7 +250,7 @@ OF_MANY_TOPICS: Final[tuple[tuple[ApiSpec, int, Callable[[], Any]], ...]] = (
         ),
     ),
     (
-        apis.WRITE_SHARE_GROUP_STATE,  # as many calls as fit, and a last one with all locks
+        apis.WRITE_SHARE_GROUP_STATE,  # as many calls as fit, and one with all locks
         1,
         lambda: write_share_group_state.WriteShareGroupStateRequest(
             "g",
@@ -268,7 +270,7 @@ OF_MANY_TOPICS: Final[tuple[tuple[ApiSpec, int, Callable[[], Any]], ...]] = (
         ),
     ),
 )
-"""The same where each partition is in a topic of its own."""
+"""The same with each partition in its own topic."""
 
 
 @pytest.fixture
@@ -278,7 +280,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def elements_of(api: ApiSpec, version: int, request: Any) -> int:
-    """Return how many array elements and tagged fields a request has."""
+    """Return the number of array elements and tagged fields of a request."""
     frame = frame_of(api, version, request)
     reader = Reader(frame, framing.parse_header(frame).body_offset, MAX_ELEMENTS_COUNT)
     CODECS[api.key].decode_request(reader, version)
@@ -286,14 +288,14 @@ def elements_of(api: ApiSpec, version: int, request: Any) -> int:
 
 
 def frame_of(api: ApiSpec, version: int, request: Any) -> bytes:
-    """Return a frame without the prefix of its size."""
+    """Return a frame without its size prefix."""
     encode = CODECS[api.key].encode_request
     return bytes(framing.encode_request_frame(api, version, 1, encode, request)[4:])
 
 
 def filled(long: LongRequest, elements: int) -> bytes:
-    """Return the request for one thing with so many elements in all: unknown tagged fields, or more
-    things where the version has no tags.
+    """Return the request for one resource, filled up to this many elements: with unknown tagged
+    fields, or with more resources where the version has no tagged fields.
     """
     api, version = long.api, long.version
     have = elements_of(api, version, long.make(1))
@@ -306,8 +308,8 @@ def filled(long: LongRequest, elements: int) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-async def test_one_element_more_than_the_limit_is_refused(cluster: Cluster) -> None:
-    """The connection closes before any lookup; a request at the limit gets a response."""
+async def test_one_element_above_the_limit_is_rejected(cluster: Cluster) -> None:
+    """The broker closes the connection before any lookup; requests at the limit are served."""
     wrong: list[str] = []
     for name, long in LONG_REQUESTS.items():
         limit = elements_max(long.api.key)
@@ -319,7 +321,7 @@ async def test_one_element_more_than_the_limit_is_refused(cluster: Cluster) -> N
     assert not wrong, "\n".join(wrong)
 
 
-async def test_the_log_names_the_api_the_count_and_the_limit(cluster: Cluster) -> None:
+async def test_the_log_contains_the_api_the_count_and_the_limit(cluster: Cluster) -> None:
     limit = elements_max(apis.DESCRIBE_GROUPS.key)
     request = describe_groups.DescribeGroupsRequest(["g"] * (limit + 1))
     with capture_logs() as logs:
@@ -330,9 +332,10 @@ async def test_the_log_names_the_api_the_count_and_the_limit(cluster: Cluster) -
     assert f"allowed are {limit}" in reason
 
 
-async def test_more_of_what_costs_most_is_refused(cluster: Cluster) -> None:
-    """Where a request has many elements that cost little, the others have a limit of their own. The
-    response has an error if the API has a top-level one; otherwise the connection closes.
+async def test_expensive_elements_have_a_lower_limit(cluster: Cluster) -> None:
+    """In requests with many cheap elements, the expensive ones have a limit of their own. The
+    response has an error if the API has a top-level one; otherwise the broker closes the
+    connection.
     """
     limited = [LONG_REQUESTS[name] for name in LIMITED]
     assert {long.api.key for long in limited} == {key for key in CODECS if things_max(key)}
@@ -357,13 +360,13 @@ async def test_more_of_what_costs_most_is_refused(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), SENT.items())
-def test_what_clients_and_brokers_send_fits(name: str, count: int) -> None:
+def test_the_largest_requests_of_clients_and_brokers_are_accepted(name: str, count: int) -> None:
     long = LONG_REQUESTS[name]
     assert_fits(long.api, long.version, long.make(count))
 
 
 @pytest.mark.parametrize("request_", OF_MANY_TOPICS, ids=lambda item: item[0].name)
-def test_what_names_as_many_topics_as_partitions_fits(
+def test_requests_with_every_partition_in_its_own_topic_are_accepted(
     request_: tuple[ApiSpec, int, Callable[[], Any]],
 ) -> None:
     api, version, make = request_

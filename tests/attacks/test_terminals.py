@@ -1,7 +1,5 @@
-"""Attacks on terminals: names, records and errors that act on the terminal of their reader, or
-pass for other lines.
-
-Programs get everything as it is, in the escapes of their format.
+"""Attacks on terminals: names, records and errors with control sequences for the reader's terminal,
+or that imitate other lines. Machine-readable output preserves them in the escapes of its format.
 """
 
 import asyncio
@@ -26,10 +24,10 @@ from tests.support.waiting import PATIENCE_S
 TEXTS = ["plain", "a: b", "2026-01-01", "grün 😀", "tab\tand\nlines", "\\x1b \\", " ", "", HOSTILE]
 GROUP = HOSTILE
 VALUE = HOSTILE.encode() + b"\nsecond\tline \xff"
-"""Not UTF-8."""
+"""Not valid UTF-8."""
 
 
-def test_tables_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_cells_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(HOSTILE, ["name", "count"], [[HOSTILE, 1]])
     text = capsys.readouterr().out
     check_harmless(text)
@@ -37,7 +35,7 @@ def test_tables_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("form", [Format.JSON, Format.YAML])
-def test_documents_are_escaped_and_lose_nothing(
+def test_json_and_yaml_output_is_escaped_without_loss(
     form: Format, capsys: pytest.CaptureFixture[str]
 ) -> None:
     value = {"names": TEXTS, HOSTILE: {"name": HOSTILE, "count": 1}}
@@ -48,7 +46,7 @@ def test_documents_are_escaped_and_lose_nothing(
     assert decode(document) == value
 
 
-def test_cells_of_csv_are_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_cells_are_written_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     print_document(Format.CSV, [{"name": text, "count": 1} for text in TEXTS])
     lines = csv.DictReader(io.StringIO(capsys.readouterr().out, newline=""))
     assert [line["name"] for line in lines] == TEXTS
@@ -76,7 +74,7 @@ def penstock(*arguments: str) -> list[str]:
 
 
 def prepare(bootstrap: str) -> None:
-    """Produce a hostile record, and commit an offset by a group with a hostile name."""
+    """Produce a hostile record, and commit an offset for a group with a hostile name."""
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce("orders", VALUE, HOSTILE.encode(), headers=[(HOSTILE, VALUE)])
     assert not producer.flush(PATIENCE_S)
@@ -85,8 +83,8 @@ def prepare(bootstrap: str) -> None:
     consumer.close()
 
 
-async def test_commands_are_harmless_on_a_terminal(tmp_path: Path) -> None:
-    """Records and names of groups from other clients."""
+async def test_commands_print_hostile_names_and_records_escaped(tmp_path: Path) -> None:
+    """The records and group names come from other clients."""
     async with Cluster(tmp_path) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, "orders", 1)
         await asyncio.to_thread(prepare, cluster.bootstrap)
