@@ -1,4 +1,4 @@
-"""Fuzz all targets, or those that are named, for a number of minutes in all.
+"""Fuzz all targets, or the given ones, for a total number of minutes.
 
 python -m tests.fuzz --minutes 5 [TARGET ...]
 python -m tests.fuzz --repeat TARGET FILE
@@ -18,11 +18,13 @@ from tests.fuzz.targets import TARGETS, Target
 SECONDS_MIN = 3.0
 SAID_LINES_MAX = 40
 HANG_S = 120.0
-"""A worker that takes so much longer hangs. On a busy machine the start takes half a minute."""
+"""A worker that exceeds its time by this much is considered hung. On a busy machine, starting one
+takes half a minute.
+"""
 
 
 def fuzz(target: Target, seconds: float) -> int:
-    """Fuzz one target in a process of its own and return the number of findings."""
+    """Fuzz one target in its own process and return the number of findings."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [sys.executable, "-m", "tests.fuzz.worker", target.name, str(seconds), name]

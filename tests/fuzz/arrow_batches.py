@@ -1,5 +1,5 @@
-"""Fuzz the decoders of readers, which make Arrow of record batches: the compiled one, which loads
-and stores without checks, and numpy's. They must agree on rows, or both refuse.
+"""Fuzz the decoders that turn record batches into Arrow: the compiled one, whose memory accesses
+are unchecked, and the NumPy one. They must return the same rows or both reject the input.
 """
 
 from typing import Any, Final
@@ -14,7 +14,7 @@ LIMITS: Final[tuple[dict[str, int], ...]] = (
     {"rows_max": 3, "batch_bytes_max": 100},
     {"batch_bytes_max": 1_000},
 )
-"""The first byte of an input chooses one."""
+"""The first byte of an input selects one."""
 
 _UNCOMPRESSED_BYTES_MAX: Final = 1 << 20
 
@@ -36,7 +36,7 @@ def read(data: bytes) -> None:
 
 
 def seal(data: bytes) -> bytes:
-    """Return the input with a correct length and CRC of its first batch."""
+    """Return the input with a correct length and CRC in its first batch."""
     return data[:1] + seals.batch(data[1:])
 
 

@@ -1,6 +1,6 @@
-"""A small cluster for the pages of the console, without a network: the metadata and the objects of
-`tests/formats/1.0`, records that attack a page, and a broker that responds to each
-request with hostile texts.
+"""A small cluster for the console pages, without a network: metadata and objects of
+`tests/formats/1.0`, records that attack a page, and a broker that responds to each request with
+hostile text.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ TOPIC: Final = "payments"
 """A topic of the stored cluster."""
 
 HOSTILE: Final = '"><img src=x onerror=alert(1)>&`{{7*7}}\x00\x1b[31m\u202e\ud7ff'
-"""A text that became a script, a template, a line or a color elsewhere."""
+"""Text that could turn into a script, a template, a line or a color."""
 
 _BUCKET: Final = Path(__file__).parents[1] / "formats" / "1.0" / "bucket"
 STORE: Final = f"file:{_BUCKET}"
@@ -60,7 +60,7 @@ _TEXTS: Final = {
     "protocol_type": "consumer",
     "transaction_state": "Ongoing",
 }
-"""Texts that only a broker writes, by the name of the field."""
+"""Text in fields that only brokers write, by field name."""
 _NONE: Final = frozenset({"unknown_state_filters"})
 """Fields that a broker leaves empty."""
 _NUMBERS: Final = {"error_code": 0, "partition_index": 0, "partition": 0, "node_id": 0}
@@ -114,7 +114,7 @@ class BrokerSocket:
 
 @cache
 def _response(api: ApiSpec, version: int) -> Any:
-    """Return a response. The first one of an API takes 0.1 s, which is not a finding."""
+    """Return a response. The first one of each API takes 0.1 s, which is not a finding."""
     response = built_message(api, "response", version, _value, _NONE)
     if api is apis.METADATA:
         response.topics[0].frozen_topic = encode_frozen_topic(_FROZEN)
@@ -146,13 +146,13 @@ _FROZEN: Final = FrozenTopicInfo(
 
 
 def top() -> TopView:
-    """Return the figures of the cluster."""
+    """Return the metrics of the cluster."""
     counts = {name: TopicCount(sum(ends.values()), 0.0, 0.0) for name, ends in ENDS.items()}
     return view_top(view_cluster(IMAGE, "", {}), stored_topics(IMAGE), counts)
 
 
 def hostile_records(store: str, query: RecordSelection, show: Show) -> RecordsFound:
-    """Find records, and others that no client of ours writes."""
+    """Find records, including ones that none of our clients write."""
     found = find_records(store, query, show)
     return replace(found, records=[*found.records, *_hostile(show, query.value.encode())])
 
@@ -173,6 +173,6 @@ for _api in (
 ):
     _response(_api, _api.max)
 hostile_records(STORE, RecordSelection(topic=TOPIC), lambda _part, data, _header: shown_bytes(data))
-"""The first request loads Arrow and prepares the broker's responses: the second that it takes is
+"""The first request loads Arrow and prepares the broker's responses. It takes a second, which is
 not a finding.
 """

@@ -1,5 +1,5 @@
-"""Send the console what browsers send: a connection that a node has handed over, from its first
-bytes to its end. Without a network: `tests.fuzz.console_world` has the cluster.
+"""Fuzz the console with browser input: a connection handed over by a node, from its first bytes to
+its end. There is no network; `tests.fuzz.console_world` provides the cluster.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ from tests.fuzz.parts import Connection
 
 CSRF = "token-of-forms"
 TURNS_S = 0.2
-"""How long a client waits for a response. A stream of events ends then."""
+"""How long a client waits for a response. Event streams end after this time."""
 END_S = 10.0
 _NO_NETWORK = "there is no network"
 _WITH_NETWORK: Final = (groups._reset, doctor._examine, snapshots._plan, snapshots._restore)
-"""Calls that connect otherwise than by `WireClient`, as all of `Kafka` do."""
+"""Functions that connect without `WireClient`, like all of `Kafka`."""
 _SECONDS = count(0.0, 60.0)
-"""Each reading of the clock is a minute later, so that failed logins are forgotten."""
+"""Each read of the clock returns a time one minute later, so that failed logins expire."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _HOSTILE: Final = quote(console_world.HOSTILE, safe="")
@@ -53,7 +53,7 @@ _FORM = (
 
 
 class _StillCluster(LiveCluster):
-    """A cluster that does not change, without controllers."""
+    """A cluster without controllers whose state never changes."""
 
     @property
     def image(self) -> MetadataImage:
@@ -83,7 +83,7 @@ class _StillCluster(LiveCluster):
 
 class _OfflineConsole(Console):
     async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call it at once."""
+        """Call the function directly, without a thread."""
         if function in _WITH_NETWORK or isinstance(getattr(function, "__self__", None), Kafka):
             raise KafkaFailed(_NO_NETWORK)
         if function is find_records:
@@ -99,7 +99,7 @@ class _OfflineConsole(Console):
 
 
 class _Watched:
-    """Record the exceptions of a page. uvicorn would log it, and respond with 500."""
+    """Record the exceptions of a page. uvicorn would log them and respond with 500."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -134,7 +134,7 @@ _CONFIG = config_of(_APP)
 
 def console(data: bytes) -> None:
     if b"\r\n\r\n" not in data:
-        return  # The node hands over only what has a whole head.
+        return  # The node hands over only connections with a complete request head.
     _APP.raised.clear()
     response = asyncio.run(_response_of(data))
     for error in _APP.raised:
@@ -143,7 +143,9 @@ def console(data: bytes) -> None:
 
 
 async def _response_of(data: bytes) -> bytes:
-    """Return the console's output to a client that sends this, waits a little and disconnects."""
+    """Return what the console sends to a client that sends this request, waits briefly and
+    disconnects.
+    """
     state = ServerState()
     handed = HandedConnection(_CONFIG, state, {})
     handed.request = data

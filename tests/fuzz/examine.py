@@ -1,4 +1,4 @@
-"""Run one input of a target and report its faults, if any."""
+"""Run one input of a target and report its findings."""
 
 import time
 import traceback
@@ -7,14 +7,14 @@ import tracemalloc
 from tests.fuzz.targets import Target
 
 WAIT_MAX_S = 30.0
-"""A reader that waits needs no CPU. A busy machine stretches a second of it to several."""
+"""CPU time does not include waiting, and a busy machine can stretch one second to several."""
 
 
 def examine(target: Target, data: bytes, *, traced: bool = False) -> str | None:
-    """Return the fault of the reader of this input; None: it behaves as documented.
+    """Return the finding for this input; None if the parser behaves as documented.
 
-    traced: measure memory, which takes several times as long. Processes that do not measure it
-    limit their address space instead.
+    traced: measure memory, which makes the run several times slower. Processes that do not measure
+    it limit their address space instead.
     """
     for each in target.inputs(data):
         wrong = _traced(target, each) if traced else _run(target, each)

@@ -1,4 +1,4 @@
-"""Make the seeds of the readers of logins."""
+"""Write the seeds of the login parsers."""
 
 import json
 from collections.abc import Iterator

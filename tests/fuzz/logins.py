@@ -1,6 +1,4 @@
-"""Give the readers of logins their input: SASL exchanges, tokens, JWKS documents, users' files and
-certificates.
-"""
+"""Fuzz the login parsers: SASL exchanges, tokens, JWKS documents, user files and certificates."""
 
 import base64
 import functools
@@ -45,7 +43,7 @@ TOKEN_ID = "token-of-alice"
 SALT = b"a salt of alice"
 NOW_MS = 1_800_000_000_000
 SEPARATOR = b"\xfe\xff"
-"""Between the parts of an input. It is not UTF-8."""
+"""Separates the parts of an input. It is not valid UTF-8."""
 
 MECHANISMS = (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER)
 RULES = TokenRules(audiences=("kafka",), issuer="us")
@@ -88,7 +86,7 @@ def _exchange(mechanism: str) -> Exchange:
 
 
 def sasl(mechanism: str, data: bytes) -> None:
-    """Authenticate with the tokens between separators. Only the right user may get in."""
+    """Authenticate with the tokens between separators. Only the right user may be authenticated."""
     state = SaslState(MECHANISMS, _exchange)
     assert state.handshake(mechanism, 1)
     try:
@@ -124,14 +122,14 @@ def _stepped(state: SaslState, token: bytes) -> Done | None:
 
 
 def _encode(response: SaslAuthenticateResponse) -> None:
-    """Encode a response as the broker does, to find values that do not fit on the wire."""
+    """Encode a response as the broker does, to find unencodable values."""
     for version in range(SASL_AUTHENTICATE.max + 1):
         encode = CODECS[SASL_AUTHENTICATE.key].encode_response
         encode_response_frame(SASL_AUTHENTICATE, version, 1, encode, response)
 
 
 def jwt(data: bytes) -> None:
-    """Verify header and claims, which are JSON, with the right signature and then without one."""
+    """Verify a header and claims in JSON, first with a valid signature and then without one."""
     header, _, claims = data.partition(SEPARATOR)
     signed = f"{_url64(header)}.{_url64(claims)}"
     r, s = decode_dss_signature(
@@ -168,7 +166,7 @@ def _url64(data: bytes) -> str:
 
 
 def jwks(data: bytes) -> None:
-    """Read a document, and verify tokens of each algorithm with its keys."""
+    """Parse a document, and verify tokens of each algorithm with its keys."""
     keys = parse_keys(data)
     for algorithm in ("ES256", "ES384", "ES512", "RS256", "PS512"):
         header = _url64(b'{"alg":"%s","kid":"one"}' % algorithm.encode())
@@ -182,7 +180,7 @@ def users(data: bytes) -> None:
 
 
 def principal_rules(data: bytes) -> None:
-    """Apply rules to the name that follows them."""
+    """Apply the rules to the name that follows them in the input."""
     rules, _, name = data.partition(SEPARATOR)
     PrincipalRules.parse(rules.decode()).name_of(name.decode())
 

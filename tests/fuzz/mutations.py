@@ -1,4 +1,4 @@
-"""Mutate inputs. The same random numbers give the same mutation."""
+"""Mutate inputs. The same random numbers produce the same mutation."""
 
 from random import Random
 

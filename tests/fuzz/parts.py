@@ -1,6 +1,4 @@
-"""Adapt the input of readers that do not take bytes: the files of a journal, and a connection
-of an HTTP client.
-"""
+"""Adapters for parsers whose input is not plain bytes: journal files and HTTP connections."""
 
 import asyncio
 from typing import Any
@@ -80,7 +78,7 @@ class Connection(asyncio.Transport):
 
 
 def response_of(server: HttpServer, request: bytes, limit: int) -> bytes:
-    """Return the server's output to a client that sends these bytes and then nothing more."""
+    """Return the server's output for a client that sends these bytes and nothing more."""
     return asyncio.run(_response_of(server, request, limit))
 
 

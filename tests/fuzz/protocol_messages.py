@@ -1,4 +1,4 @@
-"""Build messages of the Kafka protocol with a value in every field."""
+"""Build Kafka protocol messages with a value in every field."""
 
 import importlib
 from collections.abc import Callable, Container
@@ -8,7 +8,7 @@ from penstock.protocol.apis import ApiSpec
 from tools.protocol.kio_schema import OWN_TAGS_FROM, Field, Kind, Struct, load_message
 
 ValueOf = Callable[[Struct, Field], Any]
-"""Returns the value of a field that holds no struct."""
+"""A function that returns the value of a field that contains no struct."""
 
 
 def built_message(
@@ -18,7 +18,8 @@ def built_message(
     value_of: ValueOf,
     left_out: Container[str] = frozenset(),
 ) -> Any:
-    """Return a message that has each field of this version, and one element in each array.
+    """Return a message with each field of this version, and one element in each array.
+
     direction: "request" or "response". left_out: names of fields that keep their defaults.
     """
     structs = {struct.name: struct for struct in load_message(api, direction)}

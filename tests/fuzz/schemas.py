@@ -1,7 +1,5 @@
-"""Give the check of schemas its input: values of records, and schemas of topics.
-
-The worker process does not depend on this, because its limits end it. Each finding is a batch that
-costs a process, though.
+"""Fuzz schema validation: record values, and topic schemas. The validation runs in a limited worker
+process, so these findings cannot stop a broker, but each is a batch that kills a worker.
 """
 
 import base64
@@ -39,7 +37,7 @@ _COMPILED = {kind: compile_schema(kind, text, ()) for kind, text in _SCHEMAS.ite
 
 
 def value(data: bytes) -> None:
-    """Check the bytes as a value of each language, with and without the indexes of a message."""
+    """Validate the bytes as a value in each schema language, with and without message indexes."""
     for compiled in _COMPILED.values():
         compiled.validator("").problem(data)
     try:
@@ -50,7 +48,9 @@ def value(data: bytes) -> None:
 
 
 def schema(data: bytes) -> None:
-    """Compile the bytes as a schema of each language. Raises SchemaInvalid if it is one of none."""
+    """Compile the bytes as a schema in each language. Raises SchemaInvalid if no language accepts
+    it.
+    """
     text = data.decode("utf-8", "replace")
     refused = 0
     for kind in _SCHEMAS:

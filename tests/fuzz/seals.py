@@ -1,4 +1,4 @@
-"""Correct the checksums of mutated inputs, so that fuzzing gets past them."""
+"""Correct the checksums of mutated inputs, so that fuzzing gets past checksum verification."""
 
 import struct
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _JOURNAL_HEADER = struct.Struct("<IIII")
 
 
 def batch(data: bytes) -> bytes:
-    """Return the record batches with a correct length and CRC of the first one."""
+    """Return the record batches with a correct length and CRC in the first one."""
     if len(data) < HEADER_BYTES:
         return data
     sealed = bytearray(data)
@@ -73,8 +73,8 @@ def metadata(data: bytes) -> bytes:
 
 
 def journal(data: bytes) -> bytes:
-    """Return the journal segment with correct lengths and CRCs of its frames, as far as their
-    headers lead from one to the next.
+    """Return the journal segment with correct frame lengths and CRCs, as far as the frames can be
+    followed.
     """
     sealed, at = bytearray(data), 0
     while len(sealed) - at >= _JOURNAL_HEADER.size:

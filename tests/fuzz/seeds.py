@@ -47,7 +47,7 @@ REFERENCES = {
     "metadata-log": ("metadata/log*.bin", "1.0/bucket/meta/*/log/*"),
     "journal": ("1.0/controller/journal/*",),
 }
-"""The files of `tests/formats` that are seeds of a target."""
+"""The files of `tests/formats` that are seeds of each target."""
 
 _MEMBERS = Members((0, 2), (1,), (Endpoint(0, "127.0.0.1:9093", "a" * 22),), 4)
 _ENTRY = Entry(7, 3, 12, [b"record"], _MEMBERS)
@@ -70,7 +70,7 @@ def seeds_of(target: Target) -> dict[str, bytes]:
     return found
 
 
-# --- what the corpora consist of ------------------------------------------------------------------
+# --- contents of the corpora ----------------------------------------------------------------------
 
 
 def _message(api: ApiSpec, direction: str, version: int) -> Any:
@@ -134,7 +134,7 @@ def _compressed(codec: Compression) -> Seeds:
 
 
 def _shards() -> Seeds:
-    """Yield the shards of the manifests of the vectors."""
+    """Yield the manifest shards of the vectors."""
     for store in stores():
         for key, data in store.objects.items():
             if key.startswith("manifest/"):
@@ -178,7 +178,7 @@ def _grpc() -> Seeds:
 
 
 def _plausible(kind: Any) -> Any:
-    """Return a value for a field of this type, deep enough for the decoder to go on."""
+    """Return a value for a field of this type, nested deeply enough for the decoder to continue."""
     text = str(kind)
     if "list" in text or "tuple" in text:
         return []
@@ -214,7 +214,9 @@ def _otlp() -> Seeds:
 
 
 def _arrow_batches() -> Seeds:
-    """Batches after the byte that selects limits, and some with NULLs, headers and long values."""
+    """Yield batches after the byte that selects limits, some of them with NULLs, headers and long
+    values.
+    """
     for number, (name, data) in enumerate(_batches()):
         yield name, bytes([number % len(arrow_batches.LIMITS)]) + data
     records = [
@@ -232,7 +234,7 @@ def _arrow_batches() -> Seeds:
 
 
 def corpora() -> Iterator[tuple[str, Seeds]]:
-    """Yield the name of each target that has a corpus of its own, and the inputs."""
+    """Yield the name and the inputs of each target with its own corpus."""
     yield "request", _requests()
     yield "response", _responses()
     yield "batch", _batches()

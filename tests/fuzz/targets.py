@@ -84,10 +84,8 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Target:
-    """One reader.
-
-    allowed: its documented errors. seal: corrects the checksums of an input; the reader then gets
-    both, the input as it is and the corrected one.
+    """A parser. allowed: its documented errors. seal: corrects the checksums of an input; the
+    parser is then run twice, with the original and the corrected input.
     """
 
     name: str
@@ -102,12 +100,12 @@ class Target:
         return HERE / "findings" / self.name
 
     def inputs(self, data: bytes) -> list[bytes]:
-        """Return the inputs of the reader that this input of the fuzzer stands for."""
+        """Return the parser inputs that this fuzzer input stands for."""
         return [data] if self.seal is None else [data, self.seal(data)]
 
 
 def all_of(*reads: Function, allowed: Errors) -> Function:
-    """Return a function that passes an input to each of the readers, whatever the others raise."""
+    """Return a function that passes an input to each of the parsers, even after one has raised."""
 
     def read(data: bytes) -> None:
         for each in reads:
@@ -134,7 +132,7 @@ def _request(frame: bytes) -> None:
 
 
 def _response(data: bytes) -> None:
-    """Read a response after two bytes that select API and version."""
+    """Decode a response after two bytes that select API and version."""
     if len(data) < 2:
         return
     api = list(APIS.values())[data[0] % len(APIS)]
@@ -241,7 +239,7 @@ def _messages() -> tuple[type[api_messages.Message], ...]:
 
 
 MESSAGES = _messages()
-"""The messages of gRPC, in the order of the byte that chooses one."""
+"""The gRPC messages; the first byte selects one."""
 
 _MESSAGE_DECODERS = [msgspec.msgpack.Decoder(kind) for kind in MESSAGES]
 _raft_hello = msgspec.msgpack.Decoder(Hello)
@@ -257,7 +255,7 @@ def _grpc(data: bytes) -> None:
 
 
 class _Well:
-    """Implement Health for a process that is well."""
+    """A Health implementation that always reports a healthy process."""
 
     def not_started(self) -> list[str]:
         return []
@@ -281,7 +279,7 @@ _RESOURCE = resource_of([("client_id", "a")])
 _otlp = all_of(
     lambda data: with_resource(data, _RESOURCE), read_response, allowed=(MetricsInvalid,)
 )
-"""Metrics that a client pushes, and the responses of a receiver."""
+"""Metrics pushed by a client, and responses of an OTLP receiver."""
 
 _OBJECT_ERRORS: Errors = (ObjectCorrupt, FormatUnknown)
 _MESSAGE_ERRORS: Errors = (msgspec.DecodeError, UnicodeDecodeError)
@@ -340,7 +338,8 @@ TARGETS = MappingProxyType(
             Target("http", _http, ()),
             Target("otlp", _otlp, ()),
             # Arrow and the threads that read a store reserve address space that they do not use.
-            # The threads of librdkafka reserve 8 MiB each, and it aborts if it cannot begin one.
+            # The librdkafka threads reserve 8 MiB each, and librdkafka aborts if it cannot start
+            # one.
             Target("console", consoles.console, (), memory_bytes_max=4_096 * _MIB),
             Target(
                 "arrow-batch",

@@ -1,4 +1,4 @@
-"""Decompress bombs of each codec: they cost at most twice the cap and raise BatchCorrupt."""
+"""Decompression bombs of each codec allocate at most twice the limit and raise BatchCorrupt."""
 
 import tracemalloc
 
@@ -19,7 +19,7 @@ def xerial_bomb() -> bytes:
 
 
 @pytest.mark.parametrize("name", ["gzip", "snappy", "xerial", "lz4", "zstd"])
-def test_a_bomb_costs_no_more_than_its_cap(name: str) -> None:
+def test_decompression_bombs_allocate_at_most_twice_the_limit(name: str) -> None:
     codec = Compression.SNAPPY if name == "xerial" else Compression[name.upper()]
     bomb = xerial_bomb() if name == "xerial" else compress(codec, bytes(BOMB_BYTES))
     tracemalloc.start()

@@ -14,7 +14,7 @@ MUTATIONS = 200
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_committed_inputs_and_mutations_do_no_harm(name: str) -> None:
+def test_committed_inputs_and_mutations_have_no_findings(name: str) -> None:
     target = TARGETS[name]
     seeds = seeds_of(target)
     assert seeds, f"target {name} has no corpus"
@@ -26,13 +26,13 @@ def test_committed_inputs_and_mutations_do_no_harm(name: str) -> None:
         assert (wrong := examine(target, data)) is None, f"{data.hex()}: {wrong}"
 
 
-def test_corpora_are_what_their_script_makes() -> None:
+def test_committed_corpora_match_the_output_of_their_script() -> None:
     for name, made in corpora():
         seeds = seeds_of(TARGETS[name])
         for seed, data in made:
             assert seeds[seed.replace(" ", "-")] == data
 
 
-def test_the_requests_of_all_methods_of_controllers_are_fuzzed() -> None:
-    """Streams have messages of their own."""
+def test_requests_of_every_controller_method_are_fuzzed() -> None:
+    """Streaming methods have their own messages."""
     assert set(METHODS) - {kind.__name__ for kind in MESSAGES} == {EXCHANGE, FOLLOW}

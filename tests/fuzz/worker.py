@@ -1,5 +1,5 @@
-"""Fuzz one target in this process: by
-random mutations of the corpus, with a limit on the address space.
+"""Fuzz one target in this process, by random mutations of the corpus or by coverage, with a limited
+address space.
 """
 
 import logging
@@ -26,7 +26,7 @@ from tests.fuzz.targets import TARGETS
 
 FINDINGS_MAX = 20
 LATE_S = 10
-"""libFuzzer ends a target so much later by itself, if it does not run any more."""
+"""Fallback: libFuzzer stops this much later if the target itself does not."""
 
 
 class Worker:
@@ -43,7 +43,7 @@ class Worker:
             self._last = mmap.mmap(file.fileno(), 0)
 
     def run(self, data: bytes) -> None:
-        """Examine one input. The last one is in a file, which outlives this process."""
+        """Run one input. A file contains the last one, for the case that the process dies."""
         size = min(len(data), INPUT_BYTES_MAX * 4)
         self._last[: 8 + size] = size.to_bytes(8, "big") + data[:size]
         self.runs += 1
@@ -58,7 +58,7 @@ class Worker:
             (self.folder / f"{number}.bin").write_bytes(data)
 
     def note(self) -> None:
-        """Write the number of runs. It is read whenever this process ends."""
+        """Write the number of runs, which is read even if this process dies."""
         (self.folder / "new").write_text(str(self.runs))
         (self.folder / "new").replace(self.folder / "runs")
 
@@ -66,7 +66,7 @@ class Worker:
 def main() -> None:
     name, seconds, folder = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    logging.disable()  # uvicorn logs each request that is none
+    logging.disable()  # uvicorn logs each malformed request
     worker = Worker(name, seconds, folder)
     seeds = list(seeds_of(worker.target).values())
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -87,7 +87,7 @@ def _by_mutations(worker: Worker, seeds: list[bytes]) -> None:
 
 
 def _by_coverage(worker: Worker, seeds: list[bytes]) -> None:
-    """Run atheris, which ends the process."""
+    """Run atheris, which exits the process."""
     corpus = worker.folder / "corpus"
     corpus.mkdir()
     for number, seed in enumerate(seeds):
@@ -99,7 +99,7 @@ def _by_coverage(worker: Worker, seeds: list[bytes]) -> None:
         if worker.runs % 50 == 0:
             worker.note()
             if time.monotonic() >= worker.until:
-                # Left to libFuzzer, which calls exit(), one of thirty workers hung.
+                # When libFuzzer ended the run by exit(), one of thirty workers hung.
                 os._exit(0)
 
     options = [f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", "-verbosity=0"]

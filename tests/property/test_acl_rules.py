@@ -1,4 +1,6 @@
-"""The ACL index decides as a plain implementation of Kafka's rules, for any changes of ACLs."""
+"""The ACL index returns the same decisions as a plain implementation of Kafka's rules, after any
+changes of ACLs.
+"""
 
 from collections.abc import Sequence
 
@@ -87,7 +89,9 @@ def allowed_any(
     *,
     default: bool,
 ) -> bool:
-    """Kafka asks about one fixed name, and then whether an ALLOW is left that no DENY covers."""
+    """Kafka checks one fixed resource name, and then whether an ALLOW remains that no
+    DENY covers.
+    """
     user, host, operation, resource_type, _ = question
     probe = user, host, operation, resource_type, "hardcode"
     if allowed(known, probe, default=default):
@@ -121,7 +125,7 @@ def allowed_any(
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.booleans(), acls), max_size=24), st.lists(questions), st.booleans())
-def test_the_index_decides_as_the_rules(
+def test_the_index_decides_like_the_plain_rules(
     changes: list[tuple[bool, AclEntry]],
     requested: list[tuple[str, str, Operation, ResourceType, str]],
     default: bool,
@@ -140,7 +144,7 @@ def test_the_index_decides_as_the_rules(
         for question in requested:
             user, host, operation, resource_type, name = question
             principal = Principal(USER, user)
-            for _ in range(2):  # the second response is remembered
+            for _ in range(2):  # the second decision is cached
                 assert index.allows(principal, host, operation, resource_type, name) is allowed(
                     known, question, default=default
                 ), question

@@ -1,7 +1,7 @@
 """Property tests of the balancing planner.
 
-For any brokers and loads, planning ends, never makes the balance worse, and moves only partitions
-that may move, between brokers that take part.
+For any brokers and loads, planning terminates, never makes the balance worse, and moves only
+movable partitions between eligible brokers.
 """
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -46,7 +46,7 @@ def values(brokers: list[BrokerLoad], goal: Goal) -> list[int]:
 
 
 def excess(brokers: list[BrokerLoad], goal: Goal) -> float:
-    """Return how far the brokers together are outside the band that planning aims at."""
+    """Return the total load by which the brokers are outside the target band."""
     found = values(brokers, goal)
     if (
         not found
@@ -99,7 +99,7 @@ def test_only_movable_partitions_move_between_eligible_brokers(
 
 @PROFILE
 @given(clusters())
-def test_input_order_does_not_matter_and_repeated_planning_ends(
+def test_input_order_is_irrelevant_and_repeated_planning_terminates(
     cluster: tuple[list[BrokerSlot], list[PartitionSlot]],
 ) -> None:
     brokers, partitions = cluster
@@ -126,7 +126,7 @@ def test_input_order_does_not_matter_and_repeated_planning_ends(
     st.integers(100_000, 5 * MB),
     st.randoms(use_true_random=False),
 )
-def test_noise_of_ten_per_cent_moves_nothing(brokers: int, each: int, rate: int, rng) -> None:
+def test_load_noise_of_ten_percent_moves_nothing(brokers: int, each: int, rate: int, rng) -> None:
     slots = [BrokerSlot(NodeId(node_id)) for node_id in range(brokers)]
     partitions = [
         PartitionSlot(

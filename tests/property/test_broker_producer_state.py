@@ -1,5 +1,5 @@
-"""Compare producer state with a model that remembers every batch, and live state with that of a
-replay of the log.
+"""Compare producer state with a model that remembers every batch, and with the state after
+replaying the log.
 """
 
 import msgspec
@@ -18,7 +18,7 @@ START = SEQUENCES_COUNT - 6
 
 
 class Model:
-    """Remembers, for each producer, its epoch and every batch of that epoch, oldest first."""
+    """Remembers the epoch of each producer and every batch of that epoch, oldest first."""
 
     def __init__(self) -> None:
         self.producers: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
@@ -92,12 +92,12 @@ def run(script):
 
 
 @given(attempts)
-def test_responses_match_a_model_that_forgets_nothing(script):
+def test_responses_match_a_model_that_remembers_every_batch(script):
     run(script)
 
 
 @given(attempts, st.integers(0, 60))
-def test_a_snapshot_and_the_rest_of_the_log_give_the_live_state(script, cut):
+def test_a_snapshot_and_the_rest_of_the_log_restore_the_live_state(script, cut):
     live, log, end = run(script)
     restored = ProducerState()
     for entry in log[:cut]:

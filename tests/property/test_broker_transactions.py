@@ -39,7 +39,7 @@ class Model:
 
     def transactions(self, end: int) -> list[tuple[int, int, int | None, bool]]:
         """Return (producer, first offset, offset of the marker or None, aborted) of each
-        transaction that began below `end`, as a reader up to `end` sees it.
+        transaction that began below `end`, as seen by a reader up to `end`.
         """
         found, opened = [], {}
         for kind, producer, first, stop in self.log:
@@ -100,7 +100,7 @@ def play(script, aborted_count_max):
 
 
 def read(stream, offset) -> list[TransactionEventAt]:
-    """Return the events from the batch that holds `offset` to the end, as a store would."""
+    """Return the events from the batch that contains `offset` to the end, as a store would."""
     found: list[TransactionEventAt] = []
     for at, header in iter_headers(stream):
         if header.next_offset > offset:
@@ -130,7 +130,7 @@ def test_the_leader_and_a_reader_agree_with_the_model(script, aborted_count_max,
 
 
 @given(steps, st.integers(0, 40), st.data())
-def test_no_event_after_a_deciding_one_matters(script, more, data):
+def test_events_after_the_deciding_event_are_irrelevant(script, more, data):
     model, _, stream = play(script, 100)
     high = data.draw(st.integers(0, model.stable(model.end)))
     events = read(stream, 0)

@@ -1,5 +1,5 @@
-"""Consumer groups under random events: members join, beat, lose responses, leave, die and restart,
-topics change, and coordinators change.
+"""Consumer groups under random events: members join, send heartbeats, lose responses, leave, crash
+and restart, topics change, and coordinators fail over.
 """
 
 from collections.abc import Iterable
@@ -45,8 +45,8 @@ SESSION_MS = 10_000
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
-    """Clients own their assigned partitions until they revoke them. Two of them must never own the
-    same partition, unless the group has removed one of them.
+    """Clients own their assigned partitions until they revoke them. No two clients may own the same
+    partition, unless the group has removed one of them.
     """
 
     members = Bundle("members")
@@ -63,7 +63,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.started = 0
         self.classic_owned: dict[str, Assignment] = {}
         self.without_response: set[str] = set()
-        """Clients that say everything in the next heartbeat."""
+        """Clients that send every field in their next heartbeat."""
         self.fields: dict[str, dict[str, Any]] = {}
 
     @rule(
@@ -192,7 +192,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         world.keep(changes.records)
         del self.classic_owned[member_id]
 
-    # --- the world around -------------------------------------------------------------------------
+    # --- the cluster ------------------------------------------------------------------------------
 
     @rule(passed_ms=st.integers(1, SESSION_MS // 2))
     def wait(self, passed_ms: int) -> None:
@@ -223,7 +223,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """In the end, each partition has a subscribed owner, and the assignment is stable."""
+        """In the end, each partition has a subscribed owner, and the assignment does not change any
+        more.
+        """
         world = self.world
         for _ in range(20):
             before = (dict(world.owned), dict(self.classic_owned), dict(world.epochs))
@@ -273,7 +275,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         seen: set[tuple[Any, int]] = set()
         for member_id, owned in (world.owned | self.classic_owned).items():
             if member_id not in world.group.members:
-                continue  # the group has removed it, which its next heartbeat shows
+                # the group has removed the member, which learns of it from its next heartbeat
+                continue
             for topic, indexes in owned.items():
                 for index in indexes:
                     assert (topic, index) not in seen

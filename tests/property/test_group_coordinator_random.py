@@ -1,5 +1,6 @@
-"""Random requests to the coordinator of one group, whose log becomes durable later, fails or moves
-to the next coordinator. A coordinator without appends in flight has the group that its log has.
+"""Random requests to the coordinator of one group. Its log becomes durable later, fails, or moves
+to the next coordinator. Without appends in flight, the coordinator's state equals the state in the
+log.
 """
 
 import asyncio
@@ -186,7 +187,9 @@ class World:
         await self.coordinator.ready("g")
 
     async def fail_over(self) -> None:
-        """Let some of the appends in flight be durable, and the next coordinator load the log."""
+        """Let some of the appends in flight become durable, and let the next coordinator load the
+        log.
+        """
         self.log.release(count=self.rng.randrange(len(self.log.held) + 1))
         lost, self.log.held = self.log.held, []
         self.coordinator.close()
@@ -197,7 +200,9 @@ class World:
         _checked(self.coordinator)
 
     async def compare(self) -> None:
-        """Let everything be durable, and compare the group with what another coordinator loads."""
+        """Let everything become durable, and compare the group with the state that another
+        coordinator loads.
+        """
         self.log.rejects = False
         for _ in range(20):
             while self.log.held or self.coordinator.shares.is_busy:
@@ -228,7 +233,7 @@ def _checked(coordinator: GroupCoordinator) -> Group | None:
 
 
 def _described(group: Group | None) -> dict[str, Any]:
-    """Return what a coordinator must not forget. A classic rebalance is only in memory."""
+    """Return the state that a coordinator must not lose. A classic rebalance is only in memory."""
     if group is None:
         return {}
     found: dict[str, Any] = {"record": group.record, "records": group.consumer_records}
@@ -274,7 +279,7 @@ async def _run(seed: int, kinds: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids="+".join)
-async def test_the_log_has_what_the_coordinator_has(kinds: Sequence[str]) -> None:
+async def test_the_log_contains_the_state_of_the_coordinator(kinds: Sequence[str]) -> None:
     await run_all(kinds)
 
 

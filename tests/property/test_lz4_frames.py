@@ -1,4 +1,4 @@
-"""Compare lz4 decompression block by block with cramjam's decoder of whole frames."""
+"""Compare block-by-block lz4 decompression with cramjam's frame decoder."""
 
 from random import Random
 
@@ -74,10 +74,10 @@ def test_both_decoders_agree(frame: bytes, used: int, plain_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("header", _HEADERS[:2])
-def test_full_blocks_do_not_need_the_decoder_of_whole_frames(
+def test_full_blocks_are_decoded_without_the_frame_decoder(
     header: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The decoder of whole frames copies them first, which takes up to 1.6 times the CPU."""
+    """The frame decoder copies the blocks first, which takes up to 1.6 times the CPU."""
     size_bytes = _BLOCK_BYTES if header == _HEADERS[0] else 4 * _BLOCK_BYTES
     blocks = [_block(size_bytes, "zeros", 0), _block(100, "stored", 0)]
     monkeypatch.setattr("penstock.protocol.batch.compression._DECOMPRESS_INTO", dict[int, object]())
@@ -86,10 +86,10 @@ def test_full_blocks_do_not_need_the_decoder_of_whole_frames(
     assert bytes(inflater.output[:end]) == bytes(size_bytes + 100)
 
 
-def test_many_small_blocks_are_left_to_the_decoder_of_whole_frames(
+def test_many_small_blocks_are_decoded_by_the_frame_decoder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A block takes a microsecond in Python, and one request may contain 200,000 of them."""
+    """Each block takes a microsecond in Python, and one request may contain 200,000 of them."""
     calls = list[bytes]()
 
     def decompress_block_into(block: bytes, output: memoryview, output_len: int) -> int:

@@ -1,5 +1,5 @@
-"""Check that a mirror copies what consumers of committed records see, with the offsets of the
-source or with an exact translation, for logs with gaps, transactions and joined batches.
+"""Check that a mirror copies the committed records, either at the source offsets or with an exact
+offset translation, for logs with gaps, transactions and merged batches.
 """
 
 from dataclasses import dataclass, field
@@ -32,9 +32,7 @@ SETTINGS = settings(max_examples=60, deadline=None)
 
 @dataclass
 class Log:
-    """A log of the source: its batches in order, and the records that a read_committed consumer
-    gets.
-    """
+    """A source log: its batches in order, and the records that a read_committed consumer gets."""
 
     batches: list[bytes] = field(default_factory=list)
     committed: list[Record] = field(default_factory=list)
@@ -43,7 +41,7 @@ class Log:
     end: int = 0
 
     def aborted_from(self, start: int) -> list[Aborted]:
-        """Return those that a fetch from there lists."""
+        """Return the aborted transactions listed in a fetch response that starts at this offset."""
         return [item for item, marker in self.aborted if marker >= start]
 
     def data(self, start: int = 0) -> bytes:
@@ -54,8 +52,8 @@ class Log:
 
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
-    """Batches of two transactional producers and of others, with records and whole batches that log
-    compaction removed.
+    """Draw logs with batches of two transactional producers and of others. Log compaction has
+    removed some records and whole batches.
     """
     log = Log(end=draw(st.integers(0, 5)))
     pending: dict[int, list[Record]] = {}
@@ -109,7 +107,7 @@ def _end(log: Log, producer: int, records: list[Record], *, committed: bool) -> 
 
 
 def copied_parts(log: Log, data: st.DataObject) -> list[tuple[int, list[SourceBatch], int]]:
-    """Fetch as a mirror does, each time as many bytes as drawn, from wherever it is."""
+    """Fetch as a mirror does: each time the drawn number of bytes, from the current offset."""
     position = 0
     parts: list[tuple[int, list[SourceBatch], int]] = []
     while position < log.end:
@@ -128,7 +126,7 @@ def copied_parts(log: Log, data: st.DataObject) -> list[tuple[int, list[SourceBa
 
 @SETTINGS
 @given(log=logs(), data=st.data())
-def test_copies_at_source_offsets_have_the_same_records_and_no_hole(
+def test_copies_at_source_offsets_have_the_same_records_and_no_gaps(
     log: Log, data: st.DataObject
 ) -> None:
     target: list[Record] = []
@@ -152,7 +150,7 @@ def test_copies_at_source_offsets_have_the_same_records_and_no_hole(
 
 @SETTINGS
 @given(log=logs(), data=st.data())
-def test_translated_offsets_name_the_same_records(log: Log, data: st.DataObject) -> None:
+def test_translated_offsets_refer_to_the_same_records(log: Log, data: st.DataObject) -> None:
     target: list[Record] = []
     target_end = data.draw(st.integers(0, 3))
     offsets = OffsetMap()
@@ -170,7 +168,7 @@ def test_translated_offsets_name_the_same_records(log: Log, data: st.DataObject)
                 for record in decode_records(sent)
             ]
             target_end += header.record_count
-        target_end += bool(new)  # the marker
+        target_end += bool(new)  # the transaction marker
     plain = [record._replace(offset=0) for record in target]
     assert plain == [record._replace(offset=0) for record in log.committed]
     for source in range(log.end + 3):
@@ -186,9 +184,7 @@ def test_translated_offsets_name_the_same_records(log: Log, data: st.DataObject)
 
 @SETTINGS
 @given(log=logs(), data=st.data())
-def test_a_fetch_that_begins_inside_of_a_batch_copies_the_rest(
-    log: Log, data: st.DataObject
-) -> None:
+def test_a_fetch_that_starts_inside_a_batch_copies_the_rest(log: Log, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, log.end))
     batches, behind = committed_batches(log.data(start), start, log.aborted_from(start))
     payload = b"".join(at_source_offsets(batches, start, behind))

@@ -1,4 +1,4 @@
-"""Rates and token buckets against Kafka's arithmetic, written down without any shortcut."""
+"""Compare rates and token buckets with a literal implementation of Kafka's arithmetic."""
 
 from dataclasses import dataclass, field
 
@@ -28,11 +28,11 @@ class Sample:
 class KafkaRate:
     """Kafka's `Rate` over a `WindowedSum`.
 
-    record: the current sample is complete once it is as old as a window; then the next one of
-    `samples + 1` in a ring begins, in place of the oldest. measure: samples whose last value is
-    `samples` windows old are emptied and begin now; the sum of all samples is divided by the time
-    since the oldest began, plus a window for each of `samples - 1` whole windows that is missing.
-    throttle: (rate - bound) / bound, of that time.
+    record: when the current sample is as old as a window, the next of the `samples + 1` samples in
+    a ring starts and replaces the oldest. measure: samples whose last value is `samples` windows
+    old are reset and start now; the sum of all samples is divided by the time since the oldest one
+    started, extended to at least `samples - 1` whole windows. throttle: (rate - bound) / bound,
+    multiplied by that time.
     """
 
     window: Window
@@ -81,7 +81,7 @@ STEPS = st.lists(st.tuples(GAPS_MS, st.integers(-1_000, 100_000), st.booleans())
 
 @settings(max_examples=300)
 @given(WINDOWS, st.integers(0, 10**9), STEPS, st.integers(1, 10_000))
-def test_a_rate_is_kafkas(
+def test_rates_match_kafka(
     window: Window, now_ms: int, steps: list[tuple[int, int, bool]], bound: int
 ) -> None:
     rate, kafka = Rate(window, now_ms), KafkaRate(window, now_ms)
@@ -95,8 +95,8 @@ def test_a_rate_is_kafkas(
 
 
 def test_the_first_burst_may_use_the_whole_window() -> None:
-    """Kafka's defaults let a client use ten seconds of its quota at once; then it waits for its
-    rate to fall.
+    """With Kafka's defaults, a client can use ten seconds of its quota at once; then it is
+    throttled until its rate falls.
     """
     rate = Rate(Window(), 0)
     rate.record(10_000, 0)
@@ -107,8 +107,8 @@ def test_the_first_burst_may_use_the_whole_window() -> None:
 
 
 def test_a_burst_counts_until_it_leaves_the_window() -> None:
-    """The windows that are missing at the beginning count as empty, so time alone does not lower
-    the rate of the first ten seconds.
+    """Windows that have not passed yet count as empty, so the rate does not fall with time during
+    the first ten seconds.
     """
     rate = Rate(Window(), 0)
     rate.record(15_000, 0)
@@ -117,7 +117,7 @@ def test_a_burst_counts_until_it_leaves_the_window() -> None:
     assert rate.throttle_ms(1_000, 11_000) == 0
 
 
-def test_a_tiny_quota_waits_as_long_as_a_response_can_report() -> None:
+def test_the_throttle_time_of_a_tiny_quota_is_capped_at_the_int32_maximum() -> None:
     rate = Rate(Window(), 0)
     rate.record(1e12, 0)
     assert rate.throttle_ms(1e-6, 0) == 2**31 - 1
@@ -127,11 +127,11 @@ BOUNDS = st.floats(0.01, 1_000)
 
 
 @given(WINDOWS, st.lists(st.tuples(GAPS_MS, st.integers(0, 500)), max_size=40), BOUNDS)
-def test_a_token_bucket_is_kafkas(
+def test_token_buckets_match_kafka(
     window: Window, steps: list[tuple[int, int]], bound: float
 ) -> None:
-    """It is filled with `bound` tokens in a second, up to those of the whole window, and full at
-    first; the wait is for what is below 0.
+    """It is full at first and gains `bound` tokens per second, up to the tokens of the whole
+    window. The throttle time is the time until a negative balance is back at 0.
     """
     bucket, now_ms = TokenBucket(window.whole_ms), 10**9
     burst = bound * window.whole_ms / 1_000
@@ -159,12 +159,14 @@ LEVELS: list[tuple[Scope, Scope]] = [
     ((ABSENT, "c"), (ABSENT, "c")),
     ((ABSENT, DEFAULT), (ABSENT, "c")),
 ]
-"""The order of KIP-55, with the clients that share each quota (Kafka's metric tags)."""
+"""The precedence defined by KIP-55, with the clients that share each quota (Kafka's
+metric tags).
+"""
 OTHERS: list[Scope] = [("v", "c"), ("u", "d"), ("v", ABSENT), (ABSENT, "d"), (DEFAULT, "d")]
 
 
 @given(st.sets(st.sampled_from([scope for scope, _ in LEVELS])), st.sets(st.sampled_from(OTHERS)))
-def test_the_most_specific_quota_counts(present: set[Scope], others: set[Scope]) -> None:
+def test_the_most_specific_quota_applies(present: set[Scope], others: set[Scope]) -> None:
     quotas = {scope: float(at + 1) for at, (scope, _) in enumerate(LEVELS) if scope in present}
     quotas |= dict.fromkeys(others, 99.0)
     found = resolve(quotas.get, "u", "c")
@@ -172,6 +174,6 @@ def test_the_most_specific_quota_counts(present: set[Scope], others: set[Scope])
     assert found == (expected[0] if expected else None)
 
 
-def test_scopes_and_entities_are_the_same() -> None:
+def test_scopes_and_entities_map_to_each_other() -> None:
     for scope in [scope for scope, _ in LEVELS] + OTHERS:
         assert scope_of(entity_of(scope)) == scope

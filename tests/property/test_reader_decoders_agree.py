@@ -1,7 +1,6 @@
-"""Check that the compiled and the pure decoder agree.
-
-Both return the same rows for any records, the parts of a range add up to the whole range, and
-damaged bytes give rows or a ReadError.
+"""Check that the compiled and the pure Python decoder agree: both return the same rows for any
+records, the parts of a range add up to the whole range, and damaged bytes result in rows or a
+ReadError.
 """
 
 import contextlib
@@ -40,7 +39,7 @@ def built(
         tuple[list[tuple[int, int, bytes | None, bytes | None, tuple[()]]], Compression, int]
     ],
 ) -> bytes:
-    """Encode batches with gaps of offsets inside them, as compaction leaves, and between them."""
+    """Encode batches with offset gaps inside them, as compaction leaves, and between them."""
     data, offset = bytearray(), base - 1
     for raw, codec, gap in batches:
         first = offset + 1 + gap
@@ -59,7 +58,9 @@ def built(
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 60), BATCHES, st.integers(1, 30), st.integers(100, 5_000))
-def test_any_records(base: int, batches: list[object], rows_max: int, batch_bytes_max: int) -> None:
+def test_any_records_decode_to_the_same_rows(
+    base: int, batches: list[object], rows_max: int, batch_bytes_max: int
+) -> None:
     data = built(base, batches)
     expected = [row_of(record) for record in records_of(data)]
     compiled = decode(data, compiled=True, rows_max=rows_max, batch_bytes_max=batch_bytes_max)
@@ -75,7 +76,7 @@ def test_any_records(base: int, batches: list[object], rows_max: int, batch_byte
 
 @settings(max_examples=60, deadline=None)
 @given(BATCHES, st.lists(st.integers(0, 20_000_000), max_size=4), st.booleans())
-def test_parts_of_a_range_add_up_to_the_whole(
+def test_the_parts_of_a_range_add_up_to_the_whole_range(
     batches: list[object], cuts: list[int], compiled: bool
 ) -> None:
     data = built(0, batches)
@@ -99,11 +100,11 @@ def outcome(data: bytes, *, compiled: bool) -> object:
 
 @settings(max_examples=150, deadline=None)
 @given(BATCHES.filter(bool), st.integers(0, 1 << 30), st.integers(1, 4), st.booleans())
-def test_damage_under_a_good_checksum(
+def test_damaged_batches_with_valid_checksums_decode_alike(
     batches: list[object], seed: int, flips: int, in_header: bool
 ) -> None:
-    """Flip bits in one batch and correct its CRC: both decoders return the same rows, or both raise
-    ReadError.
+    """Flip bits in one batch and recompute its CRC: both decoders return the same rows, or both
+    raise ReadError.
     """
     rng = Random(seed)
     data = built(0, batches[:1])
@@ -117,14 +118,14 @@ def test_damage_under_a_good_checksum(
     if isinstance(found, str):
         return
     assert found.equals(other)
-    # records_of refuses what the readers only leave out.
+    # records_of rejects records that the readers only skip.
     with contextlib.suppress(BatchCorrupt):
         assert rows_of(found) == [row_of(record) for record in records_of(block)]
 
 
 @pytest.mark.parametrize("name", ["key -2", "value -2", "header value -2"])
-def test_nulls_of_other_lengths(name: str) -> None:
-    """Kafka reads every negative length as null."""
+def test_every_negative_length_decodes_as_null(name: str) -> None:
+    """Kafka treats every negative length as null."""
     (case,) = [case for case in CASES if case.name == name]
     batch = case.batch(Compression.NONE, 1_000)
     ((offset, _, key, value, headers),) = rows_of(decode(batch, compiled=True))
@@ -144,7 +145,7 @@ def test_nulls_of_other_lengths(name: str) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(st.binary(max_size=300))
-def test_any_bytes_as_records(payload: bytes) -> None:
+def test_arbitrary_bytes_as_records_decode_alike(payload: bytes) -> None:
     header = encode_batch([Record(i, 0, None, None) for i in range(3)])[:HEADER_BYTES]
     block = sealed(header + payload)
     assert type(outcome(block, compiled=True)) is type(outcome(block, compiled=False))

@@ -1,4 +1,6 @@
-"""Whatever bytes a record has, a check ends with a verdict, and what a library writes matches."""
+"""Schema validation returns a verdict for arbitrary bytes, and accepts what the schema libraries
+write.
+"""
 
 import json
 from io import BytesIO
@@ -41,7 +43,7 @@ JSON = st.recursive(
 
 
 @given(kind=st.sampled_from(sorted(RULES)), values=st.lists(st.none() | st.binary(), min_size=1))
-def test_any_bytes_get_a_verdict(kind: str, values: list[bytes | None]) -> None:
+def test_arbitrary_bytes_are_accepted_or_rejected(kind: str, values: list[bytes | None]) -> None:
     batch = encode_batch([Record(at, 0, None, value) for at, value in enumerate(values)])
     rules = SchemaRules(None, RULES[kind])
     found = CHECK.check(CheckBatch("t", rules, memoryview(batch), 1 << 20))
@@ -55,7 +57,7 @@ def test_any_bytes_get_a_verdict(kind: str, values: list[bytes | None]) -> None:
     number=st.integers(-(1 << 31), (1 << 31) - 1),
     cut=st.integers(1, 10),
 )
-def test_what_avro_writes_matches_and_its_beginning_does_not(
+def test_avro_values_match_and_their_prefixes_do_not(
     tags: list[str | None], prices: dict[str, float], number: int, cut: int
 ) -> None:
     stream = BytesIO()
@@ -66,7 +68,7 @@ def test_what_avro_writes_matches_and_its_beginning_does_not(
 
 
 @given(value=JSON)
-def test_json_matches_as_its_schema_says(value: Any) -> None:
+def test_json_values_match_as_their_schema_requires(value: Any) -> None:
     def is_small(item: Any) -> bool:
         return not isinstance(item, list) or (len(item) <= 2 and all(map(is_small, item)))
 

@@ -1,5 +1,5 @@
-"""Check that a setting's value survives writing and parsing, both in the form for tools and in the
-form for people, and that values outside the limits are refused.
+"""Check that a setting's value survives formatting and parsing, in the machine-readable and the
+human-readable form, and that values outside the limits are rejected.
 """
 
 import pytest
@@ -22,7 +22,7 @@ WORDS = st.text(
 
 
 @given(NUMBERS, st.integers(-(2**40), 2**50))
-def test_numbers(kind: Kind, value: int) -> None:
+def test_numbers_survive_formatting_and_parsing(kind: Kind, value: int) -> None:
     setting = Setting("x", kind)
     assert (
         parse(setting, text_of(setting, value))
@@ -33,19 +33,19 @@ def test_numbers(kind: Kind, value: int) -> None:
 
 
 @given(st.lists(WORDS, max_size=5))
-def test_lists(parts: list[str]) -> None:
+def test_lists_survive_formatting_and_parsing(parts: list[str]) -> None:
     setting = Setting("x", Kind.LIST)
     assert parse(setting, text_of(setting, tuple(parts))) == parse(setting, parts) == tuple(parts)
 
 
 @given(st.booleans())
-def test_booleans(value: bool) -> None:
+def test_booleans_survive_formatting_and_parsing(value: bool) -> None:
     setting = Setting("x", Kind.BOOL)
     assert parse(setting, text_of(setting, value)) is parse(setting, value) is value
 
 
 @given(NUMBERS, st.integers(-50, 150))
-def test_limits(kind: Kind, value: int) -> None:
+def test_values_outside_the_limits_are_rejected(kind: Kind, value: int) -> None:
     setting = Setting("x", kind, 0, 100)
     if 0 <= value <= 100:
         assert parse(setting, value) == value
@@ -66,7 +66,7 @@ def test_limits(kind: Kind, value: int) -> None:
         st.lists(st.text()),
     ),
 )
-def test_any_value_is_parsed_or_refused(kind: Kind, value: object) -> None:
+def test_any_value_is_parsed_or_rejected(kind: Kind, value: object) -> None:
     setting = Setting("x", kind, 0, 1_000, choices=("a", "b"))
     try:
         found = parse(setting, value)
@@ -89,7 +89,7 @@ def test_any_value_is_parsed_or_refused(kind: Kind, value: object) -> None:
         (Kind.LIST, "a:1, b:2,", ("a:1", "b:2")),
     ],
 )
-def test_forms(kind: Kind, text: str, value: object) -> None:
+def test_accepted_forms(kind: Kind, text: str, value: object) -> None:
     assert parse(Setting("x", kind), text) == value
 
 
@@ -104,6 +104,6 @@ def test_forms(kind: Kind, text: str, value: object) -> None:
         (Kind.INT, ""),
     ],
 )
-def test_ambiguous_forms_are_refused(kind: Kind, text: str) -> None:
+def test_ambiguous_forms_are_rejected(kind: Kind, text: str) -> None:
     with pytest.raises(SettingInvalid):
         parse(Setting("x", kind), text)

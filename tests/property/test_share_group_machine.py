@@ -1,5 +1,5 @@
-"""Share groups under random events: members join, beat, lose responses, leave and fall silent,
-topics change, states are initialized or not, and coordinators change.
+"""Share groups under random events: members join, send heartbeats, lose responses, leave and fall
+silent, topics change, states are initialized or not, and coordinators fail over.
 """
 
 from typing import Any
@@ -79,7 +79,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
         self.epochs: dict[str, int] = {}
         self.subscriptions: dict[str, tuple[str, ...]] = {}
         self.initializing: list[NamedPartitions] = []
-        """What this coordinator has begun to initialize."""
+        """The partitions whose state this coordinator has started to initialize."""
 
     def write(self, changes: GroupChanges) -> None:
         for key, value in changes.records:
@@ -141,7 +141,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
 
     @rule(member_id=members)
     def is_refused_by_the_log(self, member_id: str) -> None:
-        """A step that cannot be written leaves no trace."""
+        """A change whose records cannot be written has no effect."""
         before = self.values()
         request = ShareHeartbeatRequest(
             member_id, 0, subscribed_names=self.subscriptions[member_id]
@@ -199,7 +199,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
 
     @rule(target=members)
     def change_coordinator(self) -> Any:
-        """Sessions begin again; pending initializations are forgotten."""
+        """The sessions of all members start again; pending initializations are lost."""
         restored = ShareGroup("g", LIMITS)
         restored.restore(self.log.items(), self.now_ms)
         before = self.values()
@@ -213,7 +213,9 @@ class ShareGroupMachine(RuleBasedStateMachine):
             self.group.check_invariants()
 
     def teardown(self) -> None:
-        """Every subscribed partition is read in the end, and the assignment is stable."""
+        """In the end, every subscribed partition is assigned, and the assignment does not change
+        any more.
+        """
         if not hasattr(self, "group"):
             return
         for _ in range(4):

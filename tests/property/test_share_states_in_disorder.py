@@ -1,7 +1,6 @@
-"""Heartbeats, alterations and deletions of one share group at random, while requests to the share
-coordinator are lost, late or repeated, and both coordinators fail over.
-
-A state that a member uses is never reset or deleted, and in the end a member gets the partition.
+"""Random heartbeats, alterations and deletions of one share group, while requests to the share
+coordinator are lost, delayed or repeated, and both coordinators fail over. A state that a member
+uses is never reset or deleted, and in the end a member is assigned the partition.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ class Violation(Exception):
 
 
 class OwnedLog(MemoryLog):
-    """The log as one coordinator of the group sees it: a former one appends nothing."""
+    """The log from the view of one coordinator of the group; a former coordinator cannot append."""
 
     def __init__(self, log: MemoryLog) -> None:
         super().__init__()
@@ -60,7 +59,7 @@ class OwnedLog(MemoryLog):
 
 
 class DisorderlyStates(MemoryShareStates):
-    """The share coordinator, its log, and the network before it."""
+    """The share coordinator, its log, and an unreliable network in front of it."""
 
     def __init__(self, rng: random.Random, is_in_use: Callable[[], bool]) -> None:
         super().__init__()
@@ -106,7 +105,7 @@ class DisorderlyStates(MemoryShareStates):
                 self._carry_out(late)
 
     def consume(self) -> None:
-        """Advance the start offset, as the leader does that members use."""
+        """Advance the start offset, as the partition leader does while members consume."""
         stored = self.states.get(KEY)
         if stored is None:
             raise Violation("a state in use does not exist")
@@ -198,7 +197,7 @@ class Run:
     async def _fail_over(self) -> None:
         self._owned.is_owned = False
         if self._rng.random() < 0.5:
-            self._now.close()  # otherwise it continues for now
+            self._now.close()  # otherwise the leader continues for now
         self._begin()
         await self._now.ready("g")
 
@@ -270,7 +269,7 @@ async def run_all(seeds: range = range(SEEDS)) -> None:
 
 
 @pytest.mark.costly("many short runs: in most of them no order of events matters")
-async def test_states_in_use_are_kept() -> None:
+async def test_states_in_use_are_never_reset_or_deleted() -> None:
     await run_all()
 
 

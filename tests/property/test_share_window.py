@@ -1,7 +1,6 @@
-"""Compare the window of a share partition with a model that keeps one state per offset.
-
-The log has batches with holes between them, and loses its start. Members fetch, acknowledge right
-and wrong things, leave, and let their locks end; writes succeed or fail, and leaders change.
+"""Compare the window of a share partition with a model that keeps one state per offset. The log has
+gaps between batches, and its start is deleted. Members fetch, send valid and invalid
+acknowledgements, leave, and let their locks expire; writes succeed or fail, and leaders change.
 """
 
 from collections.abc import Sequence
@@ -42,8 +41,8 @@ LOCK_S = 10.0
 
 
 class Stored:
-    """The state that the share coordinator keeps, one entry per offset: more deliveries win, and
-    the start never goes back.
+    """The state stored by the share coordinator, one entry per offset: the higher delivery count
+    wins, and the start never moves back.
     """
 
     def __init__(self) -> None:
@@ -66,7 +65,7 @@ class Stored:
 
 class WindowMachine(RuleBasedStateMachine):
     held = Bundle("held")
-    """(member, first offset, last offset) that a member got."""
+    """(member, first offset, last offset) of records acquired by a member."""
 
     @initialize(gaps=st.lists(st.integers(0, 2), min_size=12, max_size=12))
     def begin(self, gaps: list[int]) -> None:
@@ -82,9 +81,9 @@ class WindowMachine(RuleBasedStateMachine):
         self.window = ShareWindow(0, LIMITS)
         self.owners: dict[int, tuple[str, float]] = {}
         self.settled: set[int] = set()
-        """Offsets whose end was acknowledged to a member."""
+        """Offsets whose final state was acknowledged to a member."""
         self.given_up: set[int] = set()
-        """Offsets that a write, successful or not, was to end."""
+        """Offsets whose final state was part of a write, successful or not."""
         self.deliveries: dict[int, int] = {}
         self.pending: list[tuple[WindowChanges, set[int]]] = []
 
@@ -230,7 +229,7 @@ class WindowMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.pending)
     @rule()
     def fail_over(self) -> None:
-        """Load the written state, as a new leader does."""
+        """Load the stored state, as a new leader does."""
         self.window = ShareWindow(self.stored.start_offset, LIMITS, self.stored.batches())
         self.window.trim(self.log_start)
         self.owners = {}

@@ -1,5 +1,5 @@
-"""Property tests of log compaction: reading runs of records together finds what reading one record
-after the other finds, whatever their layout.
+"""Property tests of log compaction: reading runs of records together returns the same result as
+reading them one by one, whatever their layout.
 """
 
 from typing import NamedTuple
@@ -26,13 +26,15 @@ from penstock.stream.cleaning.key_map import KeyMap
 PROFILE = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BASE_MS = 1_000_000
 BORDERS = (0, 1, 7, 31, 32, 50, 62, 63, 64, 65, 126, 127, 128, 129, 8_180, 8_190, 8_191, 8_192)
-"""Sizes around those that make a varint longer, and around the longest key that the map stores."""
+"""Sizes at which a varint gets longer, and around the longest key that the key map stores."""
 
 
 class Stretch(NamedTuple):
-    """Records of one layout. gap: offsets that are missing before it, so that it is in a batch that
-    was cleaned before. key_bytes: None for null. value_bytes: None for tombstones. odd_at: the
-    record with this number has a longer key or a longer timestamp, and a shorter value instead.
+    """Consecutive records of one layout.
+
+    gap: offsets missing before the first record, as in a batch that was compacted before.
+    key_bytes: None for null. value_bytes: None for tombstones. odd_at: index of the record with a
+    longer key or timestamp delta and, to compensate, a shorter value.
     """
 
     count: int
@@ -57,23 +59,23 @@ stretches = st.builds(
 batches_of_stretches = st.lists(st.lists(stretches, min_size=1, max_size=4), min_size=1, max_size=3)
 TINY = Stretch(8_300, 0, 3, 1, 0, has_headers=False)
 LOOKALIKE = Stretch(130, 0, 31, 100, 0, has_headers=False, odd_at=31)
-"""Record 31 has a longer timestamp, so that its delta stands where others have the size of the key,
-which is the same number.
+"""Record 31 has a longer timestamp delta: its second byte is where other records have the key size,
+and equals that number.
 """
 SHIFTED = [
     Stretch(20, 0, 0, 20, 0, has_headers=False),
     Stretch(1, 0, 0, 40, 0, has_headers=False),
     Stretch(30, 0, 0, 20, 0, has_headers=False),
 ]
-"""After a longer record, the bytes at the places of the others resemble them, except for the
-length.
+"""After a longer record, the bytes at the positions of the next records' fields look like valid
+fields, except for the length.
 """
 
 GROWN = [
     Stretch(64, 0, None, 20, 0, has_headers=False),
     Stretch(40, 0, 3, 16, 0, has_headers=False),
 ]
-"""From record 64 on the offset takes two bytes, the second of which stands where others have the
+"""From record 64 on, the offset delta takes two bytes: the second is where other records have the
 size of a null key.
 """
 
@@ -165,10 +167,10 @@ def filter_all(
 @example([SHIFTED, SHIFTED], Compression.NONE, 1, 1_000)
 @example([GROWN, GROWN], Compression.NONE, 0, 1_000)
 @example([GROWN, GROWN], Compression.NONE, 1, 1_000)
-def test_runs_are_read_as_records_one_by_one(
+def test_reading_runs_returns_the_same_as_reading_single_records(
     batches: list[list[Stretch]], codec: Compression, first_mapped: int, slice_count: int
 ) -> None:
-    """first_mapped: the batches before it are below the dirty part."""
+    """first_mapped: all earlier batches are below the dirty part of the log."""
     encoded = []
     base = 100
     for parts in batches:

@@ -58,7 +58,7 @@ def test_varints_round_trip(value: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused(data: bytes) -> None:
+def test_arbitrary_bytes_are_rejected_or_decoded(data: bytes) -> None:
     with contextlib.suppress(BatchCorrupt):
         list(iter_headers(data))
     with contextlib.suppress(BatchCorrupt):
@@ -66,6 +66,6 @@ def test_garbage_is_refused(data: bytes) -> None:
 
 
 @given(st.sampled_from([1, 2, 3, 4]), st.binary(max_size=200))
-def test_compressed_garbage_is_refused(codec: int, data: bytes) -> None:
+def test_compressed_arbitrary_bytes_are_rejected_or_decoded(codec: int, data: bytes) -> None:
     with contextlib.suppress(BatchCorrupt):
         decompress(codec, data, bytes_max=1 << 20)

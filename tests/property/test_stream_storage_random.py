@@ -1,8 +1,8 @@
 """Run whole storages under seeded faults.
 
 A fenced broker that is still running (a zombie) competes with the recoverers of its WAL, and
-streams move between brokers during uploads to a failing store. Every acknowledged record is in the
-committed log, logs have no gaps, and acknowledgements are in order.
+streams move between brokers while uploads to the store fail. Every acknowledged record is in the
+committed log, logs have no gaps, and acknowledgements arrive in order.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ def new_controller() -> MemoryController:
 
 
 class LossyGate(GatedStore):
-    """Loses the responses of some released PUTs, although the objects are stored."""
+    """Loses the responses of some released PUTs although the objects are stored."""
 
     def __init__(self, store: MemoryStore, rng: Random) -> None:
         super().__init__(store)

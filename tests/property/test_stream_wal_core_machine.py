@@ -95,7 +95,7 @@ class WalMachine(RuleBasedStateMachine):
 
     @invariant()
     def something_always_moves(self) -> None:
-        """Check that with nothing in flight the open slot is due within the linger, so that no
+        """Check that with nothing in flight the open slot is due within the linger time, so that no
         append waits forever.
         """
         if (

@@ -1,5 +1,5 @@
-"""Streams groups under random events: members join, beat, lose responses, leave and fall silent,
-topics come and go, and coordinators change.
+"""Streams groups under random events: members join, send heartbeats, lose responses, leave and fall
+silent, topics are created and deleted, and coordinators fail over.
 """
 
 from typing import Any
@@ -99,7 +99,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
         self.started = 0
         self.epochs: dict[str, int] = {}
         self.owned: dict[str, Tasks] = {}
-        """The tasks of the members, according to themselves."""
+        """The tasks that each member believes it owns."""
 
     def create_topics(self) -> None:
         for name, count in (("t", 3), ("u", 2), ("r", 3), ("c", 3)):
@@ -126,7 +126,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
         return StreamsHeartbeatRequest(member_id=member_id, member_epoch=epoch, **fields)
 
     def send(self, member_id: str, epoch: int, **fields: Any) -> None:
-        """Send a heartbeat, and take the assignment in the response."""
+        """Send a heartbeat, and take over the assignment in the response."""
         if epoch == 0:
             self.owned.pop(member_id, None)
         request = self.request(member_id, epoch, **fields)
@@ -152,7 +152,8 @@ class StreamsGroupMachine(RuleBasedStateMachine):
             assert error in {
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 ErrorCode.FENCED_MEMBER_EPOCH,
-                ErrorCode.INVALID_REQUEST,  # it has tasks that the topology has lost meanwhile
+                # the member owns tasks that the topology no longer contains
+                ErrorCode.INVALID_REQUEST,
             }
             self.send(member_id, 0)
 
@@ -189,7 +190,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
 
     @rule(member_id=members)
     def is_refused_by_the_log(self, member_id: str) -> None:
-        """A step that cannot be written leaves no trace."""
+        """A change whose records cannot be written has no effect."""
         before = self.values()
         request = self.request(member_id, 0)
         _, changes = self.group.heartbeat(request, self.topics, self.now_ms)
@@ -218,7 +219,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
 
     @rule(target=members)
     def change_coordinator(self) -> Any:
-        """Sessions begin again; state outside of the log is forgotten."""
+        """The sessions of all members start again; state that is not in the log is lost."""
         restored = StreamsGroup("g", self.limits)
         restored.restore(self.log.items(), self.now_ms)
         before = self.values()
@@ -239,14 +240,14 @@ class StreamsGroupMachine(RuleBasedStateMachine):
             }
 
     def teardown(self) -> None:
-        """Every task is active in the end, and the assignment is stable."""
+        """In the end, every task is active, and the assignment does not change any more."""
         if not hasattr(self, "group"):
             return
         self.create_topics()
         self.now_ms += 3_000
         self.write(self.group.tick(self.now_ms))
         members = list(self.group.members)
-        if not members:  # their sessions are over
+        if not members:  # their sessions have expired
             return
         for member_id in members:
             self.send(member_id, 0)

@@ -1,5 +1,5 @@
-"""Decode hostile bytes: only `WireError` may be raised, and before memory is allocated for the
-lengths that the bytes claim.
+"""Decode hostile bytes: the codecs raise only `WireError`, and do so before they allocate memory
+for the lengths that the bytes declare.
 """
 
 import contextlib
@@ -38,7 +38,9 @@ def _try(api: ApiSpec, direction: str, version: int, body: bytes) -> None:
 @pytest.mark.parametrize("api", ALL)
 @SETTINGS
 @given(data=st.data(), body=st.binary(max_size=200))
-def test_random_bytes(api: ApiSpec, data: st.DataObject, body: bytes) -> None:
+def test_random_bytes_raise_only_wire_errors(
+    api: ApiSpec, data: st.DataObject, body: bytes
+) -> None:
     version = data.draw(st.integers(api.served_min, api.max))
     _try(api, data.draw(st.sampled_from(["request", "response"])), version, body)
 
@@ -46,7 +48,7 @@ def test_random_bytes(api: ApiSpec, data: st.DataObject, body: bytes) -> None:
 @pytest.mark.parametrize("api", ALL)
 @SETTINGS
 @given(data=st.data())
-def test_mutated_messages(api: ApiSpec, data: st.DataObject) -> None:
+def test_mutated_messages_raise_only_wire_errors(api: ApiSpec, data: st.DataObject) -> None:
     version = data.draw(st.integers(api.served_min, api.max))
     direction = data.draw(st.sampled_from(["request", "response"]))
     writer = Writer()
@@ -69,12 +71,12 @@ def test_mutated_messages(api: ApiSpec, data: st.DataObject) -> None:
 
 
 @given(frame=st.binary(max_size=60))
-def test_random_headers(frame: bytes) -> None:
+def test_random_headers_raise_only_wire_errors(frame: bytes) -> None:
     with contextlib.suppress(WireError):
         parse_header(frame)
 
 
-def test_the_bytes_that_abort_kio_are_refused_at_once() -> None:
+def test_bytes_that_abort_kio_are_rejected_at_once() -> None:
     body = bytes.fromhex("00ffff00007530ffffffff0f")
     with pytest.raises(InvalidLength):
         decode_produce_request(memoryview(body), 0, 9)
@@ -124,14 +126,16 @@ def test_the_bytes_that_abort_kio_are_refused_at_once() -> None:
         ),
     ],
 )
-def test_hostile_lengths(decode: Callable[[Reader, int], object], version: int, body: str) -> None:
+def test_hostile_lengths_are_rejected_without_allocation(
+    decode: Callable[[Reader, int], object], version: int, body: str
+) -> None:
     with pytest.raises(WireError):
         decode_body(decode, bytes.fromhex(body), 0, version)
 
 
-def test_a_frame_with_too_many_elements_is_refused() -> None:
-    """Send one more than the limit of the smallest possible topics in a well-formed frame. It is
-    refused before any topic is decoded.
+def test_a_frame_with_too_many_elements_is_rejected() -> None:
+    """A well-formed frame with one minimal topic more than the limit is rejected before any topic
+    is decoded.
     """
     elements = elements_max(PRODUCE.key)
     count = elements + 1
@@ -148,7 +152,7 @@ def test_a_frame_with_too_many_elements_is_refused() -> None:
     assert peak_bytes < 1_000_000
 
 
-def test_the_limit_counts_all_arrays_of_a_frame_together() -> None:
+def test_the_element_limit_applies_to_all_arrays_of_a_frame_together() -> None:
     body = Writer()
     half = MAX_ELEMENTS_COUNT // 2 + 1
     for _ in range(2):
@@ -159,6 +163,6 @@ def test_the_limit_counts_all_arrays_of_a_frame_together() -> None:
         reader.i32s(flexible=True)
 
 
-def test_unknown_keys_close_the_connection() -> None:
+def test_unknown_api_keys_are_rejected() -> None:
     with pytest.raises(UnsupportedApi):
         parse_header(bytes.fromhex("03e7 0000 00000001 ffff"))

@@ -48,7 +48,7 @@ def _endpoints(message: produce.ProduceResponse | fetch.FetchResponse) -> list[N
 
 @SETTINGS
 @given(data=st.data(), version=VERSIONS_PRODUCE, records=st.none() | st.binary(max_size=20_000))
-def test_produce_requests_read_alike(
+def test_produce_requests_decode_like_the_generated_codec(
     data: st.DataObject, version: int, records: bytes | None
 ) -> None:
     message: produce.ProduceRequest = data.draw(messages(PRODUCE, "request", version))
@@ -103,7 +103,7 @@ def test_records_are_writable_views_of_the_frame() -> None:
 
 @SETTINGS
 @given(data=st.data(), version=VERSIONS_PRODUCE, correlation_id=st.integers(-(2**31), 2**31 - 1))
-def test_produce_responses_are_written_alike(
+def test_produce_responses_encode_like_the_generated_codec(
     data: st.DataObject, version: int, correlation_id: int
 ) -> None:
     message: produce.ProduceResponse = data.draw(messages(PRODUCE, "response", version))
@@ -146,7 +146,9 @@ def test_produce_responses_are_written_alike(
     version=VERSIONS_FETCH,
     batch=st.sampled_from([1, 61, 126, 127, 128, 16382, 16383, 16384, 70_000]),
 )
-def test_fetch_responses_are_written_alike(data: st.DataObject, version: int, batch: int) -> None:
+def test_fetch_responses_encode_like_the_generated_codec(
+    data: st.DataObject, version: int, batch: int
+) -> None:
     message: fetch.FetchResponse = data.draw(messages(FETCH, "response", version))
     if message.responses and message.responses[0].partitions:
         message.responses[0].partitions[0].records = bytes(batch)
@@ -198,14 +200,14 @@ def test_fetch_responses_are_written_alike(data: st.DataObject, version: int, ba
     assert b"".join(frame) == expected
 
 
-def test_fetch_responses_do_not_copy_the_batches() -> None:
+def test_fetch_responses_do_not_copy_record_batches() -> None:
     batches = [memoryview(bytes(61)), memoryview(bytes(100))]
     frame = encode_fetch_response(1, 12, [("t", [FetchPartitionResult(0, records=batches)])])
     assert frame[1] is batches[0]
     assert frame[2] is batches[1]
 
 
-def test_a_topic_key_of_the_wrong_kind_is_unencodable() -> None:
+def test_topic_names_and_ids_are_unencodable_in_versions_without_them() -> None:
     with pytest.raises(UnencodableValue, match="Fetch v13 identifies topics by id"):
         encode_fetch_response(1, 13, [("name", [])])
     with pytest.raises(UnencodableValue, match="Produce v13 identifies topics by id"):
@@ -223,7 +225,7 @@ def test_numbers_out_of_range_are_unencodable() -> None:
 
 @SETTINGS
 @given(data=st.data(), version=VERSIONS_PRODUCE)
-def test_a_produce_request_cut_anywhere_is_refused(data: st.DataObject, version: int) -> None:
+def test_truncated_produce_requests_are_rejected(data: st.DataObject, version: int) -> None:
     body = Writer()
     produce.encode_request(body, data.draw(messages(PRODUCE, "request", version)), version)
     cut = data.draw(st.integers(0, len(body) - 1))

@@ -1,6 +1,5 @@
-"""Compare every API, version and direction with kio.
-
-kio reads only bytes that Penstock's codec wrote, because hostile bytes can abort it.
+"""Compare the codecs of every API, version and direction with kio. kio decodes only bytes written
+by Penstock's codec, because hostile bytes can abort it.
 """
 
 import io
@@ -25,7 +24,7 @@ CASES = [
 @pytest.mark.parametrize(("api", "direction"), CASES)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_penstock_and_kio_read_and_write_the_same_bytes(
+def test_penstock_and_kio_encode_and_decode_the_same_bytes(
     api: ApiSpec, direction: str, data: st.DataObject
 ) -> None:
     version = data.draw(st.integers(api.served_min, api.max), label="version")
@@ -51,7 +50,7 @@ def test_penstock_and_kio_read_and_write_the_same_bytes(
 
 
 @pytest.mark.parametrize(("api", "direction"), CASES)
-def test_defaults_can_be_written_and_read_in_every_version(api: ApiSpec, direction: str) -> None:
+def test_defaults_survive_a_round_trip_in_every_version(api: ApiSpec, direction: str) -> None:
     codec = CODECS[api.key]._asdict()
     for version in range(api.served_min, api.max + 1):
         theirs_type = kio_type(api, direction, version)

@@ -44,7 +44,7 @@ def root_name(api: ApiSpec, direction: str) -> str:
 
 @functools.cache
 def messages(api: ApiSpec, direction: str, version: int) -> st.SearchStrategy[Any]:
-    """Return a strategy for the messages that a peer of that version can send. Fields that the
+    """Return a strategy for the messages that a peer with this version can send. Fields that the
     version lacks keep their default.
     """
     return _struct(api, direction, version, root_name(api, direction))
@@ -95,7 +95,7 @@ def _scalar(field: Field) -> st.SearchStrategy[Any]:
         "renew_period_ms",
         "expiry_time_period_ms",
     }:
-        # kio has a timedelta, which cannot hold every number.
+        # kio uses timedelta, which cannot represent every number.
         return st.integers(-(10**12), 10**12)
     if field.name.endswith("error_code"):
         return _ERRORS
@@ -155,7 +155,7 @@ def _from_kio_value(api: ApiSpec, direction: str, field: Field, value: Any) -> A
     return value
 
 
-def test_every_message_of_every_version_can_be_drawn() -> None:
+def test_messages_can_be_generated_for_every_version() -> None:
     for api in APIS.values():
         for version in range(api.served_min, api.max + 1):
             for direction in ("request", "response"):

@@ -1,4 +1,6 @@
-"""The wait is written where the codecs have it, in every version of every API."""
+"""The throttle time is written in place, at the position that the codecs use, in every version of
+every API.
+"""
 
 import importlib
 from typing import Any
@@ -16,7 +18,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("api", "version"), CASES, ids=lambda case: getattr(case, "name", case))
-def test_the_wait_is_written_in_place(api: ApiSpec, version: int) -> None:
+def test_the_throttle_time_is_written_in_place(api: ApiSpec, version: int) -> None:
     module = importlib.import_module(f"penstock.protocol.gen.{api.module}")
     response: Any = getattr(module, f"{api.name}Response")
 

@@ -24,7 +24,7 @@ class Code(NamedTuple):
 
 @cache
 def _split(source: str) -> tuple[tuple[tuple[int, str], ...], tuple[tuple[int, str, str], ...]]:
-    """Return the lines of prose, and those of code blocks with their language."""
+    """Return the prose lines, and the lines of code blocks with their language."""
     outside: list[tuple[int, str]] = []
     inside: list[tuple[int, str, str]] = []
     fence = language = ""
@@ -63,7 +63,7 @@ def code(source: str) -> Iterator[Code]:
 
 
 def links(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the target of each link to a file or heading of the repository."""
+    """Yield the line number and target of each link to a file or heading of the repository."""
     for number, line in prose(source):
         for match in _LINK.finditer(
             _SPAN.sub("", line) if "](" in line or "]:" in line or '="' in line else ""
@@ -75,7 +75,7 @@ def links(source: str) -> Iterator[tuple[int, str]]:
 
 @cache
 def anchors(source: str) -> frozenset[str]:
-    """Return the anchors of headings, as GitHub and MkDocs make them, and explicit anchors."""
+    """Return the explicit anchors, and the heading anchors that GitHub and MkDocs generate."""
     found: set[str] = set()
     for _, line in prose(source):
         found |= set(re.findall(r"(?:id=\"|name=\"|\{ ?#)([\w-]+)", line))

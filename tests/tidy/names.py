@@ -1,4 +1,4 @@
-"""Collect the names that the docs may mention, from their definitions: settings, metrics, commands,
+"""Collect the names that the docs may mention from their definitions: settings, metrics, commands,
 options, variables and alerts.
 """
 
@@ -49,7 +49,7 @@ def settings() -> frozenset[str]:
 
 @cache
 def setting_of_field() -> dict[str, str]:
-    """Return the name of each setting by the field that holds it in Python."""
+    """Return the name of each setting by its field name in Python."""
     return {
         field.field: name
         for role in ROLES
@@ -60,13 +60,13 @@ def setting_of_field() -> dict[str, str]:
 
 @cache
 def url_parameters() -> frozenset[str]:
-    """Return the parameters that store URLs of all clouds have."""
+    """Return the parameters that the store URLs of all clouds accept."""
     return frozenset(field.name for field in fields(RemoteConfig))
 
 
 @cache
 def chart_values() -> frozenset[str]:
-    """Return the values of the Helm chart with dots between levels, and the levels."""
+    """Return the values of the Helm chart and their parents, with dots between levels."""
     return frozenset(_dotted(yaml.safe_load((CHART / "values.schema.json").read_text())))
 
 
@@ -78,9 +78,7 @@ def _dotted(schema: dict[str, Any], before: str = "") -> Iterator[str]:
 
 @cache
 def quoted() -> frozenset[str]:
-    """Return the names between quotes in the packages: log events, attributes of spans, properties
-    of tables.
-    """
+    """Return the quoted names in the packages: log events, span attributes, table properties."""
     return frozenset(
         name for path in sources() for name in re.findall(r"\"([a-z][\w.]*)\"", text(path))
     )
@@ -111,7 +109,7 @@ def dotted_words() -> frozenset[str]:
 
 @cache
 def client_arguments() -> frozenset[str]:
-    """Return the arguments of the Python clients, most of which are Kafka's settings with
+    """Return the arguments of the Python clients, most of which are Kafka settings with
     underscores.
     """
     of_aiokafka = {
@@ -124,14 +122,14 @@ def client_arguments() -> frozenset[str]:
 
 @cache
 def reader_arguments() -> frozenset[str]:
-    """Return the arguments of the functions that read the store."""
+    """Return the arguments of functions that read the store."""
     readers = (penstock.scan, penstock.sql, penstock.topics)
     return frozenset(name for reader in readers for name in inspect.signature(reader).parameters)
 
 
 @cache
 def metrics() -> frozenset[str]:
-    """Return the names of the series, and of those that the chart's recording rules produce."""
+    """Return the names of all metrics, including those of the chart's recording rules."""
     ends = {"counter": ("",), "gauge": ("",), "histogram": ("", "_bucket", "_count", "_sum")}
     rules = "\n".join(
         text(path)
@@ -145,7 +143,7 @@ def metrics() -> frozenset[str]:
 
 @cache
 def labels() -> frozenset[str]:
-    """Return the labels of metrics."""
+    """Return the metric labels."""
     return frozenset(label for metric in METRICS for label in metric.labels)
 
 
@@ -167,7 +165,7 @@ def alerts() -> frozenset[str]:
 
 @cache
 def classes() -> frozenset[str]:
-    """Return the names of all classes, and the names under which modules import them."""
+    """Return the names of all classes, and their import aliases."""
     return frozenset(
         name
         for path in sources()
@@ -196,7 +194,7 @@ def root() -> TyperGroup:
 
 
 def leaves(command: Command) -> Iterator[Command]:
-    """Yield the command and all below it."""
+    """Yield the command and all its subcommands."""
     yield command
     if isinstance(command, TyperGroup):
         for below in commands_of(command).values():
@@ -205,7 +203,7 @@ def leaves(command: Command) -> Iterator[Command]:
 
 
 def flags_of(command: Command) -> set[str]:
-    """Return the options of one command."""
+    """Return the options of a single command."""
     given = {
         name
         for parameter in command.params
@@ -228,7 +226,7 @@ def node_flags(role: str) -> set[str]:
 
 @cache
 def all_flags() -> frozenset[str]:
-    """Return the options of all commands, of the pytest plugin, and of modules that are run with
+    """Return the options of all commands, of the pytest plugin, and of modules that run with
     `python -m`.
     """
     found = {flag for command in leaves(root()) for flag in flags_of(command)}

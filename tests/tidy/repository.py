@@ -22,8 +22,8 @@ def project() -> dict[str, Any]:
 
 @cache
 def packages() -> tuple[str, ...]:
-    """Return the folders at the root that the wheel contains: its top-level packages, and those
-    that `penstock/` links to.
+    """Return the folders at the root that the wheel contains: the top-level packages and the
+    targets of the links in `penstock/`.
     """
     top_level = project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     links = sorted(path.name for path in (ROOT / "penstock").iterdir() if path.is_symlink())
@@ -31,8 +31,8 @@ def packages() -> tuple[str, ...]:
 
 
 def without_link(name: str) -> str:
-    """Return the path (`stream/config.py`) or module (`stream.config`) that this one
-    (`penstock/stream/…`, `penstock.stream.config`) reaches through a link.
+    """Return the path (`stream/config.py`) or module (`stream.config`) without the link
+    (`penstock/stream/…`, `penstock.stream.config`).
     """
     rest = name[len("penstock") + 1 :]
     is_link = name.startswith("penstock") and re.split(r"[./]", rest)[0] in packages()
@@ -79,10 +79,10 @@ def tree(path: Path) -> ast.Module:
 
 
 def shown(path: Path, line: int | None = None) -> str:
-    """Return `path:line` relative to the root, in the form that editors open."""
+    """Return `path:line` relative to the root, in the form that editors can open."""
     return f"{path.relative_to(ROOT)}:{line}" if line else str(path.relative_to(ROOT))
 
 
 def listed(offenders: list[str]) -> str:
-    """Return the message of a failed test: the number of offenders, and one line for each."""
+    """Return the failure message: the number of offenders, and one line for each."""
     return f"{len(offenders)} found:\n" + "\n".join(offenders)

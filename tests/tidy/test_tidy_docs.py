@@ -54,7 +54,7 @@ WORD = re.compile(r"[a-z][a-z-]*")
 
 @cache
 def pages() -> tuple[Path, ...]:
-    """Return the Markdown pages for users."""
+    """Return the Markdown pages of the user documentation."""
 
     def is_page(parts: tuple[str, ...]) -> bool:
         return (
@@ -71,7 +71,7 @@ def pages() -> tuple[Path, ...]:
 def wrong(
     path: Path, line: int, kind: str, name: str, known: Collection[str], but: str = ""
 ) -> str:
-    """Return the message about one offender, with the most similar name that exists."""
+    """Return the message for one offender, with the most similar existing name."""
     near = but or next(iter(difflib.get_close_matches(name, known, 1, 0.5)), "")
     return f"{shown(path, line)}: no {kind} {name}" + (f"; did you mean {near}?" if near else "")
 
@@ -83,7 +83,7 @@ def codes() -> Iterator[tuple[Path, Code]]:
 
 
 def matches(pattern: re.Pattern[str]) -> Iterator[tuple[Path, int, re.Match[str]]]:
-    """Yield the matches in the pages, in prose and in code."""
+    """Yield the matches in prose and code of all pages."""
     for path in pages():
         for number, line in enumerate(text(path).splitlines(), 1):
             for match in pattern.finditer(line):
@@ -91,7 +91,7 @@ def matches(pattern: re.Pattern[str]) -> Iterator[tuple[Path, int, re.Match[str]
 
 
 def dotted_names(found: Code) -> Iterator[str]:
-    """Yield the dotted names where a setting could be."""
+    """Yield the dotted names that could be settings."""
     if not found.is_block and DOTTED.fullmatch(found.text):
         yield found.text
     elif found.language in {"python", "py"}:
@@ -101,7 +101,7 @@ def dotted_names(found: Code) -> Iterator[str]:
 
 
 def is_setting(name: str) -> bool:
-    """Return whether the name is a known setting, or something else that docs may name."""
+    """Return whether the name is a setting, or something else that the docs may mention."""
     first = name.split(".")[0]
     return (
         any(name in known for known in (names.settings(), names.chart_values(), names.quoted()))
@@ -125,9 +125,9 @@ def test_settings_exist() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_names_with_underscores_exist() -> None:
-    """Check log events, functions and columns: each must be a word of the sources. The docs must
-    use the name of a setting instead of its Python field.
+def test_identifiers_with_underscores_exist() -> None:
+    """Check log events, functions and columns: each must occur in the sources. Settings must be
+    mentioned by their own name, not by their Python field.
     """
     known = names.words() | names.plugin_names() | names.metrics() | names.client_arguments()
     others = names.labels() | names.client_arguments() | names.url_parameters()
@@ -186,7 +186,7 @@ def commands_in(found: Code) -> Iterator[list[str]]:
 
 
 def problems(arguments: list[str], report: Callable[[str, str, Collection[str]], None]) -> None:
-    """Report subcommands and options that do not exist."""
+    """Yield the nonexistent subcommands and options."""
     command: names.Command = names.root()
     path = ["penstock"]
     rest = list(arguments)
@@ -243,7 +243,7 @@ def test_options_in_code_spans_exist() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_targets_of_make_exist() -> None:
+def test_make_targets_exist() -> None:
     offenders = [
         wrong(path, found.line, "target", target, names.make_targets())
         for path, found in codes()
@@ -253,8 +253,8 @@ def test_targets_of_make_exist() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_a_wrong_name_is_found() -> None:
-    """Test the patterns with names that never existed."""
+def test_nonexistent_names_are_found() -> None:
+    """Check the patterns with names that never existed."""
     found: list[str] = []
     for line in (
         "penstock topics destroy x",

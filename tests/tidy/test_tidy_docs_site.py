@@ -78,19 +78,19 @@ def test_the_home_page_has_the_install_command_and_a_picture(site: Path) -> None
 
 
 def copied_texts(directory: Path) -> set[str]:
-    """Return what the copy buttons of console blocks copy."""
+    """Return the text that the copy buttons of console blocks copy."""
     page = (directory / "index.html").read_text()
     return {html.unescape(text) for text in re.findall(r'data-copy="([^"]*)"', page)}
 
 
-def test_design_notes_and_the_changelog_rank_last_in_the_search(site: Path) -> None:
+def test_design_notes_and_changelog_rank_last_in_the_search(site: Path) -> None:
     found = json.loads((site / "search" / "search_index.json").read_text())["docs"]
     boosts = {page["location"]: page.get("boost") for page in found}
     assert boosts["design/wal/"] == boosts["changelog/"] == 0.2
     assert boosts["explanation/architecture/"] is None
 
 
-def test_diagrams_are_small_and_in_the_site(site: Path) -> None:
+def test_diagrams_are_small_and_included_in_the_site(site: Path) -> None:
     drawings = sorted((ROOT / "docs").rglob("*.svg"))
     assert drawings
     for drawing in drawings:

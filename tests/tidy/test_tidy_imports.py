@@ -1,8 +1,6 @@
-"""Check that each module of the tests is imported by one name, which begins at the root
-(`tests.support.cluster`).
-
-A second name for a module loads a second copy of its classes and constants: `isinstance` fails, and
-a fixture changes the wrong copy.
+"""Check that each test module is imported by one name, starting at the root
+(`tests.support.cluster`). A second name loads a second copy of its classes and constants, so
+`isinstance` fails and fixtures patch the wrong copy.
 """
 
 import ast
@@ -18,8 +16,8 @@ TESTS = ROOT / "tests"
 
 
 def imports_of(path: Path, roots: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield the line and name of each import from one of the roots. Only modules with such a line
-    are parsed, which is faster.
+    """Yield the line and name of each import from one of the roots. For speed, only modules with
+    such a line are parsed.
     """
     if not re.search(
         rf"^\s*(?:from|import) (?:{'|'.join(map(re.escape, roots))})\b", text(path), re.MULTILINE
@@ -40,8 +38,8 @@ def imports_of(path: Path, roots: Collection[str]) -> Iterator[tuple[int, str]]:
 
 @cache
 def short_names(folder: Path) -> frozenset[str]:
-    """Return the modules that Python would find if the folder were on the import path, where pytest
-    can put it.
+    """Return the modules that become importable without a prefix when pytest puts the folder on the
+    import path.
     """
     found = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
     return frozenset(
@@ -52,7 +50,7 @@ def short_names(folder: Path) -> frozenset[str]:
     )
 
 
-def test_modules_of_tests_have_one_name() -> None:
+def test_test_modules_are_imported_by_one_name() -> None:
     offenders = []
     for path in files():
         if path.suffix == ".py":
@@ -66,7 +64,7 @@ def test_modules_of_tests_have_one_name() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_packages_import_no_tests() -> None:
+def test_packages_do_not_import_tests() -> None:
     offenders = [
         f"{shown(path, line)}: {name}"
         for path in sources()

@@ -1,7 +1,5 @@
-"""Check that modules that programs import as a library log through `base.log`, and that brokers
-have a logger for each package that logs.
-
-structlog with its defaults would print to the stdout of the program.
+"""Check that modules used as a library log through `base.log`, and that brokers have a logger for
+each package that logs. structlog's default configuration would print to the program's stdout.
 """
 
 import re
@@ -26,7 +24,7 @@ for name, module in sys.modules.items():
 _CALLS = ("structlog.get_logger(", "from structlog import")
 
 
-def test_modules_of_readers_log_through_base_log() -> None:
+def test_reader_modules_log_through_base_log() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _LOADED], capture_output=True, text=True, timeout=60, check=True
     )
@@ -38,7 +36,7 @@ def test_modules_of_readers_log_through_base_log() -> None:
 
 _GIVEN_NAME = re.compile(r"get_logger\(([^)]*)\)$", re.MULTILINE)
 _OF_BROKERS = {"broker", "objectstore", "stream"}
-"""Folders whose packages have a logger each, besides those of the folders."""
+"""Folders in which each package has its own logger, besides the logger of the folder."""
 
 
 def test_every_package_that_logs_has_a_logger() -> None:

@@ -27,21 +27,21 @@ ENTRY_POINTS = {
     "penstock.spark",
     "pyspark_penstock.pytest_plugin",
 }
-"""What Python, the chart, users and pytest import."""
+"""Modules that are imported by Python, the chart, users and pytest."""
 
 
-def test_the_wheel_adds_two_names_to_an_environment() -> None:
+def test_the_wheel_installs_two_top_level_names() -> None:
     assert set(project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == TOP_LEVEL
 
 
-def test_every_package_is_in_the_wheel_with_its_types() -> None:
+def test_the_wheel_contains_every_package_with_type_hints() -> None:
     in_the_tree = {path.parent.name for path in ROOT.glob("*/__init__.py")} - NOT_IN_THE_WHEEL
     assert set(packages()) == in_the_tree
     assert [name for name in packages() if not (ROOT / name / "py.typed").exists()] == []
 
 
 def names_in(path: Path) -> Iterator[str]:
-    """Yield the modules that this one imports or names in a text, as for `python -m`."""
+    """Yield the modules that this one imports or mentions in a string, as for `python -m`."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -53,7 +53,7 @@ def names_in(path: Path) -> Iterator[str]:
 
 
 def test_every_module_of_the_wheel_is_used_in_it() -> None:
-    """A generator of docs or code, which only developers run, belongs to `tools/`."""
+    """Generators of docs or code, which only developers run, belong in `tools/`."""
     users: dict[str, set[Path]] = {}
     for path in sources():
         for name in names_in(path):
@@ -74,14 +74,14 @@ def test_files_of_other_projects_in_the_package_are_recognized() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(packages()) - TOP_LEVEL))
-def test_a_linked_package_has_one_name(name: str) -> None:
-    """Under a second name its modules, classes and constants would exist twice."""
+def test_linked_packages_are_imported_by_one_name(name: str) -> None:
+    """Under a second name, its modules, classes and constants would exist twice."""
     assert (ROOT / "penstock" / name).readlink() == Path("..", name)
     with pytest.raises(ImportError, match=f"import penstock.{name}"):
         importlib.import_module(name)
 
 
-def test_constraints_name_versions_only() -> None:
+def test_constraints_contain_only_exact_versions() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     offenders = [
         line
@@ -92,7 +92,9 @@ def test_constraints_name_versions_only() -> None:
 
 
 def test_every_constraint_has_hashes() -> None:
-    """`make venv` and the image verify them; another artifact of the same version is refused."""
+    """`make venv` and the image build verify hashes; another artifact of the same version is
+    rejected.
+    """
     text = (ROOT / "constraints-hashes.txt").read_text().replace("\\\n", "")
     hashed = {words[0]: words[1:] for line in text.splitlines()[1:] if (words := line.split())}
     assert set(hashed) == set((ROOT / "constraints.txt").read_text().splitlines()[1:])
@@ -105,8 +107,8 @@ def test_every_constraint_has_hashes() -> None:
 
 
 @pytest.mark.costly("solves all dependencies of all extras")
-def test_the_versions_install_on_the_oldest_python() -> None:
-    """Debian 12 has Python 3.11.2; a version that needs 3.11.5 stops `make demo` there."""
+def test_pinned_versions_install_on_the_oldest_python() -> None:
+    """Debian 12 has Python 3.11.2, so a version that requires 3.11.5 breaks `make demo` there."""
     oldest = project()["project"]["requires-python"].removeprefix(">=")
     uv = Path(sys.executable).parent / "uv"
     command = [uv, "pip", "compile", "--quiet", "--python-version", f"{oldest}.0"]
@@ -122,13 +124,13 @@ def test_the_versions_install_on_the_oldest_python() -> None:
     [*sorted((ROOT / "tools").glob("*.sh")), ROOT / "Makefile"],
     ids=lambda path: path.name,
 )
-def test_scripts_install_fixed_versions(path: Path) -> None:
+def test_scripts_install_pinned_versions(path: Path) -> None:
     moving = re.findall(r"\S+@(?:latest|main|master|HEAD|upgrade)\b", path.read_text())
     assert moving == [], "a newer version would be installed without a review"
 
 
-def test_packages_are_named_without_download_addresses() -> None:
-    """A machine may have its own index, and an address may disappear."""
+def test_pinned_packages_have_no_download_urls() -> None:
+    """A machine may use its own package index, and a URL may disappear."""
     hosts = (
         "repo1.maven.org|repo.maven.apache.org|files.pythonhosted.org|pypi.org/simple"
         "|registry.npmjs.org|proxy.golang.org|static.crates.io|deb.debian.org"

@@ -63,7 +63,7 @@ def test_spelling_is_american() -> None:
     assert not matches(BRITISH)
 
 
-def test_patterns_find_what_they_should() -> None:
+def test_spelling_patterns_match_misspellings() -> None:
     assert CANNOT.search("it can\nnot be")
     assert not CANNOT.search("it cannot be; a can nothing")
     british = [

@@ -212,7 +212,7 @@ CORES = (
 
 @cache
 def core_files() -> tuple[Path, ...]:
-    """Return the modules that CORES names. A name without a module is an error."""
+    """Return the modules listed in CORES. An entry without a module is an error."""
     modules = {shown(path): path for path in sources()}
     found: list[Path] = []
     for core in CORES:
@@ -225,7 +225,7 @@ def core_files() -> tuple[Path, ...]:
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the top-level package of each import."""
+    """Yield the line and top-level package of each import."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)
@@ -234,7 +234,7 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def impurities(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield async code, and calls of the shared generator of the random module."""
+    """Yield async code, and calls of the random module's shared generator."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith):
             yield node.lineno, "async code"

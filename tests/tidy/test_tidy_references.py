@@ -1,4 +1,4 @@
-"""References to paths, modules, links and anchors exist in the repository.
+"""Check that referenced paths, modules, links and anchors exist in the repository.
 
 Paths that begin with a folder of the root are checked everywhere, other file names (`codec.py`) in
 Markdown, docstrings and comments. Names with wildcards or placeholders are not references.
@@ -52,7 +52,7 @@ NO_MODULES = {
     "penstock.streams.svc.cluster.local": "a host name in Kubernetes",
     "penstock.undelete": "an option of CreateTopics",
 }
-"""Dotted names that begin like a package of Penstock but are something else."""
+"""Dotted names that start like a Penstock package but are something else."""
 
 TEXTS = {".py", ".md", ".sh", ".yaml", ".yml", ".toml", ".tpl", ".dockerignore", ""}
 FILE = re.compile(
@@ -63,8 +63,8 @@ CODE_SPAN = re.compile(r"`([^`\n]+)`|(python -m [\w.]+)")
 
 
 def lines_with(pattern: str) -> Iterator[tuple[Path, int, str]]:
-    """Yield all lines of text files in which the pattern occurs. A pattern that begins with a
-    literal is fast.
+    """Yield all lines of text files that match the pattern. Patterns that start with a literal are
+    fast.
     """
     searched = re.compile(pattern)
     for path in files():
@@ -87,7 +87,7 @@ def below_the_root() -> frozenset[str]:
 
 @cache
 def short_names() -> frozenset[str]:
-    """Return the path of every file, with and without its leading folders."""
+    """Return the path of every file, also without leading folders."""
     parts = [path.relative_to(ROOT).parts for path in files()]
     return frozenset("/".join(path[begin:]) for path in parts for begin in range(len(path)))
 
@@ -102,8 +102,8 @@ def folders() -> tuple[str, ...]:
 
 @cache
 def lines_of_prose(path: Path) -> frozenset[int]:
-    """Return the numbers of the lines with prose: docstrings and comments of a Python file, all
-    lines of another file.
+    """Return the numbers of prose lines: docstrings and comments of Python files, all lines of
+    other files.
     """
     if path.suffix != ".py":
         return frozenset(range(1, len(text(path).splitlines()) + 1))
@@ -122,7 +122,7 @@ def lines_of_prose(path: Path) -> frozenset[int]:
     return frozenset(found)
 
 
-def test_files_that_are_named_exist() -> None:
+def test_referenced_files_exist() -> None:
     below = re.compile(
         rf"(?<![\w./:@$%{{}}*<>-])((?:{'|'.join(folders())})/[\w./-]*\w)(?![\w/*<{{]|\.?[*<{{])"
     )
@@ -144,8 +144,8 @@ def test_files_that_are_named_exist() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_modules_that_are_named_exist() -> None:
-    """Check `package.module` and `package.module.name` where a code span or command begins."""
+def test_referenced_modules_exist() -> None:
+    """Check `package.module` and `package.module.name` at the start of code spans and commands."""
     first = "|".join((*packages(), "tests", "benchmarks"))
     module = re.compile(rf"(?:^|-m |from |import )((?:{first})(?:\.[A-Za-z_]\w*)+)(?![\w(/.=-])")
     settings = {name for role in ROLES for name in settings_of(role)} | set(TOPIC_CONFIGS)
@@ -162,7 +162,7 @@ def test_modules_that_are_named_exist() -> None:
 
 @cache
 def is_defined(name: str) -> bool:
-    """Return whether the name is a module, or a module followed by words that occur in it. Prose
+    """Return whether the name is a module, or a module followed by names that it contains. Prose
     may omit `penstock.`.
     """
     parts = without_link(name).split(".")
@@ -176,7 +176,7 @@ def is_defined(name: str) -> bool:
     return False
 
 
-def test_links_of_markdown_lead_somewhere() -> None:
+def test_markdown_link_targets_exist() -> None:
     offenders = []
     for path in files():
         if path.suffix == ".md":
@@ -190,8 +190,8 @@ def test_links_of_markdown_lead_somewhere() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_anchors_that_are_named_elsewhere_exist() -> None:
-    """Check anchors in other files than Markdown, such as the links of alerts to the docs."""
+def test_anchors_referenced_outside_of_markdown_exist() -> None:
+    """Check anchors such as those in the documentation links of alerts."""
     offenders = [
         f"{shown(path, number)}: no heading for {name}#{anchor}"
         for path, number, line in lines_with(r"\.md#")

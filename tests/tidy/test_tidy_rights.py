@@ -1,4 +1,4 @@
-"""Check that no code of a broker goes around the rights of clients."""
+"""Check that no broker code bypasses authorization."""
 
 import ast
 import re
@@ -11,10 +11,10 @@ CREATORS = {
     "broker/handlers/topics/topic_creation.py": "checks the rights of the client",
     "broker/coordination/internal_topics.py": "creates the topics of coordinators, as the broker",
 }
-"""The modules that may ask the controller for new topics, with the reason."""
+"""The modules that may request new topics from the controller, with the reason."""
 
 
-def test_every_creation_of_a_topic_checks_the_rights() -> None:
+def test_every_topic_creation_is_authorized() -> None:
     calls = {
         (shown(path), node.lineno)
         for path in sources()
@@ -31,7 +31,7 @@ def test_every_creation_of_a_topic_checks_the_rights() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_the_reference_names_the_rights_of_every_api() -> None:
+def test_the_acl_reference_lists_the_rights_of_every_api() -> None:
     """Compare the table of docs/reference/acls.md with the declarations."""
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]

@@ -9,10 +9,12 @@ from tests.tidy.repository import ROOT, files, listed, shown, sources, text, tre
 FILE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 80
 LONG_FUNCTIONS: dict[str, str] = {}
-"""Longer functions that should stay in one piece, as path:name, with the reason."""
+"""Longer functions that are best kept in one piece, as path:name, with the reason."""
 MODULE_DOCSTRING_LINES_MAX = 5
 SHORT_DOCSTRINGS = ("base", "broker", "controller", "objectstore", "protocol", "stream")
-"""Folders whose module docstrings are short. `__init__` may describe the design of its package."""
+"""Folders whose module docstrings are short. An `__init__` docstring may describe the design of its
+package.
+"""
 LONG_DOCSTRINGS = {"broker/network/peers.py"}
 VAGUE_NAMES = {"utils", "util", "helpers", "common", "misc"}
 
@@ -63,7 +65,9 @@ def test_module_docstrings_are_short() -> None:
 
 
 def test_module_names_are_specific_and_public() -> None:
-    """ruff requires docstrings in public modules only, so a private module could lack one."""
+    """ruff requires docstrings only in public modules, so a private one could lack its
+    docstring.
+    """
     offenders = [
         shown(path)
         for path in sources()

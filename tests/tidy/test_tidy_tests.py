@@ -1,4 +1,4 @@
-"""Check that a failing test leaves no thread or process that pytest waits for."""
+"""Check that a failed test leaves no thread or process that pytest waits for."""
 
 import ast
 import re
@@ -11,7 +11,9 @@ from tools.lanes import BUDGET
 
 
 def nodes(word: str) -> Iterator[tuple[Path, ast.AST]]:
-    """Yield the syntax of the test modules that contain a word. Parsing all takes 10 s."""
+    """Yield the syntax nodes of test modules that contain a word. Parsing all modules
+    takes 10 s.
+    """
     for path in files():
         if path.suffix == ".py" and path.is_relative_to(ROOT / "tests") and word in text(path):
             yield from ((path, node) for node in ast.walk(tree(path)))
@@ -25,7 +27,7 @@ def is_call_of(node: ast.AST, name: str) -> bool:
 
 
 def test_threads_are_daemons() -> None:
-    """At its end, Python waits for every other thread, without a limit."""
+    """Python waits without a limit for all other threads when it exits."""
     found = [
         shown(path, node.lineno)
         for path, node in nodes("Thread(")
@@ -35,8 +37,10 @@ def test_threads_are_daemons() -> None:
     assert not found, listed(found)
 
 
-def test_no_block_waits_for_a_process_without_a_limit() -> None:
-    """`with Popen(...)` does if the block fails; `tests.support.child_process` kills it."""
+def test_no_with_block_waits_for_a_process_without_a_limit() -> None:
+    """`with Popen(...)` waits without a limit if the block fails; `tests.support.child_process`
+    kills the process instead.
+    """
     found = [
         shown(path, node.lineno)
         for path, block in nodes("Popen(")
@@ -47,7 +51,7 @@ def test_no_block_waits_for_a_process_without_a_limit() -> None:
     assert not found, listed(found)
 
 
-def test_every_target_of_make_test_has_a_budget() -> None:
+def test_every_target_of_make_test_has_a_cpu_budget() -> None:
     makefile = text(ROOT / "Makefile")
     measured = re.findall(
         r"^([a-z-]+):(?:.*\n)(?:\t.*\n)*?\t.*\$\(MEASURED\)", makefile, re.MULTILINE
