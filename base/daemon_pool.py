@@ -53,7 +53,7 @@ class DaemonPool:
         return await asyncio.wrap_future(done)
 
     def close(self) -> None:
-        """End the threads that are idle, and the others after their calls. Does not wait."""
+        """End idle threads immediately, and busy ones after their calls. Does not wait."""
         with self._lock:
             for _ in range(self._thread_count):
                 self._calls.put(None)

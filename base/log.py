@@ -1,8 +1,8 @@
 """Loggers for modules that programs import as a library: stdout belongs to the program.
 
 structlog prints to stdout until it is configured. These loggers use the configured output, as in
-nodes and commands. In a program that did not configure structlog, warnings and errors go to stderr,
-and the rest is dropped.
+nodes and commands. In a program that did not configure structlog, warnings and errors are written
+to stderr, and other lines are dropped.
 """
 
 import sys
@@ -55,7 +55,7 @@ class _Output:
 
 
 def get_logger(name: str) -> Any:  # noqa: ANN401 - as structlog.get_logger: its class is a matter of configuration
-    """Return a logger for the library module of this name. Use it like one of
+    """Return a logger for the library module of this name. Use it like a logger of
     `structlog.get_logger`.
     """
     return structlog.wrap_logger(_Output(name))

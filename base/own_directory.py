@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 _NO_HOME: Final = Path("/nonexistent")
-"""The home directory of users that have none."""
+"""The home directory of users without one."""
 
 
 def cache_roots() -> list[Path]:

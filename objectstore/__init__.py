@@ -1,5 +1,5 @@
-"""Store bytes by key: one small port over S3, a local directory and memory. Independent of streams
-and Kafka.
+"""Object storage: one small port, implemented for S3, Google Cloud Storage, Azure, directories and
+memory. Independent of streams and Kafka.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Write the bytes of a new file, the bulk of a large one with O_DIRECT.
+"""Write the bytes of a new file, most of a large file with O_DIRECT.
 
 Invariant: the file contains exactly the buffers, in order; nothing is durable before fsync(2).
 Allocating page cache takes longer than writing to the disk (docs/design/object-stores.md). Must not

@@ -196,7 +196,7 @@ class FileSystemUnsuitable(ObjectStoreError):
 
 
 class UnexpectedResponse(ObjectStoreError):
-    """An error response that is not retriable and has no class of its own."""
+    """An error response that is not retriable and has no specific class."""
 
     def __init__(self, operation: str, key: str, code: str, message: str) -> None:
         super().__init__(f"{operation} of {key!r} failed: {code}: {message}")

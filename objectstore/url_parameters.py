@@ -95,7 +95,7 @@ def _shown(parameter: str) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Return whether this may be the name of a parameter instead of a part of a key or token."""
+    """Return whether this may be a parameter name, rather than a part of a key or token."""
     return len(text) <= _NAME_LENGTH_MAX and _PARAMETER_NAME.fullmatch(text) is not None
 
 

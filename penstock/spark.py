@@ -43,9 +43,9 @@ def register(spark: "SparkSession") -> None:
 def lag(progress: "StreamingQueryProgress | Mapping[str, Any] | str | None") -> "list[SourceLag]":
     """Return how far a streaming query is behind its topics.
 
-    Spark's progress has no metrics and no readable description of sources in Python, so this
-    compares its `endOffset` with its `latestOffset`. Spark 4.0 and 4.1 read to the end in every
-    micro-batch, so the lag is always 0 there.
+    For Python sources, Spark's progress contains neither metrics nor a readable description, so
+    this compares its `endOffset` with its `latestOffset`. Spark 4.0 and 4.1 read to the end in
+    every micro-batch, so the lag is always 0 there.
 
     Args:
         progress: `query.lastProgress`, or its JSON.

@@ -250,8 +250,8 @@ class Storage:
         return self._cache.uncommitted_bytes
 
     def uncommitted_bytes_of(self, stream_id: StreamId, committed_offset: Offset) -> int:
-        """Return the acknowledged bytes of one stream after its committed end, without overhead,
-        which are only in WAL objects.
+        """Return the acknowledged bytes of one stream that are only in WAL objects, because they
+        follow its committed end; without overhead.
         """
         return self._cache.uncommitted_bytes_of(stream_id, committed_offset)
 
@@ -551,8 +551,9 @@ class Storage:
         return ClosingTimes(flushed - began, self._loop.time() - flushed)
 
     async def trim(self, handle: StreamHandle, start_offset: Offset, *, keep: bool = False) -> None:
-        """Remove everything below `start_offset` for readers. Objects are deleted once they contain
-        nothing else. keep: it can be restored for a while (`StreamMetadata.trim_stream`).
+        """Remove everything below `start_offset` for readers. Objects are deleted once all their
+        contents are removed. keep: the removed part can be restored for a while
+        (`StreamMetadata.trim_stream`).
 
         If this raises, the stream may have been trimmed nevertheless: see `on_trimmed`.
         """

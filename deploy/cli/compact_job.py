@@ -101,7 +101,7 @@ class Target(NamedTuple):
 
 
 def plan_rewrite(target: Target, options: RewriteOptions) -> list[PartitionPlan]:
-    """Return the plan of a rewrite. Changes nothing and contacts no controller."""
+    """Return the plan of a rewrite. Does not change anything or contact controllers."""
 
     async def plan() -> list[PartitionPlan]:
         stores = target.open()

@@ -177,7 +177,9 @@ def console(
 
 
 def _wal_store_of(state: "ClusterState | None", store: str) -> str:
-    """Return the WAL store of a local cluster, or "" if it has none, or another store."""
+    """Return the WAL store of a local cluster, or "" if the cluster has no WAL store or another
+    store.
+    """
     return state.wal_store_url if state is not None and state.store_url == store else ""
 
 

@@ -23,8 +23,8 @@ _VALID_S_MAX: Final = 86_400
 
 
 # An assertion is a JWT that the client signs with its private key, instead of sending a secret.
-# Invariants: the files are read for each assertion, so a new key needs no restart. Error messages
-# contain neither keys nor assertions.
+# Invariants: the files are read for each assertion, so a new key does not require a restart. Error
+# messages contain neither keys nor assertions.
 @dataclass(frozen=True, slots=True, repr=False)
 class Assertion:
     """How to create an assertion.

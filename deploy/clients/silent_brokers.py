@@ -1,6 +1,7 @@
 """Report brokers that do not respond to the client of a command, and the loss of all connections.
 
-Invariant: reads only the statistics of librdkafka, so an idle client sends no further requests.
+Invariant: reads only the statistics of librdkafka, so an idle client does not send additional
+requests.
 """
 
 import time

@@ -50,7 +50,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     wal_store_url: str = ""
     """The WAL store; empty if WALs are in the store."""
     command_config: str = ""
-    """File of client properties; empty if clients need none."""
+    """File of client properties; empty if clients do not need one."""
     controller_tls: dict[str, str] = {}
     """TLS settings with which commands connect to the controllers; empty without TLS."""
     console: str = ""

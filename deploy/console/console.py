@@ -293,7 +293,9 @@ def page(
     keeps_notice: bool = False,
     **values: object,
 ) -> Response:
-    """Render a page. keeps_notice: keep the notice of the last change for the next page."""
+    """Render a page. keeps_notice: whether to keep the notice of the last change for the next
+    page.
+    """
     response = HTMLResponse(console_of(request).render(template, request, **values), status)
     if NOTICE_COOKIE in request.cookies and not keeps_notice:
         response.delete_cookie(NOTICE_COOKIE)

@@ -125,7 +125,9 @@ def hex_dump(data: bytes) -> str:
 
 
 def _text_of(data: bytes, *, is_cut: bool) -> str | None:
-    """Return the bytes as text, or None. is_cut: the last character may be incomplete."""
+    """Return the bytes as text, or None. is_cut: whether the bytes were truncated, so that the last
+    character may be incomplete.
+    """
     for shorter in range(4 if is_cut else 1):
         try:
             text = data[: len(data) - shorter].decode()

@@ -1,5 +1,5 @@
-"""List groups and their lag from all coordinators concurrently, so that one that does not respond
-neither delays nor hides the groups of others.
+"""List groups and their lag from all coordinators concurrently, so that a coordinator that does not
+respond neither delays nor hides the groups of others.
 """
 
 import time

@@ -61,7 +61,9 @@ class StoreHealth:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """cause: "controllers", "brokers" or "store". is_bad: clients are currently affected."""
+    """cause: "controllers", "brokers" or "store". is_bad: whether clients are currently
+    affected.
+    """
 
     cause: str
     title: str

@@ -99,8 +99,8 @@ class Sessions:
         return self._now() - session.changed_at < SETTLE_S
 
     def needs_rights(self, session: Session, *, is_use: bool = True) -> bool:
-        """Return whether the rights of the user must be requested first. is_use: the user made the
-        request, not a script of the page.
+        """Return whether the rights of the user must be requested first. is_use: whether the user
+        made the request, rather than a script of the page.
         """
         age_s = self._now() - session.rights_at
         return age_s > RIGHTS_S or (is_use and self.is_settling(session))

@@ -393,7 +393,7 @@ def wals(
     surveys: Sequence[WalSurvey] = (),
 ) -> CheckResult:
     """Check the WALs. listed_wals: None if the bucket was not listed. now_ms: by the store's clock.
-    is_live: False if no broker is expected to run. surveys: WALs with lost or damaged slots.
+    is_live: whether brokers are expected to run. surveys: WALs with lost or damaged slots.
     """
     found = _lost_slots(surveys)
     backlogs: Mapping[BrokerIncarnation, Backlog] = (

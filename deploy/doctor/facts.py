@@ -202,8 +202,8 @@ class BackupFacts:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFacts:
-    """State of the manifest. published_ms: 0 if there is none. is_behind: in both examinations, it
-    lacked metadata of the first one.
+    """State of the manifest. published_ms: 0 if there is none. is_behind: whether it lacked
+    metadata of the first examination in both examinations.
     """
 
     published_ms: int

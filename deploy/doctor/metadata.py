@@ -23,7 +23,7 @@ _REPLAY_COUNT: Final = 5_000
 
 
 class Metadata(Protocol):
-    """Metadata of one cluster. is_live: from the running controllers."""
+    """Metadata of one cluster. is_live: whether it comes from the running controllers."""
 
     is_live: bool
 

@@ -117,7 +117,7 @@ async def _first_key(store: ObjectStore, prefix: str) -> str | None:
 
 
 async def _delete_probes(store: ObjectStore, keys: list[str], timeout_s: float) -> None:
-    """Delete the probes. A later run lists the ones that cannot be deleted."""
+    """Delete the probes. Probes that cannot be deleted are reported by a later run."""
     try:
         async with asyncio.timeout(timeout_s):
             await store.delete(keys)

@@ -49,8 +49,8 @@ class LostTail(msgspec.Struct, frozen=True):
 
 
 class WalSurvey(msgspec.Struct, frozen=True):
-    """One WAL with lost or damaged slots. is_alive: its writer is running and still has the records
-    in memory.
+    """One WAL with lost or damaged slots. is_alive: whether its writer is running and still has the
+    records in memory.
     """
 
     node_id: int

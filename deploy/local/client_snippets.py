@@ -146,8 +146,8 @@ def filled(
     security: ClientSecurity = PLAINTEXT,
     is_line: bool = False,
 ) -> str:
-    """Return the text with its placeholders replaced. security: how clients connect. is_line: keep
-    mappings and properties on one line.
+    """Return the text with its placeholders replaced. security: how clients connect. is_line:
+    whether to keep mappings and properties on one line.
     """
     if not security.protocol.has_tls:
         text = text.replace("from aiokafka.helpers import create_ssl_context\n", "")

@@ -162,8 +162,8 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Lines(io.BufferedReader):
-    """The input of a connection. has_ended: it ended within a line, which the standard library
-    treats as the end of the headers.
+    """The input of a connection. has_ended: whether it ended within a line, which the standard
+    library treats as the end of the headers.
     """
 
     has_ended = False

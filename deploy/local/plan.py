@@ -329,7 +329,7 @@ def _broker_flags(
 def _security_flags(
     role: "NodeRole", options: ClusterOptions, port: int, files: "SecurityFiles | None"
 ) -> tuple[str, ...]:
-    """Return the flags of a node of a secure cluster."""
+    """Return the flags of a node in a secure cluster."""
     if files is None:
         return ()
     from penstock.deploy.local.security import AUTHORIZER_SETTINGS, CLIENT_PROTOCOL

@@ -56,8 +56,8 @@ def find_ports(options: ClusterOptions, rng: Random, reserved: Collection[int] =
 
 
 def is_free(host: str, port: int) -> bool:
-    """Return True if the port can be bound. Raises ExpectedError if the address is not one of this
-    machine.
+    """Return True if the port can be bound. Raises ExpectedError if the address does not belong to
+    this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -68,7 +68,7 @@ class SecurityFiles:
         }
 
     def node_settings(self, role: str) -> dict[str, str]:
-        """Return the settings of TLS between nodes. role: one of NODE_ROLES."""
+        """Return the settings for TLS between nodes. role: one of NODE_ROLES."""
         nodes = self.directory / "nodes"
         return {
             "controller.ssl.certificate.location": str(nodes / f"{role}.crt"),

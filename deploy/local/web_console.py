@@ -51,7 +51,7 @@ def listen(port: int | None) -> socket.socket | None:
 
 class WebConsole:
     """Owns a listening socket and at most one process. Use as a context manager within the event
-    loop, after the state file is written. is_secure: users log in.
+    loop, after the state file is written. is_secure: whether users must log in.
 
     Until then, the console uses neither a process nor memory, and does not delay the ready line.
     Connections wait in the backlog of the socket for about a second, until the process has started.

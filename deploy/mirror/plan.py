@@ -82,8 +82,8 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A topic of the target. is_empty: nothing was ever appended. mirrored_id: the source topic
-    whose records this mirror has copied with translated offsets; empty if none.
+    """A topic of the target. is_empty: whether nothing was ever appended. mirrored_id: the source
+    topic whose records this mirror has copied with translated offsets; empty if none.
     """
 
     partition_count: int
@@ -121,8 +121,9 @@ class MirrorPlan:
 
 @dataclass(frozen=True, slots=True)
 class MirrorContext:
-    """has_same_offsets: the target can append at given offsets, as Penstock can. append: whether
-    topics with other records are allowed. unknown: configs that the target has rejected.
+    """The context of a plan. has_same_offsets: whether the target can append at given offsets, as
+    Penstock can. append: whether topics with other records are allowed. unknown: configs that the
+    target has rejected.
     """
 
     source_cluster: str

@@ -1,8 +1,8 @@
 """Progress records of a mirror with translated offsets.
 
 They are written to a compacted topic of the target, in the transactions that append the records.
-Each segment of the map of a partition is a separate record: every offset can be translated as long
-as the topic exists. Invariant: fields are only ever added at the end, with defaults. Pure.
+Each segment of a partition's map is a separate record: every offset can be translated as long as
+the topic exists. Invariant: fields are only ever added at the end, with defaults. Pure.
 """
 
 from collections.abc import Iterable

@@ -30,10 +30,10 @@ _OWN: Final = "PENSTOCK_"
 
 @dataclass(frozen=True, slots=True)
 class ConsolePlan:
-    """The start of the console process. arguments: of `penstock console`. variables: of its
-    environment, where other users cannot see secrets. is_in_clear: passwords are sent unencrypted,
-    unless a proxy in front of the node uses TLS. insecure: the health listener, if it is open to
-    other machines and the console has no login.
+    """How to start the console process. arguments: the arguments of `penstock console`. variables:
+    its environment variables, where other users cannot see secrets. is_in_clear: whether passwords
+    are sent unencrypted, unless a proxy in front of the node uses TLS. insecure: the health
+    listener, if it is open to other machines and the console has no login.
     """
 
     arguments: tuple[str, ...]

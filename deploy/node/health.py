@@ -125,7 +125,7 @@ class HttpServer:
             asyncio.LimitOverrunError,
             ConnectionError,
         ):
-            pass  # An invalid or slow request gets no response.
+            pass  # Do not respond to an invalid or slow request.
         finally:
             self._open.discard(writer)
             writer.close()

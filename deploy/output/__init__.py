@@ -229,7 +229,9 @@ class Progress:
     def __init__(
         self, what: str, total: int | None, unit: str = "", *, is_shown: bool = True
     ) -> None:
-        """is_shown: False for a command that prints on this terminal at the same time."""
+        """is_shown: whether to show the bar; False for a command that prints on this terminal at
+        the same time.
+        """
         self._what = printable(what)
         self._total = total
         self._unit = unit

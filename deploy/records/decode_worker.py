@@ -1,7 +1,7 @@
 """Process that decodes Avro and Protobuf keys and values for the web console.
 
 Schemas and records are untrusted, so it has the limits of the broker's validation process
-(`broker.schemas.worker`), opens no connections and reads only its standard input.
+(`broker.schemas.worker`), does not open connections, and only reads its standard input.
 """
 
 from functools import lru_cache
@@ -36,7 +36,9 @@ class DecodeValue(Struct, frozen=True):
 
 
 class DecodedValue(Struct, frozen=True):
-    """The response: indented JSON, or an error. is_cut: the text was truncated to chars_max."""
+    """The response: indented JSON, or an error. is_cut: whether the text was truncated to
+    chars_max.
+    """
 
     text: str = ""
     problem: str = ""

@@ -286,7 +286,8 @@ class _Reading:
             start = self._consumer.committed([part], timeout=_COMMITTED_S)[0].offset
         if start >= 0:
             return start
-        # librdkafka has no position before the first record: not even at the end of the log.
+        # librdkafka does not report a position before the first record, not even at the end of the
+        # log.
         if is_earliest:
             return low
         return self._first_ends.setdefault(part.partition, high) if high >= 0 else high

@@ -29,7 +29,7 @@ OnAcknowledged: TypeAlias = "Callable[[Message[bytes, bytes]], None]"
 @dataclass(frozen=True, slots=True)
 class SendOptions:
     """rate: records per second, 0 for no limit. transactional_id: empty for no transaction.
-    is_interactive: wait for the acknowledgement of each record before reading the next.
+    is_interactive: whether to wait for the acknowledgement of each record before reading the next.
     """
 
     topic: str

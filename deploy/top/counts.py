@@ -1,4 +1,4 @@
-"""Compute the number of records of topics, and the rates of new ones, from end offsets.
+"""Compute the record counts of topics, and the rates of new records, from end offsets.
 
 Invariant: pure. A rate compares two measurements of one partition, and a partition that was not
 measured keeps its last values, so a leader that does not respond, or returns, changes neither

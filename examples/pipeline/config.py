@@ -29,9 +29,7 @@ class Config:
     """The location of the Iceberg tables: a directory or URL to which Spark can write."""
 
     checkpoints: str
-    """The location of the checkpoints of queries: a directory or URL that every driver can
-    access.
-    """
+    """The location of query checkpoints: a directory or URL that every driver can access."""
 
     catalog_type: str = "hadoop"
     """`hadoop` needs a file system with atomic renames; use `rest` or `glue` on object stores."""

@@ -51,7 +51,7 @@ def check(config: Config) -> int:
 
 
 def alert(config: Config) -> int:
-    """Print the lag of each query. Return 1 if one is above the limit."""
+    """Print the lag of each query. Return 1 if a lag exceeds the limit."""
     found = {query: lag.behind(config, query) for query in lag.TOPICS}
     for query, count in found.items():
         print(f"{count:>8,}  {query}{'  ALERT' if count > config.lag_max else ''}")

@@ -115,7 +115,7 @@ class _Process:
 
     def close(self) -> None:
         """Close at interpreter exit. A store that needs a thread to close fails then, which is
-        harmless: it has no data left to write.
+        harmless, because there is no data left to write.
         """
         background, self._background = self._background, None
         if background is not None:

@@ -59,8 +59,8 @@ class StoreCluster:
 
     Invariant: a process has one view per cluster, which only advances; the background loop does the
     work. All state belongs to the process, so this object contains only an address and can be
-    pickled. Every wait has a deadline. It contacts no broker. Must not import Arrow at import time:
-    Spark starts a process to read the columns, and Arrow would take nearly half of its time.
+    pickled. Every wait has a deadline. Brokers are not contacted. Must not import Arrow at import
+    time: Spark starts a process to read the columns, and Arrow would take nearly half of its time.
     """
 
     store_url: str
@@ -95,7 +95,7 @@ class StoreCluster:
 
     def bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
         """Return, by key, the objects of the slices that the view has read completely; reading
-        those slices needs no GET.
+        those slices does not need a GET.
         """
         return background().run(self._bodies(slices), DEADLINE_S)
 

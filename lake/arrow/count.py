@@ -32,7 +32,7 @@ def count_records(
     pause_ms: int = PAUSE_MS,
     on_unreadable: OnUnreadable = raise_unreadable,
 ) -> int:
-    """Return the number of wanted records. `plain` are the streams whose slices contain no
+    """Return the number of wanted records. `plain` are the streams whose slices do not contain
     transactions. Raise the errors of `read_renewed`.
 
     Invariant: the count equals the number of rows returned by reading. Counts of the metadata
@@ -128,7 +128,7 @@ class _Counter:
             shared.run(fetch.close(), CLOSE_S)
 
     def _known(self, piece: Piece) -> int | None:
-        """Return the count of a block of a slice, or None if it has to be read."""
+        """Return the known record count of a block, or None if the block must be read."""
         part, block, times = piece.slice, piece.block, self._times
         if times.excludes_block(block):
             return 0

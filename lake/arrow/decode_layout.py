@@ -89,7 +89,7 @@ class Column(Protocol):
 
 
 class _Room:
-    """A part of a slab of an Arrow batch."""
+    """A part of a slab for one output."""
 
     __slots__ = ("_at", "_slab")
 

@@ -1,5 +1,5 @@
-"""The only module that imports pyarrow. It has no type information, so its objects have these names
-and type checkers see Any.
+"""The only module that imports pyarrow. pyarrow has no type information, so type checkers see its
+objects, which have these names, as Any.
 
 Must not contain anything else.
 """

@@ -1,5 +1,5 @@
 """Read slices as Arrow batches: fetched on the event loop, decoded in a thread at the same time.
-The kernel holds no GIL.
+The kernel does not hold the GIL.
 """
 
 import asyncio

@@ -45,8 +45,8 @@ class PassResult:
 
     clean_end: no key occurs twice below it once all exchanges are committed; None if the pass was
     not completed. In that case plan again if `is_stale` (the sources changed, or the deadline
-    passed); otherwise `detail` describes a damaged object. is_map_full: another pass must continue
-    at `clean_end`.
+    passed); otherwise `detail` describes a damaged object. is_map_full: whether another pass must
+    continue at `clean_end`.
     """
 
     task: PassTask

@@ -135,8 +135,8 @@ class TopicCleaner:
     offset. A commit stops at the first exchange in conflict, so no tombstone is removed before a
     record that it deletes; each exchange succeeds only if the log index still contains its sources,
     so the leader's own cleaner, compaction and other jobs may run at the same time. The job does
-    not store a cleaned end; the leader's next pass does, with little work. The job contacts no
-    brokers.
+    not store a cleaned end; the leader's next pass does, with little work. Brokers are not
+    contacted.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class ReadConfig:
     """Bytes of one GET, unless a single block has more."""
 
     parts_ahead_max: int = 2
-    """Number of parts that are fetched ahead while one is decoded."""
+    """Number of parts that are fetched ahead while another one is decoded."""
 
     gets_in_flight_max: int = 16
     """Concurrent GETs. The limit matters for WAL tails, whose objects are so small that latency

@@ -1,6 +1,4 @@
-"""Errors of readers of the manifest. Each message contains the offsets or versions, and a
-solution.
-"""
+"""Errors of manifest readers. Each message contains the offsets or versions, and a solution."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -9,8 +7,8 @@ from penstock.base.errors import StreamError
 
 
 class ManifestNotFound(StreamError):
-    """The store has no manifest, or none of this cluster: nothing was published yet, or the URL is
-    wrong.
+    """The store contains no manifest, or none of this cluster: it was not published yet, or the URL
+    is wrong.
     """
 
     def __init__(self, cluster_id: str) -> None:

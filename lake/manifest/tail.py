@@ -48,8 +48,8 @@ GETS_IN_FLIGHT_MAX = 64
 """Limit for all WALs together."""
 
 BODIES_BYTES_MAX = 8 << 20
-"""Size of the cache of the newest slots that were read whole with their index. Readers of their
-records need no second GET.
+"""Size of the cache for the newest slots that were read whole with their index. Readers of their
+records do not need a second GET.
 """
 
 

@@ -121,9 +121,9 @@ class ClusterView:
 
     Invariants: a view represents one state of the metadata and only advances: a manifest older than
     a previous one is rejected. Offsets never disappear, because WAL slots are kept until a manifest
-    contains their commit. A view sends no request to brokers or controllers. Cost: a refresh of an
-    idle cluster is one GET for the manifest and one for each live WAL, all for keys that do not
-    exist yet. Belongs to one event loop; concurrent calls are serialized.
+    contains their commit. A view does not send requests to brokers or controllers. Cost: a refresh
+    of an idle cluster is one GET for the manifest and one for each live WAL, all for keys that do
+    not exist yet. Belongs to one event loop; concurrent calls are serialized.
     """
 
     def __init__(
@@ -431,7 +431,9 @@ class ClusterView:
         )
 
     def _check_end(self, topic: str, entry: PartitionEntry, end: int) -> None:
-        """Raise EndInDoubt if a bad slot may contain records after the end. A snapshot has none."""
+        """Raise EndInDoubt if a bad slot may contain records after the end. This cannot happen in a
+        snapshot.
+        """
         if split_name(topic)[1]:
             return
         bad = self._tails.bad_slot_for(entry.leader, StreamId(entry.data.stream_id), end)

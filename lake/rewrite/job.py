@@ -79,7 +79,7 @@ async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> R
     Invariants: a task writes the same object as compaction by brokers from the same sources
     (`stream.compaction.rewrite`). Every attempt writes the same bytes, so a repeated task replaces
     an object by itself. Nothing is PUT after the task's deadline, because the controller may
-    already have collected the object. A task uses only the store, and commits nothing. Memory: its
+    already have collected the object. A task uses only the store, and does not commit. Memory: its
     sources and the body of one PUT.
     """
     output = Output(ObjectRole.STREAM, (task.compaction,))

@@ -95,8 +95,8 @@ class BulkRewrite:
     Invariants: the controller assigns an object's id before its first byte is written, so that it
     can delete the objects of a killed run. Nothing changes before a commit, and a commit changes
     the location of offsets, never their existence. After a conflict with brokers, retention or
-    another run, the affected compactions are planned again. It contacts no brokers. Any number of
-    runs may be concurrent.
+    another run, the affected compactions are planned again. Brokers are not contacted. Any number
+    of runs may be concurrent.
     """
 
     def __init__(

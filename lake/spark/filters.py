@@ -63,7 +63,7 @@ class Pushed:
     @property
     def times(self) -> TimeBounds:
         """The timestamp bounds of wanted rows: objects, blocks and batches outside of them contain
-        none.
+        no wanted rows.
         """
         low, high = self._bounds("timestamp")
         return TimeBounds(

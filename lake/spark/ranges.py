@@ -82,7 +82,7 @@ def matched(
     found: Mapping[TopicPartition, int | None], timestamps_ms: Offsets, *, latest_if_no_match: bool
 ) -> dict[TopicPartition, int]:
     """Return the offsets of a lookup by timestamp. Raise OffsetsMismatch if a partition has no
-    record that is late enough, unless that is allowed.
+    record that is late enough, unless `latest_if_no_match`.
     """
     offsets: dict[TopicPartition, int] = {}
     for item, offset in found.items():

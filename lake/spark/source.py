@@ -514,8 +514,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {item: to for item, to in from_json(offsets).items() if item.topic not in other}
 
     def _known_ids(self, topic_ids: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:
-        """Return the ids of all these topics. For older checkpoints, which contain no ids, use
-        those stored with the start, or those seen at the first read.
+        """Return the ids of all these topics. Older checkpoints do not contain ids; for these, use
+        the ids stored with the start, or seen at the first read.
         """
         new = topic_ids.keys() - known.keys() - self._topic_ids.keys()
         if new:

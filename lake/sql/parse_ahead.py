@@ -19,8 +19,9 @@ def parse_ahead(
 ) -> Generator[_Parsed, None, None]:
     """Yield `parse(batch)` for each batch.
 
-    The caller's thread reads and parses the first one, so that a statement that needs no more reads
-    no more. Then one thread reads, and up to `parsers` threads parse concurrently.
+    The caller's thread reads and parses the first one, so that nothing else is read for a statement
+    that only needs this batch. Then one thread reads, and up to `parsers` threads parse
+    concurrently.
     """
     with closing(batches):
         if (first := next(batches, None)) is None:

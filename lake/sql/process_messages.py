@@ -49,7 +49,7 @@ class RaisedError(Struct, frozen=True):
         return cls(type(error).__module__, type(error).__qualname__, str(error), plain)
 
     def rebuilt(self) -> Exception:
-        """Return the exception, or a SqlError if its class is not one of Penstock's."""
+        """Return the exception, or a SqlError if its class is not defined by Penstock."""
         if self.module == "builtins" or self.module.startswith(_OURS):
             found: object = getattr(import_module(self.module), self.name, None)
             if isinstance(found, type) and issubclass(found, Exception):

@@ -1,7 +1,7 @@
 """Run SQL on the topics of a store: register the topics of a statement with DuckDB and run it.
 
-A statement can access only these topics: DuckDB reads no files, writes only temporary ones, loads
-no extensions, and its configuration is locked. A session runs one statement at a time; a new one
+A statement can access only these topics: DuckDB does not read files or load extensions, only writes
+temporary files, and its configuration is locked. A session runs one statement at a time; a new one
 closes the previous one.
 """
 

@@ -92,7 +92,7 @@ class DeclaredTable:
 
 
 def declared_tables(topics: Iterable[TopicEntry]) -> dict[str, DeclaredTable]:
-    """Return the enabled tables by topic. Internal topics and snapshots have none."""
+    """Return the enabled tables by topic. Internal topics and snapshots do not have tables."""
     found: dict[str, DeclaredTable] = {}
     for entry in topics:
         if declares_table(entry.name, entry.configs, is_internal=entry.is_internal):

@@ -62,8 +62,8 @@ class Masking:
             )
 
     def schema(self, schema: Schema, *, partition_column: str, keyed: bool) -> Schema:
-        """Return the schema after masking. Raise InvalidTable for a mask of an unknown field, or
-        one that the type of the field does not support.
+        """Return the schema after masking. Raise InvalidTable for a mask of an unknown field, or a
+        mask that the type of the field does not support.
         """
         for mask in self.masks:
             column = mask.path.partition(".")[0]

@@ -1,4 +1,4 @@
-"""The modules of pyarrow that `lake.arrow.pyarrow_untyped` does not have. They have no types, so
+"""The modules of pyarrow that `lake.arrow.pyarrow_untyped` does not have. They are not typed, so
 type checkers see Any.
 
 Must not contain anything else.

@@ -1,7 +1,7 @@
 """Run ad hoc SQL on the tables of a warehouse: DuckDB over the rows of the tables in the query.
 
 Invariant: the bytes read are bounded, and a table is read as of one version. Table names may
-include the namespace. DuckDB has no network access and loads no extensions.
+include the namespace. DuckDB has no network access and does not load extensions.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """Read a topic for the export: only from the store, with new plans when objects have been deleted.
 
-Invariant: the rows of a range of offsets do not depend on the objects that contain them. A range
-that cannot be read completely is an error. Only committed records are read. An object of this class
-only contains names, and can be pickled.
+Invariant: the rows for an offset range do not depend on the objects that contain them. A range that
+cannot be read completely is an error. Only committed records are read. An object of this class only
+contains names, and can be pickled.
 """
 
 from collections.abc import Iterator, Sequence

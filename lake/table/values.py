@@ -1,8 +1,8 @@
 """Convert values to columns: the formats and their common parts.
 
 A value becomes a row or an error, which does not affect other values. All columns are nullable, so
-that a tombstone is a row of nulls and a new field needs no rewrite. Schemas are passed as bytes or
-by a function.
+that a tombstone is a row of nulls, and a new field does not require a rewrite. Schemas are passed
+as bytes or by a function.
 """
 
 from collections.abc import Mapping, Sequence

@@ -300,8 +300,8 @@ class Nodes:
         self._revivals.pop(node_id, None)
 
     def _images_are_current(self) -> bool:
-        """Return whether all live brokers are alive in the image of each of them, because brokers
-        only send clients to brokers that are alive in their image.
+        """Return whether every live broker's image lists all live brokers as alive, because brokers
+        only direct clients to brokers that are alive in their image.
         """
         live = {NodeId(node_id) for node_id in self._brokers}
         return all(

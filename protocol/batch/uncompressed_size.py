@@ -109,8 +109,8 @@ def _zstd_head(data: memoryview) -> tuple[int, int | None] | None:
 
 
 def zstd_size(data: memoryview) -> PlainSize | None:
-    """Return the decompressed size of the blocks of one zstd frame; None if it is unclear. Java's
-    producer compresses a stream, so it does not write the content size.
+    """Return the decompressed size of the blocks in one zstd frame; None if it cannot be
+    determined. Java's producer compresses a stream, so it does not write the content size.
     """
     try:
         head = _zstd_head(data)

@@ -1,5 +1,5 @@
-"""The settings of a client of a schema registry, as properties with the names of Confluent's
-clients: `basic.auth.user.info=USER:PASSWORD`. The prefix `schema.registry.` may be omitted.
+"""Client settings for a schema registry, as properties with the names of Confluent's clients:
+`basic.auth.user.info=USER:PASSWORD`. The prefix `schema.registry.` may be omitted.
 """
 
 import os

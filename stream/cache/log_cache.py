@@ -1,4 +1,6 @@
-"""Cache of recent batches of all streams: tail reads need no store access, and uploads no GET."""
+"""Cache of recent batches of all streams: tail reads do not access the store, and uploads do not
+need GETs.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections import deque

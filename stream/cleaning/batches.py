@@ -246,7 +246,7 @@ def filter_records(
 def _newest_in_run(
     plain: memoryview, header: BatchHeader, run: Run, number: int, keys: KeyMap
 ) -> list[int]:
-    """Return the indexes of the records of the run that are the newest of their key. Raises
+    """Return the indexes of records in the run that are the newest of their key. Raises
     BatchCorrupt.
 
     number: the index of the first record. Of a batch below the mapped offsets, the records whose

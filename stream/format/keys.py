@@ -249,7 +249,7 @@ def staged_key(write_id: str, batch_id: int, task: int, attempt: UUID, number: i
 
 
 def table_status_prefix(cluster_id: str) -> str:
-    """Return the prefix of the statuses of table runners."""
+    """Return the key prefix of table runner statuses."""
     return f"{TABLES_ROOT}{_checked(cluster_id)}/"
 
 

@@ -2,7 +2,7 @@
 readers of the store use. Kafka's `TransactionIndex` does not support readers without a broker.
 
 **Offsets of the txn stream equal offsets of the data stream**, so that a search from a data offset
-needs no index.
+does not need an index.
 """
 
 from collections.abc import Iterable

@@ -312,8 +312,8 @@ class ObjectReader:
         return await self._indexes.get(source.key, lambda _: self._load_index(source))
 
     def cache_object(self, key: str, index: ObjectIndex, data: Buffer) -> None:
-        """Cache an object that was read whole for another purpose, so that the next reader needs no
-        GET.
+        """Cache an object that was read whole for another purpose, so that its next reader does not
+        need a GET.
         """
         self._indexes.put(key, index, index.size_bytes)
         self._cache_blocks(key, index, data)

@@ -224,8 +224,8 @@ class WalWalker:
         self.fenced_by_us = False
 
     async def slots(self) -> AsyncGenerator[tuple[str, ObjectIndex | BadSlot]]:
-        """Yield (key, index) of every data slot in order, with a BadSlot instead of the index of a
-        lost or damaged slot. If the marker of the WAL vanished, slot `end` is the last one, and
+        """Yield (key, index) of every data slot in order. For a lost or damaged slot, a BadSlot
+        replaces the index. If the marker of the WAL vanished, slot `end` is the last one, and
         counts as lost.
 
         When the iteration completes, slot `end` is a fence, unless `recoverer` is None or the WAL

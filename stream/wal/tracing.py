@@ -47,5 +47,5 @@ class Tracing(Protocol):
         ...
 
     def put_began(self, sequence: WalSequence, groups: Sequence[WalAppend]) -> BulkTrace | None:
-        """Return the trace of a PUT, or None if the bulk contains no traced request."""
+        """Return the trace of a PUT, or None if the bulk does not contain a traced request."""
         ...

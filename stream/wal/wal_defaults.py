@@ -36,8 +36,8 @@ LOCAL_STORE: Final = WalDefaults(
     ),
     "over memory and files",
 )
-"""For memory and directory stores: bulks only wait for the PUT in flight, at any rate, and slow
-PUTs are not hedged, because PUTs are free and have no slow tail.
+"""For memory and directory stores: at any rate, bulks only wait for the PUT in flight, and slow
+PUTs are not hedged, because PUTs are free and their latency has no long tail.
 """
 CHEAP_WAL_STORE: Final = WalDefaults(
     MappingProxyType({"wal_linger_ms": 0, "wal_linger_idle_ms": 0, "wal_put_interval_ms": 0}),

@@ -120,7 +120,7 @@ async def close_stores(store: ObjectStore, wal_store: ConfiguredWalStore | None)
 
 
 async def identity_of(wal_store: ObjectStore) -> WalStoreIdentity | None:
-    """Return the identity of a WAL store that is not routed yet; None if it has none. Raises
+    """Return the identity of a WAL store that is not routed yet; None if it does not exist. Raises
     ObjectCorrupt and errors of the store.
     """
     return await _identity(wal_store, _IDENTITY_KEY)

@@ -51,7 +51,7 @@ async def _events(console: Console, request: Request) -> AsyncGenerator[str, Non
 
 async def health(request: Request) -> Response:
     """Return the problems of the cluster as a fragment, and keep measuring. Does not wait for the
-    rights of the user: while they are unknown, the fragment contains no details.
+    rights of the user: while they are unknown, the fragment does not contain details.
     """
     console = console_of(request)
     console.checks.begin(session_of(request), is_use=False)
@@ -60,7 +60,7 @@ async def health(request: Request) -> Response:
 
 
 def _values(console: Console, view: TopView) -> dict[str, Any]:
-    """Return the context of the templates."""
+    """Return the template context."""
     topics = [topic for topic in view.topics if not is_internal(topic.name)]
     return {
         "view": view,

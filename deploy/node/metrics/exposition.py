@@ -86,10 +86,10 @@ class Exposition:
     """Metrics of one process: the reader's, the lag of its loop, and CPU and memory from
     `prometheus_client`.
 
-    Invariants: counts nothing itself, so nodes without scrapes have no cost. A metric that is not
-    in the table for this role, or has other labels, is an error. Scrapes within `AGE_MAX_S` share
-    one text, so that scrapes cannot slow a node down. Cost: about 5 ms for a broker, plus 0.3 us
-    for each partition. Must not depend on brokers or controllers.
+    Invariants: does not count anything itself, so there is no cost without scrapes. A metric that
+    is not in the table for this role, or has other labels, is an error. Scrapes within `AGE_MAX_S`
+    share one text, so that scrapes cannot slow a node down. Cost: about 5 ms for a broker, plus 0.3
+    us for each partition. Must not depend on brokers or controllers.
     """
 
     def __init__(self, role: MetricRole, read: Reader) -> None:

@@ -154,7 +154,7 @@ def _write(
     producer: RecordProducer | None = None
     with ExitStack() as closing:
         for batch in batches:
-            if producer is None:  # a task without rows opens no connection
+            if producer is None:  # a task without rows does not open a connection
                 producer = closing.enter_context(RecordProducer(options))
             producer.send(batch)
         if producer is not None:

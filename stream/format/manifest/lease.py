@@ -31,6 +31,8 @@ class Lease(msgspec.Struct, frozen=True):
     ttl_ms: int
     manifest_version: int
     metadata_offset: int
-    """The metadata offset of the manifest, which lists no object that was destroyed below it."""
+    """The metadata offset of the manifest, which does not list objects that were destroyed below
+    this offset.
+    """
     published_ms: int
     """When the manifest was published, in milliseconds since 1970."""

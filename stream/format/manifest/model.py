@@ -133,7 +133,7 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
         return self.controller_epoch, self.version
 
     def configs_of(self, topic: TopicEntry) -> dict[str, str]:
-        """Return all configs of a topic of this root, including defaults."""
+        """Return all configs of a topic in this root, including defaults."""
         return {**self.config_defaults, **topic.configs}
 
 
