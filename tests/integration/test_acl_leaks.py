@@ -1,5 +1,6 @@
-"""A client with few rights gets at nothing of others through internal topics of streams groups,
-undeletion, null fields, cursors and frozen topics. Over real sockets, with one broker.
+"""Clients without rights to a resource cannot reach it through internal topics of streams groups,
+undeletion, null fields, share-group cursors or frozen topics. Runs over real sockets with one
+broker.
 """
 
 import asyncio
@@ -69,7 +70,7 @@ def delete(address: str, name: str) -> None:
 
 
 def made(address: str, name: str, host: str = CLIENT_HOST, **configs: str) -> ErrorCode:
-    """Create a topic with configs of Penstock, and return the error."""
+    """Create a topic with Penstock's own configs; return the error code."""
     pairs = [
         create_topics.CreatableTopicConfig(f"penstock.{key.replace('_', '.')}", value)
         for key, value in configs.items()
@@ -85,7 +86,9 @@ def made(address: str, name: str, host: str = CLIENT_HOST, **configs: str) -> Er
 # --- topics that streams groups create ------------------------------------------------------------
 
 
-async def test_streams_groups_create_topics_with_kafkas_configs_only(cluster: Cluster) -> None:
+async def test_streams_groups_create_internal_topics_with_kafka_configs_only(
+    cluster: Cluster,
+) -> None:
     await asyncio.to_thread(join_with_own_configs, cluster.bootstrap)
 
 
@@ -128,16 +131,18 @@ UNDELETIONS: dict[str, tuple[str, list[Operation], ErrorCode]] = {
     "alter": ("payroll", [Operation.ALTER], ErrorCode.NONE),
     "delete and read, elsewhere": ("mine", [Operation.DELETE, Operation.READ], ErrorCode.NONE),
 }
-"""Restore `payroll` with these operations allowed; return the new name and the response."""
+"""Rights that a client has when it restores `payroll`: the new name and the expected error code."""
 
 
-async def test_undeletion_needs_delete_or_alter_on_the_old_name(cluster: Cluster) -> None:
+async def test_undelete_requires_delete_or_alter_on_the_original_name(cluster: Cluster) -> None:
     found = await asyncio.to_thread(undeletions, cluster.bootstrap)
     assert found == {case: expected for case, (_, _, expected) in UNDELETIONS.items()}
 
 
 def changes_of_brokers(logs: Iterable[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the resources of audit lines, without those of the controller in this process."""
+    """Return the resources of audit log lines, except those written by the controller in this
+    process.
+    """
     return [
         log["resources"]
         for log in logs
@@ -173,7 +178,9 @@ def topic_id_of(address: str, name: str) -> str:
     return str(topic["topic_id"])
 
 
-async def test_a_mirror_within_the_cluster_needs_read_on_its_source(cluster: Cluster) -> None:
+async def test_mirror_within_one_cluster_requires_read_on_the_source_topic(
+    cluster: Cluster,
+) -> None:
     def create_mirrors() -> list[ErrorCode]:
         address = cluster.bootstrap
         create_topic(address, "payroll", 1)
@@ -187,7 +194,7 @@ async def test_a_mirror_within_the_cluster_needs_read_on_its_source(cluster: Clu
     assert await asyncio.to_thread(create_mirrors) == [DENIED, ErrorCode.NONE, ErrorCode.NONE]
 
 
-async def test_the_audit_log_names_the_source_of_a_fork(cluster: Cluster) -> None:
+async def test_audit_log_contains_the_source_topic_of_a_fork(cluster: Cluster) -> None:
     def fork() -> list[list[str]]:
         address = cluster.bootstrap
         create_topic(address, "orders", 1)
@@ -214,7 +221,7 @@ SYNCS: list[tuple[int, str | None, str | None, ErrorCode]] = [
 ]
 
 
-async def test_sync_group_without_a_protocol_does_not_skip_the_rights(cluster: Cluster) -> None:
+async def test_sync_group_without_a_protocol_still_checks_authorization(cluster: Cluster) -> None:
     def codes() -> list[ErrorCode]:
         found: list[ErrorCode] = []
         for version, protocol_type, protocol, _ in SYNCS:
@@ -230,7 +237,9 @@ async def test_sync_group_without_a_protocol_does_not_skip_the_rights(cluster: C
 # --- frozen topics --------------------------------------------------------------------------------
 
 
-async def test_frozen_topics_hide_configs_and_groups(cluster: Cluster) -> None:
+async def test_frozen_topic_info_hides_configs_and_group_offsets_without_rights(
+    cluster: Cluster,
+) -> None:
     infos = await asyncio.to_thread(frozen_under_rights, cluster.bootstrap)
     assert [(set(info.group_offsets), bool(info.configs)) for info in infos] == [
         (set(), False),
@@ -240,7 +249,7 @@ async def test_frozen_topics_hide_configs_and_groups(cluster: Cluster) -> None:
 
 
 def is_committed(address: str, group: str) -> bool:
-    """Commit offset 1 for a group; return whether its coordinator did."""
+    """Commit offset 1 for a group; return whether the coordinator accepted it."""
     partition = offset_commit.OffsetCommitRequestPartition(0, 1)
     topic = offset_commit.OffsetCommitRequestTopic(None, "orders", [partition])
     with HostClient(address, ADMIN_HOST) as admin:

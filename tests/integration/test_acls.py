@@ -1,5 +1,5 @@
-"""ACLs over real sockets: clients of one principal are distinguished by their hosts, changes reach
-all brokers, and a broker that has lost its controller does not serve on old ACLs.
+"""ACLs over real sockets. Clients share one principal and differ in their hosts. Changes must reach
+all brokers, and a broker without a controller must not serve requests under outdated ACLs.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ async def described(address: str, topic: str, host: str = CLIENT_HOST) -> ErrorC
     return known_code(await asyncio.to_thread(send_request))
 
 
-async def test_a_change_reaches_all_brokers(cluster: Cluster) -> None:
+async def test_acl_change_reaches_all_brokers(cluster: Cluster) -> None:
     await create_topic(cluster, "t")
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     for node_id in cluster.brokers:
@@ -142,8 +142,10 @@ async def until_code(cluster: Cluster, node_id: int, code: ErrorCode, topic: str
     await until(has_response)
 
 
-async def test_a_broker_without_a_controller_does_not_serve_on_old_acls(tmp_path: Path) -> None:
-    """It cannot detect that its ACLs are old, so it neither accepts nor returns records."""
+async def test_broker_without_a_controller_rejects_produce_and_fetch(tmp_path: Path) -> None:
+    """The broker cannot tell whether its ACLs are outdated, so it neither accepts nor returns
+    records.
+    """
     async with secured(tmp_path, controller_settings=SHORT_SESSION) as cluster:
         await create_topic(cluster, "t")
         await create(
@@ -175,7 +177,9 @@ def codes_without_session(address: str) -> tuple[int, str]:
         return code, "responded"
 
 
-async def test_a_denied_topic_does_not_end_the_wait_for_others(cluster: Cluster) -> None:
+async def test_fetch_with_a_denied_topic_still_waits_for_records_of_the_others(
+    cluster: Cluster,
+) -> None:
     for name in ("mine", "other"):
         await create_topic(cluster, name)
         await until(lambda name=name: cluster.leader_of(name) >= 0)
@@ -206,8 +210,8 @@ async def test_a_denied_topic_does_not_end_the_wait_for_others(cluster: Cluster)
     }
 
 
-async def test_brokers_with_cluster_action_take_a_snapshot(tmp_path: Path) -> None:
-    """They ask each other for ends of logs, groups and their offsets."""
+async def test_snapshot_succeeds_if_brokers_have_cluster_action(tmp_path: Path) -> None:
+    """The brokers request log end offsets, groups and committed offsets from each other."""
     security = SecurityConfig(authorizer=STANDARD_AUTHORIZER)
     async with Cluster(tmp_path, brokers=2, security=security) as cluster:
         rights = [
@@ -236,7 +240,7 @@ async def test_brokers_with_cluster_action_take_a_snapshot(tmp_path: Path) -> No
         assert await asyncio.to_thread(take_snapshot) == ErrorCode.NONE
 
 
-async def test_librdkafka_changes_acls(cluster: Cluster) -> None:
+async def test_librdkafka_creates_lists_and_deletes_acls(cluster: Cluster) -> None:
     def talk() -> list[str]:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         binding = AclBinding(
@@ -271,7 +275,7 @@ async def test_librdkafka_changes_acls(cluster: Cluster) -> None:
     assert await asyncio.to_thread(talk) == ["t-"]
 
 
-async def test_a_client_learns_that_it_may_not_write(tmp_path: Path) -> None:
+async def test_producer_gets_an_authorization_error_for_a_denied_topic(tmp_path: Path) -> None:
     security = SecurityConfig(authorizer=STANDARD_AUTHORIZER)
     async with Cluster(tmp_path, security=security) as cluster:
         errors: list[KafkaError | None] = []
@@ -309,7 +313,7 @@ async def test_a_client_learns_that_it_may_not_write(tmp_path: Path) -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
-async def test_penstock_acls(cluster: Cluster, tmp_path: Path) -> None:
+async def test_acls_command_adds_lists_and_deletes(cluster: Cluster, tmp_path: Path) -> None:
     cli = Cli(cluster, tmp_path)
     who = ("--principal", "User:alice")
     added = json.loads(
@@ -346,20 +350,22 @@ async def test_penstock_acls(cluster: Cluster, tmp_path: Path) -> None:
         ("remove",),
     ],
 )
-async def test_wrong_options_are_explained(
+async def test_acls_command_explains_invalid_options(
     cluster: Cluster, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     with pytest.raises(UsageError):
         await Cli(cluster, tmp_path).run("acls", *arguments)
 
 
-async def test_without_an_authorizer_the_command_states_so(tmp_path: Path) -> None:
+async def test_acls_command_reports_a_missing_authorizer(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         with pytest.raises(KafkaFailed, match=r"No Authorizer .*: set authorizer"):
             await Cli(cluster, tmp_path).run("acls", "list")
 
 
-async def test_a_regex_subscription_gets_what_the_member_may_describe(cluster: Cluster) -> None:
+async def test_regex_subscription_matches_only_topics_that_the_member_may_describe(
+    cluster: Cluster,
+) -> None:
     for name in ("mine-1", "other"):
         await create_topic(cluster, name)
     await create(
@@ -401,8 +407,8 @@ def coordinator_of(cluster: Cluster, group: str) -> int:
 def subscribed_by_regex(
     address: str, group: str, regex: str, epoch: int
 ) -> tuple[int, set[str] | None]:
-    """Send a heartbeat of a member. Return its epoch and the topics assigned to it; None: as
-    before.
+    """Send a heartbeat of a member. Return its epoch and its assigned topics, or None if the
+    assignment is unchanged.
     """
     request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
         group,

@@ -1,5 +1,5 @@
-"""Compare the responses to clients with few rights with the recorded ones of Apache Kafka 4.2:
-every API under ten sets of ACLs. `make interop` compares the record with Kafka itself.
+"""Compare responses to clients with limited rights with recorded responses of Apache Kafka 4.2, for
+every API under ten sets of ACLs. `make interop` verifies the recording against Kafka.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from tests.support.acl_rights import (
 )
 
 
-async def test_rights_count_as_in_kafka(tmp_path: Path) -> None:
+async def test_responses_under_limited_rights_match_apache_kafka(tmp_path: Path) -> None:
     async with cluster_with_acls(tmp_path) as cluster:
         given = await asyncio.to_thread(responses_under_all_rights, cluster.bootstrap)
     assert not differences(recorded(), given), "\n".join(differences(recorded(), given))

@@ -1,4 +1,4 @@
-"""Clients that change something leave a line each in the audit log."""
+"""Every change that a client makes is recorded in the audit log."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,8 +40,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def _changes(
     client: Attacker, api: apis.ApiSpec, version: int, request: object
 ) -> tuple[Any, list[tuple[str, list[str]]]]:
-    """Return the response and its audit log entry. Repeat the request while the topic of a
-    coordinator is being created.
+    """Return the response and its audit log entry. Repeats the request while the coordinator's
+    internal topic is being created.
     """
     async with asyncio.timeout(TIMEOUT_S):
         while True:
@@ -64,7 +64,7 @@ def _codes(response: Any) -> set[int]:
     return found
 
 
-async def test_offsets_and_elections_are_changes(cluster: Cluster) -> None:
+async def test_offset_commits_and_leader_elections_are_audited(cluster: Cluster) -> None:
     async with Attacker.connected(cluster.broker.port) as client:
         find = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g", "s"])
         await _changes(client, apis.FIND_COORDINATOR, 4, find)

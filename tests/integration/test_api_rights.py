@@ -1,5 +1,5 @@
-"""Every API in every version declares its required rights, and refuses a client without any right;
-with each field null, empty or absent it responds as Apache Kafka 4.2 does. Over real sockets.
+"""Every version of every API declares its required rights and refuses clients without them. With
+null, empty or absent fields it responds as Apache Kafka 4.2 does. Runs over real sockets.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from tests.support.acl_rights import cluster_with_acls
 from tests.support.handlers import Fixture
 
 HARMLESS = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST})
-"""Ids are no secrets, as in Kafka."""
+"""Codes that a client without rights may receive. As in Kafka, topic ids are not secret."""
 SERVED = frozenset({*make_handlers(has_client_metrics=True), *INLINE})
 
 
-async def test_every_api_in_every_version_responds_as_kafka_under_rights(tmp_path: Path) -> None:
-    """`make interop` compares the recorded responses with Kafka itself."""
+async def test_every_api_version_responds_as_kafka_under_limited_rights(tmp_path: Path) -> None:
+    """`make interop` verifies the recorded responses against Kafka."""
     async with cluster_with_acls(tmp_path) as cluster:
         given = await asyncio.to_thread(matrix, cluster.bootstrap)
     found = differences(recorded(), given)
@@ -46,7 +46,7 @@ async def test_every_api_in_every_version_responds_as_kafka_under_rights(tmp_pat
 
 
 def _requested() -> list[Cell]:
-    """Return one or more requests for every version of every API that is served."""
+    """Return at least one request for each served version of each API."""
     requested = [
         cell for cell in cells({SEEN: UNKNOWN_ID, HIDDEN: UNKNOWN_ID}) if cell.variant == AS_IT_IS
     ]
@@ -60,7 +60,7 @@ def _requested() -> list[Cell]:
 
 
 def _problem(cell: Cell, given: Matrix) -> str:
-    """Return what an API reveals to a client without permissions; empty if it reveals nothing."""
+    """Return what a response reveals to a client without rights, or "" if it reveals nothing."""
     declared: ApiRights = API_RIGHTS[cell.api.key]
     if declared.unchecked:
         return ""
@@ -74,11 +74,11 @@ def _problem(cell: Cell, given: Matrix) -> str:
     return ""
 
 
-def test_every_api_with_a_handler_declares_its_rights() -> None:
+def test_every_served_api_declares_its_rights() -> None:
     assert API_RIGHTS.keys() == SERVED
 
 
-async def test_a_handler_that_requests_an_undeclared_right_fails() -> None:
+async def test_handler_that_checks_an_undeclared_right_fails() -> None:
     def handle(node: Node, ctx: RequestContext) -> Response:
         check_cluster(node, ctx, Operation.ALTER)
         return None

@@ -1,4 +1,6 @@
-"""Authentication with unmodified clients over real sockets: SCRAM, PLAIN, tokens, certificates."""
+"""Authentication of unmodified clients over real sockets with SCRAM, PLAIN, OAuth tokens and client
+certificates.
+"""
 
 import asyncio
 import os
@@ -78,9 +80,7 @@ def sasl_properties(
 
 
 def produced(config: dict[str, Any], count: int = 1, size: int = 10) -> Producer:
-    """Produce records, and check that all are acknowledged. Returns the producer, which is still
-    connected.
-    """
+    """Produce records and check that all are acknowledged. Return the producer, still connected."""
     producer = Producer(config)
     errors: list[Any] = []
     for _ in range(count):
@@ -91,7 +91,7 @@ def produced(config: dict[str, Any], count: int = 1, size: int = 10) -> Producer
 
 
 def refusal(config: dict[str, Any]) -> str:
-    """Return why a client cannot authenticate."""
+    """Return the reason why a client fails to authenticate."""
     found: list[str] = []
     admin = AdminClient(config | {"error_cb": lambda error: found.append(error.str())})
     deadline = time.monotonic() + TIMEOUT_S
@@ -110,10 +110,10 @@ def principals(cluster: Cluster) -> set[str]:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_confluent_kafka_with_a_user(
+async def test_confluent_kafka_authenticates_with_a_password(
     cluster: Cluster, files: SecureFiles, mechanism: str
 ) -> None:
-    """Batches of 1 MB pass TLS unchanged in both directions."""
+    """Records of 1 MB pass through TLS unchanged in both directions."""
     config = sasl_properties(cluster, files, mechanism)
     producer = await asyncio.to_thread(produced, config, 8, 900_000)
     assert f"User:{USER}" in principals(cluster)
@@ -132,7 +132,7 @@ async def test_confluent_kafka_with_a_user(
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAINTEXT"])
-async def test_python_clients_with_a_user(
+async def test_python_clients_authenticate_with_a_password(
     cluster: Cluster, files: SecureFiles, mechanism: str, listener: str
 ) -> None:
     settings: dict[str, Any] = {
@@ -159,7 +159,7 @@ async def test_python_clients_with_a_user(
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_a_wrong_password_is_refused(
+async def test_wrong_password_is_rejected(
     cluster: Cluster, files: SecureFiles, mechanism: str
 ) -> None:
     reason = await asyncio.to_thread(
@@ -169,8 +169,10 @@ async def test_a_wrong_password_is_refused(
     assert cluster.broker.access.failed_count
 
 
-async def test_users_can_change_and_go(cluster: Cluster, files: SecureFiles) -> None:
-    """PLAIN remembers passwords, but not those of a user that has changed."""
+async def test_changed_and_deleted_users_cannot_use_old_passwords(
+    cluster: Cluster, files: SecureFiles
+) -> None:
+    """PLAIN caches verified passwords, but drops the cached password when the user changes."""
     config = sasl_properties(cluster, files, "PLAIN")
     await asyncio.to_thread(produced, config)
     await create_user(cluster, USER, "new")
@@ -178,10 +180,10 @@ async def test_users_can_change_and_go(cluster: Cluster, files: SecureFiles) -> 
     await asyncio.to_thread(produced, config | {"sasl.password": "new"})
 
 
-async def test_users_of_the_file_win_over_the_metadata(
+async def test_users_in_the_password_file_take_precedence_over_metadata(
     cluster: Cluster, files: SecureFiles
 ) -> None:
-    """The right to alter users does not include the user of the brokers."""
+    """The right to alter users does not cover the inter-broker user."""
     await create_user(cluster, "broker", "stolen", ScramMechanism.SCRAM_SHA_256)
     config = sasl_properties(cluster, files, "SCRAM-SHA-256") | {"sasl.username": "broker"}
     refused = await asyncio.to_thread(refusal, config | {"sasl.password": "stolen"})
@@ -189,7 +191,7 @@ async def test_users_of_the_file_win_over_the_metadata(
     await asyncio.to_thread(produced, config | {"sasl.password": "broker secret"})
 
 
-async def test_an_unknown_mechanism_is_refused_with_the_list(cluster: Cluster) -> None:
+async def test_unknown_mechanism_is_rejected_with_the_enabled_ones(cluster: Cluster) -> None:
     def talk() -> None:
         with connect(cluster) as raw:
             request = sasl_handshake.SaslHandshakeRequest("GSSAPI")
@@ -201,11 +203,11 @@ async def test_an_unknown_mechanism_is_refused_with_the_list(cluster: Cluster) -
     await asyncio.to_thread(talk)
 
 
-# --- the protocol, byte by byte -------------------------------------------------------------------
+# --- raw protocol --------------------------------------------------------------------------------
 
 
 class Raw:
-    """One plain connection that sends arbitrary data."""
+    """A plaintext connection that can send arbitrary bytes."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
@@ -233,7 +235,7 @@ class Raw:
         return framing.decode_body(codec.decode_response, frame, at, version, MAX_ELEMENTS_COUNT)
 
     def expect_end(self) -> None:
-        """Expect that the broker closes the connection without another byte."""
+        """Check that the broker closes the connection without sending another byte."""
         with suppress(ConnectionResetError):
             assert self.socket.recv(1) == b""
 
@@ -261,7 +263,7 @@ def token(data: bytes, version: int = 2) -> tuple[apis.ApiSpec, int, object]:
 GOOD = f"\0{USER}\0{PASSWORD}".encode()
 
 
-async def test_the_old_handshake_is_followed_by_bare_tokens(cluster: Cluster) -> None:
+async def test_sasl_handshake_v0_is_followed_by_tokens_without_headers(cluster: Cluster) -> None:
     def talk() -> None:
         with connect(cluster) as raw:
             assert raw.send_request(*plain_handshake(0)).error_code == 0
@@ -278,7 +280,7 @@ async def test_the_old_handshake_is_followed_by_bare_tokens(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_api_versions_comes_first_and_nothing_else(cluster: Cluster, version: int) -> None:
+async def test_only_api_versions_may_precede_authentication(cluster: Cluster, version: int) -> None:
     def talk() -> None:
         with connect(cluster) as raw:
             listed = raw.send_request(apis.API_VERSIONS, 2, api_versions.ApiVersionsRequest())
@@ -303,7 +305,7 @@ async def test_api_versions_comes_first_and_nothing_else(cluster: Cluster, versi
     await asyncio.to_thread(talk)
 
 
-async def test_failures_are_reported_as_by_kafka(cluster: Cluster) -> None:
+async def test_authentication_failures_use_the_error_codes_of_kafka(cluster: Cluster) -> None:
     def talk() -> None:
         for wrong, text in (
             (b"\0alice\0wrong", "Authentication failed: Invalid username or password"),
@@ -333,7 +335,7 @@ async def test_failures_are_reported_as_by_kafka(cluster: Cluster) -> None:
     ],
 )
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
-async def test_garbage_before_authentication_ends_the_connection(
+async def test_garbage_before_authentication_closes_the_connection(
     cluster: Cluster, garbage: bytes, listener: str
 ) -> None:
     def talk() -> None:
@@ -342,7 +344,7 @@ async def test_garbage_before_authentication_ends_the_connection(
             raw.socket.shutdown(socket.SHUT_WR)
             while True:
                 try:
-                    if not raw.socket.recv(1_000):  # an alert of TLS
+                    if not raw.socket.recv(1_000):  # a TLS alert
                         return
                 except ConnectionResetError:
                     return
@@ -351,9 +353,9 @@ async def test_garbage_before_authentication_ends_the_connection(
     await until(lambda: not cluster.broker.server.unauthenticated_count)
 
 
-async def test_slow_and_many_strangers_are_limited(tmp_path: Path) -> None:
-    """A connection that does not authenticate in time ends, also in a TLS handshake, and a new one
-    replaces the oldest one when there are too many.
+async def test_unauthenticated_connections_are_limited_in_time_and_number(tmp_path: Path) -> None:
+    """A connection that does not authenticate in time is closed, even during a TLS handshake. Above
+    the maximum count, each new connection replaces the oldest.
     """
     limits = {"authentication_timeout_ms": 400, "unauthenticated_connections_max": 3}
     async with secure_cluster(
@@ -376,7 +378,7 @@ async def test_slow_and_many_strangers_are_limited(tmp_path: Path) -> None:
             raw.socket.close()
 
 
-async def test_sessions_end_unless_clients_authenticate_again(
+async def test_sessions_expire_unless_clients_reauthenticate(
     tmp_path: Path, files: SecureFiles
 ) -> None:
     limits = {"connections_max_reauth_ms": 1_500}
@@ -401,7 +403,7 @@ async def test_sessions_end_unless_clients_authenticate_again(
                 assert "Cannot change principals" in refused.error_message
                 changing.expect_end()
                 end = time.monotonic() + 1.6
-                while time.monotonic() < end:  # the session of the idle connection is over then
+                while time.monotonic() < end:  # the idle connection's session has expired by then
                     time.sleep(end - time.monotonic())
                 codec = CODECS[apis.METADATA.key].encode_request
                 idle.socket.sendall(
@@ -421,7 +423,7 @@ def certificate(path: Path) -> dict[str, str]:
     return {"ssl.certificate.location": str(path), "ssl.key.location": str(path)}
 
 
-async def test_certificates_become_users(tmp_path: Path, files: SecureFiles) -> None:
+async def test_client_certificates_map_to_principals(tmp_path: Path, files: SecureFiles) -> None:
     settings = {"ssl_client_auth": "required", "ssl_principal_mapping_rules": RULES}
     async with secure_cluster(tmp_path, "SSL", security=settings, files=files) as cluster:
         base = properties(cluster, "SSL", files)
@@ -450,9 +452,7 @@ async def test_certificates_become_users(tmp_path: Path, files: SecureFiles) -> 
             await until(lambda: access.failed_count > before)
 
 
-async def test_clients_check_the_certificate_of_the_broker(
-    tmp_path: Path, files: SecureFiles
-) -> None:
+async def test_clients_verify_the_broker_certificate(tmp_path: Path, files: SecureFiles) -> None:
     async with secure_cluster(tmp_path, "SSL", files=files) as cluster:
         files.truststore.write_bytes(Authority.make("another CA").pem)
         config = properties(cluster, "SSL", files)
@@ -460,7 +460,7 @@ async def test_clients_check_the_certificate_of_the_broker(
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
-async def test_only_new_versions_of_tls(tmp_path: Path, files: SecureFiles) -> None:
+async def test_old_tls_versions_are_refused(tmp_path: Path, files: SecureFiles) -> None:
     async with secure_cluster(tmp_path, "SSL", files=files) as cluster:
 
         def version(highest: ssl.TLSVersion) -> str | None:
@@ -480,8 +480,10 @@ async def test_only_new_versions_of_tls(tmp_path: Path, files: SecureFiles) -> N
             await asyncio.to_thread(version, ssl.TLSVersion.TLSv1_1)
 
 
-async def test_files_are_read_again_when_they_change(tmp_path: Path, files: SecureFiles) -> None:
-    """A broken file changes nothing; a good one is used by new connections."""
+async def test_certificate_files_are_reloaded_when_they_change(
+    tmp_path: Path, files: SecureFiles
+) -> None:
+    """A broken file is ignored; a valid one applies to new connections."""
     async with secure_cluster(tmp_path, "SSL", files=files) as cluster:
         watched = cluster.broker.access.files
 
@@ -516,7 +518,9 @@ def with_token(cluster: Cluster, files: SecureFiles, given: str) -> dict[str, An
     return config | {"oauth_cb": refresh}
 
 
-async def test_tokens_and_keys_that_rotate(tmp_path: Path, files: SecureFiles) -> None:
+async def test_oauth_tokens_are_accepted_across_key_rotation(
+    tmp_path: Path, files: SecureFiles
+) -> None:
     async with TokenIssuer() as issuer:
         settings = {
             "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
@@ -552,7 +556,7 @@ async def test_tokens_and_keys_that_rotate(tmp_path: Path, files: SecureFiles) -
                 assert "invalid_token" in await asyncio.to_thread(refusal, config)
 
 
-async def test_keys_in_a_file(tmp_path: Path, files: SecureFiles) -> None:
+async def test_oauth_keys_can_come_from_a_file(tmp_path: Path, files: SecureFiles) -> None:
     issuer = TokenIssuer()
     path = tmp_path / "jwks.json"
     path.write_bytes(issuer.document())
@@ -566,7 +570,9 @@ async def test_keys_in_a_file(tmp_path: Path, files: SecureFiles) -> None:
         await asyncio.to_thread(produced, config)
 
 
-async def test_python_clients_with_a_token(tmp_path: Path, files: SecureFiles) -> None:
+async def test_python_clients_authenticate_with_oauth_tokens(
+    tmp_path: Path, files: SecureFiles
+) -> None:
     issuer = TokenIssuer()
     path = tmp_path / "jwks.json"
     path.write_bytes(issuer.document())
@@ -616,10 +622,12 @@ async def test_python_clients_with_a_token(tmp_path: Path, files: SecureFiles) -
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
-async def test_transactions_and_moves_between_secure_brokers(
+async def test_transactions_and_moves_work_between_sasl_brokers(
     tmp_path: Path, files: SecureFiles, mechanism: str
 ) -> None:
-    """Markers go to other brokers, which authenticate each other, also when sessions are short."""
+    """Transaction markers go to other brokers. Brokers authenticate to each other, with sessions
+    that expire after one second.
+    """
     settings = {
         "sasl_mechanism_inter_broker_protocol": mechanism,
         "connections_max_reauth_ms": 1_000,
@@ -631,10 +639,10 @@ async def test_transactions_and_moves_between_secure_brokers(
         await _check_transactions(cluster, sasl_properties(cluster, files, "SCRAM-SHA-256"))
 
 
-async def test_transactions_and_moves_between_brokers_with_certificates(
+async def test_transactions_and_moves_work_between_brokers_with_certificates(
     tmp_path: Path, files: SecureFiles
 ) -> None:
-    """Without a user of their own, brokers use the principal of their certificates."""
+    """Brokers without a SASL user use the principal of their certificate."""
     settings = {
         "ssl_client_auth": "required",
         "authorizer": "StandardAuthorizer",
@@ -648,7 +656,7 @@ async def test_transactions_and_moves_between_brokers_with_certificates(
 
 
 async def _check_transactions(cluster: Cluster, config: dict[str, Any]) -> None:
-    """Commit transactions over partitions of both brokers, and move all of them to one."""
+    """Commit transactions over partitions of both brokers, then move all partitions to one."""
 
     def transact(number: int) -> None:
         producer = Producer(config | {"transactional.id": f"id-{number}", "linger.ms": 0})

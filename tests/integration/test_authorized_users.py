@@ -1,4 +1,4 @@
-"""ACLs of users who authenticate by SASL over TLS, with unmodified clients and two brokers."""
+"""ACLs for users who authenticate with SASL over TLS, with unmodified clients and two brokers."""
 
 import asyncio
 import time
@@ -67,7 +67,7 @@ def give_password(admin: AdminClient, user: str) -> None:
 
 
 def written(settings: dict[str, Any], topic: str) -> KafkaError | None:
-    """Return why a record is refused; None if it is acknowledged."""
+    """Return the error for a produced record, or None if it is acknowledged."""
     found: list[KafkaError | None] = []
     producer = Producer(settings | {"message.timeout.ms": TIMEOUT_S * 1_000})
     producer.produce(topic, b"x", on_delivery=lambda error, _: found.append(error))
@@ -76,7 +76,7 @@ def written(settings: dict[str, Any], topic: str) -> KafkaError | None:
     return error
 
 
-async def test_users_may_do_what_acls_say(tmp_path: Path) -> None:
+async def test_users_can_do_only_what_acls_allow(tmp_path: Path) -> None:
     files = SecureFiles(tmp_path / "security")
     async with secure_cluster(
         tmp_path, LISTENER, brokers=2, security=AUTHORIZER, files=files
@@ -117,11 +117,11 @@ def _check(cluster: Cluster, files: SecureFiles) -> None:
     assert set(described.result(TIMEOUT_S)) == {"alice"}
 
 
-# --- admin calls of librdkafka under each mechanism -----------------------------------------------
+# --- librdkafka admin requests with each mechanism -----------------------------------------------
 
 
-async def test_librdkafka_administers_under_each_mechanism(tmp_path: Path) -> None:
-    """A super user changes ACLs and SCRAM credentials, which other clients feel."""
+async def test_librdkafka_alters_acls_and_credentials_with_each_mechanism(tmp_path: Path) -> None:
+    """A super user changes ACLs and SCRAM credentials, and other clients are affected."""
     files = SecureFiles(tmp_path / "security")
     issuer = TokenIssuer()
     keys = tmp_path / "jwks.json"

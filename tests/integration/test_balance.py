@@ -1,5 +1,5 @@
-"""Balance with real brokers and clients: a new broker gets its share, a slow one loses leaders and
-gets them back, and no record is lost.
+"""Leader balancing with real brokers and clients: a new broker receives its share, a slow broker
+loses leaders and regains them once it recovers, and no record is lost.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from tests.support.fault_store import FaultCluster
 from tests.support.waiting import PATIENCE_S, until
 
 JOINED_S = PATIENCE_S
-"""A new broker must have its share within this time."""
+"""Limit for a new broker to receive its share."""
 QUICK = {"balance_interval_ms": 300, "balance_bytes_min": 2_000, "balance_cooldown_ms": 2_000}
 REPORTS_MS = 200
 
 
 async def create(cluster: Cluster, leaders: list[int], brokers: int) -> None:
-    """Create topic t with all brokers as candidates."""
+    """Create topic `t` with all brokers as replicas."""
     rows = [[NodeId((leader + nth) % brokers) for nth in range(brokers)] for leader in leaders]
     await cluster.broker.client.create_topics(
         CreateTopics(topics=[NewTopic(name="t", assignment=rows)])
@@ -60,7 +60,7 @@ async def checked(cluster: Cluster, load: Load, count: int) -> None:
     check(load, await read_back(cluster.bootstrap, "t", range(count)))
 
 
-async def test_a_new_broker_takes_its_share_of_a_loaded_cluster(tmp_path: Path) -> None:
+async def test_new_broker_receives_its_share_of_leaders_under_load(tmp_path: Path) -> None:
     settings = QUICK | {"auto_balance": True}
     async with Cluster(
         tmp_path, brokers=2, controller_settings=settings, load_report_interval_ms=REPORTS_MS
@@ -85,7 +85,7 @@ async def test_a_new_broker_takes_its_share_of_a_loaded_cluster(tmp_path: Path) 
         assert sum(epochs) <= 6, "few moves were enough, none went to and fro"
 
 
-async def test_a_slow_broker_is_relieved_and_taken_back_when_it_is_well(tmp_path: Path) -> None:
+async def test_slow_broker_loses_leaders_and_regains_them_after_recovery(tmp_path: Path) -> None:
     settings = QUICK | {"auto_balance": True}
     async with FaultCluster(
         tmp_path, brokers=3, controller_settings=settings, load_report_interval_ms=REPORTS_MS
@@ -110,7 +110,9 @@ async def test_a_slow_broker_is_relieved_and_taken_back_when_it_is_well(tmp_path
         await checked(cluster, load, 6)
 
 
-async def test_the_command_states_why_and_moves_only_when_reported_to(tmp_path: Path) -> None:
+async def test_balance_command_explains_moves_and_executes_them_only_with_execute(
+    tmp_path: Path,
+) -> None:
     async with Cluster(
         tmp_path, brokers=2, controller_settings=QUICK, load_report_interval_ms=REPORTS_MS
     ) as cluster:

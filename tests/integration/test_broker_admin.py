@@ -1,5 +1,5 @@
-"""Administer metadata, topics and configs with real clients of three families against a cluster in
-this process.
+"""Administer metadata, topics and configs with three client libraries against an in-process
+cluster.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_confluent_kafka_administers(cluster: Cluster) -> None:
+async def test_confluent_kafka_creates_describes_and_deletes_topics(cluster: Cluster) -> None:
     def administer() -> None:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         listed = admin.list_topics(timeout=TIMEOUT_S)
@@ -61,7 +61,7 @@ async def test_confluent_kafka_administers(cluster: Cluster) -> None:
     await asyncio.to_thread(administer)
 
 
-async def test_kafka_python_administers(cluster: Cluster) -> None:
+async def test_kafka_python_creates_describes_and_deletes_topics(cluster: Cluster) -> None:
     def administer() -> None:
         admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
         try:
@@ -80,7 +80,7 @@ async def test_kafka_python_administers(cluster: Cluster) -> None:
     await asyncio.to_thread(administer)
 
 
-async def test_an_admin_client_sees_the_quorum(cluster: Cluster) -> None:
+async def test_admin_client_describes_the_quorum(cluster: Cluster) -> None:
     def look() -> dict[str, Any]:
         admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
         try:
@@ -100,7 +100,7 @@ async def test_an_admin_client_sees_the_quorum(cluster: Cluster) -> None:
     assert f"{listener['host']}:{listener['port']}" == cluster.controller.address
 
 
-async def test_aiokafka_administers(cluster: Cluster) -> None:
+async def test_aiokafka_creates_describes_and_deletes_topics(cluster: Cluster) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     await admin.start()
     try:
@@ -137,7 +137,9 @@ async def test_aiokafka_administers(cluster: Cluster) -> None:
         "hostile produce",
     ],
 )
-async def test_hostile_bytes_close_their_connection_only(cluster: Cluster, garbage: bytes) -> None:
+async def test_malformed_bytes_close_only_their_own_connection(
+    cluster: Cluster, garbage: bytes
+) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", cluster.broker.port)
         writer.write(garbage)

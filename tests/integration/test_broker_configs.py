@@ -1,5 +1,5 @@
-"""Configs of brokers through real sockets: settings change while brokers run, for one broker or for
-all, and restarts keep them.
+"""Broker configs over real sockets: settings change at runtime, for one broker or for all, and
+persist across restarts.
 """
 
 import asyncio
@@ -40,14 +40,14 @@ def address(cluster: Cluster, node_id: int) -> str:
 
 
 async def set_configs(cluster: Cluster, node_id: int | None, **values: str | None) -> None:
-    """Set configs of one broker, or of all (None), with `_` for the dots of names."""
+    """Set configs of one broker, or of all brokers (None). Underscores in names stand for dots."""
     resource = ALL if node_id is None else (BROKER_RESOURCE, str(node_id))
     named = {name.replace("_", "."): value for name, value in values.items()}
     requested = address(cluster, node_id or 0)
     assert await asyncio.to_thread(alter_configs, requested, resource, named) == (0, None)
 
 
-async def test_a_config_of_all_brokers_changes_each_and_its_own_wins(cluster: Cluster) -> None:
+async def test_broker_config_overrides_the_cluster_default(cluster: Cluster) -> None:
     await set_configs(cluster, None, num_partitions="3", fetch_max_bytes="2000000")
     await set_configs(cluster, 1, num_partitions="5")
     await until(lambda: [b.config.num_partitions for b in cluster.brokers.values()] == [3, 5])
@@ -63,14 +63,14 @@ async def test_a_config_of_all_brokers_changes_each_and_its_own_wins(cluster: Cl
         admin.create_topics([NewTopic(name)])[name].result(TIMEOUT_S)
         return len(admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions)
 
-    assert await asyncio.to_thread(create, "wide") in {3, 5}  # librdkafka asks either broker
+    assert await asyncio.to_thread(create, "wide") in {3, 5}  # librdkafka may query either broker
     await set_configs(cluster, 1, num_partitions=None)
     await until(lambda: cluster.brokers[1].config.num_partitions == 3)
     await set_configs(cluster, None, num_partitions=None)
     await until(lambda: all(b.config.num_partitions == 1 for b in cluster.brokers.values()))
 
 
-async def test_restarts_keep_the_configs_of_brokers(cluster: Cluster) -> None:
+async def test_broker_configs_persist_across_restarts(cluster: Cluster) -> None:
     await set_configs(cluster, None, max_connections="77")
     await set_configs(cluster, 1, transaction_max_timeout_ms="60000")
     await cluster.stop_controller()
@@ -90,7 +90,7 @@ async def test_restarts_keep_the_configs_of_brokers(cluster: Cluster) -> None:
         assert found[name]["config_source"] == source
 
 
-async def test_a_shorter_idle_time_closes_idle_connections(cluster: Cluster) -> None:
+async def test_shorter_idle_timeout_closes_idle_connections(cluster: Cluster) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", cluster.brokers[0].port)
     await set_configs(cluster, 0, connections_max_idle_ms="50")
     try:
@@ -99,8 +99,10 @@ async def test_a_shorter_idle_time_closes_idle_connections(cluster: Cluster) -> 
         writer.close()
 
 
-async def test_duties_use_the_new_values(tmp_path: Path) -> None:
-    """By default the first retention check runs within a day, and that of cleaning in 15 s."""
+async def test_background_tasks_use_changed_intervals(tmp_path: Path) -> None:
+    """With the initial settings, neither the retention check nor the cleaner would run during the
+    test.
+    """
     settings = {"log_cleaner_backoff_ms": 86_400_000}
     async with Cluster(tmp_path, brokers=1, **settings) as cluster:
         broker = cluster.broker
@@ -118,7 +120,7 @@ async def test_duties_use_the_new_values(tmp_path: Path) -> None:
         await asyncio.wait_for(broker.cleaner.interval.wait(), timeout=PATIENCE_S)
 
 
-async def test_an_admin_client_changes_and_describes_its_broker(cluster: Cluster) -> None:
+async def test_admin_client_alters_and_describes_broker_configs(cluster: Cluster) -> None:
     def run() -> None:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
 
@@ -147,7 +149,7 @@ async def test_an_admin_client_changes_and_describes_its_broker(cluster: Cluster
     await asyncio.to_thread(run)
 
 
-async def test_what_is_not_set_is_null_and_listeners_have_names(cluster: Cluster) -> None:
+async def test_unset_broker_configs_are_null_and_listeners_have_names(cluster: Cluster) -> None:
     found = await asyncio.to_thread(
         describe_configs_of, address(cluster, 0), (BROKER_RESOURCE, "0")
     )
@@ -180,7 +182,7 @@ async def test_what_is_not_set_is_null_and_listeners_have_names(cluster: Cluster
         ("no.such", "1", "there is no setting no.such"),
     ],
 )
-async def test_configs_of_kafka_are_accepted_where_they_mean_nothing_here(
+async def test_kafka_configs_without_effect_are_accepted_and_invalid_values_rejected(
     cluster: Cluster, name: str, value: str, reason: str | None
 ) -> None:
     at = address(cluster, 0)
@@ -194,8 +196,8 @@ async def test_configs_of_kafka_are_accepted_where_they_mean_nothing_here(
         assert reason in (message or "")
 
 
-async def test_configs_of_topics_come_from_those_of_brokers(cluster: Cluster) -> None:
-    """CreateTopics and DescribeConfigs return the same source."""
+async def test_topic_configs_fall_back_to_broker_configs(cluster: Cluster) -> None:
+    """CreateTopics and DescribeConfigs return the same config source."""
     at, name = address(cluster, 1), "min.insync.replicas"
     request = create_topics.CreateTopicsRequest(timeout_ms=10_000, validate_only=True)
     admin = AdminClient({"bootstrap.servers": at})
@@ -223,8 +225,8 @@ async def test_configs_of_topics_come_from_those_of_brokers(cluster: Cluster) ->
         )
 
 
-async def test_a_shorter_expiration_of_producer_ids_holds_at_once(cluster: Cluster) -> None:
-    """DeleteRecords writes a checkpoint, which forgets silent producers."""
+async def test_shorter_producer_id_expiration_applies_immediately(cluster: Cluster) -> None:
+    """DeleteRecords writes a checkpoint, which drops expired producers."""
     name = "producer.id.expiration.ms"
     found = await asyncio.to_thread(
         describe_configs_of, address(cluster, 0), (BROKER_RESOURCE, "0")

@@ -1,7 +1,7 @@
-"""Requests leave nothing that only the cyclic garbage collector could free.
+"""Requests leave no reference cycles for the cyclic garbage collector.
 
-A cycle would keep a request's bytes until the next collection, and would make that collection walk
-over tens of thousands of objects while all clients wait.
+A cycle would keep the bytes of a request until the next collection, and that collection would
+traverse tens of thousands of objects while all clients wait.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ OURS = ("broker.", "stream.", "objectstore.", "controller.")
 
 @contextmanager
 def garbage() -> Generator[Counter[str]]:
-    """Stop the collector, then count what a collection of our objects would have found, by class or
-    function.
+    """Disable the collector; on exit, count objects of Penstock that a collection finds, by class
+    or function.
     """
     found: Counter[str] = Counter()
     gc.collect()
-    gc.freeze()  # what is old needs no scan: in a process that ran other tests, that takes seconds
+    gc.freeze()  # skip older objects: after other tests, scanning them takes seconds
     gc.disable()
     try:
         yield found
@@ -49,7 +49,7 @@ def _name_of(found: object) -> str:
 
 
 def use(bootstrap: str) -> None:
-    """Send each request of a producer, a group consumer and an administrator many times."""
+    """Send each request of a producer, a group consumer and an admin client many times."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 0})
     producer.init_transactions(TIMEOUT_S)
     plain = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
@@ -84,7 +84,7 @@ def use(bootstrap: str) -> None:
         admin.list_offsets({place: OffsetSpec.latest()})[place].result(TIMEOUT_S)
 
 
-async def test_requests_leave_no_cycles(tmp_path: Path) -> None:
+async def test_requests_leave_no_reference_cycles(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         await asyncio.to_thread(admin.create_topics([NewTopic("t", 1, 1)])["t"].result, TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Brokers stop, die, are fenced and lose their controller: acknowledged records survive, and
+"""Brokers stop, crash, are fenced and lose the controller: acknowledged records survive, and
 clients find the new leaders.
 """
 
@@ -59,7 +59,7 @@ async def consume(bootstrap: str, topic: str, count: int) -> list[int]:
         return [int((await consumer.getone()).value) for _ in range(count)]
 
 
-async def test_graceful_stop_moves_the_partition(tmp_path: Path) -> None:
+async def test_graceful_stop_moves_partitions_to_another_broker(tmp_path: Path) -> None:
     async with Cluster(tmp_path, brokers=2) as cluster:
         await create_topic(cluster, "t", leader=1)
         await produce(cluster.bootstrap, "t", 0, 20)
@@ -85,7 +85,7 @@ async def test_killed_broker_is_recovered_by_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_graceful", [True, False], ids=["stop", "kill"])
-async def test_no_record_is_lost_or_repeated_when_the_leader_dies_under_load(
+async def test_leader_crash_under_load_loses_and_duplicates_no_record(
     tmp_path: Path, *, is_graceful: bool
 ) -> None:
     async with Cluster(tmp_path, brokers=3) as cluster:
@@ -103,7 +103,7 @@ async def test_no_record_is_lost_or_repeated_when_the_leader_dies_under_load(
         assert partition.high_watermark == sent
 
 
-async def test_everything_killed_and_started_again(tmp_path: Path) -> None:
+async def test_records_survive_a_crash_of_all_nodes(tmp_path: Path) -> None:
     async with Cluster(tmp_path, brokers=2, controller_settings=SHORT_SESSION) as cluster:
         await create_topic(cluster, "t", leader=1)
         await produce(cluster.bootstrap, "t", 0, 20)
@@ -116,7 +116,7 @@ async def test_everything_killed_and_started_again(tmp_path: Path) -> None:
         assert await consume(cluster.bootstrap, "t", 20) == list(range(20))
 
 
-async def test_producing_continues_while_the_controller_restarts(tmp_path: Path) -> None:
+async def test_producing_continues_during_a_controller_restart(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         await create_topic(cluster, "t", leader=0)
         await produce(cluster.bootstrap, "t", 0, 5)
@@ -128,7 +128,7 @@ async def test_producing_continues_while_the_controller_restarts(tmp_path: Path)
         assert not cluster.broker.ended.done()
 
 
-async def test_broker_without_controller_stops_writing_and_continues_when_it_is_back(
+async def test_broker_without_a_controller_stops_writing_until_it_reconnects(
     tmp_path: Path,
 ) -> None:
     async with Cluster(tmp_path, controller_settings=SHORT_SESSION) as cluster:
@@ -142,7 +142,7 @@ async def test_broker_without_controller_stops_writing_and_continues_when_it_is_
         assert await consume(cluster.bootstrap, "t", 10) == list(range(10))
 
 
-async def test_replaced_broker_ends_and_states_so(tmp_path: Path) -> None:
+async def test_replaced_broker_ends_with_the_reason(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         old = cluster.broker
         new = await cluster.start_broker(0)
@@ -155,14 +155,14 @@ async def test_replaced_broker_ends_and_states_so(tmp_path: Path) -> None:
         assert new.can_write()
 
 
-async def test_taken_port_ends_the_start_before_anything_is_registered(tmp_path: Path) -> None:
+async def test_port_in_use_fails_the_start_before_registration(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         with pytest.raises(PortTaken, match=str(cluster.broker.port)):
             await cluster.start_broker(7, listeners=(f"127.0.0.1:{cluster.broker.port}",))
         assert cluster.broker.image.nodes.get(NodeId(7)) is None
 
 
-async def test_no_controller_is_a_clear_error() -> None:
+async def test_start_without_a_reachable_controller_fails_with_a_clear_error() -> None:
     config = BrokerConfig(
         listeners=("127.0.0.1:0",), controllers=("127.0.0.1:1",), registration_timeout_ms=300
     )
@@ -170,7 +170,7 @@ async def test_no_controller_is_a_clear_error() -> None:
         await Broker.start(config, MemoryStore())
 
 
-async def test_store_that_ignores_conditions_is_refused() -> None:
+async def test_store_that_ignores_write_conditions_is_rejected() -> None:
     class Careless(MemoryStore):
         async def put_if_absent(self, key: str, body: Body) -> str:
             return await self.put(key, body)
@@ -179,10 +179,10 @@ async def test_store_that_ignores_conditions_is_refused() -> None:
         await Broker.start(BrokerConfig(listeners=("127.0.0.1:0",)), Careless())
 
 
-async def test_coordinators_measure_time_by_clocks_that_do_not_step(
+async def test_coordinators_use_the_monotonic_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Members and transactions must not time out because someone sets the machine's clock."""
+    """A step of the system clock must not time out members or transactions."""
     hour_ms = 3_600_000
     async with Cluster(tmp_path) as cluster:
         broker = cluster.broker
@@ -196,10 +196,10 @@ async def test_coordinators_measure_time_by_clocks_that_do_not_step(
         )
 
 
-async def test_metadata_waits_while_a_leader_may_be_dying(
+async def test_metadata_request_waits_while_a_leader_may_be_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that dies closes its connections before its listener."""
+    """The connections of a dying process close before its listener."""
     requested, until_certain = asyncio.Event(), PeerWatch.until_certain
 
     async def noted(watch: PeerWatch) -> None:
@@ -219,12 +219,12 @@ async def test_metadata_waits_while_a_leader_may_be_dying(
         async with asyncio.timeout(TIMEOUT_S):
             await requested.wait()
             await cluster.kill_broker(1)
-            # The epoch of the dead leader: the controller has not fenced it yet.
+            # Still the epoch of the dead leader: the controller has not fenced it yet.
             assert await response == (0, 0)
 
 
 def leader_by(address: str, topic: str) -> tuple[int, int]:
-    """Return the leader and the leader epoch of the first partition."""
+    """Return the leader and leader epoch of the first partition."""
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
     with WireClient(address) as client:
         found = client.send_request(apis.METADATA, request, metadata.MetadataResponse)

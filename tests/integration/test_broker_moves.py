@@ -1,5 +1,5 @@
-"""Planned moves as unmodified clients see them: no record is lost, repeated or reordered when a
-process dies or hangs during the move.
+"""Planned partition moves as unmodified clients see them: no record is lost, duplicated or
+reordered when a process dies or hangs during the move.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ TIMEOUT_S = PATIENCE_S
 
 
 class GatedStore:
-    """One broker's view of the shared store, which can hold its PUTs."""
+    """A broker's connection to the shared store, which can hold PUTs."""
 
     def __init__(self, shared: MemoryStore) -> None:
         self._shared = shared
@@ -86,7 +86,7 @@ async def consume(bootstrap: str, topic: str, count: int, **settings: Any) -> li
         return [int((await consumer.getone()).value) for _ in range(count)]
 
 
-async def test_moves_under_load_lose_repeat_and_reorder_nothing(tmp_path: Path) -> None:
+async def test_moves_under_load_lose_duplicate_and_reorder_no_record(tmp_path: Path) -> None:
     async with Cluster(tmp_path, brokers=3) as cluster:
         await create(cluster, "t", 0)
         producer = SteadyProducer(cluster.bootstrap, "t")
@@ -111,7 +111,9 @@ async def test_moves_under_load_lose_repeat_and_reorder_nothing(tmp_path: Path) 
         assert (record.leader_epoch, record.replicas) == (9, (0,))
 
 
-async def test_admin_clients_alter_list_cancel_and_elect(tmp_path: Path) -> None:
+async def test_admin_clients_alter_list_and_cancel_reassignments_and_elect_leaders(
+    tmp_path: Path,
+) -> None:
     store = MemoryStore()
     gate = GatedStore(store)
     async with Cluster(tmp_path, brokers=3, store=store, stores={0: gate}) as cluster:
@@ -162,7 +164,9 @@ async def test_admin_clients_alter_list_cancel_and_elect(tmp_path: Path) -> None
         assert await consume(cluster.bootstrap, "t", sent) == list(range(sent))
 
 
-async def test_a_source_that_hangs_is_fenced_and_its_partition_recovered(tmp_path: Path) -> None:
+async def test_hanging_source_of_a_move_is_fenced_and_its_partition_recovered(
+    tmp_path: Path,
+) -> None:
     store = MemoryStore()
     gate = GatedStore(store)
     async with Cluster(
@@ -189,7 +193,9 @@ async def test_a_source_that_hangs_is_fenced_and_its_partition_recovered(tmp_pat
         assert await consume(cluster.bootstrap, "t", sent) == list(range(sent))
 
 
-async def test_target_and_source_that_die_in_the_middle(tmp_path: Path) -> None:
+async def test_partition_survives_a_crash_of_the_source_or_target_during_a_move(
+    tmp_path: Path,
+) -> None:
     store = MemoryStore()
     gate = GatedStore(store)
     async with Cluster(tmp_path, brokers=4, store=store, stores={1: gate}) as cluster:
@@ -208,7 +214,7 @@ async def test_target_and_source_that_die_in_the_middle(tmp_path: Path) -> None:
         assert await consume(cluster.bootstrap, "t", sent) == list(range(sent))
 
 
-async def test_every_broker_is_restarted_under_load_and_no_produce_fails(tmp_path: Path) -> None:
+async def test_rolling_restart_under_load_fails_no_produce_request(tmp_path: Path) -> None:
     async with Cluster(tmp_path, brokers=3) as cluster:
         await create(cluster, "t", 0, 1, 2, partitions=12)
         producer = SteadyProducer(cluster.bootstrap, "t", partitions=12)
@@ -232,7 +238,7 @@ async def test_every_broker_is_restarted_under_load_and_no_produce_fails(tmp_pat
         ]
 
 
-async def test_a_stopping_broker_redirects_clients_after_its_partitions_have_moved(
+async def test_stopping_broker_redirects_clients_after_its_partitions_have_moved(
     tmp_path: Path,
 ) -> None:
     async with Cluster(tmp_path, brokers=2, shutdown_redirect_ms=60_000) as cluster:
@@ -249,7 +255,7 @@ async def test_a_stopping_broker_redirects_clients_after_its_partitions_have_mov
         await leaving.abandon()
 
 
-async def test_moves_survive_a_restart_of_the_controller(tmp_path: Path) -> None:
+async def test_moves_survive_a_controller_restart(tmp_path: Path) -> None:
     store = MemoryStore()
     gate = GatedStore(store)
     async with Cluster(tmp_path, brokers=3, store=store, stores={1: gate}) as cluster:
@@ -267,7 +273,7 @@ async def test_moves_survive_a_restart_of_the_controller(tmp_path: Path) -> None
         assert await consume(cluster.bootstrap, "t", sent) == list(range(sent))
 
 
-async def test_steps_of_a_move_are_known_afterwards(tmp_path: Path) -> None:
+async def test_trace_of_a_finished_move_lists_its_steps(tmp_path: Path) -> None:
     async with Cluster(tmp_path, brokers=2) as cluster:
         await create(cluster, "t", 1)
         await move(cluster, "t", 0)
@@ -286,7 +292,7 @@ async def test_steps_of_a_move_are_known_afterwards(tmp_path: Path) -> None:
         } == {(1, True, 0), (0, False, 1)}
 
 
-async def test_configs_are_altered_by_an_unmodified_client(tmp_path: Path) -> None:
+async def test_unmodified_admin_client_alters_topic_configs(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         await create(cluster, "t", 0)
 

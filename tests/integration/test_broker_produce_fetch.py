@@ -1,5 +1,5 @@
-"""Real clients write and read with every codec, idempotence through a crash and look-ups by time;
-raw sockets send wrong requests.
+"""Real clients produce and fetch with every codec, with idempotence through a crash, and with
+lookups by time; raw sockets send invalid requests.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ def consume(bootstrap: str, partition: TopicPartition, count: int) -> list[Any]:
         consumer.close()
 
 
-async def test_confluent_kafka_with_keys_and_headers(cluster: Cluster) -> None:
+async def test_confluent_kafka_round_trips_keys_and_headers(cluster: Cluster) -> None:
     await create(cluster, "t")
 
     def run() -> list[Any]:
@@ -92,8 +92,8 @@ async def test_confluent_kafka_with_keys_and_headers(cluster: Cluster) -> None:
     ]
 
 
-async def test_a_record_whose_client_waits_for_it_is_not_delayed(tmp_path: Path) -> None:
-    """The settings would delay the second record by a minute."""
+async def test_linger_does_not_delay_a_record_that_the_client_waits_for(tmp_path: Path) -> None:
+    """With these settings, lingering would delay the second record by a minute."""
     waits = {"wal_linger_ms": 60_000, "wal_linger_idle_ms": 60_000, "wal_put_interval_ms": 60_000}
     async with Cluster(tmp_path, stream_config=StreamConfig(**waits)) as cluster:
         await create(cluster, "t")
@@ -109,8 +109,8 @@ async def test_a_record_whose_client_waits_for_it_is_not_delayed(tmp_path: Path)
 
 @pytest.mark.parametrize(
     "codec", [None, "gzip"]
-)  # the others need libraries that are not installed
-async def test_kafka_python_with_its_codecs(cluster: Cluster, codec: str | None) -> None:
+)  # the other codecs need libraries that are not installed
+async def test_kafka_python_round_trips_each_codec(cluster: Cluster, codec: str | None) -> None:
     await create(cluster, "t")
 
     def run() -> list[Any]:
@@ -137,7 +137,7 @@ async def test_kafka_python_with_its_codecs(cluster: Cluster, codec: str | None)
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-async def test_aiokafka_with_every_codec(cluster: Cluster, codec: str | None) -> None:
+async def test_aiokafka_round_trips_every_codec(cluster: Cluster, codec: str | None) -> None:
     await create(cluster, "t")
     async with AIOKafkaProducer(
         bootstrap_servers=cluster.bootstrap, compression_type=codec, enable_idempotence=True
@@ -151,7 +151,7 @@ async def test_aiokafka_with_every_codec(cluster: Cluster, codec: str | None) ->
     assert values == [b"value %d" % at for at in range(200)]
 
 
-async def test_times_and_watermarks(cluster: Cluster) -> None:
+async def test_offsets_for_times_and_watermarks(cluster: Cluster) -> None:
     await create(cluster, "t")
 
     def run() -> None:
@@ -170,7 +170,7 @@ async def test_times_and_watermarks(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_errors_that_a_producer_sees(cluster: Cluster) -> None:
+async def test_producer_receives_errors_for_refused_records(cluster: Cluster) -> None:
     await create(cluster, "small", **{"max.message.bytes": "1000"})
     await create(cluster, "compacted", **{"cleanup.policy": "compact"})
 
@@ -187,7 +187,9 @@ async def test_errors_that_a_producer_sees(cluster: Cluster) -> None:
     assert await asyncio.to_thread(error_of, "compacted", b"x", b"k") == ""
 
 
-async def test_idempotence_through_the_crash_of_the_leader(tmp_path: Path) -> None:
+async def test_idempotent_producer_writes_no_duplicates_through_a_leader_crash(
+    tmp_path: Path,
+) -> None:
     count = 3_000
     async with Cluster(tmp_path, brokers=2) as cluster:
         await create(cluster, "t", 2)
@@ -233,7 +235,7 @@ async def test_idempotence_through_the_crash_of_the_leader(tmp_path: Path) -> No
             assert [int(message.value()) for message in messages] == list(range(index, count, 2))
 
 
-async def test_everything_is_there_after_a_restart_in_order(tmp_path: Path) -> None:
+async def test_restart_keeps_all_records_in_order(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         await create(cluster, "t")
 
@@ -260,7 +262,7 @@ async def test_everything_is_there_after_a_restart_in_order(tmp_path: Path) -> N
 
 
 async def call(cluster: Cluster, api: apis.ApiSpec, version: int, request: Any) -> Any:
-    """Send one request with our own codec on a new connection."""
+    """Send one request with Penstock's codec on a new connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", cluster.broker.port)
     body = Writer()
     body += struct.pack(">hhih", api.key, version, 77, -1)
@@ -307,14 +309,14 @@ def sound() -> bytearray:
 
 
 @pytest.mark.parametrize("version", range(3, 12))
-async def test_every_produce_version(cluster: Cluster, version: int) -> None:
+async def test_every_produce_version_is_served(cluster: Cluster, version: int) -> None:
     await create(cluster, "t")
     assert (await produce_raw(cluster, "t", bytes(sound()), version)).base_offset == 0
     assert (await produce_raw(cluster, "t", bytes(sound()), version)).base_offset == 2
 
 
 @pytest.mark.parametrize("version", range(4, 17))
-async def test_every_fetch_version(cluster: Cluster, version: int) -> None:
+async def test_every_fetch_version_is_served(cluster: Cluster, version: int) -> None:
     await create(cluster, "t")
     await produce_raw(cluster, "t", bytes(sound()))
     found = await fetch_raw(cluster, "t", 0, version)
@@ -326,7 +328,7 @@ async def test_every_fetch_version(cluster: Cluster, version: int) -> None:
     assert (await fetch_raw(cluster, "t", 3, version)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_bad_batches_are_refused_and_leave_no_trace(cluster: Cluster) -> None:
+async def test_invalid_batches_are_rejected_without_being_stored(cluster: Cluster) -> None:
     await create(cluster, "t")
     corrupt, old = sound(), sound()
     corrupt[-1] ^= 1
@@ -352,12 +354,14 @@ async def test_bad_batches_are_refused_and_leave_no_trace(cluster: Cluster) -> N
     assert (await produce_raw(cluster, "t", bytes(sound()))).base_offset == 0
 
 
-async def test_a_deleted_topic_is_unknown_and_its_successor_is_empty(cluster: Cluster) -> None:
+async def test_deleted_topic_is_unknown_and_a_new_topic_of_that_name_is_empty(
+    cluster: Cluster,
+) -> None:
     await create(cluster, "t")
     await produce_raw(cluster, "t", bytes(sound()))
 
     def delete() -> None:
-        # In a variable, so that it lives until the response arrives.
+        # In a variable, so that the client lives until the response arrives.
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.delete_topics(["t"])["t"].result(TIMEOUT_S)
 

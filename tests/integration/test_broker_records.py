@@ -1,6 +1,4 @@
-"""Records through a real cluster in this process: what each of three families of clients produces,
-all of them consume.
-"""
+"""Records in an in-process cluster: three client libraries consume what each of them produces."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -66,7 +64,7 @@ async def test_confluent_kafka_round_trip(cluster: Cluster, codec: str) -> None:
     assert await asyncio.to_thread(consume_with_confluent, cluster.bootstrap, "t", 500) == records
 
 
-async def test_idempotent_producer(cluster: Cluster) -> None:
+async def test_idempotent_producer_round_trip(cluster: Cluster) -> None:
     records = values(0, 300)
     await asyncio.to_thread(
         produce_with_confluent, cluster.bootstrap, "t", records, **{"enable.idempotence": True}

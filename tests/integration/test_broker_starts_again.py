@@ -1,4 +1,4 @@
-"""A broker whose session expired starts again in its process, and loses nothing."""
+"""A broker restarts within its process after its session has expired, and loses no records."""
 
 import asyncio
 import os
@@ -30,7 +30,9 @@ TOPIC = "t"
 
 
 class World:
-    """A controller, a link to it, and one more broker whose image shows what happens."""
+    """A controller, a network link to it, and a second broker whose metadata image shows the
+    effects.
+    """
 
     def __init__(self, cluster: Cluster, link: Link, port: int) -> None:
         self.cluster, self.link, self.port = cluster, link, port
@@ -38,7 +40,7 @@ class World:
 
     @property
     def node(self) -> NodeState | None:
-        """The broker that is cut off, in the image of the other one."""
+        """The broker behind the link, as the other broker's image has it."""
         return next((node for node in self.cluster.broker.image.nodes if node.node_id == 1), None)
 
     async def until_alive(self, after_epoch: int = -1) -> int:
@@ -58,7 +60,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    # Brokers learn the controller's own address, which bypasses the link.
+    # Brokers get the controller's own address from the quorum, and that address bypasses the link.
     monkeypatch.setattr(ControllerClient, "learn", lambda *_: None)
     store = open_store(f"file:{tmp_path / 'store'}")
     async with Cluster(tmp_path, store=store, controller_settings=SHORT_SESSION) as cluster:
@@ -107,7 +109,7 @@ Run = Callable[[World, Path], AbstractAsyncContextManager[None]]
 
 
 @pytest.mark.parametrize("run", [as_process, in_one_process])
-async def test_a_broker_whose_session_expired_starts_again_in_its_process(
+async def test_broker_restarts_in_its_process_after_its_session_expired(
     world: World, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(main, "RESTART_LIFE_S", 0.0)
@@ -117,7 +119,7 @@ async def test_a_broker_whose_session_expired_starts_again_in_its_process(
         await asyncio.to_thread(create_topic, bootstrap, TOPIC, 2)
         values = [b"%d" % number for number in range(100)]
         await asyncio.to_thread(produce, bootstrap, TOPIC, values[:50], range(2))
-        for turn in range(2):  # also the second time
+        for turn in range(2):  # the second expiry must not differ
             await world.cut_until_fenced()
             epoch = await world.until_alive(epoch)
             more = values[50 + 25 * turn : 75 + 25 * turn]
@@ -129,7 +131,7 @@ async def test_a_broker_whose_session_expired_starts_again_in_its_process(
         await asyncio.to_thread(consumer.close)
 
 
-async def test_a_broker_that_another_process_runs_does_not_start_again(tmp_path: Path) -> None:
+async def test_broker_replaced_by_another_process_does_not_restart(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         first = await cluster.start_broker(1)
         await cluster.start_broker(1)
@@ -139,7 +141,7 @@ async def test_a_broker_that_another_process_runs_does_not_start_again(tmp_path:
         await first.abandon()
 
 
-async def test_a_broker_whose_session_expired_may_start_again(world: World) -> None:
+async def test_broker_with_an_expired_session_may_restart(world: World) -> None:
     broker = await world.cluster.start_broker(
         1, controllers=(world.address,), listeners=(f"127.0.0.1:{world.port}",)
     )

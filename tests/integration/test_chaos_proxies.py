@@ -1,4 +1,4 @@
-"""The faults of `make chaos` have their effect. Otherwise the chaos test could not find a bug."""
+"""The faults of `make chaos` take effect. Otherwise the chaos test could not find bugs."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Server:
-    """Record received bytes, and send the responses of the test."""
+    """A server that records received bytes and sends the test's responses."""
 
     def __init__(self, response: Callable[[bytes], bytes] = lambda _: b"") -> None:
         self.received = b""
@@ -45,7 +45,7 @@ class Server:
 
 
 class Linked:
-    """One client that is connected to one node through its proxy. pids: of other nodes."""
+    """One client connected to one node through its proxy. `pids`: the processes of other nodes."""
 
     def __init__(self, pids: Mapping[str, int] = MappingProxyType({})) -> None:
         self.server = Server()
@@ -73,7 +73,7 @@ async def linked() -> AsyncIterator[Linked]:
     await linked.stop()
 
 
-async def test_a_cut_continuese_way_and_what_it_held_back_arrives_late(linked: Linked) -> None:
+async def test_one_way_cut_holds_back_data_that_arrives_after_healing(linked: Linked) -> None:
     linked.network.cut(CLIENTS, NODE)
     linked.writer.write(b" second")
     assert linked.server.writer is not None
@@ -84,7 +84,7 @@ async def test_a_cut_continuese_way_and_what_it_held_back_arrives_late(linked: L
     await until(lambda: linked.server.received == b"first second")
 
 
-async def test_data_held_by_a_cut_is_lost_with_its_connection(linked: Linked) -> None:
+async def test_data_held_back_by_a_cut_is_lost_with_its_connection(linked: Linked) -> None:
     linked.network.cut(CLIENTS, NODE)
     linked.writer.write(b" second")
     linked.network.heal(CLIENTS, NODE, late=False)
@@ -93,12 +93,12 @@ async def test_data_held_by_a_cut_is_lost_with_its_connection(linked: Linked) ->
     assert linked.server.received == b"first"
 
 
-async def test_data_held_by_a_hold_arrives_after_a_newer_connection(linked: Linked) -> None:
+async def test_held_data_arrives_after_data_of_a_newer_connection(linked: Linked) -> None:
     assert await late_counts(linked, CLIENTS) == (0, 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc names the client")
-async def test_late_pieces_of_nodes_are_counted_apart_from_those_of_clients() -> None:
+async def test_late_data_of_nodes_and_clients_is_counted_separately() -> None:
     linked = Linked({"broker 1": os.getpid()})
     await linked.start()
     assert await late_counts(linked, "broker 1") == (1, 0)
@@ -106,7 +106,9 @@ async def test_late_pieces_of_nodes_are_counted_apart_from_those_of_clients() ->
 
 
 async def late_counts(linked: Linked, source: str) -> tuple[int, int]:
-    """Hold a piece until its sender has closed the connection and used another one."""
+    """Hold a chunk until its sender has closed the connection and used another one. Return the
+    counts of late chunks of nodes and of clients.
+    """
     hold = linked.network.hold(source, NODE)
     linked.writer.write(b" held")
     _, newer = await asyncio.open_connection("127.0.0.1", linked.port)
@@ -121,7 +123,7 @@ async def late_counts(linked: Linked, source: str) -> tuple[int, int]:
     return linked.network.late_count, linked.network.late_client_count
 
 
-async def test_a_hold_without_a_connection_waits_for_the_next(linked: Linked) -> None:
+async def test_hold_without_a_connection_applies_to_the_next_one(linked: Linked) -> None:
     linked.network.reset_node(NODE)
     with pytest.raises(ConnectionResetError):
         await linked.reader.readexactly(1)
@@ -144,13 +146,11 @@ async def test_a_hold_without_a_connection_waits_for_the_next(linked: Linked) ->
 @pytest.mark.parametrize(
     ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")]
 )
-async def test_a_node_that_dials_another_is_distinguished_from_clients(
+async def test_proxy_distinguishes_connections_of_nodes_from_those_of_clients(
     family: socket.AddressFamily, host: str
 ) -> None:
-    """Proxies distinguish a node that connects to another node from a client.
-
-    Brokers connect to each other and, with IPv6 sockets, gRPC connects to controllers. This process
-    is the connecting one.
+    """Brokers connect to each other and to controllers, and gRPC uses IPv6 sockets. In this test,
+    the connecting node is this process.
     """
     server, port = Server(), free_port()
     network = Network(lambda: {NODE: None, "broker 1": os.getpid()})
@@ -176,9 +176,9 @@ async def test_a_node_that_dials_another_is_distinguished_from_clients(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc names the client")
-async def test_a_node_is_distinguished_from_others_that_use_the_same_local_port() -> None:
-    """The kernel gives one local port to connections with different targets. Closed ones stay in
-    its table for a minute.
+async def test_node_is_identified_although_other_connections_share_its_local_port() -> None:
+    """The kernel may use one local port for connections to different targets, and closed
+    connections stay in its table for a minute.
     """
     server, port = Server(), free_port()
     network = Network(lambda: {NODE: None, "broker 1": os.getpid()})
@@ -203,14 +203,14 @@ async def test_a_node_is_distinguished_from_others_that_use_the_same_local_port(
 
 
 def dialler(port: int) -> socket.socket:
-    """Return a socket with this local port, which other sockets may have too."""
+    """Return a socket with this local port, which other sockets may share."""
     dialling = socket.socket()
     dialling.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     dialling.bind(("127.0.0.1", port))
     return dialling
 
 
-async def test_a_node_that_does_not_run_refuses(linked: Linked) -> None:
+async def test_stopped_node_refuses_connections(linked: Linked) -> None:
     linked.network.node_ended(NODE)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", linked.port)
@@ -221,7 +221,7 @@ def fault(kind: Kind, *, late: bool = False) -> Fault:
 
 
 async def requested(port: int) -> bytes:
-    """Return the bytes of the response to one PUT, up to its end or that of the connection."""
+    """Return the response bytes to one PUT, until the response or the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(PUT)
     response = b""
@@ -253,7 +253,7 @@ async def store() -> AsyncIterator[tuple[StoreProxy, Server, int]]:
         (Kind.STORE_CUT_REQUEST, b"", PUT[:-1]),
     ],
 )
-async def test_the_store_fails_as_reported(
+async def test_each_store_fault_has_its_effect(
     store: tuple[StoreProxy, Server, int], kind: Kind, response: bytes, arrives: bytes
 ) -> None:
     proxy, server, port = store
@@ -271,7 +271,7 @@ async def test_the_store_fails_as_reported(
     assert proxy.hit_count == 1
 
 
-async def test_a_request_in_a_black_hole_arrives_after_its_sender_disconnects(
+async def test_request_in_a_black_hole_arrives_after_its_sender_disconnects(
     store: tuple[StoreProxy, Server, int],
 ) -> None:
     proxy, server, port = store
@@ -287,7 +287,7 @@ async def test_a_request_in_a_black_hole_arrives_after_its_sender_disconnects(
     await until(lambda: server.received == PUT)
 
 
-async def test_a_fault_of_one_process_spares_the_others(
+async def test_store_fault_of_one_process_does_not_affect_others(
     store: tuple[StoreProxy, Server, int],
 ) -> None:
     proxy, _, port = store

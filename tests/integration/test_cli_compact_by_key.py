@@ -1,4 +1,4 @@
-"""Run `penstock compact --by-key` against a real cluster whose brokers do not compact."""
+"""`penstock compact --by-key` against a real cluster whose brokers do not compact."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Topic:
-    """The topic and the command."""
+    """A topic and the command that compacts it."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self.cluster = cluster
@@ -52,7 +52,7 @@ class Topic:
         return await self.cli.run("compact", topic, "--by-key", "--store", self.store_url, *options)
 
     async def move(self) -> None:
-        """Let the leader stop and start: everything is in objects then, a checkpoint as well."""
+        """Restart the leader, which uploads all records and a checkpoint to objects."""
         leader = self.cluster.leader_of(TOPIC)
         await self.cluster.stop_broker(leader)
         await self.cluster.start_broker(leader)
@@ -68,7 +68,7 @@ class Topic:
         await until(is_published)
 
     async def check(self, state: State) -> None:
-        """Check that each key has one record, the newest."""
+        """Check that each key has only its newest record."""
         broker = await self.cluster.until_served(TOPIC)
         end = broker.partitions.get(TOPIC, 0).high_watermark
         for found in (
@@ -85,7 +85,9 @@ def topic(cluster: Cluster, tmp_path: Path) -> Topic:
     return Topic(cluster, tmp_path)
 
 
-async def test_the_newest_record_of_each_key_is_kept(cluster: Cluster, topic: Topic) -> None:
+async def test_compaction_keeps_only_the_newest_record_of_each_key(
+    cluster: Cluster, topic: Topic
+) -> None:
     def run() -> State:
         create_topic(cluster.bootstrap, TOPIC, 1, **COMPACT)
         return fill(cluster.bootstrap)
@@ -104,7 +106,7 @@ async def test_the_newest_record_of_each_key_is_kept(cluster: Cluster, topic: To
     await topic.check(state)
     assert "nothing to remove" in await topic.compact()
 
-    # What the leader appends afterwards is compacted in the next run.
+    # The next run compacts what the leader has appended since.
     def more() -> None:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         for number in range(9):
@@ -118,7 +120,7 @@ async def test_the_newest_record_of_each_key_is_kept(cluster: Cluster, topic: To
     await topic.move()
     await topic.check(state)
 
-    # The leader's own cleaner continues from there, after a crash as well.
+    # The leader's own cleaner continues from there, also after a crash.
     await cluster.kill_broker(cluster.leader_of(TOPIC))
     (survivor,) = cluster.brokers
     await cluster.stop_broker(survivor)
@@ -132,7 +134,7 @@ async def test_logs_that_cannot_be_compacted_are_refused(cluster: Cluster, topic
     await asyncio.to_thread(create_topic, cluster.bootstrap, "plain", 1)
     await asyncio.to_thread(produce, cluster.bootstrap, "plain", [b"v"])
 
-    # The manifest does not have the new topic yet.
+    # The manifest does not contain the new topic yet.
     with pytest.raises(
         UsageError, match=r"plain has cleanup\.policy=delete, but --by-key requires compact"
     ):

@@ -1,4 +1,4 @@
-"""Complete commands in a real bash with names from a real cluster, and parse every format."""
+"""Complete commands in a real bash with names from a real cluster; parse every output format."""
 
 import asyncio
 import csv
@@ -40,7 +40,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Shell:
-    """Bash, with the script of `penstock completion bash`."""
+    """Bash with the script that `penstock completion bash` prints."""
 
     def __init__(self, directory: Path, bootstrap: str) -> None:
         self._environment = os.environ | {
@@ -60,8 +60,8 @@ class Shell:
         self._script.write_text(script.stdout)
 
     def complete(self, *words: str) -> list[str]:
-        """Return what bash offers for the last word. The command offers no names if the cluster
-        has not responded within 1 s, so this repeats it until there are some.
+        """Return the completions that bash offers for the last word. The command offers no names if
+        the cluster does not respond within 1 s, so retry until there are some.
         """
         found: list[str] = wait_until(lambda: self.complete_once(*words))
         return found
@@ -96,7 +96,7 @@ def _commit(bootstrap: str, group: str) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
-async def test_bash_completes_names_of_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
+async def test_bash_completes_names_from_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
     shell = await asyncio.to_thread(Shell, tmp_path, cluster.bootstrap)
 
     async def completed(*words: str) -> list[str]:
@@ -114,7 +114,7 @@ async def test_bash_completes_names_of_the_cluster(cluster: Cluster, tmp_path: P
     before = cached.read_bytes()
 
     def from_cache() -> bool:
-        cached.write_bytes(before)  # it is 0 s old again
+        cached.write_bytes(before)  # reset the age of the cache file
         return shell.complete_once("consume", "ord") == ["orders", "ordinary"]
 
     await asyncio.to_thread(wait_until, from_cache)
@@ -125,7 +125,7 @@ async def test_bash_completes_names_of_the_cluster(cluster: Cluster, tmp_path: P
 
 
 def _cached(directory: Path) -> list[Path]:
-    """Return the files with names of the cluster."""
+    """Return the cache files with names from the cluster."""
     return list((directory / "cache").rglob("completion/*"))
 
 
@@ -169,10 +169,10 @@ COMPLETED = (
 )
 
 
-async def test_commands_that_take_names_complete_them(
+async def test_commands_that_accept_names_complete_them(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process, as the script of bash calls the command."""
+    """Runs the command in this process, with the variables that the bash script sets."""
     monkeypatch.setattr(completing, "DEADLINE_S", PATIENCE_S)
     completion_module().completion_init()
     cli = Cli(cluster, tmp_path)
@@ -198,12 +198,16 @@ async def test_commands_that_take_names_complete_them(
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
-async def test_what_is_typed_is_completed(cluster: Cluster, tmp_path: Path) -> None:
+async def test_completion_works_while_typing_in_a_terminal(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     shell = await asyncio.to_thread(Shell, tmp_path, cluster.bootstrap)
     terminal = await asyncio.to_thread(shell.terminal)
 
     def is_shown(typed: str, shown: str) -> bool:
-        """Type a line, and delete it. Bash reads the next line when the completion has ended."""
+        """Type a line, then delete it. Bash reads the next line only after it has completed this
+        one.
+        """
         terminal.type(f"penstock {typed}")
         terminal.type("\x15echo en''ded\n")
         return shown in terminal.until("ended")
@@ -220,7 +224,7 @@ async def test_what_is_typed_is_completed(cluster: Cluster, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-async def test_every_shell_has_a_script(shell: str) -> None:
+async def test_every_shell_has_a_completion_script(shell: str) -> None:
     command = (sys.executable, "-m", "penstock.deploy.cli", "completion", shell)
     found = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, check=True
@@ -228,7 +232,7 @@ async def test_every_shell_has_a_script(shell: str) -> None:
     assert SHELLS[shell] in found.stdout
 
 
-async def test_every_format_has_the_same_response(cluster: Cluster, tmp_path: Path) -> None:
+async def test_all_output_formats_contain_the_same_data(cluster: Cluster, tmp_path: Path) -> None:
     cli = Cli(cluster, tmp_path)
     found = json.loads(await cli.run("topics", "list", "--json"))
     assert found == [

@@ -32,8 +32,8 @@ def cli(cluster: Cluster, tmp_path: Path) -> Cli:
     return Cli(cluster, tmp_path)
 
 
-async def test_only_topics_of_a_seed_keep_records_of_any_age(cluster: Cluster, cli: Cli) -> None:
-    """`dev --topics` creates topics as `topics create` does."""
+async def test_only_seeded_topics_retain_records_of_any_age(cluster: Cluster, cli: Cli) -> None:
+    """`dev --topics` creates topics with the same defaults as `topics create`."""
 
     def retention(name: str, *, keeps_all: bool) -> str:
         create_topics(cluster.bootstrap, {name: 1}, keeps_all=keeps_all)
@@ -57,7 +57,7 @@ async def test_only_topics_of_a_seed_keep_records_of_any_age(cluster: Cluster, c
         ("retention.bytes=1h", None),
     ],
 )
-async def test_configs_in_milliseconds_and_bytes_may_have_units(
+async def test_time_and_size_configs_accept_units(
     cli: Cli, config: str, stored: str | None
 ) -> None:
     name, _, value = config.partition("=")
@@ -77,7 +77,7 @@ async def test_configs_in_milliseconds_and_bytes_may_have_units(
         assert {item["name"]: item["value"] for item in described}[name] == stored
 
 
-async def test_configs_of_brokers_are_altered_and_described(cluster: Cluster, cli: Cli) -> None:
+async def test_broker_configs_are_altered_and_described(cluster: Cluster, cli: Cli) -> None:
     for target, value in (("--all-brokers", "60"), ("--broker=1", "70")):
         shown = await cli.run("configs", "alter", target, "--set", f"max.connections={value}")
         assert shown == "Changed max.connections\n"
@@ -103,7 +103,7 @@ async def test_configs_of_brokers_are_altered_and_described(cluster: Cluster, cl
     await until(lambda: cluster.brokers[1].config.connections_max == 60)
 
 
-async def test_configs_of_groups_and_topics(cli: Cli) -> None:
+async def test_group_and_topic_configs_are_altered_and_described(cli: Cli) -> None:
     await cli.run("topics", "create", "t")
     for target, config in (
         ("--group=g", "consumer.session.timeout.ms=50000"),
@@ -120,7 +120,7 @@ async def test_configs_of_groups_and_topics(cli: Cli) -> None:
         assert f"{found['name']}={found['value']}" == config
 
 
-async def test_levels_of_loggers(cluster: Cluster, cli: Cli) -> None:
+async def test_logger_levels_are_altered_and_described(cluster: Cluster, cli: Cli) -> None:
     logger, own = "penstock.broker.groups", ("--broker-logger", "1")
     described = ("configs", "describe", *own, "--json")
     before = {item["name"]: item for item in json.loads(await cli.run(*described))}
@@ -140,10 +140,12 @@ async def test_levels_of_loggers(cluster: Cluster, cli: Cli) -> None:
         await cli.run("configs", "alter", *own, "--delete", logger)
         assert LOG_LEVELS.of(logger) == level
     finally:
-        LOG_LEVELS.unset(logger)  # of this process
+        LOG_LEVELS.unset(logger)  # levels of this test process
 
 
-async def test_subscriptions_to_metrics_of_clients(cluster: Cluster, cli: Cli) -> None:
+async def test_client_metrics_subscriptions_are_altered_and_described(
+    cluster: Cluster, cli: Cli
+) -> None:
     named = ("--client-metrics", "slow")
     assert json.loads(await cli.run("configs", "list", "--json")) == []
     await cli.run("configs", "alter", *named, "--set", "interval.ms=60000", "--set", "metrics=a,b")
@@ -173,8 +175,8 @@ def descriptor_set(path: Path) -> Path:
     return path
 
 
-async def test_a_config_may_come_from_a_file(cli: Cli) -> None:
-    """A descriptor set is binary, and becomes Base64."""
+async def test_config_values_can_be_read_from_a_file(cli: Cli) -> None:
+    """A binary descriptor set is encoded as Base64."""
     path = descriptor_set(Path(cli.file("order.pb", "")))
     proto = ("--config", "penstock.value.schema.type=protobuf")
     await cli.run("topics", "create", "p", *proto, "-c", f"penstock.value.schema=@{path}")
@@ -219,7 +221,7 @@ async def test_a_config_may_come_from_a_file(cli: Cli) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-async def test_what_can_not_be_is_refused_in_words(
+async def test_invalid_arguments_are_refused_with_an_explanation(
     cli: Cli, arguments: tuple[str, ...], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):

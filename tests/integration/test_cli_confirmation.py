@@ -1,4 +1,4 @@
-"""Destructive commands ask on a terminal; without one they need --yes."""
+"""Destructive commands ask for confirmation on a terminal; without one they require --yes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -30,7 +30,7 @@ COMMANDS = {
     "nodes unregister": ("0",),
 }
 ELSEWHERE = {"doctor", "tokens expire"}
-"""Commands that other files test: they need another cluster."""
+"""Commands that need a different cluster and are tested in other files."""
 SHOWN = ("topics describe orders", "groups describe", "snapshots list", "users list", "acls list")
 
 
@@ -43,7 +43,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def cli(cluster: Cluster, tmp_path: Path) -> Cli:
-    """Return the commands of a cluster with something to delete of each kind."""
+    """Return a CLI for a cluster with a deletable item of each kind."""
     await asyncio.to_thread(create_topic, cluster.bootstrap, "orders", 1)
     await asyncio.to_thread(produce, cluster.bootstrap, "orders", [b"one", b"two"])
     cli = Cli(cluster, tmp_path)
@@ -57,7 +57,7 @@ async def cli(cluster: Cluster, tmp_path: Path) -> Cli:
 
 
 def confirming() -> set[str]:
-    """Return the commands that have --yes."""
+    """Return the commands that accept --yes."""
 
     def of(command: Any, name: str) -> Iterator[str]:
         if any("--yes" in parameter.opts for parameter in command.params):
@@ -69,11 +69,11 @@ def confirming() -> set[str]:
     return set(of(typer.main.get_command(app), ""))
 
 
-def test_every_command_that_confirms_is_tested() -> None:
+def test_every_command_with_confirmation_is_tested() -> None:
     assert confirming() == COMMANDS.keys() | ELSEWHERE
 
 
-async def test_without_a_terminal_a_destructive_command_needs_yes(cli: Cli) -> None:
+async def test_destructive_commands_require_yes_without_a_terminal(cli: Cli) -> None:
     before = [await cli.run(*command.split()) for command in SHOWN]
     for command, arguments in COMMANDS.items():
         for form in ((), ("--json",)):
@@ -84,7 +84,7 @@ async def test_without_a_terminal_a_destructive_command_needs_yes(cli: Cli) -> N
     assert [await cli.run(*command.split()) for command in SHOWN] == before
 
 
-async def test_a_terminal_decides(cli: Cli) -> None:
+async def test_confirmation_on_a_terminal_decides_whether_records_are_deleted(cli: Cli) -> None:
     command = ("topics", "delete-records", "orders", "--all")
     for word, is_done in (("n", False), ("y", True)):
         shown = await asyncio.to_thread(

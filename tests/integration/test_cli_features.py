@@ -1,4 +1,4 @@
-"""Run `penstock features` against a real broker."""
+"""`penstock features` against a real broker."""
 
 import json
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def levels(cli: Cli) -> dict[str, int]:
     return {item["name"]: item["level"] for item in listed}
 
 
-async def test_levels_are_listed_and_changed(cli: Cli) -> None:
+async def test_feature_levels_are_listed_and_changed(cli: Cli) -> None:
     assert await levels(cli) == NEWEST
     shown = await cli.run("features", "list")
     assert "transaction.version" in shown
@@ -49,7 +49,7 @@ async def test_levels_are_listed_and_changed(cli: Cli) -> None:
     assert await levels(cli) == NEWEST
 
 
-async def test_refusals_state_why(cli: Cli) -> None:
+async def test_refused_feature_changes_state_the_reason(cli: Cli) -> None:
     with pytest.raises(KafkaFailed, match="only supports versions 0-2"):
         await cli.run("features", "upgrade", "transaction.version=3")
     with pytest.raises(KafkaFailed, match="Can't downgrade the version"):

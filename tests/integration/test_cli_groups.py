@@ -1,4 +1,4 @@
-"""Run `penstock groups` against real brokers, for groups of all types."""
+"""`penstock groups` against real brokers, for all group types."""
 
 import asyncio
 import csv
@@ -38,7 +38,7 @@ async def cli(cluster: Cluster, tmp_path: Path) -> Cli:
 
 
 async def offsets(cli: Cli, group: str) -> dict[int, tuple[int, int, int]]:
-    """Return current offset, end of the log and lag by partition."""
+    """Return current offset, log end offset and lag by partition."""
     (found,) = json.loads(await cli.run("groups", "describe", group, "-o", "json"))
     return {
         item["partition"]: (item["current_offset"], item["log_end_offset"], item["lag"])
@@ -47,14 +47,16 @@ async def offsets(cli: Cli, group: str) -> dict[int, tuple[int, int, int]]:
 
 
 async def reset(cli: Cli, *options: str, topic: str = TOPIC) -> dict[int, int]:
-    """Return the new offsets by partition."""
+    """Reset offsets; return the new ones by partition."""
     command = ("groups", "reset-offsets", "billing", "--yes", "--topic", topic)
     found = json.loads(await cli.run(*command, *options, "--json"))
     return {item["partition"]: item["new_offset"] for item in found}
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_members_lag_resets_and_deletion(cluster: Cluster, cli: Cli, protocol: str) -> None:
+async def test_members_and_lag_are_shown_and_offsets_reset_and_deleted(
+    cluster: Cluster, cli: Cli, protocol: str
+) -> None:
     settings = {
         "bootstrap.servers": cluster.bootstrap,
         "group.id": "billing",
@@ -97,7 +99,8 @@ async def test_members_lag_resets_and_deletion(cluster: Cluster, cli: Cli, proto
     await asyncio.to_thread(consumer.close)
 
     assert await reset(cli, "--to-earliest") == {0: 0, 1: 0}
-    assert await offsets(cli, "billing") == {0: (5, 5, 0), 1: (5, 6, 1)}  # only shown
+    # reset without --execute changes nothing
+    assert await offsets(cli, "billing") == {0: (5, 5, 0), 1: (5, 6, 1)}
     assert await reset(cli, "--to-offset", "2", "--execute", topic=f"{TOPIC}:1") == {1: 2}
     assert await offsets(cli, "billing") == {0: (5, 5, 0), 1: (2, 6, 4)}
     deleted = ("groups", "delete-offsets", "billing", "--topic", f"{TOPIC}:0")
@@ -111,7 +114,7 @@ async def test_members_lag_resets_and_deletion(cluster: Cluster, cli: Cli, proto
         await cli.run("groups", "describe", "billing")
 
 
-async def test_every_form_of_reset(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
+async def test_every_offset_reset_option(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
     with pytest.raises(KafkaFailed, match="no committed offset in orders-0"):
         await reset(cli, "--shift-by", "1")
     assert await reset(cli, "--to-current", "--execute") == {0: 5, 1: 5}
@@ -141,7 +144,7 @@ async def test_every_form_of_reset(cluster: Cluster, cli: Cli, tmp_path: Path) -
         await cli.run(*command, "--to-earliest")
 
 
-async def test_a_share_group(cluster: Cluster, cli: Cli) -> None:
+async def test_share_group_is_described_reset_and_deleted(cluster: Cluster, cli: Cli) -> None:
     def share() -> ShareMember:
         members = [ShareMember(address, "queue") for address in cluster.bootstrap.split(",")]
         (here,) = (member for member in members if member.coordinates_here())
@@ -170,7 +173,7 @@ async def test_a_share_group(cluster: Cluster, cli: Cli) -> None:
     assert json.loads(await cli.run("groups", "list", "--type", "share", "--json")) == []
 
 
-async def test_a_streams_group(cluster: Cluster, cli: Cli) -> None:
+async def test_streams_group_is_described(cluster: Cluster, cli: Cli) -> None:
     group = "counter"
     standbys = ("--set", "streams.num.standby.replicas=1")
     await cli.run("configs", "alter", "--group", group, *standbys)
@@ -190,7 +193,7 @@ async def test_a_streams_group(cluster: Cluster, cli: Cli) -> None:
     assert [member["process_id"] for member in view["members"]] == ["process-a", "process-b"]
     tasks = [member["tasks"] for member in view["members"]]
     for role in ("active", "standby"):
-        # The first subtopology has no state.
+        # The first subtopology is stateless.
         for subtopology in ("1",) if role == "standby" else ("0", "1"):
             assert sorted(task for found in tasks for task in found[role][subtopology]) == [0, 1]
     readers = {(item["topic"], item["partition"]): item["member_id"] for item in view["offsets"]}

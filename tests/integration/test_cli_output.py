@@ -1,4 +1,4 @@
-"""Commands that change a cluster print one document with `--output json`, and nothing else."""
+"""With `--output json`, commands that change a cluster print exactly one document."""
 
 import asyncio
 import json
@@ -18,7 +18,9 @@ from tests.support.steady import SteadyProducer
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Its tokens need a login, and its brokers let transactions hang."""
+    """A cluster whose delegation tokens require a login and whose brokers do not abort hanging
+    transactions.
+    """
     async with secure_cluster(
         tmp_path,
         *("PLAINTEXT", "SASL_PLAINTEXT"),
@@ -29,11 +31,13 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_actions_print_one_document(cluster: Cluster, tmp_path: Path) -> None:
+async def test_commands_that_change_the_cluster_print_one_document(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     cli = Cli(cluster, tmp_path)
 
     async def check(command: str, expected: object, *more: str) -> None:
-        """more: arguments with paths."""
+        """Run the command. `more`: arguments that contain paths."""
         printed = await cli.run(*command.split(), *more, "--output", "json")
         assert json.loads(printed) == expected, command
 
@@ -95,7 +99,7 @@ async def test_actions_print_one_document(cluster: Cluster, tmp_path: Path) -> N
     await check("profile remove p", {"name": "p"})
 
 
-async def test_other_actions_print_only_a_document(cluster: Cluster, tmp_path: Path) -> None:
+async def test_other_commands_print_only_one_document(cluster: Cluster, tmp_path: Path) -> None:
     cli = Cli(cluster, tmp_path)
     file = cli.file("topics.json", {"topics": [{"name": "orders", "partitions": 2}]})
     for command in (
@@ -126,7 +130,7 @@ async def test_other_actions_print_only_a_document(cluster: Cluster, tmp_path: P
         assert isinstance(json.loads(printed), list | dict), command
 
 
-async def test_moves_print_one_document(tmp_path: Path) -> None:
+async def test_move_commands_print_one_document(tmp_path: Path) -> None:
     store = MemoryStore()
     gate = GatedStore(store)
     async with Cluster(tmp_path, brokers=2, store=store, stores={0: gate}) as cluster:
@@ -170,7 +174,7 @@ async def test_moves_print_one_document(tmp_path: Path) -> None:
         assert json.loads(member) == {"node_id": 0, "dry_run": True}
 
 
-async def test_an_error_is_no_document(cluster: Cluster) -> None:
+async def test_failed_command_prints_no_document(cluster: Cluster) -> None:
     done = await asyncio.to_thread(
         run_here,
         *("topics", "alter", "none", "--partitions", "2", "--json"),

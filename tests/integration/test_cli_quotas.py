@@ -1,4 +1,4 @@
-"""`penstock quotas`."""
+"""`penstock quotas` against real brokers."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ async def test_quotas_are_set_listed_and_deleted(cluster: Cluster) -> None:
     ],
     ids=str,
 )
-async def test_mistakes_are_explained(
+async def test_invalid_quota_arguments_are_explained(
     cluster: Cluster, arguments: tuple[str, ...], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

@@ -1,4 +1,4 @@
-"""Run `penstock reassign` and `penstock elect` with real files against a real cluster."""
+"""`penstock reassign` and `penstock elect` with real files against a real cluster."""
 
 import asyncio
 import json
@@ -129,7 +129,7 @@ async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) 
         assert "forced the upload" in await cli.run("reassign", "trace", f"tp_re_01-{index}")
 
 
-async def test_what_can_not_be_is_refused_in_words(tmp_path: Path) -> None:
+async def test_invalid_reassign_arguments_are_refused_with_an_explanation(tmp_path: Path) -> None:
     async with Cluster(tmp_path, brokers=1) as cluster:
         await cluster.broker.client.create_topics(
             CreateTopics(topics=[NewTopic(name="t", partitions=1)])

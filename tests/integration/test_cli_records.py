@@ -1,4 +1,4 @@
-"""Run `penstock produce` and `penstock consume` against real brokers, which round-trip records."""
+"""`penstock produce` and `penstock consume` against real brokers round-trip records."""
 
 import asyncio
 import gc
@@ -21,8 +21,8 @@ from tests.support.terminal import on_a_terminal
 
 SCHEMA = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
 ALL = ("--from-beginning", "--until-end")
-# librdkafka's clients of commands that failed live as long as the frames of their errors, and may
-# connect once more while the brokers of this process stop.
+# After a failed command, the traceback keeps its librdkafka client alive, and the client may try to
+# connect while this process stops the brokers.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -42,7 +42,7 @@ def bootstrap(cli: Cli) -> str:
 
 @pytest.fixture
 def registry() -> Iterator[str]:
-    """Return the address of a schema registry with one schema."""
+    """Return the address of a schema registry that contains one schema."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -65,7 +65,7 @@ def registry() -> Iterator[str]:
         thread.join()
 
 
-async def test_records_go_in_and_come_out(cli: Cli) -> None:
+async def test_produced_records_are_consumed_unchanged(cli: Cli) -> None:
     send = ("produce", "orders", "-p", "0", "--timestamp", "2026-01-01T00:00:00")
     await cli.run(*send, "--key-separator", ":", "-H", "from=cli", given=b"a:1\nb:2\n3\n")
     await cli.run("produce", "orders", "-p", "1", "--value", "x", "--count", "3", "--key", "k")
@@ -102,12 +102,12 @@ async def test_records_go_in_and_come_out(cli: Cli) -> None:
 
 @pytest.mark.parametrize("begin", [(), ("--offset", "latest"), ("--group", "new")])
 async def test_consume_prints_only_new_records_by_default(cli: Cli, begin: tuple[str, ...]) -> None:
-    """Also when it has waited for so long that a partition counts as stalled."""
+    """Also if it has waited long enough for a partition to count as stalled."""
     await cli.run("produce", "orders", "-p", "0", given=b"old\nolder\n")
     assert await cli.run("consume", "orders", *begin, "--timeout", "3") == ""
 
 
-async def test_produce_prints_where_records_are(cli: Cli) -> None:
+async def test_produce_prints_partition_and_offset_of_each_record(cli: Cli) -> None:
     send = ("produce", "orders", "-p", "1")
     assert await cli.run(*send, "-v", given=b"a\nb\n") == (
         "orders partition 1 offset 0\norders partition 1 offset 1\n"
@@ -146,7 +146,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("configs", "options", "reason"), REFUSED)
-async def test_a_refused_record_names_the_config(
+async def test_refused_record_is_reported_with_the_topic_config_that_refused_it(
     cli: Cli, configs: dict[str, str], options: tuple[str, ...], reason: str
 ) -> None:
     given = [item for pair in configs.items() for item in ("--config", "=".join(pair))]
@@ -157,21 +157,21 @@ async def test_a_refused_record_names_the_config(
     assert "`penstock configs describe --topic strict`" in str(refused.value)
 
 
-async def test_the_reason_is_that_of_the_refused_record(cli: Cli) -> None:
-    """Sound records of the same batch fail, too."""
+async def test_reported_reason_belongs_to_the_record_that_was_refused(cli: Cli) -> None:
+    """Valid records of the same batch fail too, without a reason of their own."""
     await cli.run("topics", "create", "strict", "--config", "cleanup.policy=compact")
     with pytest.raises(ExpectedError, match="it has no key, and"):
         await cli.run("produce", "strict", "--key-separator", ":", given=b"a:1\nb:2\nnone\nc:3\n")
 
 
-async def test_only_printed_records_are_committed(cli: Cli) -> None:
+async def test_consume_commits_only_records_that_it_printed(cli: Cli) -> None:
     await cli.run("produce", "orders", "-p", "0", given=b"1\n2\n3\n")
     read = ("consume", "orders", "--group", "g", "--from-beginning", "--max-messages", "1")
     for expected in ("1\n", "2\n", "3\n"):
         assert await cli.run(*read) == expected
 
 
-async def test_a_partition_that_does_not_exist(cli: Cli) -> None:
+async def test_produce_to_a_nonexistent_partition_is_refused(cli: Cli) -> None:
     for given in (("-p", "9", "--value", "x"), ("--json",)):
         with pytest.raises(UsageError, match="partition 9 of 'orders' does not exist: its part"):
             await cli.run("produce", "orders", *given, given=b'{"value": "x", "partition": 9}')
@@ -179,7 +179,7 @@ async def test_a_partition_that_does_not_exist(cli: Cli) -> None:
         await cli.run("topics", "alter", "orders", "--config", "a=1")
 
 
-async def test_a_terminal_shows_what_happens(cli: Cli, bootstrap: str) -> None:
+async def test_progress_is_shown_on_a_terminal(cli: Cli, bootstrap: str) -> None:
     shown = await asyncio.to_thread(
         on_a_terminal,
         bootstrap,
@@ -205,7 +205,7 @@ async def test_a_terminal_shows_what_happens(cli: Cli, bootstrap: str) -> None:
     assert "1 record acknowledged" in shown
 
 
-async def test_the_progress_bar_leaves_stdout_alone(
+async def test_progress_bar_does_not_write_to_stdout(
     cli: Cli, bootstrap: str, tmp_path: Path
 ) -> None:
     command = ("produce", "orders", "--value", "x", "--count", "8", "--rate", "4", "-o", "json")
@@ -216,7 +216,7 @@ async def test_the_progress_bar_leaves_stdout_alone(
     assert len((tmp_path / "positions.jsonl").read_text().splitlines()) == 8
 
 
-async def test_bytes_that_are_no_text_go_in_and_come_out(cli: Cli) -> None:
+async def test_binary_keys_and_values_round_trip(cli: Cli) -> None:
     odd = os.fsdecode(b"\xff=\xe9")
     send = ("produce", "orders", "-p", "0")
     await cli.run(*send, "--value", odd, "--key", odd, "-H", f"h={odd}", "-H", "n", "-H", "t=x")
@@ -235,7 +235,7 @@ async def test_bytes_that_are_no_text_go_in_and_come_out(cli: Cli) -> None:
             await cli.run("produce", "copy", "--json", given=printed.encode())
 
 
-async def test_records_are_sent_at_a_rate(cli: Cli) -> None:
+async def test_produce_limits_its_rate(cli: Cli) -> None:
     rate, count = 20, 31
     await cli.run(
         *("produce", "orders", "-p", "0", "--value", "x"),
@@ -244,13 +244,13 @@ async def test_records_are_sent_at_a_rate(cli: Cli) -> None:
     shown = await cli.run("consume", "orders", *ALL, "-p", "0", "-f", "%T\n")
     times_ms = [int(line) for line in shown.split()]
     assert len(times_ms) == count
-    # No record comes earlier than the rate allows. The clock starts before the first record.
+    # No record may arrive earlier than the rate allows. The clock starts before the first record.
     late_ms = 500
     for index, time_ms in enumerate(times_ms):
         assert time_ms - times_ms[0] >= index * 1_000 / rate - late_ms, index
 
 
-async def test_records_are_printed_at_a_rate(cli: Cli) -> None:
+async def test_consume_limits_its_rate(cli: Cli) -> None:
     await cli.run("produce", "orders", "--value", "x", "--count", "11")
     began = time.monotonic()
     shown = await cli.run("consume", "orders", *ALL, "--rate", "10")
@@ -260,7 +260,7 @@ async def test_records_are_printed_at_a_rate(cli: Cli) -> None:
         await cli.run("consume", "orders", "--snapshot", "s", "--rate", "10")
 
 
-async def test_a_transaction_has_all_records_or_none(cli: Cli) -> None:
+async def test_produce_in_a_transaction_writes_all_records_or_none(cli: Cli) -> None:
     send = ("produce", "orders", "-p", "0", "--transactional-id", "t", "--format", "json")
     with pytest.raises(ExpectedError, match="line 2: it is not JSON"):
         await cli.run(*send, given=b"1\n{\n")
@@ -271,7 +271,9 @@ async def test_a_transaction_has_all_records_or_none(cli: Cli) -> None:
         await cli.run(*send, "--acks", "1")
 
 
-async def test_avro_by_a_file_and_by_a_registry(cli: Cli, registry: str) -> None:
+async def test_avro_round_trips_with_a_schema_file_and_with_a_registry(
+    cli: Cli, registry: str
+) -> None:
     by_file = ("--format", "avro", "--schema", cli.file("order.avsc", SCHEMA))
     await cli.run("produce", "copy", *by_file, given=b'{"id": 1}\n{"id": 2}\n')
     assert set((await cli.run("consume", "copy", *ALL, *by_file)).split()) == {

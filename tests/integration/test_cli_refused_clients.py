@@ -1,4 +1,4 @@
-"""Commands that use librdkafka report at once why the brokers refuse the client."""
+"""Commands that use librdkafka report immediately why the brokers reject the client."""
 
 import asyncio
 import threading
@@ -84,7 +84,7 @@ def client_file(files: SecureFiles, properties: dict[str, str]) -> Path:
 
 
 def run(address: str, config: Path, *arguments: str) -> str:
-    """Run a command. Raises its error."""
+    """Run a command and raise its error."""
     given = [*arguments, "--bootstrap", address, "--command-config", str(config)]
     result = CliRunner().invoke(app, given)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -93,7 +93,7 @@ def run(address: str, config: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_a_command_reports_why_brokers_refuse_the_client(
+async def test_command_reports_why_brokers_reject_the_client(
     cluster: Cluster, files: SecureFiles, command: str
 ) -> None:
     for listener, properties, reason in FAULTS.values():
@@ -104,10 +104,10 @@ async def test_a_command_reports_why_brokers_refuse_the_client(
 
 
 @pytest.mark.parametrize("client", ["producer", "consumer"])
-async def test_a_running_client_ends_when_the_brokers_no_longer_accept_it(
+async def test_running_client_ends_when_brokers_reject_its_reauthentication(
     cluster: Cluster, files: SecureFiles, client: str
 ) -> None:
-    """With `connections.max.reauth.ms`, librdkafka logs in again every second."""
+    """With `connections.max.reauth.ms`, librdkafka authenticates again every second."""
     await create_user(cluster, "alice", "first", SCRAM_BY_NAME[SCRAM])
     login = {"sasl.username": "alice", "sasl.password": "first"}
     config = client_file(files, {"security.protocol": "SASL_SSL"} | login)

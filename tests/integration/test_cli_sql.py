@@ -1,4 +1,4 @@
-"""`penstock sql` as a process: statements, forms of rows, and the prompt on a terminal."""
+"""`penstock sql` as a process: statements, output formats, and the interactive prompt."""
 
 import csv
 import io
@@ -58,8 +58,8 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 sys.exit(code)
 """
 MEASURED = (sys.executable, "-c", _PRINT_MEMORY, *SQL)
-"""The command, and then a line with the memory of its largest process in KiB. In the test's own
-process, that would include the children of other tests.
+"""Runs the command, then prints the peak memory of its largest process in KiB. Measured in a
+separate process, because the test process also has children of other tests.
 """
 
 
@@ -76,7 +76,7 @@ def run_alone(
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=WAIT_S)
 
 
-def test_statements_and_forms_of_rows(store: str, tmp_path: Path) -> None:
+def test_statements_print_rows_in_every_output_format(store: str, tmp_path: Path) -> None:
     file = tmp_path / "orders.parquet"
     query = "SELECT id, who, {'a': [id]} AS nested, NULL AS n FROM orders WHERE id < 2 ORDER BY id"
     view = f"CREATE VIEW v AS {query}; SELECT * FROM v"
@@ -112,7 +112,7 @@ def test_statements_and_forms_of_rows(store: str, tmp_path: Path) -> None:
 
 
 def test_protobuf_fields_are_columns(cluster: ThreadedCluster, tmp_path: Path) -> None:
-    """The brokers check the records by the same descriptor set."""
+    """The brokers validate the records with the same descriptor set."""
     text, number = FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_INT64
     file = FileDescriptorProto(name="trip.proto", package="shop", syntax="proto3")
     message = file.message_type.add(name="Trip")
@@ -157,7 +157,7 @@ def test_protobuf_fields_are_columns(cluster: ThreadedCluster, tmp_path: Path) -
     assert "has no message 'Trip'; it has shop.Trip" in done.stderr
 
 
-def test_a_bar_shows_how_much_a_slow_statement_has_read(store: str) -> None:
+def test_progress_bar_shows_how_much_a_slow_statement_has_read(store: str) -> None:
     command = (sys.executable, "-m", "penstock.deploy.cli", "sql", "SELECT max(id) FROM orders")
     with slow_store(store) as url:
         shown = on_terminal(command, {"PENSTOCK_STORE": url, "TERM": "xterm"}).decode()
@@ -165,13 +165,15 @@ def test_a_bar_shows_how_much_a_slow_statement_has_read(store: str) -> None:
         done = run(url, "SELECT max(id) FROM orders", "--output=csv")
     bar = re.search(r"read .*━.* 2000/2000 .*records", shown)
     assert bar, shown
-    assert shown.index("max(id)") > bar.end()  # the bar disappears before the rows
+    assert shown.index("max(id)") > bar.end()  # the bar is cleared before the rows are printed
     assert (done.stdout, done.stderr) == ("max(id)\n1999\n", "")
 
 
-def test_the_quick_exit_loses_no_error_and_leaves_no_file(store: str, tmp_path: Path) -> None:
+def test_fast_exit_reports_write_errors_and_removes_temporary_files(
+    store: str, tmp_path: Path
+) -> None:
     environment = os.environ | {"PENSTOCK_STORE": store, "TMPDIR": str(tmp_path)}
-    environment.pop("PYTHONUNBUFFERED", None)  # so that output is in a buffer until the end
+    environment.pop("PYTHONUNBUFFERED", None)  # so that output stays buffered until the exit
     command = (
         sys.executable,
         "-m",
@@ -197,10 +199,10 @@ def prompt(store: str, home: Path) -> Terminal:
 
 
 ENDLESS_CALL = "SELECT levenshtein(repeat('ab', 200000), repeat('ba', 200000))"
-"""One call of a function that computes for minutes without a check."""
+"""A single function call that computes for minutes without a cancellation check."""
 
 
-def test_limits_hold_within_one_call_of_a_function(store: str, tmp_path: Path) -> None:
+def test_time_and_memory_limits_apply_within_one_function_call(store: str, tmp_path: Path) -> None:
     spill = ("--temp-directory", str(tmp_path))
     for query in (ENDLESS_CALL, ENDLESS):
         done = run_alone(SQL, store, query, "--max-seconds", "1", *spill)
@@ -215,11 +217,11 @@ def test_limits_hold_within_one_call_of_a_function(store: str, tmp_path: Path) -
 
 
 def cpu_ticks(pid: int) -> int:
-    """Return how long a process has computed."""
+    """Return the user CPU time of a process in clock ticks."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
-def test_ctrl_c_ends_a_call_that_does_not_stop(store: str) -> None:
+def test_ctrl_c_cancels_a_function_call_that_does_not_check_for_cancellation(store: str) -> None:
     process = subprocess.Popen(
         (*SQL, f"SELECT 1; {ENDLESS_CALL}", "--csv"),
         env=os.environ | {"PENSTOCK_STORE": store},
@@ -237,7 +239,7 @@ def test_ctrl_c_ends_a_call_that_does_not_stop(store: str) -> None:
         assert (process.returncode, "canceled" in errors) == (130, True)
 
 
-def test_the_prompt(store: str, tmp_path: Path) -> None:
+def test_prompt_runs_statements(store: str, tmp_path: Path) -> None:
     terminal = prompt(store, tmp_path)
     try:
         _converse(terminal)
@@ -249,7 +251,7 @@ def test_the_prompt(store: str, tmp_path: Path) -> None:
     assert "SELECT max(id) FROM orders;" in history.read_text()
 
 
-def test_tab_completes_columns_of_the_topics_that_are_named(store: str, tmp_path: Path) -> None:
+def test_tab_completes_columns_of_topics_in_the_statement(store: str, tmp_path: Path) -> None:
     terminal = prompt(store, tmp_path)
     try:
         terminal.until("penstock> ")
@@ -258,7 +260,7 @@ def test_tab_completes_columns_of_the_topics_that_are_named(store: str, tmp_path
         ]
         assert _offered(terminal, "FROM orders SELECT w") == ["when", "where", "who", "with"]
         assert _offered(terminal, "SELECT w") == ["when", "where", "with"]
-        terminal.type("FROM orders\n")  # a statement over several lines
+        terminal.type("FROM orders\n")  # a multi-line statement
         terminal.until(r"\.\.\.> ")
         terminal.type("SELECT unit\t")
         terminal.until('"unit price"')
@@ -270,7 +272,7 @@ def test_tab_completes_columns_of_the_topics_that_are_named(store: str, tmp_path
 
 
 def _offered(terminal: Terminal, line: str) -> list[str]:
-    """Return what two Tabs list for a line, and delete the line."""
+    """Return the completions that two Tabs list for a line, and delete the line."""
     terminal.type(f"{line}\t\t")
     terminal.until(re.escape(line))
     listed = terminal.until(re.escape(line))
@@ -293,7 +295,7 @@ def _converse(terminal: Terminal) -> None:
     assert "columns of orders: _partition" in terminal.until("penstock> ")
     terminal.type(f"{ENDLESS};\n")
     before = terminal.cpu_ticks()
-    wait_until(lambda: terminal.cpu_ticks() > before + 30)  # the statement runs
+    wait_until(lambda: terminal.cpu_ticks() > before + 30)  # the completed statement runs
     terminal.process.send_signal(signal.SIGINT)
     assert "canceled" in terminal.until("penstock> ")
     terminal.type("SELECT max(id) FROM orders;\n")

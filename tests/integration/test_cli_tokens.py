@@ -76,7 +76,7 @@ async def accepted(port: int, token: dict[str, Any]) -> bool:
         return not (await log_in(client, token)).error_code
 
 
-async def test_a_token_lets_its_holder_in_at_every_broker_until_it_is_expired(
+async def test_token_is_accepted_by_every_broker_until_it_is_expired(
     cluster: Cluster, config: Path, tmp_path: Path
 ) -> None:
     with capture_logs() as logs:
@@ -108,7 +108,9 @@ async def test_a_token_lets_its_holder_in_at_every_broker_until_it_is_expired(
     assert "does not exist, or you may not describe it" in unknown
 
 
-async def test_the_connection_of_a_token_ends_with_it(cluster: Cluster, config: Path) -> None:
+async def test_connection_authenticated_by_a_token_closes_when_the_token_expires(
+    cluster: Cluster, config: Path
+) -> None:
     token = json.loads(await run(cluster, config, "create", "--max-lifetime", "3s", "-o", "json"))
     port = cluster.broker.port
     async with Attacker.connected(port) as client:
@@ -125,7 +127,7 @@ async def test_the_connection_of_a_token_ends_with_it(cluster: Cluster, config: 
     assert not await accepted(port, token)
 
 
-async def test_owners_and_renewers_with_strange_names_break_nothing(cluster: Cluster) -> None:
+async def test_token_owners_and_renewers_with_unusual_names(cluster: Cluster) -> None:
     async with Attacker.connected(cluster.broker.port) as client:
         login = plain_message(BROKER_USER, BROKER_PASSWORD)
         assert not (await client.log_in("PLAIN", login)).error_code
@@ -149,7 +151,9 @@ async def test_owners_and_renewers_with_strange_names_break_nothing(cluster: Clu
         assert [renewer.principal_name for renewer in token.renewers] == ["", "c:d"]
 
 
-async def test_without_a_key_or_a_login_there_are_no_tokens(tmp_path: Path, config: Path) -> None:
+async def test_tokens_require_a_secret_key_and_an_authenticated_client(
+    tmp_path: Path, config: Path
+) -> None:
     async with secure_cluster(tmp_path / "off", "SASL_PLAINTEXT", "PLAINTEXT") as cluster:
         error = await run(cluster, config, "create", fails=True)
         assert "DELEGATION_TOKEN_AUTH_DISABLED" in error

@@ -1,5 +1,5 @@
-"""Run `penstock top` against a real cluster: load reports of brokers carry their store requests,
-and the command prices them.
+"""`penstock top` against a real cluster: load reports of brokers contain their store requests, and
+the command computes their price.
 """
 
 import asyncio
@@ -16,13 +16,15 @@ from tests.support.cluster import READY_S, Cluster
 
 
 def document(printed: str) -> dict[str, Any]:
-    """Return the JSON among the log lines of a cluster that runs in this process."""
+    """Return the JSON document between the log lines of an in-process cluster."""
     lines = printed.splitlines()
     found: dict[str, Any] = json.loads("\n".join(lines[lines.index("{") : lines.index("}") + 1]))
     return found
 
 
-async def test_requests_to_the_store_and_their_cost_by_broker_and_in_total(tmp_path: Path) -> None:
+async def test_store_requests_and_their_cost_are_shown_per_broker_and_in_total(
+    tmp_path: Path,
+) -> None:
     store = MeteredStore(MemoryStore())
     async with Cluster(tmp_path, brokers=2, store=store, load_report_interval_ms=50) as cluster:
         cli = Cli(cluster, tmp_path)
@@ -52,7 +54,7 @@ async def test_requests_to_the_store_and_their_cost_by_broker_and_in_total(tmp_p
         assert "USD 0.0125 per 1,000 PUT and LIST" in page
 
 
-async def test_a_broker_that_does_not_count_shows_a_dash_never_a_zero(tmp_path: Path) -> None:
+async def test_broker_without_store_request_counts_shows_a_dash_not_zero(tmp_path: Path) -> None:
     async with Cluster(tmp_path, load_report_interval_ms=50) as cluster:
         view = document(
             await Cli(cluster, tmp_path).run("top", "--once", "--interval", "0.1", "--json")

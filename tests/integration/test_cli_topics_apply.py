@@ -1,4 +1,4 @@
-"""Run `penstock topics apply` and `alter` against a cluster."""
+"""`penstock topics apply` and `penstock topics alter` against a cluster."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 
 
-async def test_topics_of_a_file_are_made_once(tmp_path: Path) -> None:
+async def test_topics_apply_creates_topics_of_a_file_once(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         cli = Cli(cluster, tmp_path)
         first = cli.file(
@@ -44,7 +44,7 @@ async def test_topics_of_a_file_are_made_once(tmp_path: Path) -> None:
             await cli.run("topics", "apply", first)
 
 
-async def test_a_topic_gets_more_partitions(tmp_path: Path) -> None:
+async def test_topics_alter_adds_partitions(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         cli = Cli(cluster, tmp_path)
         await cli.run("topics", "create", "orders", "--partitions", "2")

@@ -1,4 +1,4 @@
-"""`penstock topics offsets` against real brokers, each of which responds for its partitions."""
+"""`penstock topics offsets` against real brokers, each of which leads some partitions."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ async def cli(tmp_path: Path) -> AsyncIterator[Cli]:
         yield Cli(cluster, tmp_path)
 
 
-async def test_offsets_at_a_time(cli: Cli) -> None:
+async def test_offsets_are_listed_for_a_time(cli: Cli) -> None:
     for partition, day in ((0, 1), (3, 1), (3, 3), (3, 2)):
         at = ("-p", str(partition), "--timestamp", f"2026-01-0{day}")
         await cli.run("produce", "orders", *at, "--value", "x")
@@ -62,7 +62,7 @@ async def test_offsets_at_a_time(cli: Cli) -> None:
         await cli.run("topics", "offsets", "order")
 
 
-async def test_times_have_the_same_form_in_all_commands(cli: Cli) -> None:
+async def test_all_commands_accept_the_same_time_formats(cli: Cli) -> None:
     for day in (1, 2, 3):
         at = ("-p", "0", "--timestamp", f"2026-01-0{day}")
         await cli.run("produce", "orders", *at, "--value", str(day))
@@ -86,8 +86,8 @@ async def test_times_have_the_same_form_in_all_commands(cli: Cli) -> None:
             await cli.run("topics", *command, "soon")
 
 
-async def test_refused_partitions_are_named_below_the_table(cli: Cli) -> None:
-    """An error within a cell makes the table wider than the terminal."""
+async def test_partition_errors_are_listed_below_the_table(cli: Cli) -> None:
+    """An error message inside a cell would make the table wider than the terminal."""
     for partition in ("0", "1"):
         await cli.run("produce", "orders", "-p", partition, "--value", "x")
     command = ("topics", "delete-records", "orders", "--before-offset", "1", "--yes")

@@ -1,4 +1,4 @@
-"""Run `penstock transactions` against real brokers."""
+"""`penstock transactions` against real brokers."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ def begin(bootstrap: str, transactional_id: str, partition: int) -> Producer:
     return producer
 
 
-async def test_list_and_describe(cluster: Cluster, cli: Cli) -> None:
+async def test_transactions_are_listed_and_described(cluster: Cluster, cli: Cli) -> None:
     assert json.loads(await cli.run("transactions", "list", "--json")) == []
     one, two = [
         await asyncio.to_thread(begin, cluster.bootstrap, name, index)
@@ -77,7 +77,7 @@ async def test_list_and_describe(cluster: Cluster, cli: Cli) -> None:
     await asyncio.to_thread(two.abort_transaction, TIMEOUT_S)
 
 
-async def test_a_hanging_transaction_is_found_and_aborted(cluster: Cluster, cli: Cli) -> None:
+async def test_hanging_transaction_is_found_and_aborted(cluster: Cluster, cli: Cli) -> None:
     live = await asyncio.to_thread(begin, cluster.bootstrap, "live", 1)
     leader = cluster.brokers[cluster.leader_of(TOPIC)]
     await asyncio.to_thread(produce_hanging, f"127.0.0.1:{leader.port}", TOPIC)
@@ -106,7 +106,9 @@ async def test_a_hanging_transaction_is_found_and_aborted(cluster: Cluster, cli:
     await asyncio.to_thread(live.commit_transaction, TIMEOUT_S)
 
 
-async def test_a_transaction_that_does_not_hang_needs_force(cluster: Cluster, cli: Cli) -> None:
+async def test_aborting_a_transaction_that_does_not_hang_requires_force(
+    cluster: Cluster, cli: Cli
+) -> None:
     live = await asyncio.to_thread(begin, cluster.bootstrap, "live", 0)
     abort = ("transactions", "abort", "--topic", TOPIC, "--partition", "0", "--start-offset", "0")
     with pytest.raises(KafkaFailed, match="does not hang"):
@@ -117,7 +119,7 @@ async def test_a_transaction_that_does_not_hang_needs_force(cluster: Cluster, cl
     assert await asyncio.to_thread(committed_values, cluster.bootstrap, TOPIC, 1) == [b"behind"]
 
 
-async def test_missing_resources_are_named(cli: Cli) -> None:
+async def test_errors_name_missing_topics_and_partitions(cli: Cli) -> None:
     find = ("transactions", "find-hanging")
     with pytest.raises(UsageError, match="--partition needs --topic"):
         await cli.run(*find, "--partition", "0")

@@ -1,4 +1,4 @@
-"""Run `penstock topics delete`, `undelete` and `list --deleted` against a real cluster."""
+"""`penstock topics delete`, `undelete` and `list --deleted` against a real cluster."""
 
 import asyncio
 import json
@@ -24,7 +24,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_delete_list_undelete_and_remove_for_good(cluster: Cluster, tmp_path: Path) -> None:
+async def test_deleted_topic_is_listed_undeleted_and_deleted_permanently(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     bootstrap, cli = cluster.bootstrap, Cli(cluster, tmp_path)
     await asyncio.to_thread(create_topic, bootstrap, "orders", 2)
     await asyncio.to_thread(produce, bootstrap, "orders", [b"kept"])
@@ -67,7 +69,7 @@ async def test_delete_list_undelete_and_remove_for_good(cluster: Cluster, tmp_pa
         await cli.run("topics", "undelete", "again")
 
 
-async def test_a_topic_without_a_grace_period_is_deleted_at_once(
+async def test_topic_without_a_grace_period_is_deleted_immediately(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     cli, bootstrap = Cli(cluster, tmp_path), cluster.bootstrap
@@ -78,7 +80,9 @@ async def test_a_topic_without_a_grace_period_is_deleted_at_once(
         await cli.run("topics", "delete", "--yes", "t")
 
 
-async def test_of_two_of_one_name_the_last_one_returns(cluster: Cluster, tmp_path: Path) -> None:
+async def test_undelete_by_name_restores_the_topic_deleted_last(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     cli, bootstrap = Cli(cluster, tmp_path), cluster.bootstrap
     for value in (b"first", b"second"):
         await asyncio.to_thread(create_topic, bootstrap, "t", 1)

@@ -1,4 +1,4 @@
-"""`penstock users` and `--command-config` on a cluster with SASL and TLS, and `penstock certs`."""
+"""`penstock users`, `penstock certs` and `--command-config` on a cluster with SASL and TLS."""
 
 import asyncio
 import json
@@ -92,12 +92,14 @@ async def test_users_are_created_used_and_deleted(
         await run(cluster, "users", "delete", "alice", "--yes", *admin)
 
 
-async def test_without_the_file_nothing_gets_a_response(cluster: Cluster) -> None:
+async def test_command_without_client_properties_fails_on_a_secure_cluster(
+    cluster: Cluster,
+) -> None:
     with pytest.raises(KafkaFailed):
         await run(cluster, "users", "list")
 
 
-async def test_the_certificate_of_brokers_is_checked(
+async def test_commands_verify_the_broker_certificate(
     cluster: Cluster, files: SecureFiles, tmp_path: Path
 ) -> None:
     other = SecureFiles(tmp_path / "other")
@@ -114,8 +116,8 @@ def bearer_security(issuer: TokenIssuer) -> dict[str, Any]:
     }
 
 
-async def test_commands_with_tokens(tmp_path: Path, files: SecureFiles) -> None:
-    """`users` speaks over a socket of its own, `topics` through librdkafka."""
+async def test_commands_authenticate_with_oauth_tokens(tmp_path: Path, files: SecureFiles) -> None:
+    """`users` uses Penstock's own client, `topics` uses librdkafka."""
     async with TokenIssuer() as issuer:
         endpoint = f"http://127.0.0.1:{issuer.port}/token"
         client_id, _, secret = issuer.LOGIN.partition(":")
@@ -167,8 +169,10 @@ async def test_commands_with_tokens(tmp_path: Path, files: SecureFiles) -> None:
                 await run(cluster, "users", "list", *given)
 
 
-async def test_commands_with_assertions(tmp_path: Path, files: SecureFiles) -> None:
-    """The client signs its request to the token endpoint (KIP-1139)."""
+async def test_commands_authenticate_with_signed_assertions(
+    tmp_path: Path, files: SecureFiles
+) -> None:
+    """The client signs its requests to the token endpoint (KIP-1139)."""
     async with TokenIssuer() as issuer:
         text = (
             "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
@@ -206,7 +210,7 @@ async def test_commands_with_assertions(tmp_path: Path, files: SecureFiles) -> N
                 await run(cluster, "users", "list", *given)
 
 
-def test_certificates_for_development(tmp_path: Path) -> None:
+def test_certs_creates_certificates_for_development(tmp_path: Path) -> None:
     arguments = ["certs", "dev", str(tmp_path), "--host", "b.example", "--client", "alice"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
@@ -245,10 +249,10 @@ def test_certificates_for_development(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_files_are_refused(text: str, reason: str) -> None:
+def test_invalid_property_files_are_rejected(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse(text)
 
 
-def test_other_properties_are_ignored() -> None:
+def test_unrelated_client_properties_are_ignored() -> None:
     assert parse("acks=all\nbootstrap.servers: x:1") == ClientSecurity()

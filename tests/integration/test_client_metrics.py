@@ -1,5 +1,5 @@
-"""Metrics of clients (KIP-714) through real sockets: librdkafka pushes them, and a receiver of OTLP
-over HTTP gets them with the name of the client.
+"""Client metrics (KIP-714) over real sockets: librdkafka pushes them, and an OTLP/HTTP receiver
+gets them with the client's name.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ async def subscribe(cluster: Cluster, **configs: str) -> None:
     )
 
 
-async def test_librdkafka_pushes_what_its_subscription_names(
+async def test_librdkafka_pushes_only_subscribed_metrics(
     cluster: Cluster, receiver: OtlpReceiver
 ) -> None:
     await subscribe(
@@ -97,8 +97,8 @@ async def test_librdkafka_pushes_what_its_subscription_names(
     assert all(name.startswith(f"{PREFIX}consumer.coordinator") for name in pushed["orders-2"])
 
 
-async def test_counters_are_cumulative(cluster: Cluster, receiver: OtlpReceiver) -> None:
-    """Prometheus takes no deltas."""
+async def test_pushed_counters_are_cumulative(cluster: Cluster, receiver: OtlpReceiver) -> None:
+    """Prometheus does not accept delta temporality."""
     await subscribe(cluster, metrics="*", interval_ms="200")
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
 
@@ -140,7 +140,7 @@ async def requested(cluster: Cluster, instance: UUID | None = ONE) -> Any:
 
 
 async def push(cluster: Cluster, subscription: Any, compression: int, metrics: bytes) -> int:
-    """Return the error code."""
+    """Push metrics; return the error code."""
     request = push_telemetry.PushTelemetryRequest(
         ONE,
         subscription["subscription_id"],
@@ -176,7 +176,7 @@ async def test_pushes_may_be_compressed(
     ],
     ids=["damaged", "other bytes", "bomb"],
 )
-async def test_what_cannot_be_passed_on_is_refused(
+async def test_malformed_metrics_are_refused_and_not_forwarded(
     cluster: Cluster, receiver: OtlpReceiver, compression: Compression, metrics: bytes
 ) -> None:
     await subscribe(cluster, metrics="*", interval_ms="100")
@@ -186,7 +186,7 @@ async def test_what_cannot_be_passed_on_is_refused(
     assert not receiver.paths
 
 
-async def test_a_client_without_an_id_gets_one_and_the_subscription_of_it(
+async def test_client_without_an_instance_id_gets_a_new_id_and_a_subscription(
     cluster: Cluster,
 ) -> None:
     await subscribe(cluster, metrics="a,b", interval_ms="1000")
@@ -197,7 +197,9 @@ async def test_a_client_without_an_id_gets_one_and_the_subscription_of_it(
     assert not first["delta_temporality"]
 
 
-async def test_brokers_without_a_receiver_do_not_announce_the_apis(tmp_path: Path) -> None:
+async def test_brokers_without_a_receiver_do_not_advertise_the_telemetry_apis(
+    tmp_path: Path,
+) -> None:
     async with Cluster(tmp_path) as cluster:
         response = await asyncio.to_thread(
             send_request,

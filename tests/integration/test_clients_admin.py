@@ -1,6 +1,4 @@
-"""Administer topics, configs and groups with unmodified clients, and create topics by using
-them.
-"""
+"""Unmodified clients administer topics, configs and groups, and create topics by using them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -77,7 +75,7 @@ def refusal_of(future: Any) -> tuple[int, str]:
 # --- groups ---------------------------------------------------------------------------------------
 
 
-async def test_confluent_lists_describes_alters_and_deletes_groups(cluster: Cluster) -> None:
+async def test_confluent_kafka_lists_describes_alters_and_deletes_groups(cluster: Cluster) -> None:
     def run() -> None:
         create_topic(cluster.bootstrap, TOPIC, 2)
         produce(cluster.bootstrap, TOPIC, [b"x"] * 10, range(2))
@@ -180,7 +178,7 @@ async def test_kafka_python_lists_describes_and_deletes_groups(cluster: Cluster)
     await asyncio.to_thread(run)
 
 
-async def test_kafka_python_deletes_offsets_of_topics_that_no_member_reads(
+async def test_kafka_python_deletes_offsets_of_unsubscribed_topics(
     cluster: Cluster,
 ) -> None:
     def run() -> None:
@@ -240,7 +238,7 @@ async def test_aiokafka_lists_and_describes_groups(cluster: Cluster) -> None:
 # --- topics and configs ---------------------------------------------------------------------------
 
 
-async def test_create_with_configs_and_describe_them(cluster: Cluster) -> None:
+async def test_topics_are_created_with_configs_and_described(cluster: Cluster) -> None:
     def run() -> None:
         admin = admin_of(cluster)
         settings = {
@@ -302,7 +300,7 @@ async def test_create_with_configs_and_describe_them(cluster: Cluster) -> None:
         "long name",
     ],
 )
-async def test_bad_topics_are_refused_with_a_reason(
+async def test_invalid_topics_are_refused_with_a_reason(
     cluster: Cluster, topic: NewTopic, code: int, said: str
 ) -> None:
     def run() -> None:
@@ -315,7 +313,7 @@ async def test_bad_topics_are_refused_with_a_reason(
     await asyncio.to_thread(run)
 
 
-async def test_validate_only_creates_nothing(cluster: Cluster) -> None:
+async def test_validate_only_creates_no_topic(cluster: Cluster) -> None:
     def run() -> None:
         admin = admin_of(cluster)
         admin.create_topics([NewTopic(TOPIC, 1, 1)], validate_only=True)[TOPIC].result(TIMEOUT_S)
@@ -337,7 +335,7 @@ async def test_validate_only_creates_nothing(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_kafka_python_topics_and_configs(cluster: Cluster) -> None:
+async def test_kafka_python_administers_topics_and_configs(cluster: Cluster) -> None:
     def run() -> None:
         admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
         admin.create_topics([PyNewTopic(TOPIC, 2, 1, topic_configs={"retention.ms": "1234"})])
@@ -354,7 +352,7 @@ async def test_kafka_python_topics_and_configs(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_configs_of_segments_are_kept_for_tools_that_set_them(cluster: Cluster) -> None:
+async def test_segment_configs_are_stored_although_they_have_no_effect(cluster: Cluster) -> None:
     configs = {
         "segment.bytes": "1048576",
         "segment.index.bytes": "4",
@@ -376,7 +374,7 @@ async def test_configs_of_segments_are_kept_for_tools_that_set_them(cluster: Clu
 
 
 @pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
-async def test_older_clients_replace_all_configs_of_a_topic(cluster: Cluster) -> None:
+async def test_alter_configs_of_older_clients_replaces_all_topic_configs(cluster: Cluster) -> None:
     def run() -> None:
         create_topic(cluster.bootstrap, TOPIC, retention_ms="1000000", segment_ms="2000000")
         admin = admin_of(cluster)
@@ -407,7 +405,7 @@ async def test_older_clients_replace_all_configs_of_a_topic(cluster: Cluster) ->
     await asyncio.to_thread(run)
 
 
-async def test_recreated_topic_is_a_new_one(cluster: Cluster) -> None:
+async def test_recreated_topic_is_empty_and_has_a_new_id(cluster: Cluster) -> None:
     def run() -> None:
         admin = admin_of(cluster)
         for value in (b"old", b"new"):
@@ -423,10 +421,10 @@ async def test_recreated_topic_is_a_new_one(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-# --- topics by use --------------------------------------------------------------------------------
+# --- automatic topic creation ---------------------------------------------------------------------
 
 
-async def test_producing_creates_the_topic(cluster: Cluster) -> None:
+async def test_producing_to_a_missing_topic_creates_it(cluster: Cluster) -> None:
     def run() -> None:
         produce(cluster.bootstrap, "born", [b"1", b"2"])
         consumer = confluent_consumer(cluster.bootstrap, "g")
@@ -437,7 +435,7 @@ async def test_producing_creates_the_topic(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_consumers_create_topics_only_when_they_document_it(cluster: Cluster) -> None:
+async def test_consumer_that_forbids_auto_creation_creates_no_topic(cluster: Cluster) -> None:
     def run() -> None:
         consumer = confluent_consumer(cluster.bootstrap, "g", allow_auto_create_topics=False)
         consumer.subscribe(["missing"])
@@ -449,7 +447,7 @@ async def test_consumers_create_topics_only_when_they_document_it(cluster: Clust
     await asyncio.to_thread(run)
 
 
-async def test_auto_creation_can_be_switched_off(tmp_path: Path) -> None:
+async def test_auto_creation_can_be_disabled(tmp_path: Path) -> None:
     def run(bootstrap: str) -> None:
         outcomes: list[KafkaError | None] = []
         producer = Producer(
@@ -479,7 +477,7 @@ def partition_counts(admin: AdminClient) -> dict[str, int]:
     }
 
 
-async def test_internal_topics_are_no_business_of_clients(cluster: Cluster) -> None:
+async def test_clients_cannot_change_internal_topics(cluster: Cluster) -> None:
     def run() -> None:
         admin = admin_of(cluster)
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(TIMEOUT_S)

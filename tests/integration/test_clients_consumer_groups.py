@@ -1,5 +1,5 @@
-"""Groups of the consumer protocol (KIP-848) with confluent-kafka: join, leave, restart, die, follow
-topics, and survive the loss of the coordinator without a rebalance.
+"""Groups of the consumer protocol (KIP-848) with confluent-kafka: members join, leave, restart, die
+and follow new topics, and the loss of the coordinator causes no rebalance.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ def member(bootstrap: str, **settings: Any) -> Consumer:
 
 
 def group_on(cluster: Cluster) -> ConsumerGroup | None:
-    """Return the group at its coordinator, None until one has loaded it."""
+    """Return the group at its coordinator, or None until a broker has loaded it."""
     for broker in cluster.brokers.values():
         found = broker.groups.find(GROUP, create=False)
         if not isinstance(found, ErrorCode) and found.consumer is not None:
@@ -83,7 +83,7 @@ def coordinator_of(cluster: Cluster) -> int:
 
 
 async def move_coordinator(cluster: Cluster, node_id: int) -> None:
-    """Move all partitions of the offsets topic from the broker to the other one."""
+    """Move all partitions of the offsets topic from this broker to the other one."""
     topic = cluster.broker.image.topics.by_name(OFFSETS_TOPIC)
     assert topic is not None
     (other,) = cluster.brokers.keys() - {node_id}
@@ -96,7 +96,9 @@ async def move_coordinator(cluster: Cluster, node_id: int) -> None:
     assert not any(item.status for item in items), items
 
 
-async def test_members_share_partitions_and_move_only_what_must_move(cluster: Cluster) -> None:
+async def test_members_share_partitions_and_a_rebalance_moves_as_few_as_possible(
+    cluster: Cluster,
+) -> None:
     def run() -> None:
         taken = Taken()
         polled = Polled(taken.subscribe(member(cluster.bootstrap), TOPIC))
@@ -119,7 +121,7 @@ async def test_members_share_partitions_and_move_only_what_must_move(cluster: Cl
     await asyncio.to_thread(run)
 
 
-async def test_a_static_member_restarts_without_a_move(cluster: Cluster) -> None:
+async def test_static_member_restarts_without_a_rebalance(cluster: Cluster) -> None:
     def run() -> None:
         rebalances: list[str] = []
 
@@ -144,7 +146,7 @@ async def test_a_static_member_restarts_without_a_move(cluster: Cluster) -> None
     await asyncio.to_thread(run)
 
 
-async def test_partitions_of_a_silent_member_go_to_the_others(cluster: Cluster) -> None:
+async def test_partitions_of_a_silent_member_are_reassigned(cluster: Cluster) -> None:
     def run() -> None:
         polled = Polled(*(member(cluster.bootstrap, max_poll_interval_ms=1_500) for _ in range(2)))
         for consumer in polled.consumers:
@@ -159,7 +161,7 @@ async def test_partitions_of_a_silent_member_go_to_the_others(cluster: Cluster) 
     await asyncio.to_thread(run)
 
 
-async def test_a_regex_follows_topics(cluster: Cluster) -> None:
+async def test_regex_subscription_follows_created_and_deleted_topics(cluster: Cluster) -> None:
     def run() -> None:
         polled = Polled(member(cluster.bootstrap))
         polled.consumers[0].subscribe(["^late-.*"])
@@ -178,7 +180,7 @@ async def test_a_regex_follows_topics(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_a_bad_regex_is_refused(cluster: Cluster) -> None:
+async def test_invalid_regex_is_rejected(cluster: Cluster) -> None:
     def run() -> None:
         consumer = member(cluster.bootstrap)
         consumer.subscribe(["^(a)\\1"])
@@ -194,7 +196,7 @@ async def test_a_bad_regex_is_refused(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_new_partitions_reach_a_group_that_consumes(cluster: Cluster) -> None:
+async def test_group_receives_partitions_that_are_added(cluster: Cluster) -> None:
     def run() -> None:
         polled = Polled(member(cluster.bootstrap))
         polled.consumers[0].subscribe([TOPIC])
@@ -209,7 +211,7 @@ async def test_new_partitions_reach_a_group_that_consumes(cluster: Cluster) -> N
     await asyncio.to_thread(run)
 
 
-async def test_admin_clients_see_the_group(cluster: Cluster) -> None:
+async def test_admin_clients_list_and_describe_the_group(cluster: Cluster) -> None:
     def run() -> None:
         polled = Polled(member(cluster.bootstrap))
         polled.consumers[0].subscribe([TOPIC])
@@ -233,8 +235,8 @@ async def test_admin_clients_see_the_group(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_a_consumer_commits_what_it_assigns_to_itself(cluster: Cluster) -> None:
-    """It sends the member id that it made, and no epoch: alone, and in a transaction."""
+async def test_consumer_with_manual_assignment_commits_offsets(cluster: Cluster) -> None:
+    """Such a consumer sends its own member id without an epoch, also in a transaction."""
 
     def run() -> None:
         consumer = member(cluster.bootstrap, enable_auto_commit=False)
@@ -257,8 +259,10 @@ async def test_a_consumer_commits_what_it_assigns_to_itself(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_a_live_group_changes_its_protocol_and_back(cluster: Cluster, strategy: str) -> None:
-    """Classic members go on while a member of the consumer protocol joins and leaves."""
+async def test_live_group_is_upgraded_to_the_consumer_protocol_and_downgraded(
+    cluster: Cluster, strategy: str
+) -> None:
+    """Classic members keep consuming while a member of the consumer protocol joins and leaves."""
 
     def classic() -> Consumer:
         consumer = confluent_consumer(
@@ -300,10 +304,10 @@ async def test_a_live_group_changes_its_protocol_and_back(cluster: Cluster, stra
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped", "moved"])
-async def test_another_coordinator_continues_without_a_rebalance(
+async def test_group_continues_at_another_coordinator_without_a_rebalance(
     cluster: Cluster, end: str
 ) -> None:
-    """The members keep their partitions and epochs, and their commits."""
+    """The members keep their partitions and epochs, and the group keeps its commits."""
     rebalances: list[int] = []
     polled = Polled(*(member(cluster.bootstrap, auto_commit_interval_ms=100) for _ in range(2)))
     for consumer in polled.consumers:
@@ -334,7 +338,8 @@ async def test_another_coordinator_continues_without_a_rebalance(
         )
     await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(20, 20), range(4))
     await polling
-    # The members consume without a coordinator: it may load the group after they have all records.
+    # Members consume without a coordinator, so it may load the group only after all records are
+    # read.
     await until(lambda: group_on(cluster) not in {None, group})
     restored = group_on(cluster)
     assert restored is not None

@@ -1,5 +1,5 @@
-"""Consumer groups with confluent-kafka: subscribe, poll, commit, join, leave, die, and survive the
-loss of the coordinator.
+"""Classic consumer groups with confluent-kafka: members subscribe, commit, join, leave and die, and
+the group survives the loss of its coordinator.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ def committed(consumer: Consumer, partition: int = 0) -> int:
     return consumer.committed([TopicPartition(TOPIC, partition)], TIMEOUT_S)[0].offset
 
 
-async def test_subscribe_commit_and_resume(cluster: Cluster) -> None:
+async def test_new_member_resumes_from_the_committed_offsets(cluster: Cluster) -> None:
     def run() -> None:
         produce(cluster.bootstrap, TOPIC, values(0, 10))
         first = confluent_consumer(cluster.bootstrap, "g", enable_auto_commit=False)
@@ -62,7 +62,7 @@ async def test_subscribe_commit_and_resume(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_auto_commit_at_intervals_and_on_close(cluster: Cluster) -> None:
+async def test_auto_commit_runs_periodically_and_on_close(cluster: Cluster) -> None:
     def run() -> None:
         produce(cluster.bootstrap, TOPIC, values(0, 5))
         consumer = confluent_consumer(cluster.bootstrap, "g", auto_commit_interval_ms=100)
@@ -83,7 +83,7 @@ async def test_auto_commit_at_intervals_and_on_close(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_members_share_partitions_and_take_over_from_one_that_leaves(
+async def test_members_share_partitions_and_take_over_those_of_a_leaving_member(
     cluster: Cluster,
 ) -> None:
     def run() -> None:
@@ -107,7 +107,7 @@ async def test_members_share_partitions_and_take_over_from_one_that_leaves(
     await asyncio.to_thread(run)
 
 
-async def test_partitions_of_a_member_that_dies_go_to_the_others(cluster: Cluster) -> None:
+async def test_partitions_of_a_dead_member_are_reassigned(cluster: Cluster) -> None:
     def run() -> None:
         produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
         polled = Polled(
@@ -120,7 +120,7 @@ async def test_partitions_of_a_member_that_dies_go_to_the_others(cluster: Cluste
             consumer.subscribe([TOPIC])
         polled.until_shared(2, 2)
         dead, alive = polled.consumers
-        # A member that does not poll leaves the group, like one whose process died.
+        # A member that stops polling leaves the group, like one whose process has died.
         polled.drop(dead)
         polled.until_shared(4)
         polled.until(lambda: set(polled.everything()) == set(values(0, 40)))
@@ -159,7 +159,9 @@ async def test_static_member_restarts_without_a_rebalance(cluster: Cluster) -> N
     await asyncio.to_thread(run)
 
 
-async def test_cooperative_sticky_moves_only_what_must_move(cluster: Cluster) -> None:
+async def test_cooperative_sticky_rebalance_moves_as_few_partitions_as_possible(
+    cluster: Cluster,
+) -> None:
     def run() -> None:
         taken = Taken()
 
@@ -183,7 +185,7 @@ async def test_cooperative_sticky_moves_only_what_must_move(cluster: Cluster) ->
     await asyncio.to_thread(run)
 
 
-async def test_new_partitions_reach_a_group_that_consumes(cluster: Cluster) -> None:
+async def test_group_receives_partitions_that_are_added(cluster: Cluster) -> None:
     def run() -> None:
         polled = Polled(confluent_consumer(cluster.bootstrap, "g"))
         polled.consumers[0].subscribe([TOPIC])
@@ -199,7 +201,7 @@ async def test_new_partitions_reach_a_group_that_consumes(cluster: Cluster) -> N
     await asyncio.to_thread(run)
 
 
-async def test_group_that_subscribes_before_the_topic_exists(cluster: Cluster) -> None:
+async def test_group_may_subscribe_before_the_topic_exists(cluster: Cluster) -> None:
     def run() -> None:
         polled = Polled(confluent_consumer(cluster.bootstrap, "g"))
         polled.consumers[0].subscribe(["^late-.*"])
@@ -216,9 +218,9 @@ async def test_group_that_subscribes_before_the_topic_exists(cluster: Cluster) -
 
 
 @pytest.mark.parametrize("leave", ["killed", "stopped"])
-async def test_group_continues_when_its_coordinator_broker_is(cluster: Cluster, leave: str) -> None:
-    """The member keeps its place and its generation, continues to consume, and finds the offsets
-    that were committed before.
+async def test_group_continues_when_its_coordinator_dies(cluster: Cluster, leave: str) -> None:
+    """The member keeps its id and generation, continues to consume, and gets the offsets that were
+    committed before.
     """
     consumer = confluent_consumer(
         cluster.bootstrap, "g", session_timeout_ms=10_000, auto_commit_interval_ms=100

@@ -1,4 +1,6 @@
-"""Consumer groups with kafka-python and aiokafka, and a group of several client families."""
+"""Classic consumer groups with kafka-python and aiokafka, and one group with three client
+libraries.
+"""
 
 import asyncio
 import contextlib
@@ -53,13 +55,13 @@ def values(first: int, count: int) -> list[bytes]:
 
 
 POLL_MS = 1_000
-"""kafka-python 3.0.12 forgets an assignment that arrives after its poll has timed out, so polls
-last longer than joins.
+"""Longer than a join takes, because kafka-python 3.0.12 drops an assignment that arrives after its
+poll has timed out.
 """
 
 
 class PythonMember:
-    """A kafka-python consumer that is polled in a thread of its own."""
+    """A kafka-python consumer that polls in its own thread."""
 
     def __init__(self, consumer: KafkaConsumer) -> None:
         self.consumer = consumer
@@ -83,7 +85,8 @@ async def python_member(cluster: Cluster, **settings: Any) -> AsyncIterator[Pyth
     consumer = await asyncio.to_thread(
         lambda: KafkaConsumer(TOPIC, bootstrap_servers=servers, **(SETTINGS | settings))
     )
-    # Otherwise it may lead the group before it learns of the topic, and then it joins twice.
+    # Otherwise the consumer may lead the group before its metadata contains the topic, and then it
+    # joins twice.
     await asyncio.to_thread(consumer.partitions_for_topic, TOPIC)
     member = PythonMember(consumer)
     polling = asyncio.create_task(asyncio.to_thread(member.run))
@@ -96,7 +99,7 @@ async def python_member(cluster: Cluster, **settings: Any) -> AsyncIterator[Pyth
 
 
 async def until_read(expected: list[bytes], *members: PythonMember) -> None:
-    """Wait until the members have read each record once, in total."""
+    """Wait until the members together have read each record exactly once."""
     await until(lambda: sum(len(member.values) for member in members) >= len(expected))
     assert sorted(value for member in members for value in member.values) == sorted(expected)
     for member in members:
@@ -109,7 +112,7 @@ async def test_kafka_python_commits_and_resumes(cluster: Cluster) -> None:
         await until_read(values(0, 8), member)
         await asyncio.to_thread(member.consumer.commit)
     await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(8, 2))
-    async with python_member(cluster) as member:  # Commits when it is closed.
+    async with python_member(cluster) as member:  # commits on close
         await until_read(values(8, 2), member)
     await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(10, 2))
     async with python_member(cluster) as member:
@@ -117,7 +120,7 @@ async def test_kafka_python_commits_and_resumes(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])
-async def test_kafka_python_members_share_and_take_over(
+async def test_kafka_python_members_share_partitions_and_take_over(
     cluster: Cluster, cooperative: bool
 ) -> None:
     assignor = {"partition_assignment_strategy": [CooperativeStickyAssignor]} if cooperative else {}
@@ -136,7 +139,7 @@ async def test_kafka_python_members_share_and_take_over(
         await until_read(values(20, 20), staying)
 
 
-async def test_kafka_python_static_member_takes_its_place_again(cluster: Cluster) -> None:
+async def test_kafka_python_static_member_rejoins_with_its_assignment(cluster: Cluster) -> None:
     static = {"session_timeout_ms": 10_000, "enable_auto_commit": False}
     async with python_member(cluster, group_instance_id="b", **static) as staying:
         async with python_member(cluster, group_instance_id="a", **static) as first:
@@ -168,9 +171,9 @@ while True:
 """
 
 
-async def test_member_whose_process_is_killed_is_out_after_its_session(cluster: Cluster) -> None:
-    """No client leaves the group: the coordinator must notice the death by itself, and informs the
-    other member by its next heartbeat.
+async def test_killed_member_is_removed_after_its_session_timeout(cluster: Cluster) -> None:
+    """The killed client does not leave the group: the coordinator must detect its death, and
+    another member learns of the rebalance from its next heartbeat.
     """
     arguments = (sys.executable, "-c", _MEMBER_PROCESS, TOPIC, *cluster.bootstrap.split(","))
     async with python_member(cluster) as staying:
@@ -218,7 +221,7 @@ async def test_aiokafka_commits_and_resumes(cluster: Cluster) -> None:
         assert await collect(2, consumer) == values(10, 2)
 
 
-async def test_aiokafka_members_share_and_take_over(cluster: Cluster) -> None:
+async def test_aiokafka_members_share_partitions_and_take_over(cluster: Cluster) -> None:
     async with aio_consumer(cluster) as staying:
         async with aio_consumer(cluster) as leaving:
             await until(lambda: len(staying.assignment()) == len(leaving.assignment()) == 2)
@@ -249,11 +252,11 @@ async def test_aiokafka_continues_when_the_coordinator_dies(cluster: Cluster) ->
         assert sorted(await collect(4, late)) == values(40, 4)
 
 
-# --- together -------------------------------------------------------------------------------------
+# --- mixed ----------------------------------------------------------------------------------------
 
 
-async def test_three_families_in_one_group(cluster: Cluster) -> None:
-    """The members alone interpret "roundrobin"; the coordinator only passes it on."""
+async def test_three_client_libraries_share_one_group(cluster: Cluster) -> None:
+    """The members alone interpret "roundrobin"; the coordinator only forwards it."""
 
     confluent = confluent_consumer(
         cluster.bootstrap, "g", partition_assignment_strategy="roundrobin"

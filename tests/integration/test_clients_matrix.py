@@ -1,4 +1,4 @@
-"""Records that each client family writes with each codec are read by every family: keys, values,
+"""Every client library reads the records that each library writes with each codec: keys, values,
 headers, timestamps, nulls and large records.
 """
 
@@ -27,7 +27,7 @@ FAMILIES = ["confluent", "kafka-python", "aiokafka"]
 KAFKA_PYTHON_CODECS = {"none", "gzip"} | {
     name for name, has in (("snappy", has_snappy), ("lz4", has_lz4), ("zstd", has_zstd)) if has()
 }
-"""kafka-python needs a library for each of the other codecs, with Kafka too."""
+"""kafka-python requires an additional library for every other codec, with Kafka too."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ async def read_aiokafka(bootstrap: str, topic: str) -> list[Sent]:
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_every_family_reads_records_of_every_other(
+async def test_every_client_reads_records_of_every_other_client(
     cluster: Cluster, family: str, idempotent: bool
 ) -> None:
     for codec in CODECS if idempotent else ["none", "gzip"]:
@@ -201,8 +201,8 @@ async def test_every_family_reads_records_of_every_other(
             ), f"{family}, {codec}, read by kafka-python"
 
 
-async def test_neither_key_nor_value(cluster: Cluster) -> None:
-    """Only librdkafka lets an application send such a record."""
+async def test_record_without_key_and_value_round_trips(cluster: Cluster) -> None:
+    """Only librdkafka lets an application produce such a record."""
 
     def run() -> None:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
@@ -217,7 +217,7 @@ async def test_neither_key_nor_value(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_too_large_a_record_is_refused_by_name_and_the_rest_goes_through(
+async def test_too_large_record_fails_and_the_others_are_written(
     cluster: Cluster,
 ) -> None:
     def run() -> None:
@@ -243,7 +243,7 @@ async def test_too_large_a_record_is_refused_by_name_and_the_rest_goes_through(
     await asyncio.to_thread(run)
 
 
-async def test_megabytes_in_one_record_where_the_topic_allows_it(cluster: Cluster) -> None:
+async def test_records_of_megabytes_are_accepted_if_the_topic_allows_them(cluster: Cluster) -> None:
     def run() -> None:
         create_topic(cluster.bootstrap, "large", max_message_bytes=str(12 << 20))
         large = os.urandom(10 << 20)
@@ -261,7 +261,7 @@ async def test_megabytes_in_one_record_where_the_topic_allows_it(cluster: Cluste
     await asyncio.to_thread(run)
 
 
-async def test_append_time_topics_stamp_records_themselves(cluster: Cluster) -> None:
+async def test_log_append_time_replaces_the_timestamps_of_records(cluster: Cluster) -> None:
     def run() -> None:
         create_topic(cluster.bootstrap, "stamped", message_timestamp_type="LogAppendTime")
         write_confluent(cluster.bootstrap, "stamped", "lz4", True)
@@ -277,7 +277,7 @@ async def test_append_time_topics_stamp_records_themselves(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("make", [lambda: b"x", lambda: None], ids=["value", "tombstone"])
-async def test_compacted_topics_want_keys(
+async def test_compacted_topic_rejects_records_without_keys(
     cluster: Cluster, make: Callable[[], bytes | None]
 ) -> None:
     def run() -> None:
@@ -300,7 +300,7 @@ async def test_compacted_topics_want_keys(
     await asyncio.to_thread(run)
 
 
-async def test_produce_to_a_partition_that_is_not_there(cluster: Cluster) -> None:
+async def test_produce_to_a_nonexistent_partition_fails(cluster: Cluster) -> None:
     def run() -> None:
         create_topic(cluster.bootstrap, "two", 2)
         outcomes: list[ConfluentError | None] = []

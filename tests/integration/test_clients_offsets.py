@@ -1,5 +1,5 @@
-"""Positions, starts and ends of logs with three client families: seek, pause, position, watermarks,
-look-ups by time, lag.
+"""Positions and log offsets with three client libraries: seek, pause, position, watermarks, lookups
+by time, lag.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ COUNT = 20
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster with a topic of two partitions. Partition 0 has COUNT records, STEP_MS apart,
-    in several batches.
+    """Start a cluster with a topic of two partitions. Partition 0 contains COUNT records, STEP_MS
+    apart, in several batches; partition 1 is empty.
     """
     async with Cluster(tmp_path, brokers=2, group_min_session_timeout_ms=500) as cluster:
 
@@ -55,7 +55,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_confluent_finds_its_way(cluster: Cluster) -> None:
+async def test_confluent_kafka_seeks_pauses_and_looks_up_offsets(cluster: Cluster) -> None:
     def run() -> None:
         consumer = confluent_consumer(
             cluster.bootstrap, "g", enable_auto_commit=False, enable_partition_eof=True
@@ -94,7 +94,7 @@ async def test_confluent_finds_its_way(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_kafka_python_finds_its_way(cluster: Cluster) -> None:
+async def test_kafka_python_seeks_pauses_and_looks_up_offsets(cluster: Cluster) -> None:
     def run() -> None:
         part, empty = PyTopicPartition(TOPIC, 0), PyTopicPartition(TOPIC, 1)
         consumer = KafkaConsumer(
@@ -135,7 +135,7 @@ async def test_kafka_python_finds_its_way(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_aiokafka_finds_its_way(cluster: Cluster) -> None:
+async def test_aiokafka_seeks_pauses_and_looks_up_offsets(cluster: Cluster) -> None:
     part, empty = AioTopicPartition(TOPIC, 0), AioTopicPartition(TOPIC, 1)
     settings = {"group_id": "g", "enable_auto_commit": False, "auto_offset_reset": "earliest"}
     async with (
@@ -166,8 +166,10 @@ async def test_aiokafka_finds_its_way(cluster: Cluster) -> None:
         assert await consumer.position(part) == COUNT
 
 
-async def test_lag_is_reported_while_consuming(cluster: Cluster) -> None:
-    """Each fetch returns the high watermark, so a consumer computes its lag without a request."""
+async def test_consumer_reports_its_lag(cluster: Cluster) -> None:
+    """Each fetch response contains the high watermark, so a consumer computes its lag without
+    another request.
+    """
 
     def run() -> None:
         consumer = confluent_consumer(cluster.bootstrap, "g")
@@ -188,7 +190,7 @@ async def test_lag_is_reported_while_consuming(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_admin_lists_offsets(cluster: Cluster) -> None:
+async def test_admin_client_lists_offsets(cluster: Cluster) -> None:
     def run() -> None:
         admin, part = (
             AdminClient({"bootstrap.servers": cluster.bootstrap}),
@@ -218,7 +220,7 @@ async def test_admin_lists_offsets(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_kafka_python_lists_offsets_of_every_kind(cluster: Cluster) -> None:
+async def test_kafka_python_lists_offsets_of_every_spec(cluster: Cluster) -> None:
     def run() -> None:
         admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
         part = PyTopicPartition(TOPIC, 0)
@@ -237,7 +239,7 @@ async def test_kafka_python_lists_offsets_of_every_kind(cluster: Cluster) -> Non
 
 
 @pytest.mark.parametrize(("reset", "expected"), [("earliest", b"0"), ("latest", b"new")])
-async def test_offset_out_of_range_resets_as_reported(
+async def test_out_of_range_position_is_reset_by_auto_offset_reset(
     cluster: Cluster, reset: str, expected: bytes
 ) -> None:
     def run() -> None:
@@ -246,7 +248,7 @@ async def test_offset_out_of_range_resets_as_reported(
         polled = Polled(consumer)
 
         def came() -> bool:
-            # Records for "latest" must be written after the reset, which no event announces.
+            # For "latest", records must be written after the reset, and no event signals it.
             if not polled.everything():
                 produce(cluster.bootstrap, TOPIC, [b"new"])
             return polled.everything() != []
@@ -258,7 +260,7 @@ async def test_offset_out_of_range_resets_as_reported(
     await asyncio.to_thread(run)
 
 
-async def test_consuming_while_producing_misses_and_repeats_nothing(cluster: Cluster) -> None:
+async def test_consuming_while_producing_skips_and_repeats_no_record(cluster: Cluster) -> None:
     total = 3_000
 
     def consume() -> list[bytes | None]:

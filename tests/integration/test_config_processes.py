@@ -1,5 +1,5 @@
-"""Configuration of real broker processes: the same settings in each form, several named listeners,
-and brokers that detect an unreachable advertised address.
+"""Configuration of real broker processes: equivalent flags, environment variables and files,
+several named listeners, and detection of unreachable advertised addresses.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ async def ready_port(broker: asyncio.subprocess.Process) -> int:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Start a controller and one broker over a directory, so that processes can join."""
+    """Start a controller and one broker on a directory store, so that other processes can join."""
     async with Cluster(tmp_path, store=DirectoryStore(str(tmp_path / "store"))) as running:
         yield running
 
@@ -69,7 +69,7 @@ def given(node_id: int, directory: Path, controller: str) -> dict[str, str]:
     return needed | SETTINGS
 
 
-async def test_flags_variables_and_file_alone_make_the_same_broker(
+async def test_flags_environment_variables_and_file_configure_a_broker_equally(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     assert cluster.controller is not None
@@ -118,10 +118,8 @@ def described(port: int, node_id: int) -> dict[str, str]:
     return {name: found[name].value for name in EXPECTED}
 
 
-async def test_the_level_of_a_logger_changes_while_a_broker_runs(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """A change of a level is logged by a module of `penstock.broker`."""
+async def test_log_level_changes_while_a_broker_runs(cluster: Cluster, tmp_path: Path) -> None:
+    """A level change is logged by a module of `penstock.broker`."""
     assert cluster.controller is not None
     flags = [
         part
@@ -174,7 +172,7 @@ async def test_the_level_of_a_logger_changes_while_a_broker_runs(
         ),
     ],
 )
-def test_a_wrong_one_ends_the_process_with_2_and_one_line(
+def test_invalid_setting_exits_with_status_2_and_one_line(
     arguments: tuple[str, ...], environment: dict[str, str], told: str
 ) -> None:
     command = (*COMMAND, "--store", "file:/nowhere", *arguments)
@@ -191,7 +189,7 @@ def test_a_wrong_one_ends_the_process_with_2_and_one_line(
     assert done.stderr.count("\n") == 1
 
 
-async def test_each_listener_s_clients_are_reported_that_listener_s_addresses(
+async def test_clients_get_the_advertised_addresses_of_the_listener_that_they_use(
     tmp_path: Path,
 ) -> None:
     listeners: dict[str, Any] = {
@@ -218,8 +216,8 @@ def brokers_as_told(bootstrap: str) -> dict[int, str]:
 
 
 def produced(bootstrap: str) -> int:
-    """Return the number of records acknowledged through this listener. Another broker leads some of
-    the partitions.
+    """Return the number of acknowledged records through this listener. The other broker leads some
+    of the partitions.
     """
     acknowledged: list[object] = []
     producer = Producer({"bootstrap.servers": bootstrap})
@@ -235,7 +233,7 @@ def produced(bootstrap: str) -> int:
     return len(acknowledged)
 
 
-async def test_a_broker_that_can_not_reach_itself_states_so_and_serves(
+async def test_broker_with_an_unreachable_advertised_address_warns_and_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(self_check, "CHECK_S", 0.3)
@@ -255,7 +253,7 @@ async def test_a_broker_that_can_not_reach_itself_states_so_and_serves(
     assert "Set advertised.listeners to PLAINTEXT://host:port as clients see it" in reported
 
 
-async def test_a_strict_broker_does_not_start_unless_it_reaches_itself(
+async def test_strict_broker_does_not_start_with_an_unreachable_advertised_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Cluster(tmp_path, brokers=0) as cluster:
@@ -271,7 +269,7 @@ async def test_a_strict_broker_does_not_start_unless_it_reaches_itself(
             )
 
 
-async def test_the_server_at_the_address_must_speak_kafka(
+async def test_strict_broker_does_not_start_if_no_kafka_server_is_at_its_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(self_check, "CHECK_S", 0.1)
@@ -295,10 +293,10 @@ async def test_the_server_at_the_address_must_speak_kafka(
             server.close()
 
 
-async def test_a_broker_with_an_open_listener_starts_only_when_allowed(
+async def test_broker_with_an_unauthenticated_public_listener_needs_explicit_permission(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The system resolves 127.1 to 127.0.0.1, but the broker treats it as a host name."""
+    """127.1 resolves to 127.0.0.1, but the broker treats it as a host name, not as loopback."""
     assert cluster.controller is not None
     texts = given(5, tmp_path, cluster.controller.address) | {"listeners": "127.1:0"}
     flags = [part for name, text in texts.items() for part in (f"--{name.replace('.', '-')}", text)]
@@ -322,10 +320,10 @@ async def test_a_broker_with_an_open_listener_starts_only_when_allowed(
     assert [line["listener"] for line in warnings] == ["PLAINTEXT://127.1:0"]
 
 
-async def test_a_secure_broker_without_tls_to_controllers_starts_only_when_allowed(
+async def test_secure_broker_without_tls_to_controllers_needs_explicit_permission(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The system resolves 127.1 to 127.0.0.1, but the broker treats it as a host name."""
+    """127.1 resolves to 127.0.0.1, but the broker treats it as a host name, not as loopback."""
     assert cluster.controller is not None
     users = tmp_path / "users"
     users.write_text("broker:a-password\n")
@@ -351,8 +349,8 @@ async def test_a_secure_broker_without_tls_to_controllers_starts_only_when_allow
         assert warning["controllers"] == ["c1.invalid:9093"]
 
 
-async def test_nodes_leave_no_core_dumps(cluster: Cluster, tmp_path: Path) -> None:
-    """The soft limit is 1 byte, and operators can raise it up to the hard limit of this process."""
+async def test_nodes_disable_core_dumps(cluster: Cluster, tmp_path: Path) -> None:
+    """The soft limit becomes 1 byte; the hard limit is unchanged, so operators can raise it."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     expected = (0 if hard == 0 else 1, hard)
     controller = await asyncio.create_subprocess_exec(

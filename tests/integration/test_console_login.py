@@ -1,5 +1,5 @@
-"""Users of the console log in at a real broker, by mechanisms that do not show it the password
-unless the console is set to PLAIN.
+"""Console users log in at a real broker with mechanisms that hide the password from it, unless the
+console is configured for PLAIN.
 """
 
 import asyncio
@@ -26,10 +26,12 @@ LISTENER = SecurityProtocol.SASL_PLAINTEXT
         (("SCRAM-SHA-512",), dict.fromkeys((*SCRAM_BY_NAME, OAUTHBEARER), "SCRAM-SHA-512")),
     ],
 )
-async def test_the_console_sends_no_password_unless_it_is_set_to_plain(
+async def test_console_sends_no_password_unless_it_is_configured_for_plain(
     tmp_path: Path, enabled: tuple[str, ...], expected: dict[str, str]
 ) -> None:
-    """expected: how users log in, by the mechanism of the console. They cannot by the others."""
+    """`expected`: the mechanism of the user's login for each mechanism of the console; with all
+    others, the login fails.
+    """
     security = {
         "sasl_enabled_mechanisms": enabled,
         "sasl_mechanism_inter_broker_protocol": enabled[0],
@@ -47,7 +49,7 @@ async def test_the_console_sends_no_password_unless_it_is_set_to_plain(
         assert found == expected
 
 
-async def test_a_broker_that_rejects_the_console_is_not_silent(tmp_path: Path) -> None:
+async def test_rejected_console_login_is_reported_as_a_refusal(tmp_path: Path) -> None:
     mechanism = "SCRAM-SHA-512"
     security = {
         "sasl_enabled_mechanisms": (mechanism,),

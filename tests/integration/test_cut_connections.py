@@ -1,5 +1,5 @@
-"""Members of groups whose connections are cut repeatedly, as by a bad network, reconnect and
-continue without an error and without a rebalance. `tests/interop` does the same with other clients.
+"""Group members whose connections are cut repeatedly, as in a bad network, reconnect and continue
+without errors or rebalances. `tests/interop` does the same with other clients.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ async def cut(tmp_path: Path) -> AsyncIterator[CutCluster]:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_librdkafka_continues(cut: CutCluster, protocol: str) -> None:
+async def test_librdkafka_member_survives_cut_connections(cut: CutCluster, protocol: str) -> None:
     members, stop = Members(), threading.Event()
 
     def on_assign(_consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
@@ -73,7 +73,7 @@ async def test_librdkafka_continues(cut: CutCluster, protocol: str) -> None:
 
 
 def _commit(consumer: Consumer, message: Message) -> None:
-    """Commit, and retry if the connection breaks: librdkafka leaves that to its user."""
+    """Commit, and retry if the connection breaks: librdkafka leaves retries to the application."""
     for _ in range(CUTS):
         try:
             consumer.commit(message, asynchronous=False)
@@ -84,7 +84,7 @@ def _commit(consumer: Consumer, message: Message) -> None:
             return
 
 
-async def test_aiokafka_continues(cut: CutCluster) -> None:
+async def test_aiokafka_member_survives_cut_connections(cut: CutCluster) -> None:
     members = Members()
 
     class Listener(ConsumerRebalanceListener):

@@ -1,4 +1,4 @@
-"""In a checkout, debuggers and coverage see the files where they are edited, not through the links
+"""In a checkout, debuggers and coverage use the paths of the edited files, not those of the links
 in `penstock/`.
 """
 
@@ -24,14 +24,14 @@ MODULES = [
 ]
 
 
-def test_every_linked_package_has_a_case() -> None:
+def test_every_linked_package_is_covered() -> None:
     links = {path.name for path in (ROOT / "penstock").iterdir() if path.is_symlink()}
     assert {module.partition("/")[0] for module in MODULES} == links <= set(packages())
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_breakpoint_stops_in_the_file_of_the_editor(module: str, tmp_path: Path) -> None:
-    """Coverage compares the same names of files."""
+def test_breakpoint_in_an_edited_file_is_hit(module: str, tmp_path: Path) -> None:
+    """Coverage compares the same file names."""
     first = ast.parse((ROOT / module).read_text()).body[1]
     script = tmp_path / "script.py"
     script.write_text(f"import penstock.{module.removesuffix('.py').replace('/', '.')}\n")

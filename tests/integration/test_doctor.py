@@ -1,5 +1,5 @@
-"""Run `penstock doctor` against real clusters over moto: healthy first, then with one defect after
-the other, each repaired again.
+"""`penstock doctor` against real clusters over moto: first healthy, then with one defect at a time,
+each repaired afterwards.
 """
 
 import asyncio
@@ -29,15 +29,14 @@ from tests.support.waiting import PATIENCE_S, wait_until
 TOPIC = "orders"
 
 SLOW_DISK = ("--accept", "controller-disk-slow")
-"""These tests do not judge the disk of the machine that runs them;
-tests/unit/deploy/test_deploy_doctor.py tests that check.
+"""Excludes the disk of the test machine; tests/unit/deploy/test_deploy_doctor.py tests that check.
 """
 
 
 @pytest.fixture(autouse=True)
 def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the loggers of this process: the command would bind all of them to its own stderr, which
-    is closed when it ends.
+    """Keep the loggers of this process. Otherwise the command binds all of them to its own stderr,
+    which is closed at its end.
     """
     monkeypatch.setattr("penstock.deploy.node.logs.to_stderr", lambda _level: None)
 
@@ -52,7 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluste
 
 
 def examined(*arguments: str, code: int) -> dict[str, Any]:
-    """Return the output of `penstock doctor --json`."""
+    """Return the JSON output of `penstock doctor`."""
     done = CliRunner().invoke(app, ["doctor", "--json", "--settle", "0.3", *SLOW_DISK, *arguments])
     assert done.exit_code == code, done.output
     response: dict[str, Any] = json.loads(done.stdout)
@@ -67,7 +66,7 @@ def whole(cluster: ThreadedCluster, *arguments: str, code: int) -> dict[str, Any
 
 
 def sentences(response: dict[str, Any]) -> dict[str, str]:
-    """Return the sentences by code, without hints."""
+    """Return the sentences of the findings by code, without hints."""
     return {
         finding["code"]: finding["sentence"]
         for check in response["checks"]
@@ -84,7 +83,7 @@ def put(cluster: ThreadedCluster, key: str, data: bytes) -> None:
     cluster.run(cluster.store.put(key, data))
 
 
-def test_a_healthy_cluster_has_no_findings_and_the_probe_leaves_no_objects(
+def test_healthy_cluster_has_no_findings_and_the_probe_leaves_no_objects(
     cluster: ThreadedCluster,
 ) -> None:
     response = whole(cluster, code=0)
@@ -114,7 +113,7 @@ def test_a_healthy_cluster_has_no_findings_and_the_probe_leaves_no_objects(
     assert shown.stdout.endswith("no problem found\n")
 
 
-def test_nothing_is_wrong_with_a_deleted_topic_that_can_return(
+def test_deleted_topic_within_its_grace_period_is_no_finding(
     cluster: ThreadedCluster,
 ) -> None:
     before = cluster.keys("data/")
@@ -130,7 +129,7 @@ def test_nothing_is_wrong_with_a_deleted_topic_that_can_return(
     assert "; 1 deleted topic (" in json.dumps(response["checks"])
 
 
-def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(
+def test_only_orphans_older_than_the_limit_are_reported_and_deleted(
     cluster: ThreadedCluster,
 ) -> None:
     orphan = data_key(ObjectId(1 << 40))
@@ -151,7 +150,9 @@ def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(
     assert cluster.keys("data/") >= before
 
 
-def test_without_a_response_to_its_question_nothing_is_deleted(cluster: ThreadedCluster) -> None:
+def test_no_orphans_are_deleted_without_confirmation_or_without_a_controller(
+    cluster: ThreadedCluster,
+) -> None:
     orphan = data_key(ObjectId((1 << 40) + 1))
     put(cluster, orphan, b"of nobody")
     command = [
@@ -173,7 +174,7 @@ def test_without_a_response_to_its_question_nothing_is_deleted(cluster: Threaded
     cluster.run(cluster.store.delete([orphan]))
 
 
-def test_a_deleted_object_is_data_loss_by_topic_partition_and_offsets(
+def test_deleted_object_is_reported_as_data_loss_with_its_offsets(
     cluster: ThreadedCluster,
 ) -> None:
     key = cluster.until_uploaded(TOPIC, set())
@@ -190,14 +191,14 @@ def test_a_deleted_object_is_data_loss_by_topic_partition_and_offsets(
     assert sentences(whole(cluster, code=0)) == {}
 
 
-def test_a_killed_broker_and_unreachable_advertised_addresses_are_named(
+def test_killed_broker_and_unreachable_advertised_addresses_are_reported(
     cluster: ThreadedCluster,
 ) -> None:
     cluster.kill_broker(1)
     assert sentences(whole(cluster, code=1)) == {
         "broker-fenced": "Broker 1 is fenced: it was declared dead and has not returned."
     }
-    with socket.socket() as taken:  # bound, but without a listener
+    with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         nowhere = f"127.0.0.1:{taken.getsockname()[1]}"
         cluster.start_broker(
@@ -224,7 +225,7 @@ def test_a_killed_broker_and_unreachable_advertised_addresses_are_named(
     assert sentences(whole(cluster, "--no-objects", code=0)) == {}
 
 
-def test_with_the_store_alone_it_reports_what_the_store_knows(cluster: ThreadedCluster) -> None:
+def test_doctor_with_only_a_store_checks_the_store(cluster: ThreadedCluster) -> None:
     response = examined("--store", cluster.store_url, code=0)
     assert response["cluster_id"] == cluster.image(lambda image: image.cluster_id)
     assert (
@@ -235,7 +236,7 @@ def test_with_the_store_alone_it_reports_what_the_store_knows(cluster: ThreadedC
     assert levels(response)["objects"] == levels(response)["backup"] == "ok"
 
 
-def test_controllers_that_do_not_respond_do_not_hide_the_rest(cluster: ThreadedCluster) -> None:
+def test_unreachable_controllers_do_not_prevent_store_checks(cluster: ThreadedCluster) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         response = examined(
@@ -249,7 +250,7 @@ def test_controllers_that_do_not_respond_do_not_hide_the_rest(cluster: ThreadedC
     assert levels(response)["objects"] == "ok"
 
 
-def test_the_address_of_a_broker_is_not_that_of_a_controller(cluster: ThreadedCluster) -> None:
+def test_broker_address_given_as_controller_is_explained(cluster: ThreadedCluster) -> None:
     address = cluster.bootstrap.partition(",")[0]
     response = examined("--controller", address, code=1)
     assert sentences(response)["no-controller"] == (
@@ -258,7 +259,7 @@ def test_the_address_of_a_broker_is_not_that_of_a_controller(cluster: ThreadedCl
     )
 
 
-def test_a_slot_of_a_wal_that_no_one_registered_is_stated_and_left_alone(
+def test_wal_slot_of_an_unregistered_broker_is_reported_and_kept(
     cluster: ThreadedCluster,
 ) -> None:
     writer = cluster.image(lambda image: next(image.nodes.running_wals()).writer)
@@ -270,11 +271,11 @@ def test_a_slot_of_a_wal_that_no_one_registered_is_stated_and_left_alone(
     cluster.run(cluster.store.delete([key]))
 
 
-# --- a store that does not refuse -----------------------------------------------------------------
+# --- a store without conditional writes -----------------------------------------------------------
 
 
 class Forgetful(BaseHTTPRequestHandler):
-    """Forward everything to the store, except the condition of a write."""
+    """A proxy that forwards requests to the store, but drops the condition of writes."""
 
     behind = ""
 
@@ -292,7 +293,9 @@ class Forgetful(BaseHTTPRequestHandler):
     def _respond(
         self, connection: http.client.HTTPConnection, body: bytes, headers: dict[str, str]
     ) -> None:
-        """Respond to the request. ConnectionError: the client has canceled it."""
+        """Forward the request and its response. Raises ConnectionError if the client has canceled
+        it.
+        """
         connection.request(self.command, self.path, body, headers)
         response = connection.getresponse()
         data = response.read()
@@ -334,7 +337,7 @@ def forgetful(cluster: ThreadedCluster) -> Iterator[str]:
     server.server_close()
 
 
-def test_a_store_that_ignores_if_none_match_is_refused(
+def test_store_that_ignores_if_none_match_is_reported(
     cluster: ThreadedCluster, forgetful: str
 ) -> None:
     response = examined(
@@ -344,7 +347,7 @@ def test_a_store_that_ignores_if_none_match_is_refused(
     assert "If-None-Match" in sentences(response)["store-not-conditional"]
 
 
-def test_a_store_that_is_not_there_and_one_of_another_cluster(
+def test_missing_store_and_store_of_another_cluster_are_reported(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     with socket.socket() as taken:
@@ -362,7 +365,7 @@ def test_a_store_that_is_not_there_and_one_of_another_cluster(
 # --- three controllers ----------------------------------------------------------------------------
 
 
-async def test_a_stopped_controller_of_three_is_named_and_so_is_a_lost_majority(
+async def test_stopped_controller_and_lost_quorum_are_reported(
     tmp_path: Path,
 ) -> None:
     quorum = Quorum(tmp_path)

@@ -1,5 +1,5 @@
-"""Odd requests get the responses of Kafka 4.2, with which `tests/interop/test_interop_edge_data.py`
-compares many more.
+"""Unusual requests get the responses of Kafka 4.2. `tests/interop/test_interop_edge_data.py`
+compares many more of them with Kafka.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from tests.support.waiting import wait_until
 TOPIC = "odd"
 NOW = 1_700_000_000_000
 Check = tuple[str, object, object]
-"""The request, the response of Penstock, and the response of Kafka."""
+"""A label for the request, Penstock's response, and the expected response of Kafka."""
 
 
 def _fetch(talk: EdgeClient, **options: int) -> Any:
@@ -165,7 +165,7 @@ def timeouts(talk: EdgeClient) -> Iterator[Check]:
 @pytest.mark.parametrize(
     "checks", [limits_of_fetch, offsets, producers, timeouts], ids=lambda checks: checks.__name__
 )
-async def test_odd_requests(
+async def test_unusual_requests_get_the_responses_of_kafka(
     tmp_path: Path, checks: Callable[[EdgeClient], Iterator[Check]]
 ) -> None:
     def run(address: str) -> None:
@@ -178,8 +178,8 @@ async def test_odd_requests(
         await asyncio.to_thread(run, cluster.bootstrap)
 
 
-def test_times_before_1970_are_stored_and_read(tmp_path: Path) -> None:
-    """Also from objects, and by readers of the store."""
+def test_timestamps_before_1970_are_stored_and_read(tmp_path: Path) -> None:
+    """Also from uploaded objects, and by store readers."""
     times = [-5, -(2**40), -1, 7, -6]
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50)
     with (
@@ -195,7 +195,7 @@ def test_times_before_1970_are_stored_and_read(tmp_path: Path) -> None:
         def scanned() -> list[int]:
             try:
                 column = scan(cluster.store_url, TOPIC).to_table()["timestamp"]
-            except UnknownPartition:  # the manifest does not show the topic yet
+            except UnknownPartition:  # the manifest does not contain the topic yet
                 return []
             return column.cast(pa.int64()).to_pylist()
 

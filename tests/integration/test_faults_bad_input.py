@@ -1,5 +1,5 @@
-"""Broken and hostile requests to a whole broker get Kafka's error code or a closed connection, and
-one log line; other clients notice nothing.
+"""A broker responds to malformed and hostile requests with Kafka's error code or closes the
+connection, and writes one log line. Other clients are not affected.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def logs(caplog: pytest.LogCaptureFixture) -> Iterator[Logs]:
-    """Collect the log. At the end, fail on tracebacks, errors and complaints of asyncio."""
+    """Collect the log. At the end, fail if it contains tracebacks, errors or asyncio warnings."""
     with capture_logs() as logs:
         yield logs
     assert not [
@@ -69,8 +69,8 @@ def header(api_key: int, version: int, *, flexible: bool = False) -> bytes:
 
 
 def hostile_frames() -> dict[str, bytes]:
-    """Return the plain hostile frames, and each API at its lowest and highest version with counts
-    and lengths of gigabytes.
+    """Return the hand-written malformed frames, and each API at its lowest and highest version with
+    counts and lengths of gigabytes.
     """
     frames = {
         "http before ApiVersions": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -91,7 +91,7 @@ def hostile_frames() -> dict[str, bytes]:
     }
     for api in apis.APIS.values():
         if api in {apis.API_VERSIONS, apis.DESCRIBE_CLUSTER, apis.LIST_GROUPS}:
-            continue  # their lowest versions read nothing that has a length
+            continue  # at their lowest versions, these requests contain no length field
         for version in {api.served_min, api.max}:
             flexible = api.is_flexible(version)
             lie = b"\xff\xff\xff\xff\x07" if flexible else b"\x7f\xff\xff\xff"
@@ -101,10 +101,10 @@ def hostile_frames() -> dict[str, bytes]:
     return frames
 
 
-async def test_every_hostile_frame_costs_its_connection_and_one_log_line(
+async def test_malformed_frame_closes_its_connection_and_writes_one_log_line(
     cluster: Cluster, logs: Logs
 ) -> None:
-    cluster.broker.server._log_limit = Unlimited()  # that lines are limited has its own test
+    cluster.broker.server._log_limit = Unlimited()  # another test covers the limit on log lines
     async with Attacker.connected(cluster.broker.port) as bystander:
         for name, data in hostile_frames().items():
             logs.clear()
@@ -126,7 +126,7 @@ class Unlimited:
         return 0
 
 
-async def test_a_flood_of_bad_connections_is_a_few_lines(cluster: Cluster, logs: Logs) -> None:
+async def test_flood_of_bad_connections_writes_few_log_lines(cluster: Cluster, logs: Logs) -> None:
     for _ in range(100):
         async with Attacker.connected(cluster.broker.port) as client:
             client.send(framed(header(999, 0)))
@@ -160,7 +160,7 @@ def with_garbage(compression: int) -> bytearray:
 
 
 BAD_BATCHES = [
-    # its length is shorter than its header
+    # the length is shorter than the header
     ("sound", patched(8, ">i", 20), ErrorCode.CORRUPT_MESSAGE),
     ("sound", patched(8, ">i", 2**31 - 1), ErrorCode.INVALID_RECORD),
     ("sound", patched(8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
@@ -179,7 +179,9 @@ BAD_BATCHES = [
 ]
 
 
-async def test_bad_batches_get_their_code_and_leave_no_trace(cluster: Cluster, logs: Logs) -> None:
+async def test_invalid_batches_get_their_error_code_and_are_not_stored(
+    cluster: Cluster, logs: Logs
+) -> None:
     async with Attacker.connected(cluster.broker.port) as client:
         for topic, batch, code in BAD_BATCHES:
             response = await client.produce(topic, batch)
@@ -194,11 +196,11 @@ async def test_bad_batches_get_their_code_and_leave_no_trace(cluster: Cluster, l
 
 
 @pytest.mark.parametrize("compression", range(5))
-async def test_garbage_with_a_valid_checksum_fails_only_its_readers(
+async def test_garbage_with_a_valid_checksum_fails_only_lookups_that_read_it(
     cluster: Cluster, logs: Logs, compression: int
 ) -> None:
-    """A topic may accept batches without reading their records. A lookup by time has to read them:
-    it returns an error, and the log continues.
+    """A topic may accept batches without parsing their records. A lookup by time must parse them:
+    it returns an error, and the log remains usable.
     """
     async with Attacker.connected(cluster.broker.port) as client:
         assert (await client.produce("unchecked", with_garbage(compression))).error_code == 0
@@ -226,7 +228,7 @@ async def test_garbage_with_a_valid_checksum_fails_only_its_readers(
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250, "a\0b", "a\nb"])
-async def test_invalid_topic_names(cluster: Cluster, logs: Logs, name: str) -> None:
+async def test_invalid_topic_names_are_rejected(cluster: Cluster, logs: Logs, name: str) -> None:
     async with Attacker.connected(cluster.broker.port) as client:
         topic = ct.CreatableTopic(name, num_partitions=1, replication_factor=1)
         created = (
@@ -242,7 +244,9 @@ async def test_invalid_topic_names(cluster: Cluster, logs: Logs, name: str) -> N
     assert logs == []
 
 
-async def test_fetch_and_produce_where_nothing_is(cluster: Cluster, logs: Logs) -> None:
+async def test_fetch_and_produce_to_missing_offsets_partitions_and_topics(
+    cluster: Cluster, logs: Logs
+) -> None:
     async with Attacker.connected(cluster.broker.port) as client:
         for topic, partition, offset, code in [
             ("sound", 0, 1, ErrorCode.OFFSET_OUT_OF_RANGE),
@@ -265,14 +269,15 @@ async def test_fetch_and_produce_where_nothing_is(cluster: Cluster, logs: Logs) 
     assert logs == []
 
 
-# --- sound frames with senseless content ----------------------------------------------------------
+# --- valid frames with random content
+# ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("api", [pytest.param(api, id=api.name) for api in apis.APIS.values()])
-async def test_senseless_requests_are_served_or_closed_and_never_a_defect(
+async def test_requests_with_random_fields_never_crash_the_broker(
     cluster: Cluster, logs: Logs, api: apis.ApiSpec
 ) -> None:
-    """Fields have any value of their type, often names and numbers that exist."""
+    """Fields contain any value of their type, often names and numbers that exist."""
     requests = await asyncio.to_thread(examples, api)
     rng = Random(api.key)
     in_turn = asyncio.Semaphore(16)
@@ -284,7 +289,8 @@ async def test_senseless_requests_are_served_or_closed_and_never_a_defect(
                     api, version, 7, CODECS[api.key].encode_request, request
                 )
             )
-            with contextlib.suppress(TimeoutError):  # some wait for other members, as they may
+            # some requests rightly wait for other group members
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.3):
                     await client.frame()
 
@@ -297,8 +303,8 @@ async def test_senseless_requests_are_served_or_closed_and_never_a_defect(
 
 
 def examples(api: apis.ApiSpec) -> list[tuple[int, Any]]:
-    """Return (version, request); the same ones in every run. Most are of the oldest and the newest
-    version, because the handler is the same for all.
+    """Return pairs (version, request), the same in every run. Most have the oldest or the newest
+    version, because all versions share a handler.
     """
     found: list[tuple[int, Any]] = []
     for version in range(api.served_min, api.max + 1):
@@ -330,7 +336,7 @@ TIMES = {"timeout_ms", "max_wait_ms", "session_timeout_ms", "rebalance_timeout_m
 
 
 def likely(value: Any, rng: Random, name: str = "") -> Any:
-    """Return the value with many of its fields replaced by meaningful values."""
+    """Return the value with many of its fields replaced by plausible values."""
     if isinstance(value, msgspec.Struct):
         return type(value)(
             *(likely(getattr(value, field), rng, field) for field in value.__struct_fields__)
