@@ -43,7 +43,7 @@ def fetched(
     source: Cluster, leader: int, states: Sequence[PartitionState], max_wait_ms: int
 ) -> list[Copy]:
     """Return the records of the partitions that this broker of the source leads. Waits for records
-    for at most `max_wait_ms`. Sets the ends in the states.
+    for at most `max_wait_ms`. Updates the log ends in the partition states.
 
     Raises KafkaFailed. Unreadable batches are an error of the partition.
     """

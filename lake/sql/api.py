@@ -36,8 +36,7 @@ def sql(
     """Run one SQL statement on the topics of a store. No broker is contacted.
 
     Topics are tables. Fields of JSON values, `_partition`, `_offset`, `_timestamp` and `_key` are
-    columns, and so are `_headers` and `_value` if mentioned. All committed records are read, and no
-    files.
+    columns, and so are `_headers` and `_value` if mentioned. Reads committed records, but no files.
 
     With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, it runs in a separate process.
 

@@ -308,7 +308,7 @@ class Uploader:
     def delete_after_grace(self, keys: list[str], position: int) -> None:
         """Delete slots once neither recovery nor readers need them.
 
-        position: the metadata position from which they are not needed.
+        position: the metadata position that must be backed up and in the manifest first.
         """
         self._track(self._loop.create_task(self._delete(keys, position)))
 

@@ -15,7 +15,7 @@ _DEFAULTS: Final = {
     "acks": "all",
     "delivery.timeout.ms": "120000",
     "partitioner": "murmur2_random",
-    "queue.buffering.max.kbytes": "32768",  # memory of a task; librdkafka's default is 1 GiB
+    "queue.buffering.max.kbytes": "32768",  # buffer of a task; librdkafka's default is 1 GiB
     "client.id": "penstock-spark",
 }
 _RENAMED: Final = {
