@@ -20,14 +20,14 @@ _ADDRESS = re.compile(r"\S+:\d{1,5}\Z")
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 SESSION_GRACE_MS_MIN = 100
-"""Followers send a heartbeat every half grace period; a shorter one would cause mostly
+"""Followers send a heartbeat every half grace period. With a shorter period, most messages would be
 heartbeats.
 """
 
 
 MANIFEST_GRACE_MS_MIN = 120_000
-"""Readers request the version after the one they know for a minute: it must not appear and
-disappear within that time.
+"""Readers request the version after their last known one for up to a minute. A version must not be
+written and deleted within that time.
 """
 
 
@@ -375,7 +375,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def voters(self) -> dict[int, str]:
-        """Address of each controller by its id; empty for a single controller."""
+        """Addresses of the controllers by id. Empty for a single controller."""
         found: dict[int, str] = {}
         for peer in self.peers:
             number, _, address = peer.partition("@")
@@ -391,12 +391,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def mutation_window_ms(self) -> int:
-        """The whole window of the partition mutation quota."""
+        """The window of the partition mutation quota."""
         return self.quota_window_num * self.quota_window_size_seconds * 1_000
 
     @property
     def name_rules(self) -> NameRules:
-        """The certificate names of each caller role."""
+        """The certificate name rules of each caller role."""
         return NameRules(self.broker_names, self.controller_names, self.admin_names)
 
     @property
@@ -406,17 +406,17 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def host(self) -> str:
-        """Host to bind."""
+        """Host to bind to."""
         return self._listener.host
 
     @property
     def port(self) -> int:
-        """Port to bind; 0 is any free one, returned by `ControllerServer.port`."""
+        """Port to bind to; 0 for any free port, which `ControllerServer.port` returns."""
         return self._listener.port
 
     @property
     def advertised(self) -> str:
-        """host:port; empty if none is configured."""
+        """Advertised host:port, or "" if none is configured."""
         advertised = parse_listeners("advertised_listeners", self.advertised_listeners)
         return advertised[0].address if advertised else ""
 
@@ -507,4 +507,4 @@ _POSITIVE = (
     "backup_bytes_max",
     "backup_objects",
 )
-"""Limits that are not settings; those of settings are in their annotations."""
+"""Limits that are not settings. The limits of settings are in their annotations."""

@@ -1,5 +1,5 @@
-"""Run one controller process: start and stop its parts in order. Imports stay light, so that it
-starts in well under 1 s.
+"""Runs one controller process: starts and stops its parts in order. Imports are kept light, so that
+the process starts in well under 1 s.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ _log = structlog.get_logger(__name__)
 
 
 class ControllerServer:
-    """Runs a controller inside this process. Call `start`, then clients may connect to `address`;
-    call `stop` once. The caller closes the store.
+    """Runs a controller in this process. After `start`, clients may connect to `address`. Call
+    `stop` once. The caller closes the store.
 
     The controller serves requests only while it leads and its image contains everything committed.
-    At the end, fencing stops first, then followers are informed, then the writer stops, then the
-    journal closes. A failed writer or journal ends the process with status 1.
+    `stop` first stops fencing, then informs the followers, then stops the writer, and finally
+    closes the journal. If the writer or the journal fails, the process ends with status 1.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ControllerServer:
         wal_store: ConfiguredWalStore | None = None,
     ) -> None:
         """moved: see `controller.active.move_traces.MoveListener`. tls: None for plaintext.
-        wal_store: where brokers put their WALs; None for `store`.
+        wal_store: store in which brokers open their WALs; None for `store`.
         """
         self._moved = moved
         self._tls = tls
@@ -93,9 +93,9 @@ class ControllerServer:
         self._standby: Standby | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.port = 0
-        """The bound port, once started."""
+        """The bound port after the start."""
         self.failed: asyncio.Future[None] | None = None
-        """Set by `start`. Gets the exception that ended the controller, or a result after
+        """Set by `start`. Receives the exception that ended the controller, or a result after
         `stop`.
         """
 
@@ -111,7 +111,9 @@ class ControllerServer:
 
     @property
     def partitions_max(self) -> int:
-        """Maximum partitions of topics and snapshots together, if this controller leads."""
+        """Maximum number of partitions of topics and snapshots together, enforced while this
+        controller leads.
+        """
         return self._config.partitions_max
 
     @property
@@ -123,8 +125,8 @@ class ControllerServer:
         return self._service is not None and bool(self.port)
 
     def why_not_following(self) -> list[str]:
-        """Return why the metadata served here may be outdated; empty: a leader is known, and its
-        committed records are applied.
+        """Return the reasons why the metadata of this process may be outdated. The list is empty if a
+        leader is known and its committed records are applied.
         """
         quorum, standby = self.quorum, self._standby
         if quorum is None or standby is None:
@@ -149,8 +151,8 @@ class ControllerServer:
 
     @property
     def image(self) -> MetadataImage:
-        """The current image, for metrics: do not store or change any of it. A leader's image may
-        contain uncommitted records.
+        """The current image, for metrics. Do not store or change any part of it. A leader's image
+        may contain uncommitted records.
         """
         if self._active is not None:
             return self._active.runtime.image
@@ -158,7 +160,7 @@ class ControllerServer:
 
     @property
     def active(self) -> ActiveController | None:
-        """The active controller while this process leads, otherwise None."""
+        """The active controller while this process leads; otherwise None."""
         return self._active
 
     @property
@@ -167,7 +169,7 @@ class ControllerServer:
 
     @property
     def runtime(self) -> Runtime | None:
-        """The writer, while this controller leads."""
+        """The writer while this controller leads."""
         return None if self._active is None else self._active.runtime
 
     @property
@@ -175,11 +177,11 @@ class ControllerServer:
         return None if self._active is None else self._active.snapshotter
 
     async def start(self) -> None:
-        """Recover and serve. A single controller leads when this returns; one of several takes part
-        in the quorum.
+        """Recover and serve. When this returns, a single controller leads, and one of several takes
+        part in the quorum.
 
         Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, JournalStateLost, SnapshotMissing,
-        SnapshotCorrupt, InvalidConfig, ObjectStoreError, and OSError if the port is taken.
+        SnapshotCorrupt, InvalidConfig, ObjectStoreError, and OSError if the port is in use.
         """
         began = time.monotonic()
         self.failed = asyncio.get_running_loop().create_future()
@@ -202,7 +204,7 @@ class ControllerServer:
         )
 
     async def stop(self) -> None:
-        """Stop in order. Waiting callers get UNAVAILABLE and try another controller."""
+        """Stop in order. Waiting callers fail with UNAVAILABLE and try another controller."""
         if self._active is not None:
             await self._active.stop_tasks()
         if self._service is not None:
@@ -232,7 +234,7 @@ class ControllerServer:
 
     async def _claim(self, identity: Identity) -> None:
         """Assign the directory to a cluster: the one stored in it, otherwise the configured one,
-        otherwise that of the quorum to join, otherwise a new one.
+        otherwise the one to join, otherwise a new one.
         """
         config = self._config
         cluster_id = config.cluster_id or identity.cluster_id
@@ -321,7 +323,7 @@ class ControllerServer:
         )
 
     def _founders(self, identity: Identity) -> Members:
-        """Return the members of a new cluster; none, if this controller joins one."""
+        """Return the members of a new cluster, or none if this controller joins an existing one."""
         config = self._config
         if identity.is_joining:
             return Members(())
@@ -341,7 +343,7 @@ class ControllerServer:
         snapshots: SnapshotStore,
         service: ControllerService,
     ) -> None:
-        """Follow committed records, and lead whenever elected, until cancelled."""
+        """Apply committed records, and lead whenever elected, until cancelled."""
         while True:
             await standby.catch_up()
             if standby.image.end_offset != quorum.committed_offset:
@@ -406,8 +408,8 @@ def _role_of(quorum: RaftQuorum, controller_id: int) -> str:
 
 
 def _snapshot_base(loaded: LoadedSnapshot | None, own: Endpoint, identity: Identity) -> Base | None:
-    """Return where the snapshot ends. A single controller may lose its disk: there are no other
-    voters that remember its votes, so the new disk replaces the old one.
+    """Return the position at which the snapshot ends. A single controller may lose its disk: no
+    other voters remember its votes, so the new disk replaces the old one.
     """
     if loaded is None:
         return None
@@ -454,8 +456,8 @@ async def run_controller(
     wal_store_calls: StoreMeter | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: meter of store
-    requests. tls: None for plaintext. wal_store: None if WALs are in the store. wal_store_calls:
-    meter of the calls to it.
+    requests. tls: None for plaintext. wal_store: None if `store` contains the WALs.
+    wal_store_calls: meter of WAL store calls.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -481,7 +483,9 @@ async def run_controller(
 
 
 class ControllerHealth:
-    """Reports a controller as ready when it serves the committed metadata of a known quorum."""
+    """Reports whether the controller is ready: it serves the committed metadata of a known
+    quorum.
+    """
 
     def __init__(
         self,
@@ -491,9 +495,9 @@ class ControllerHealth:
     ) -> None:
         self.server = server
         self.requests = requests or StoreMeter()
-        """Meter of the store requests of this process, including those to the WAL store."""
+        """Meter of the store requests of this process, including WAL store requests."""
         self.wal_store_calls = wal_store_calls or StoreMeter()
-        """Meter of the calls to the WAL store, each with all retries."""
+        """Meter of WAL store calls; all retries of a call are one call."""
         self.stopping = False
 
     def not_started(self) -> list[str]:
@@ -523,7 +527,7 @@ def run(
     tls: TlsFiles | None = None,
     wal_store_url: str = "",
 ) -> int:
-    """Run the process and return its exit status. Logs go to stderr."""
+    """Run the process and return its exit status. Logs are written to stderr."""
     import uvloop
 
     from penstock.objectstore.url import open_store

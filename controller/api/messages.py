@@ -1,8 +1,8 @@
-"""Messages of the controller's gRPC services, encoded as msgpack by `msgspec`
-(docs/design/metadata.md).
+"""Messages of the controller's gRPC services, encoded as msgpack with `msgspec`. See
+docs/design/metadata.md.
 
-Requests have at most 4 MiB; each list has the limit noted at its field. Larger ones are rejected
-with INVALID_REQUEST.
+A request has at most 4 MiB, and most lists have a limit, which their docstring contains. Requests
+beyond a limit are rejected with INVALID_REQUEST.
 """
 
 from enum import IntEnum
@@ -35,16 +35,17 @@ from penstock.stream.ports import IN_STORE, NO_OBJECT
 
 
 class Status(IntEnum):
-    """Why a request, or one of its items, was rejected. The numbers are part of the protocol: never
-    reuse one.
+    """Why a request or one of its items was rejected. The numbers are part of the protocol and must
+    never be reused.
     """
 
     OK = 0
-    # this controller is not the active one; `detail` contains the address of the active one, if
-    # known
+    # This controller is not the active one. `detail` contains the address of the active one, if it
+    # is known.
     NOT_LEADER = 1
     INVALID_REQUEST = 2
-    # the attempt contains an earlier epoch than `controller_epoch`, in which this controller leads
+    # `controller_epoch` is the epoch in which this controller leads; the attempt contains an
+    # earlier one.
     STALE_CONTROLLER_EPOCH = 3
     NODE_EPOCH_NOT_EXIST = 10
     NODE_EPOCH_EXPIRED = 11
@@ -91,13 +92,13 @@ class Status(IntEnum):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of all messages. Decoders skip unknown fields of newer peers."""
+    """Base class of all messages. Decoders skip unknown fields, which newer nodes may send."""
 
 
 class Requester(Message, frozen=True, kw_only=True):
     """The client of a forwarded request, as authenticated by the broker.
 
-    principal: as `User:alice`.
+    principal: such as `User:alice`.
     """
 
     principal: str
@@ -106,23 +107,23 @@ class Requester(Message, frozen=True, kw_only=True):
 
 
 class ForwardedMessage(Message, frozen=True, kw_only=True):
-    """Base of requests that brokers forward for clients. The controller authorizes this client
+    """Base class of requests that brokers forward for clients. The controller authorizes the client
     again (`controller.active.forwarding`).
     """
 
     forwarded_for: Requester | None = None
-    """None: from an operator's command, or from a broker for its own needs."""
+    """None if an operator's command sent the request, or the broker sent it on its own behalf."""
 
 
 T = TypeVar("T")
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
-"""Partitions that one request creates or deletes."""
+"""Maximum number of partitions that one request may create or delete."""
 
 
 class Reply(Message, Generic[T], frozen=True, kw_only=True):
-    """Wraps every unary reply. offset: metadata offset (exclusive) that the caller's image must
-    reach (read your writes); 0 for reads.
+    """Wraps the reply to every unary request. offset: the caller waits until its image contains
+    everything below this metadata offset (read your writes); 0 for reads.
     """
 
     status: Status = Status.OK
@@ -141,8 +142,8 @@ class ItemResult(Message, frozen=True, kw_only=True):
 
 
 class RegisterBroker(Message, frozen=True, kw_only=True):
-    """Register the start of a broker. The same incarnation (after a lost reply) gets the same
-    reply.
+    """Register a broker at its start. The same incarnation may repeat the request after a lost
+    reply and receives the same reply.
 
     node_id -1: the controller assigns the lowest free id. Another incarnation of the same node
     fences the earlier one, whose WAL is then recovered.
@@ -155,21 +156,29 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     machine_host: str
     rack: str | None = None
     other_listeners: tuple[NodeListener, ...] = ()
-    """Other listeners; the first one is `host` and `port`. At most 16."""
+    """All listeners but the first one, which is `host` and `port`. At most 16."""
     version: str = ""
     wal_delete_grace_ms: int = 60_000
-    """How long the broker keeps WAL slots after their commit, for readers of the store."""
+    """How long the broker keeps WAL slots after their commit, because readers of the store may
+    still need them.
+    """
     features: tuple[FeatureRange, ...] = ()
-    """The features that the broker supports, at most 100. Older versions send none."""
+    """Features that the broker supports, at most 100. Older versions send none."""
     wal_store_id: WalStoreId = IN_STORE
-    """The WAL store in whose identity object the broker found this id and this UUID."""
+    """Id of the WAL store, which the broker has read from its identity object together with the
+    UUID.
+    """
     wal_store_uuid: UUID | None = None
     wal_store_url: str = ""
-    """The URL of the configured WAL store, without credentials."""
+    """URL of the configured WAL store, without credentials."""
     is_wal_store_down: bool = False
-    """The broker cannot reach its WAL store, and begins with a WAL in the cluster's own store."""
+    """Whether the broker cannot reach its WAL store and therefore opens its first WAL in the
+    cluster's own store.
+    """
     is_without_wal_store: bool = False
-    """The broker has no WAL store, which is allowed after the cluster has abandoned its own."""
+    """Whether the broker is configured without a WAL store, which is allowed after the cluster has
+    abandoned its WAL store.
+    """
 
 
 class BrokerRegistered(Message, frozen=True, kw_only=True):
@@ -179,8 +188,8 @@ class BrokerRegistered(Message, frozen=True, kw_only=True):
 
 
 class UnregisterBroker(Message, frozen=True, kw_only=True):
-    """Unregister a broker that has closed its streams: others lead its partitions, and its WAL
-    needs no recovery. -> Progress.
+    """Unregister a broker that has closed its streams. Other brokers lead its partitions, and its
+    WAL needs no recovery. Reply: Progress.
     """
 
     node_id: NodeId
@@ -189,15 +198,15 @@ class UnregisterBroker(Message, frozen=True, kw_only=True):
 
 
 class RemoveBroker(ForwardedMessage, frozen=True, kw_only=True):
-    """Remove the registration of a dead broker that will not start again. -> no value."""
+    """Remove the registration of a dead broker that will not start again. Reply: no value."""
 
     node_id: NodeId
 
 
 class AbandonWalStore(Message, frozen=True, kw_only=True):
-    """Abandon a WAL store that is lost, with everything that only it contains. -> no value.
+    """Abandon a lost WAL store, with all data that is only in this store. Reply: no value.
 
-    uuid: of the store, so that a command for one store never applies to another.
+    uuid: UUID of the store, so that a command for one store never applies to another.
     """
 
     store_id: WalStoreId
@@ -205,11 +214,12 @@ class AbandonWalStore(Message, frozen=True, kw_only=True):
 
 
 class DrainWalStore(Message, frozen=True, kw_only=True):
-    """Move the WALs from a WAL store to the cluster's own one, and end the WAL store once nothing
-    refers to it. -> Progress: WALs and objects left in it; repeat until nothing remains.
+    """Move the WALs from a WAL store to the cluster's own store, and end the WAL store once nothing
+    refers to it. Reply: Progress with the number of WALs and objects left in it; repeat until none
+    remain.
 
-    uuid: of the store. is_undone: use it again instead. is_repeated: change nothing if the store is
-    used again meanwhile.
+    uuid: UUID of the store. is_undone: stop draining and use the store again. is_repeated: do
+    nothing if the store is in use again.
     """
 
     store_id: WalStoreId
@@ -219,7 +229,7 @@ class DrainWalStore(Message, frozen=True, kw_only=True):
 
 
 class Progress(Message, frozen=True, kw_only=True):
-    """The reply to a request that is split into transactions: repeat the request until nothing
+    """The reply to a request that takes several transactions. Repeat the request until nothing
     remains.
     """
 
@@ -231,11 +241,11 @@ class Progress(Message, frozen=True, kw_only=True):
 
 class FollowRequest(Message, frozen=True, kw_only=True):
     """Start a stream, or send a heartbeat. The first message contains the follower and the first
-    offset; later ones the applied offset.
+    offset, later messages contain the applied offset.
 
-    node_id -1: an observer (CLI, another controller) without a session. attempt: number of the
-    stream among those of this follower. The first message of an earlier stream may arrive after
-    that of a later one.
+    node_id -1: an observer (a command, another controller) without a session. attempt: sequence
+    number of the stream, counted by the follower, because the first message of an earlier stream
+    may arrive after that of a later one.
     """
 
     node_id: NodeId = NodeId(-1)
@@ -244,16 +254,17 @@ class FollowRequest(Message, frozen=True, kw_only=True):
     from_offset: MetadataOffset = MetadataOffset(0)
     applied_offset: MetadataOffset = MetadataOffset(0)
     heartbeat: int = 0
-    """Number of this message on its stream, from 1; the controller returns the last one it
-    received.
+    """Sequence number of this message on its stream, from 1. The controller returns the last one
+    that it received.
     """
 
 
 class MetadataBatch(Message, frozen=True, kw_only=True):
-    """Committed records [base_offset, base_offset + len(records)). Empty: a heartbeat.
+    """Committed records [base_offset, base_offset + len(records)). A batch without records is a
+    heartbeat.
 
-    reset: empty the image first; the batches from this one to the first one without `snapshot` are
-    a snapshot as of `base_offset`.
+    reset: clear the image first. The batches from this one up to the first one without `snapshot`
+    are a snapshot as of `base_offset`.
     """
 
     base_offset: MetadataOffset
@@ -263,23 +274,23 @@ class MetadataBatch(Message, frozen=True, kw_only=True):
     snapshot: bool = False
     reset: bool = False
     controllers: list[str] = []
-    """Addresses of all controllers, at the start of a stream and after a change; empty:
-    unchanged.
+    """Addresses of all controllers, sent at the start of a stream and after a change; otherwise
+    empty.
     """
 
     heard: int = 0
-    """Last heartbeat received when this was sent: the follower's session lasts at least from the
-    time at which that heartbeat was *sent*.
+    """Last heartbeat that the controller had received. The follower's session lasts at least for
+    the session timeout after that heartbeat was *sent*.
     """
     session_timeout_ms: int = 0
-    """How long the session of a silent follower lasts; the follower's lease ends earlier. 0: not in
-    this message.
+    """How long the session of a silent follower lasts. The follower's lease ends earlier. 0 if this
+    message does not contain the timeout.
     """
     session_grace_ms: int = 0
-    """How long the session lasts after the stream broke."""
+    """How long the session lasts after its stream breaks."""
     backup_offset: MetadataOffset = MetadataOffset(0)
-    """End of the metadata in the backup: data that became useless below it may be deleted. 0:
-    unknown.
+    """End of the metadata in the backup, or 0 if it is unknown. Data that became useless below this
+    offset may be deleted.
     """
 
 
@@ -292,7 +303,7 @@ class OpenStreamItem(Message, frozen=True, kw_only=True):
 
 
 class OpenStreams(Message, frozen=True, kw_only=True):
-    """Open streams; at most 2,000."""
+    """Open streams, at most 2,000."""
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -311,8 +322,9 @@ class StreamsOpened(Message, frozen=True, kw_only=True):
 
 
 class TrimStream(Message, frozen=True, kw_only=True):
-    """Advance the start of a stream. keep: the removed part of a data stream can be restored until
-    the grace period of the topic ends; it must be committed. A txn stream follows its data stream.
+    """Advance the start of a stream. keep: whether to retain the removed part of a data stream
+    until the grace period of the topic ends, so that it can be restored; the part must be
+    committed. The txn stream is retained like its data stream.
     """
 
     node_id: NodeId
@@ -362,8 +374,8 @@ class ReplacedItem(Message, frozen=True, kw_only=True):
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """Carry `stream.ports.CommitObjects`: one transaction of at most 20,000 ranges and 2,000
-    closes. cleaned_end: see `CommitObjects`; 0: the commit removes no records.
+    """The message for `stream.ports.CommitObjects`: one transaction with at most 20,000 ranges and
+    2,000 closes. cleaned_end: see `CommitObjects`; 0 if the commit removes no records.
     """
 
     node_id: NodeId
@@ -374,18 +386,18 @@ class Commit(Message, frozen=True, kw_only=True):
     closes: list[CloseItem] = []
     wal_committed: WalSequence | None = None
     moves_wal: bool = False
-    """Slots from `wal_committed` on are in the store of `wal_store_id`."""
+    """Whether slots from `wal_committed` on are in the store `wal_store_id`."""
     wal_store_id: WalStoreId = IN_STORE
     wal_store_uuid: UUID | None = None
 
 
 class CommitRecovered(Message, frozen=True, kw_only=True):
-    """Commit the WAL of a dead writer (failed_*) for its recoverer (node_id, node_epoch). See
-    `StreamMetadata.commit_recovered`. -> Progress.
+    """Commit the WAL of a dead writer (failed_*) on behalf of its recoverer (node_id, node_epoch).
+    See `StreamMetadata.commit_recovered`. Reply: Progress.
 
-    A request has at most 1,000 objects. Requests follow in slot order, with `done` in or after the
-    last one. held: data streams whose partitions stay as they are, because lost or damaged slots
-    may affect them; the WAL ends only when there are none.
+    A request has at most 1,000 objects. Requests are sent in slot order, and the last one has
+    `done` set. held: data streams of partitions that stay without a leader, because lost or damaged
+    slots may affect them. The WAL only ends when no partition is held.
     """
 
     node_id: NodeId
@@ -402,23 +414,22 @@ class CommitRecovered(Message, frozen=True, kw_only=True):
 
 
 class ForkedPartition(Message, frozen=True, kw_only=True):
-    """Where one partition of a fork branches off its source, as determined by the leader of the
-    source: see `records.ForkPoint`. Everything below the ends is committed, and no batch crosses
-    them.
+    """The fork point of one partition, as determined by the leader of the source: see
+    `records.ForkPoint`. Everything below the end offsets is committed, and no batch crosses them.
     """
 
     end_offset: Offset
     scan_offset: Offset
     txn_end_offset: Offset
-    """End of the txn stream of the fork, at most `end_offset`."""
+    """End of the fork's txn stream, at most `end_offset`."""
     epochs: list[tuple[StreamEpoch, Offset]] = []
     object_id: ObjectId = NO_OBJECT
-    """The object whose range contains `end_offset`: see `stream.ports.CommittedBorder`."""
+    """Object whose range contains `end_offset`: see `stream.ports.CommittedBorder`."""
 
 
 class TopicFork(Message, frozen=True, kw_only=True):
-    """The source of a fork, and the fork point of each of its partitions, in order. with_kept: the
-    fork begins with retained records that DeleteRecords removed from the source.
+    """The source of a fork, and the fork points of its partitions, in order. with_kept: whether the
+    fork starts with retained records that DeleteRecords removed from the source.
     """
 
     source_topic_id: UUID
@@ -428,11 +439,11 @@ class TopicFork(Message, frozen=True, kw_only=True):
 
 class NewTopic(Message, frozen=True, kw_only=True):
     """A new topic. partitions, replication_factor: -1 for the cluster's defaults. assignment:
-    explicit candidates of each partition, in order. fork: the topic begins with the log of another
-    one, and has its configs except for those in `configs`.
+    explicit candidates of each partition, in order. fork: the source whose log and configs are
+    copied; `configs` overrides these configs.
 
-    A name with `@` is a snapshot topic, which is frozen: `fork` is required, and `group_offsets` is
-    stored with it.
+    A name with `@` creates a snapshot topic, which is frozen. It requires `fork`, and
+    `group_offsets` are stored with it.
     """
 
     name: str
@@ -445,8 +456,9 @@ class NewTopic(Message, frozen=True, kw_only=True):
 
 
 class QuotaClient(Message, frozen=True, kw_only=True):
-    """The client whose mutation quota counts. is_strict: it supports the quota error, so items
-    beyond the quota are rejected; otherwise they are done, and the client is throttled.
+    """The client whose mutation quota applies. is_strict: whether the client supports the quota
+    error, so that items beyond the quota are rejected; otherwise they are accepted and the client
+    is throttled.
     """
 
     user: str
@@ -456,14 +468,14 @@ class QuotaClient(Message, frozen=True, kw_only=True):
 
 class CreateTopics(ForwardedMessage, frozen=True, kw_only=True):
     """Create topics, with at most `PARTITIONS_PER_REQUEST_MAX` partitions. Snapshot topics are
-    created together or not at all. validate_only: also counts against the quota of the client, as
-    in Kafka.
+    created together or not at all. validate_only: the request still counts toward the client's
+    quota, as in Kafka.
     """
 
     topics: list[NewTopic]
     validate_only: bool = False
     client: QuotaClient | None = None
-    """None: the request has no quota."""
+    """None if no quota applies."""
 
 
 class CreatedTopic(Message, frozen=True, kw_only=True):
@@ -478,28 +490,30 @@ class CreatedTopic(Message, frozen=True, kw_only=True):
 class TopicsCreated(Message, frozen=True, kw_only=True):
     topics: list[CreatedTopic]
     throttle_ms: int = 0
-    """The throttle time of the client."""
+    """Throttle time of the client."""
 
 
 class DeleteTopics(ForwardedMessage, frozen=True, kw_only=True):
-    """Delete topics. purged_ids: ids in `topic_ids` of already deleted topics to be removed
-    permanently. Repeating a request does not remove a topic permanently.
+    """Delete topics. purged_ids: ids in `topic_ids` of deleted topics that are removed permanently.
+    Repeating a request does not remove a topic permanently.
     """
 
     topic_ids: list[UUID]
     purged_ids: list[UUID] = []
     client: QuotaClient | None = None
-    """As in CreateTopics."""
+    """See CreateTopics."""
 
 
 class ItemResults(Message, frozen=True, kw_only=True):
     items: list[ItemResult]
     throttle_ms: int = 0
-    """The throttle time of the client, if the request contains it."""
+    """Throttle time of the client, if the request contains a client."""
 
 
 class NewPartitions(Message, frozen=True, kw_only=True):
-    """Add partitions. total: the new count. assignment: candidates of the added partitions."""
+    """Partitions to add. total: the new number of partitions. assignment: candidates of the added
+    partitions.
+    """
 
     name: str
     total: int
@@ -510,12 +524,12 @@ class CreatePartitions(ForwardedMessage, frozen=True, kw_only=True):
     topics: list[NewPartitions]
     validate_only: bool = False
     client: QuotaClient | None = None
-    """As in CreateTopics."""
+    """See CreateTopics."""
 
 
 class PartitionTarget(Message, frozen=True, kw_only=True):
-    """The new candidates in order. replicas None: cancel the reassignment and restore the earlier
-    candidates.
+    """The new candidates of a partition, in order. replicas None: cancel the reassignment and
+    restore the earlier candidates.
     """
 
     topic: str
@@ -525,7 +539,7 @@ class PartitionTarget(Message, frozen=True, kw_only=True):
 
 class AlterReassignments(ForwardedMessage, frozen=True, kw_only=True):
     """Reassign at most 2,000 partitions. The reply contains one ItemResult per partition and is
-    sent as soon as the moves have begun. may_resize: a partition may get more or fewer candidates
+    sent as soon as the moves have started. may_resize: whether the number of candidates may change
     (KIP-860).
     """
 
@@ -539,19 +553,19 @@ class PartitionName(Message, frozen=True, kw_only=True):
 
 
 class ElectPreferred(ForwardedMessage, frozen=True, kw_only=True):
-    """Move each of at most 2,000 partitions to its first candidate. The reply has one ItemResult
-    each.
+    """Move each of at most 2,000 partitions to its first candidate. The reply contains one
+    ItemResult per partition.
     """
 
     partitions: list[PartitionName]
 
 
 class DrainBroker(Message, frozen=True, kw_only=True):
-    """Drain a broker that is about to leave: it is no longer elected, and some of its partitions
-    move to others. -> Progress.
+    """Drain a broker before it stops: no partition elects it any more, and some of its partitions
+    move to other brokers. Reply: Progress.
 
-    remaining: partitions that it leads and that are not moving yet; also 0 if no other broker can
-    take them. partitions_max: at most 2,000.
+    remaining: number of partitions that the broker leads and that are not moving yet, or 0 if no
+    other broker can lead them. partitions_max: at most 2,000.
     """
 
     node_id: NodeId
@@ -560,10 +574,11 @@ class DrainBroker(Message, frozen=True, kw_only=True):
 
 
 class MoveTiming(Message, frozen=True, kw_only=True):
-    """One broker's part of one move, by its own clock from when it saw the change, in milliseconds.
+    """How long the steps of one move took on one broker, in milliseconds since this broker detected
+    the change, by its own clock.
 
-    leader_epoch: the leader epoch before the move. gave_up: the broker is the source; otherwise it
-    is the target. steps: name -> duration of the step.
+    leader_epoch: the leader epoch before the move. gave_up: whether the broker is the source
+    instead of the target. steps: duration of each step by its name.
     """
 
     topic_id: UUID
@@ -574,7 +589,7 @@ class MoveTiming(Message, frozen=True, kw_only=True):
 
 
 class ReportMoves(Message, frozen=True, kw_only=True):
-    """Report at most 2,000 moves for `penstock reassign trace`. Only the active controller keeps
+    """Report at most 2,000 moves for `penstock reassign trace`. Only the active controller stores
     them, in memory.
     """
 
@@ -595,14 +610,14 @@ class MoveTrace(Message, frozen=True, kw_only=True):
 
 
 class MoveTraces(Message, frozen=True, kw_only=True):
-    """List the known last moves of one partition, oldest first."""
+    """The last known moves of one partition, oldest first."""
 
     items: list[MoveTrace]
 
 
 class ConfigChange(Message, frozen=True, kw_only=True):
-    """derived_from: the stored value that `value` was derived from. If another one is stored, the
-    change is rejected with CONFIG_CHANGED.
+    """Changes one config. derived_from: the stored value from which `value` was derived. If the
+    stored value differs, the change is rejected with CONFIG_CHANGED.
     """
 
     resource_type: int
@@ -613,17 +628,18 @@ class ConfigChange(Message, frozen=True, kw_only=True):
 
 
 class ConfiguredResource(Message, frozen=True, kw_only=True):
-    """A resource with configs. The type is Kafka's."""
+    """A resource with configs. The type is Kafka's number."""
 
     resource_type: int
     resource_name: str
 
 
 class AlterConfigs(ForwardedMessage, frozen=True, kw_only=True):
-    """Change configs. Of each resource, either all changes are made or none.
+    """Change configs. For each resource, either all changes are made or none.
 
     replaced_topics: topics whose other configs are reset. replaced: other resources whose configs
-    are reset. Their results follow those of the changes, in this order.
+    are reset. The reply contains the results of the changes, of the topics and of the resources, in
+    this order.
     """
 
     changes: list[ConfigChange]
@@ -641,28 +657,28 @@ class FeatureUpdate(Message, frozen=True, kw_only=True):
 
 
 class UpdateFeatures(ForwardedMessage, frozen=True, kw_only=True):
-    """Set levels of features; all or none. At most 1,000. -> no value."""
+    """Set the levels of at most 1,000 features, all of them or none. Reply: no value."""
 
     updates: list[FeatureUpdate]
     validate_only: bool = False
 
 
 class CreateAcls(ForwardedMessage, frozen=True, kw_only=True):
-    """Add ACLs. At most 10,000. -> ItemResults, one per ACL."""
+    """Add at most 10,000 ACLs. Reply: ItemResults, one per ACL."""
 
     acls: list[AclEntry]
 
 
 class DeleteAcls(ForwardedMessage, frozen=True, kw_only=True):
-    """Remove the ACLs that match the filters. At most 1,000 filters, and 10,000 ACLs that they
-    remove. -> AclsDeleted.
+    """Remove the ACLs that match the filters: at most 1,000 filters and 10,000 ACLs. Reply:
+    AclsDeleted.
     """
 
     filters: list[AclFilter]
 
 
 class DeletedAcls(Message, frozen=True, kw_only=True):
-    """The ACLs removed by one filter."""
+    """The ACLs that one filter removed."""
 
     status: Status = Status.OK
     detail: str = ""
@@ -705,7 +721,9 @@ class KeyValue(Message, frozen=True, kw_only=True):
 
 
 class ConfirmMetadata(Message, frozen=True, kw_only=True):
-    """Changes nothing. Its reply contains the end of all metadata committed before the request."""
+    """Does not change anything. The reply contains the end of all metadata committed before the
+    request.
+    """
 
 
 class DescribeController(Message, frozen=True, kw_only=True):
@@ -719,32 +737,34 @@ class ControllerStatus(Message, frozen=True, kw_only=True):
     committed_offset: MetadataOffset
     active: bool
     leader: str = ""
-    """Address of the active controller; empty: unknown, or there is no other controller."""
+    """Address of the active controller. Empty if it is unknown or there is no other controller."""
 
     role: str = ""
-    """leader, voter, learner, or outside: not, or no longer, a member of the quorum."""
+    """leader, voter, learner, or outside for a controller that is not (or no longer) a member of
+    the quorum.
+    """
 
     directory_id: str = ""
     address: str = ""
     members: list[str] = []
-    """Addresses of all controllers known to this one."""
+    """Addresses of all controllers that this one knows."""
 
     version: str = ""
-    """Version of its software."""
+    """Software version of this controller."""
 
     now_ms: int = 0
-    """Its wall clock at the time of the reply."""
+    """Wall clock of this controller at the time of the reply."""
 
 
 # --- the quorum itself ----------------------------------------------------------------------------
 
 
 class DescribeQuorum(Message, frozen=True, kw_only=True):
-    """Describe the quorum; handled by the leader. -> QuorumStatus."""
+    """Describe the quorum. The leader handles this request. Reply: QuorumStatus."""
 
 
 class AddLearner(Message, frozen=True, kw_only=True):
-    """Add a controller with an empty directory as a learner. -> ItemResult."""
+    """Add a controller with an empty directory as a learner. Reply: ItemResult."""
 
     node_id: int
     address: str
@@ -752,31 +772,34 @@ class AddLearner(Message, frozen=True, kw_only=True):
 
 
 class AddVoter(Message, frozen=True, kw_only=True):
-    """Make a learner a voter once it has caught up; CONTROLLER_BUSY: not yet, retry. -> ItemResult.
+    """Make a learner a voter once it has caught up. If it has not, the request is rejected with
+    CONTROLLER_BUSY and can be retried. Reply: ItemResult.
 
-    controller: its id, or its address.
+    controller: id or address of the learner.
     """
 
     controller: str
 
 
 class RemoveController(Message, frozen=True, kw_only=True):
-    """Remove a voter or learner from the quorum; a leader transfers leadership first. ->
-    ItemResult.
+    """Remove a voter or learner from the quorum. A leader that is removed transfers leadership
+    first. Reply: ItemResult.
     """
 
     node_id: int
 
 
 class TransferLeadership(Message, frozen=True, kw_only=True):
-    """Transfer leadership to another voter; -1: the one with the longest log. -> ItemResult."""
+    """Transfer leadership to another voter; -1 selects the one with the longest log. Reply:
+    ItemResult.
+    """
 
     node_id: int = -1
 
 
 class QuorumMember(Message, frozen=True, kw_only=True):
-    """A member, according to the leader. log_end, lag: in entries. last_*_ms: how long ago, in
-    milliseconds; -1: never.
+    """A member of the quorum, as seen by the leader. log_end, lag: in entries. last_*_ms: time
+    since the event, in milliseconds; -1 if it never happened.
     """
 
     node_id: int
@@ -788,12 +811,12 @@ class QuorumMember(Message, frozen=True, kw_only=True):
     last_fetch_ms: int
     last_caught_up_ms: int
     fsync_p99_us: int
-    """p99 of fsync to its journal; 0: unknown."""
+    """p99 of fsync on the member's journal, or 0 if unknown."""
 
 
 class QuorumStatus(Message, frozen=True, kw_only=True):
-    """The quorum. high_watermark, log_end: indexes of entries, each of which contains many records.
-    version: of the members.
+    """The state of the quorum. high_watermark, log_end: indexes of entries, each of which contains
+    many records. version: version of the member list.
     """
 
     cluster_id: str
@@ -804,6 +827,6 @@ class QuorumStatus(Message, frozen=True, kw_only=True):
     committed_offset: MetadataOffset
     version: int
     is_changing: bool
-    """Whether a change of the members is pending."""
+    """Whether a membership change is pending."""
 
     members: list[QuorumMember]

@@ -1,6 +1,6 @@
-"""Messages that change quotas of clients and addresses.
+"""Messages that change the quotas of clients and addresses.
 
-A request contains at most `ALTERATIONS_MAX` entities and `CHANGES_MAX` quotas; larger ones are
+A request contains at most `ALTERATIONS_MAX` entities and `CHANGES_MAX` quotas. Larger requests are
 rejected with INVALID_REQUEST.
 """
 
@@ -12,22 +12,22 @@ CHANGES_MAX = 10_000
 
 
 class QuotaChange(Message, frozen=True, kw_only=True):
-    """Set one quota, or remove it: value None."""
+    """Sets one quota, or removes it if the value is None."""
 
     key: str
     value: float | None
 
 
 class QuotaAlteration(Message, frozen=True, kw_only=True):
-    """Changes of the quotas of one entity: all of them are made or none."""
+    """Changes of the quotas of one entity. Either all changes are made or none."""
 
     entity: tuple[QuotaTarget, ...]
-    """In the order of the types, without duplicates."""
+    """The components of the entity, ordered by type, without duplicates."""
     changes: list[QuotaChange]
 
 
 class AlterQuotas(ForwardedMessage, frozen=True, kw_only=True):
-    """Change quotas. -> QuotasAltered."""
+    """Change quotas. Reply: QuotasAltered."""
 
     alterations: list[QuotaAlteration]
     validate_only: bool = False
@@ -40,6 +40,6 @@ class QuotaResult(Message, frozen=True, kw_only=True):
 
 
 class QuotasAltered(Message, frozen=True, kw_only=True):
-    """One result for each entity, in the order of the request."""
+    """One result per entity, in the order of the request."""
 
     results: list[QuotaResult]

@@ -1,8 +1,8 @@
-"""Messages of a bulk rewrite: a job outside the brokers prepares objects and replaces ranges of a
+"""Messages for bulk rewrites: a job outside the brokers prepares objects and replaces ranges of a
 data stream with them.
 
-They contain no node and no stream epoch, because such a job owns nothing: a commit succeeds only if
-the log index still contains the sources.
+The messages contain no node and no stream epoch, because the job does not own the stream. A commit
+succeeds only if the log index still contains the sources.
 """
 
 from penstock.base.ids import Offset, StreamId
@@ -10,12 +10,12 @@ from penstock.controller.api.messages import CommitObject, Message
 
 ITEMS_MAX = 1_000
 SOURCES_MAX = 10_000
-"""10,000 sources are about 1 MiB of request."""
+"""10,000 sources take about 1 MiB in a request."""
 
 
 class PrepareRewrite(Message, frozen=True, kw_only=True):
-    """Prepare objects. count: at most 1,000. ttl_ms: 1 second to 60 minutes, after which objects
-    that are not committed are deleted. -> ObjectsPrepared.
+    """Prepare objects. count: at most 1,000. ttl_ms: 1 second to 60 minutes. Objects that are not
+    committed within this time are deleted. Reply: ObjectsPrepared.
     """
 
     count: int
@@ -23,7 +23,7 @@ class PrepareRewrite(Message, frozen=True, kw_only=True):
 
 
 class RewriteSource(Message, frozen=True, kw_only=True):
-    """One whole entry of the stream's log index, as in the manifest."""
+    """One whole entry of the stream's log index, as listed in the manifest."""
 
     key: str
     start_offset: Offset
@@ -31,8 +31,8 @@ class RewriteSource(Message, frozen=True, kw_only=True):
 
 
 class RewriteItem(Message, frozen=True, kw_only=True):
-    """Replace sources with a new object. new: a prepared stream object with one range that has
-    exactly the offsets of the sources.
+    """Replaces sources with a new object. new: a prepared stream object with one range, which
+    covers the same offsets as the sources.
     """
 
     new: CommitObject
@@ -40,11 +40,11 @@ class RewriteItem(Message, frozen=True, kw_only=True):
 
 
 class CommitRewrite(Message, frozen=True, kw_only=True):
-    """Replace ranges of one data stream in one transaction; each item succeeds or fails separately.
-    At most 1,000 items and 10,000 sources. -> ItemResults.
+    """Replace ranges of one data stream in one transaction. Each item succeeds or fails separately.
+    A request contains at most 1,000 items and 10,000 sources. Reply: ItemResults.
 
-    is_ordered: reject all items after a rejected one. Log compaction needs this: a tombstone may
-    only be removed after the earlier records that it deletes.
+    is_ordered: whether to reject all items after a rejected one. Log compaction needs this, because
+    a tombstone must not be removed before the earlier records that it deletes.
     """
 
     stream_id: StreamId

@@ -1,6 +1,6 @@
-"""Messages that change SCRAM credentials of users.
+"""Messages that change the SCRAM credentials of users.
 
-A request contains at most `ALTERATIONS_MAX` credentials; larger ones are rejected with
+A request contains at most `ALTERATIONS_MAX` credentials. Larger requests are rejected with
 INVALID_REQUEST.
 """
 
@@ -16,7 +16,9 @@ class ScramDeletion(Message, frozen=True, kw_only=True):
 
 
 class ScramUpsertion(Message, frozen=True, kw_only=True):
-    """The keys are derived from the salted password, which does not leave the broker."""
+    """Sets a credential. The broker derives the keys from the salted password and does not send the
+    password.
+    """
 
     user: str
     mechanism: int
@@ -30,12 +32,12 @@ class ScramUpsertion(Message, frozen=True, kw_only=True):
         return ScramCredential(self.salt, self.stored_key, self.server_key, self.iterations)
 
     def __repr__(self) -> str:
-        """Hide the keys, so that no log shows them."""
+        """Omit the keys, so that they are never logged."""
         return f"ScramUpsertion(user={self.user!r}, mechanism={self.mechanism}, [hidden])"
 
 
 class AlterScramCredentials(ForwardedMessage, frozen=True, kw_only=True):
-    """Set and delete credentials of users; each user may occur once. -> ScramAltered."""
+    """Set and delete credentials. Each user may occur only once. Reply: ScramAltered."""
 
     deletions: list[ScramDeletion] = []  # noqa: RUF012  # msgspec copies it
     upsertions: list[ScramUpsertion] = []  # noqa: RUF012  # msgspec copies it
@@ -48,6 +50,6 @@ class ScramResult(Message, frozen=True, kw_only=True):
 
 
 class ScramAltered(Message, frozen=True, kw_only=True):
-    """One result per user, successful ones first."""
+    """One result per user. Users without an error are listed first."""
 
     results: list[ScramResult]

@@ -1,8 +1,9 @@
-"""Implement `stream.ports.StreamMetadata` with the controller client and the local image.
-Rejections are not retried.
+"""Implements `stream.ports.StreamMetadata` with the controller client and the local image. Rejected
+requests are not retried.
 
-Mutations return only when the local image includes them. A rejection becomes an error of the stream
-layer with its stream, which is determined in an image at least as new as the rejection.
+Mutations return only after the local image includes them. A rejection is converted to an error of
+the stream layer. The affected stream is determined with an image that is at least as new as the
+rejection.
 """
 
 import asyncio
@@ -58,14 +59,14 @@ OPENS_PER_REQUEST = 2_000
 PREPARES_PER_REQUEST = 1_000
 RECOVERED_OBJECTS_PER_REQUEST = 1_000
 RECOVERED_RANGES_PER_REQUEST = 10_000
-"""Half of the controller's limit: about 600 kB of request."""
+"""Half of the controller's limit. The ranges take about 600 kB in a request."""
 
 _NO_SEQUENCE = WalSequence(-1)
 
 
 class ControllerStreamMetadata:
-    """Change and read metadata for one incarnation of a broker. The client must be bound to the
-    follower (`client.bind`).
+    """Changes and reads metadata on behalf of one broker incarnation. The client must be bound to
+    the follower (`client.bind`).
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class ControllerStreamMetadata:
         return {state.stream_id: state.next_offset for state in states}
 
     def data_streams_of(self, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
-        """See StreamMetadata.data_streams_of. A stream whose partition does not exist maps to
+        """See StreamMetadata.data_streams_of. A stream whose partition does not exist is mapped to
         itself.
         """
         return data_streams_of(self._follower.image, stream_ids)
@@ -260,16 +261,16 @@ class ControllerStreamMetadata:
                 raise self._without_stream(error) from error
 
     def _without_stream(self, error: RequestRefused | FollowerStopped) -> Exception:
-        """Convert a rejection that concerns no stream: WalFenced if this incarnation ended,
-        otherwise the error itself.
+        """Convert a rejection that does not concern a stream: to WalFenced if this incarnation has
+        ended, otherwise to the original error.
         """
         if isinstance(error, NodeRefused) or self._follower.fenced:
             return WalFenced(_NO_SEQUENCE, f"the controller ({error})")
         return error
 
     async def _commit_refused(self, error: StreamRefused, commit: CommitObjects) -> Exception:
-        """Return the error of the stream that caused the rejection, according to an image at least
-        as new.
+        """Return the error for the stream that caused the rejection, according to an image that is
+        at least as new as the rejection.
         """
         image = await self._image_at(error)
         parts = [part for item in commit.objects for part in item.ranges]
@@ -334,8 +335,8 @@ def _stream_error(stream_id: StreamId, status: m.Status, detail: str) -> StreamE
 
 
 def _gap(image: MetadataImage, parts: Iterable[StreamRange]) -> NotContiguous | None:
-    """Return the first range that follows neither the committed end nor the previous range in the
-    commit.
+    """Return the first range that starts neither at the committed end nor at the end of the
+    previous range in the commit.
     """
     ends: dict[StreamId, Offset] = {}
     for part in parts:
@@ -369,7 +370,9 @@ def _object(item: NewObject) -> m.CommitObject:
 
 
 def _recovery_chunks(objects: Sequence[NewObject]) -> Iterable[list[NewObject]]:
-    """Split objects into requests in slot order; the ranges of one slot stay together."""
+    """Split objects into requests in slot order. The ranges of one slot stay in the same
+    request.
+    """
     chunk: list[NewObject] = []
     ranges = 0
     for item in objects:

@@ -1,6 +1,6 @@
-"""The certificate, key and CA of a node's gRPC connections, reloaded when their files change. Safe
-for several threads: gRPC calls it from its own threads. Does not import grpc, because settings and
-commands import this module.
+"""The certificate, key and CA for the gRPC connections of a node, reloaded when their files change.
+Thread-safe, because gRPC calls this module from its own threads. It does not import grpc, because
+settings and commands import this module.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from penstock.controller.api.errors import ControllerError
 _log = structlog.get_logger(__name__)
 
 LOOK_INTERVAL_S: Final = 5.0
-"""How often a node checks for changed files. New connections check as well."""
+"""Interval at which a node checks for changed files. New connections check as well."""
 
 SETTLE_S: Final = 2.0
-"""Invalid files are reported when they have been invalid for this long: a rotation may write one
-file after the other.
+"""Invalid files are reported after they have been invalid for this time, because a rotation may
+write one file after the other.
 """
 
 EXPIRY_LOG_INTERVAL_S: Final = 3_600.0
 EXPIRY_SHARE: Final = 0.1
-"""A certificate is reported when less than this share of its lifetime is left."""
+"""A warning is logged when less than this share of a certificate's lifetime is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +62,12 @@ class TlsConfig:
 
 
 class TlsFilesInvalid(ControllerError):
-    """The files are unusable. The message contains the file, the problem and what to do."""
+    """Raised for unusable files. The message contains the file, the problem and the solution."""
 
 
 @dataclass(frozen=True, slots=True)
 class PemFiles:
-    """The contents of the files. begins_s, ends_s: the certificate's validity, in Unix time."""
+    """Contents of the files. begins_s, ends_s: validity of the certificate in Unix time."""
 
     certificate: bytes
     key: bytes
@@ -78,10 +78,10 @@ class PemFiles:
 
 
 class TlsFiles:
-    """Reads the files of a TlsConfig. Raises TlsFilesInvalid if the first ones are invalid.
+    """Reads the files of a TlsConfig. Raises TlsFilesInvalid if the files are invalid at creation.
 
     `current` always returns a matching certificate and key. Invalid new files are logged, and the
-    last valid ones stay in use. Certificates that have expired or soon will are logged.
+    last valid ones stay in use. Expired certificates are logged, and so are those that expire soon.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TlsFiles:
         self._lock = threading.Lock()
         self._seen = self._stamps()
         self._broken = ""
-        """Why the newest files cannot be used; empty: they are in use."""
+        """Why the newest files cannot be used, or "" if they are in use."""
         self._broken_at = 0.0
         self._is_reported = False
         self._expiry_logged_at = float("-inf")
@@ -109,19 +109,21 @@ class TlsFiles:
         return cls(config) if config.certificate else None
 
     def current(self) -> PemFiles:
-        """Return the newest valid files. Costs three `stat` calls if nothing has changed."""
+        """Return the newest valid files. This takes three `stat` calls if the files have not
+        changed.
+        """
         with self._lock:
             self._look()
             return self._pem
 
     def expiry(self) -> str:
-        """Return the problem with the validity of the certificate in use, or "" if there
-        is none.
+        """Return the problem with the validity of the current certificate, or "" if there is
+        none.
         """
         return validity_problem(self._pem, self._wall_s())
 
     async def watch(self) -> None:
-        """Check for changed files and the expiry of the certificate until cancelled."""
+        """Check for changed files and for the expiry of the certificate until cancelled."""
         while True:
             self.current()
             self._log_expiry()
@@ -173,7 +175,7 @@ class TlsFiles:
 
 
 def validity_problem(pem: PemFiles, wall_s: float) -> str:
-    """Return the problem with the validity of the certificate, or "" if there is none. Pure."""
+    """Return the problem with the validity of the certificate, or "" if there is none."""
     if wall_s < pem.begins_s:
         return f"certificate ({pem.subject}) is valid only from {_day(pem.begins_s)}"
     if wall_s >= pem.ends_s:

@@ -1,11 +1,11 @@
-"""Explain failed TLS connections to controllers. Pure. Based on the error texts of gRPC and
-BoringSSL, because gRPC has no codes for them.
+"""Explain failed TLS connections to controllers. gRPC has no error codes for these failures, so
+this module parses the error texts of gRPC and BoringSSL.
 """
 
 from typing import Final
 
 _FAILED: Final = "failed to connect"
-"""Prefix of gRPC's detail if a connection was never established."""
+"""Prefix of gRPC's error detail if no connection was established."""
 
 _WITH_TLS: Final = (
     (
@@ -56,9 +56,9 @@ _WITHOUT_TLS: Final = (
 
 
 def explain(detail: str, *, has_tls: bool) -> str:
-    """Return the problem and what to do, or "" if the failure is unrelated to TLS.
+    """Return the problem and its solution, or "" if the failure is unrelated to TLS.
 
-    detail: the detail of gRPC's UNAVAILABLE error. has_tls: whether this side uses TLS.
+    detail: detail of gRPC's UNAVAILABLE error. has_tls: whether this side uses TLS.
     """
     if not detail.startswith(_FAILED):
         return ""

@@ -1,8 +1,8 @@
-"""Typed wrappers of gRPC for the kinds of calls that the controller uses, with bytes as messages.
-Nothing else imports `grpc`, whose annotations do not pass strict checks.
+"""Typed wrappers for the kinds of gRPC calls that the controller uses, with messages as bytes. No
+other module imports `grpc`, because its annotations do not pass strict type checks.
 
-Heartbeats detect broken connections. The server sends no keepalive pings, so it never breaks a
-stream that its follower still considers intact (`controller.api.follower` relies on that).
+Heartbeats detect broken connections. The server sends no keepalive pings, so it never closes a
+stream that its follower considers intact, as `controller.api.follower` requires.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ METADATA_SERVICE = "penstock.Metadata"
 RAFT_SERVICE = "penstock.Raft"
 REQUEST_ID_KEY = "penstock-request-id"
 EPOCH_KEY = "penstock-controller-epoch"
-"""Metadata key of the newest controller epoch known to the caller: only the controller of that
-epoch executes the attempt. So a late attempt has no effect after a leader change, and within the
-epoch its request id prevents repetition.
+"""Metadata key for the newest controller epoch that the caller knows. Only the controller of this
+epoch executes the attempt, so that a late attempt has no effect after a leader change. Within an
+epoch, the request id prevents repeated execution.
 """
 
 MESSAGE_BYTES_MAX = 64 << 20
-"""Transport limit in both directions, for messages between voters. Requests have a lower limit,
-above which they are rejected with INVALID_REQUEST.
+"""Transport limit in both directions, for messages between voters. Requests have a lower limit, and
+larger ones are rejected with INVALID_REQUEST.
 """
 
 HANDSHAKE_TIMEOUT_S = 20
-"""How long a client may take for the TLS handshake with a controller."""
+"""Timeout of a client's TLS handshake with a controller."""
 
 _T = TypeVar("_T")
 Metadata = Sequence[tuple[str, str]]
@@ -50,9 +50,7 @@ class UnaryCallable(Protocol):
 
 
 class StreamCall(Protocol):
-    """The client side of a bidirectional stream. `read` returns END_OF_STREAM after an
-    orderly end.
-    """
+    """Client side of a bidirectional stream. `read` returns END_OF_STREAM after an orderly end."""
 
     async def read(self) -> object: ...
     async def write(self, request: bytes) -> None: ...
@@ -64,8 +62,8 @@ class StreamCall(Protocol):
 async def _cancellable(work: Awaitable[_T]) -> _T:
     """Await a grpc.aio call without losing a cancellation.
 
-    If a call fails at the moment at which the waiting task is cancelled, grpc.aio raises the call's
-    failure, and a retry loop would continue forever.
+    If a call fails at the moment at which the waiting task is cancelled, grpc.aio raises the
+    failure instead of CancelledError, and a retry loop would not stop.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -94,7 +92,7 @@ class _Stream:
 
 
 class CallContext(Protocol):
-    """The server side of any call."""
+    """Server side of any call."""
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None: ...
     def peer(self) -> str: ...
@@ -107,7 +105,7 @@ class UnaryContext(CallContext, Protocol):
 
 
 class StreamContext(CallContext, Protocol):
-    """The server side of a bidirectional stream."""
+    """Server side of a bidirectional stream."""
 
     async def read(self) -> object: ...
     async def write(self, message: bytes) -> None: ...
@@ -126,9 +124,9 @@ _CLIENT_OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # Despite its name, this limits one connection attempt, including the handshake. With 500 ms,
-    # three controllers on a machine with 20 times its load did not connect for minutes, because
-    # attempts that time out add load for the next ones.
+    # Despite its name, this option limits the duration of a connection attempt, including the
+    # handshake. With 500 ms, three controllers on an overloaded machine (20 times its capacity)
+    # could not connect for minutes, because every attempt that timed out added load.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.use_local_subchannel_pool", 1),
@@ -145,13 +143,13 @@ _SERVER_OPTIONS = [
 
 
 _NAMES_IN_CERTIFICATE = ("x509_common_name", "peer_dns", "peer_uri")
-"""gRPC's properties of a connection: the subject's common name, and the DNS names and URIs among
-the subject alternative names.
+"""gRPC properties of a connection: the common name of the subject, and its alternative DNS names
+and URIs.
 """
 
 
 def names_in_certificate(context: CallContext) -> list[str]:
-    """Return the names in the caller's certificate, which gRPC has verified; empty without TLS."""
+    """Return the names in the caller's certificate, which gRPC has verified. Empty without TLS."""
     found = context.auth_context()
     return [
         name.decode("utf-8", "replace")
@@ -161,17 +159,18 @@ def names_in_certificate(context: CallContext) -> list[str]:
 
 
 def host_of(context: CallContext) -> str:
-    """Return the address of the caller, without its port. gRPC writes `ipv4:127.0.0.1:1` and
-    `ipv6:%5B::1%5D:1`.
+    """Return the address of the caller without the port. gRPC formats addresses as
+    `ipv4:127.0.0.1:1` and `ipv6:%5B::1%5D:1`.
     """
     return unquote(context.peer()).partition(":")[2].rpartition(":")[0].strip("[]")
 
 
 class Channel:
-    """A connection to one controller. Calls on a broken connection fail immediately; gRPC
+    """A connection to one controller. Calls on a broken connection fail immediately, and gRPC
     reconnects after 50 to 200 ms.
 
-    tls: None for plaintext. The channel uses the files as of its creation, for reconnects too.
+    tls: None for plaintext. The channel keeps using the files as of its creation, also after a
+    reconnect.
     """
 
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
@@ -201,14 +200,14 @@ class Channel:
         return _Stream(self._channel.stream_stream(f"/{RAFT_SERVICE}/{EXCHANGE}")())
 
     async def close(self, grace_s: float | None = None) -> None:
-        """Close the channel. Calls in progress have `grace_s` to end, None cancels them."""
+        """Close the channel. Calls in progress may complete within `grace_s`; None cancels them."""
         await self._channel.close(grace_s)
 
 
 class Listener:
-    """A gRPC server of the controller's services on one port. raft: None if there are no other
-    voters. tls: None for plaintext; otherwise every caller needs a certificate of the CA.
-    on_handshake: called when a handshake begins, in a gRPC thread.
+    """gRPC server for the controller's services on one port. raft: None if there are no other
+    voters. tls: None for plaintext; otherwise every caller needs a certificate that the CA has
+    signed. on_handshake: callback for the start of a handshake, called in a gRPC thread.
     """
 
     def __init__(
@@ -238,7 +237,7 @@ class Listener:
         self._server.add_generic_rpc_handlers(tuple(services))
 
     async def start(self, host: str, port: int) -> int:
-        """Bind and serve; return the bound port. Raises ListenFailed if the address is taken."""
+        """Bind and serve; return the bound port. Raises ListenFailed if the address is in use."""
         literal = f"[{host}]" if ":" in host else host
         try:
             bound = self._bind(f"{literal}:{port}")
@@ -251,7 +250,7 @@ class Listener:
         return bound
 
     async def stop(self, grace_s: float | None) -> None:
-        """Reject new calls; calls in progress have `grace_s` to end, None cancels them."""
+        """Reject new calls. Calls in progress may complete within `grace_s`; None cancels them."""
         await self._server.stop(grace_s)
 
     def _bind(self, address: str) -> int:
@@ -262,8 +261,8 @@ class Listener:
 
 
 def _server_credentials(tls: TlsFiles, on_handshake: Callable[[], None]) -> object:
-    """Return credentials that follow the files. gRPC requests them for each handshake. gRPC only
-    supports TLS 1.2 and 1.3.
+    """Return credentials that are updated when the files change. gRPC requests them for each
+    handshake. gRPC supports only TLS 1.2 and 1.3.
     """
     api = cast("Any", grpc)
     served = tls.current()
@@ -273,7 +272,7 @@ def _server_credentials(tls: TlsFiles, on_handshake: Callable[[], None]) -> obje
         return api.ssl_server_certificate_configuration([pair], root_certificates=pem.ca)
 
     def changed() -> object:
-        """Return the new configuration, or None if the last one stays."""
+        """Return the new configuration, or None if it has not changed."""
         nonlocal served
         on_handshake()
         pem = tls.current()

@@ -1,3 +1,3 @@
-"""Backup of the committed metadata log in the object store: the objects, how they are written, and
-what has to wait for them.
+"""Backup of the committed metadata log in the object store: the format of its objects, the task
+that writes them, and the operations that wait for them.
 """

@@ -1,8 +1,8 @@
-"""The common header of metadata snapshots and metadata log objects. **Stored: it is the same in
-every version.**
+"""The common header of metadata snapshots and metadata log objects. **Stored: the header must be
+the same in every version.**
 
-Header, 16 bytes, big endian: magic (8 bytes), version u32, CRC32C u32 of magic, version and what
-follows the header.
+Header, 16 bytes, big endian: magic (8 bytes), version u32, CRC32C u32 of the magic, the version and
+the payload.
 """
 
 from struct import Struct
@@ -17,7 +17,7 @@ _CRC_AT = 12
 
 
 class Unusable(Exception):
-    """Raised for bytes that are not a valid backup object, with the reason."""
+    """Raised for bytes that are not a valid backup object. The message contains the reason."""
 
 
 class MetadataFormat(NamedTuple):
@@ -25,12 +25,12 @@ class MetadataFormat(NamedTuple):
     version: int
 
     def pack(self, payload: bytes) -> list[bytes]:
-        """Return the object in parts. The payload is not copied."""
+        """Return the parts of the object. The payload is not copied."""
         crc = crc32c(payload, crc32c(_HEADER.pack(*self, 0)[:_CRC_AT]))
         return [_HEADER.pack(*self, crc), payload]
 
     def unpack(self, key: str, data: bytes) -> memoryview:
-        """Return the payload. Raises Unusable, FormatUnknown for an intact object of a newer
+        """Return the payload. Raises Unusable, and FormatUnknown for an intact object with a newer
         version.
         """
         if len(data) < _HEADER.size:

@@ -18,19 +18,19 @@ from penstock.controller.raft.messages import Base
 
 _FORMAT = MetadataFormat(b"PNSTMLOG", version=1)
 HISTORY_GAP = 1 << 32
-"""Number of metadata offsets between the end of one history and the first of the next.
-
-No history is as long.
+"""Number of metadata offsets between the end of one history and the start of the next. No history
+uses as many.
 """
 
 
 class LogObject(msgspec.Struct, frozen=True, array_like=True):
-    """One object of the backup. The keys of one history form a chain: each object begins where the
-    previous one ends. The object at the next key decides what follows: more records, or a fence. A
-    fence is never deleted: otherwise a paused controller of the old history could continue.
+    """One object of the backup. The objects of one history form a chain: each object starts where
+    the previous one ends. The object at the next key is either a run of records or a fence. A fence
+    is never deleted, because otherwise a paused controller of the old history could continue
+    writing.
 
-    `base` is the position in the Raft log that the records reach; in a fence, it is where the next
-    history begins.
+    `base` is the position in the Raft log after the records. In a fence, it is the start of the
+    next history.
     """
 
     first_offset: int
@@ -42,7 +42,7 @@ class LogObject(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def end_offset(self) -> MetadataOffset:
-        """Return the first offset after this object."""
+        """Return the offset after the last record of this object."""
         return MetadataOffset(
             self.base.offset if self.is_fence else self.first_offset + len(self.records)
         )
@@ -52,8 +52,8 @@ class LogObject(msgspec.Struct, frozen=True, array_like=True):
 class LogTail:
     """The records after a snapshot.
 
-    `base` is that of the last object, or None. `fence` is the object that ends the history, if
-    there is one.
+    `base` is the `base` of the last object, or None. `fence` is the object that ends the history,
+    if there is one.
     """
 
     records: list[msgspec.Raw]
@@ -67,8 +67,8 @@ def pack(item: LogObject) -> list[bytes]:
 
 
 def unpack(key: str, first_offset: int, cluster_id: str, data: bytes) -> LogObject:
-    """Decode an object. Raises BackupCorrupt unless it is the complete object that belongs to
-    `key`, and FormatUnknown if its format is newer.
+    """Decode an object. Raises BackupCorrupt unless it is complete and belongs to `key`, and
+    FormatUnknown if its format is newer.
     """
     try:
         payload = _FORMAT.unpack(key, data)
@@ -86,9 +86,9 @@ def unpack(key: str, first_offset: int, cluster_id: str, data: bytes) -> LogObje
 
 
 def needed_objects(first_offsets: Sequence[int], start: int) -> list[int]:
-    """Return those of the sorted objects that may contain records at or after `start`.
+    """Return the objects that may contain records at or after `start`. `objects` must be sorted.
 
-    They begin with the last object that starts at or before it.
+    The first one returned is the last object that starts at or before `start`.
     """
     return [
         first
@@ -98,7 +98,8 @@ def needed_objects(first_offsets: Sequence[int], start: int) -> list[int]:
 
 
 def droppable(first_offsets: Sequence[int], needed_from: int) -> list[int]:
-    """Return those of the sorted objects that contain nothing at or after `needed_from`.
+    """Return the objects that contain no records at or after `needed_from`. `objects` must be
+    sorted.
 
     The last object and fences are never included.
     """
@@ -112,8 +113,8 @@ def droppable(first_offsets: Sequence[int], needed_from: int) -> list[int]:
 def splice(objects: Iterable[LogObject], start: int) -> LogTail:
     """Join the records from `start` up to the end or the fence.
 
-    The objects are passed in key order; a late copy of an old one may overlap others. Raises
-    RecoveryRefused if records are missing.
+    The objects must be in key order. They may overlap, because a copy of an old object can be
+    written late. Raises RecoveryRefused if records are missing.
     """
     cursor = start
     records: list[msgspec.Raw] = []

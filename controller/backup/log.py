@@ -1,4 +1,4 @@
-"""Store the chain of backup objects."""
+"""Stores the chain of backup objects."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,14 +18,16 @@ from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
 from penstock.stream.format.keys import backup_key, backup_prefix, parse_backup_key
 
 _READS_MAX = 16
-"""Concurrent GETs. A recovery with a thousand objects takes seconds, not minutes."""
+"""Maximum number of concurrent GETs. With this limit, a recovery of a thousand objects takes
+seconds instead of minutes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """The objects found in the store.
 
-    `first_offsets` are those of all objects, sorted. `newest_ms` is the time of the last write by
+    `first_offsets` is sorted and contains all objects. `newest_ms` is the time of the last write by
     the store's clock, or 0 if there are no objects.
     """
 
@@ -34,8 +36,8 @@ class Listed:
 
 
 class BackupLog:
-    """The backup of one cluster. Objects are only written with put_if_absent, under the key that
-    follows from the end of the previous one, and never changed.
+    """The backup of one cluster. Objects are never changed: each is written with put_if_absent
+    under the key that follows from the end of the previous object.
     """
 
     def __init__(self, store: ObjectStore, cluster_id: str) -> None:
@@ -53,9 +55,10 @@ class BackupLog:
         return Listed(first_offsets, newest_ms)
 
     async def end(self) -> MetadataOffset:
-        """Return where the next object belongs; after a fence, where the next history begins.
+        """Return the end of the backup, where the next object starts; after a fence, the start of
+        the next history.
 
-        Return 0 if there is no backup. Costs one LIST (1,000 objects a page) and one GET.
+        Return 0 if there is no backup. This takes one LIST (per 1,000 objects) and one GET.
         """
         listed = await self.listed()
         return (
@@ -72,13 +75,15 @@ class BackupLog:
     async def put(self, item: LogObject) -> None:
         """Write one object.
 
-        Raises PreconditionFailed if the key exists. An earlier PUT of our own whose response was
-        lost may have created it: read the object.
+        Raises PreconditionFailed if the key exists. The existing object may result from our own
+        earlier PUT whose response was lost, so read it.
         """
         await self._store.put_if_absent(backup_key(self.cluster_id, item.first_offset), pack(item))
 
     async def tail(self, first_offsets: Sequence[int], start: int) -> LogTail:
-        """Return everything from `start` on. Raises RecoveryRefused (a gap), BackupCorrupt."""
+        """Return everything from `start` on. Raises RecoveryRefused if records are missing, and
+        BackupCorrupt.
+        """
         wanted = needed_objects(first_offsets, start)
         objects: list[LogObject] = []
         for at in range(0, len(wanted), _READS_MAX):
@@ -88,8 +93,8 @@ class BackupLog:
         return splice(objects, start)
 
     async def drop_below(self, offset: MetadataOffset) -> None:
-        """Delete objects that end at or before `offset`, because two snapshots include their
-        records. The last object and every fence are kept.
+        """Delete objects that end at or before `offset`. The caller makes sure that two snapshots
+        include their records. The last object and all fences are kept.
         """
         stale = droppable((await self.listed()).first_offsets, offset)
         for at in range(0, len(stale), DELETE_BATCH_COUNT):

@@ -1,5 +1,5 @@
-"""Determine which streams may not be opened yet, because they are not in the backup: data written
-to them could not be found again. Pure. See docs/design/disaster-recovery.md.
+"""Determine which streams must not be opened yet because the backup does not contain them. A
+recovery could not find the data written to such streams. See docs/design/disaster-recovery.md.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ _COVERED = MetadataOffset(0)
 
 class NewStreams:
     def __init__(self, next_stream_id: StreamId, offset: MetadataOffset) -> None:
-        """Start with the state of a new active controller: all existing streams were created below
+        """Initialize the state for a new active controller: all existing streams were created below
         `offset`. Stream ids increase with the metadata offset of their creation.
         """
         self._created: deque[tuple[StreamId, MetadataOffset]] = deque([(next_stream_id, offset)])
@@ -24,7 +24,7 @@ class NewStreams:
     def needed(self, stream_id: StreamId, covered: MetadataOffset) -> MetadataOffset:
         """Return the offset that the backup must reach before the stream is opened.
 
-        `covered` is its current end.
+        covered: the current end of the backup.
         """
         while self._created and self._created[0][1] <= covered:
             self._created.popleft()

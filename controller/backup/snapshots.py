@@ -1,5 +1,5 @@
-"""Snapshots of the image in the object store, from which a start loads everything but the journal's
-tail.
+"""Snapshots of the image in the object store. A starting controller loads the newest one and then
+only the records after it from its journal.
 
 Object: a header with magic "PNSTSNAP", then msgpack [[index, term, offset, members], cluster id,
 [record, ...]].
@@ -26,8 +26,8 @@ from penstock.stream.format.keys import parse_snapshot_key, snapshot_key, snapsh
 _log = structlog.get_logger(__name__)
 _FORMAT = MetadataFormat(b"PNSTSNAP", version=2)
 _CHUNK_RECORDS = 2_000
-"""Number of records encoded, or decoded and applied, between two yields to the event loop: 2 to 10
-ms.
+"""Number of records that are encoded, or decoded and applied, before yielding to the event loop.
+They take 2 to 10 ms.
 """
 
 
@@ -41,8 +41,8 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
 class LoadedSnapshot:
     """A loaded snapshot.
 
-    `base` is the position in the log at which it was taken. `passed_over` is the error of the
-    newest snapshot, if this is an older one.
+    `base` is the log position of the snapshot. `passed_over` is the error of the newest snapshot if
+    it is damaged and an older one was loaded.
     """
 
     base: Base
@@ -55,7 +55,7 @@ class LoadedSnapshot:
 
 
 def copy_image(image: MetadataImage) -> tuple[ImageCopy, MetadataOffset]:
-    """Return a copy of the image and its end offset.
+    """Return a copy of the image and the end offset of the image.
 
     The copy may be encoded while the image changes. Pass this function to
     `Runtime.with_committed_image`.
@@ -64,7 +64,7 @@ def copy_image(image: MetadataImage) -> tuple[ImageCopy, MetadataOffset]:
 
 
 async def encode_copy(copied: ImageCopy) -> list[msgspec.Raw]:
-    """Return the encoded records of the copy, yielding to the event loop."""
+    """Return the encoded records of the copy. Yields to the event loop."""
     encoded: list[msgspec.Raw] = []
     for chunk in copied.chunks(_CHUNK_RECORDS):
         encoded += encode_raw(chunk)
@@ -73,9 +73,10 @@ async def encode_copy(copied: ImageCopy) -> list[msgspec.Raw]:
 
 
 async def load_image(records: Sequence[msgspec.Raw], end_offset: MetadataOffset) -> MetadataImage:
-    """Return the image rebuilt from these records, yielding to the event loop.
+    """Return the image built from these records.
 
-    The process has to respond to other voters and brokers meanwhile.
+    Yields to the event loop, because the process has to respond to other voters and to brokers
+    meanwhile.
     """
     image = MetadataImage()
     for at in range(0, len(records), _CHUNK_RECORDS):
@@ -102,9 +103,10 @@ def _unpack(key: str, data: bytes) -> _Body:
 
 
 class SnapshotStore:
-    """The snapshots of one cluster. Each is written whole with put_if_absent and never changed. A
-    snapshot only contains records that are already in the backup, because a later leader may only
-    have the log from the snapshot on. Old ones are deleted only after a newer one exists.
+    """The snapshots of one cluster. Each is written in one PUT with put_if_absent and never
+    changed. A snapshot only contains records that are already in the backup, because a later leader
+    may not have the log before the snapshot. Old snapshots are deleted only after a newer one
+    exists.
     """
 
     def __init__(self, store: ObjectStore, cluster_id: str, *, kept: int) -> None:
@@ -114,12 +116,12 @@ class SnapshotStore:
         self._kept = kept
 
     async def load_newest(self) -> LoadedSnapshot | None:
-        """Return the newest intact snapshot, which takes about 0.5 s per 200,000 records. Damaged
-        ones are skipped and logged.
+        """Return the newest intact snapshot. Damaged ones are skipped and logged. This takes about
+        0.5 s per 200,000 records.
 
-        Raises SnapshotCorrupt if there are snapshots but none is intact: an empty cluster must not
-        take their place. Raises FormatUnknown if the newest intact one has a newer format: an older
-        one must not take its place.
+        Raises SnapshotCorrupt if there are snapshots but none is intact, so that the controller
+        does not start an empty cluster. Raises FormatUnknown if the newest intact one has a newer
+        format, because an older snapshot would lack its records.
         """
         damaged: SnapshotCorrupt | None = None
         for key in reversed(await self._keys()):
@@ -137,10 +139,10 @@ class SnapshotStore:
         return None
 
     async def _read(self, key: str) -> _Body:
-        """Read one snapshot, and read it again if it does not match its checksum.
+        """Read one snapshot. If the checksum does not match, read the snapshot again.
 
-        The bytes may have been damaged in transit, and an older snapshot is no substitute for an
-        empty journal.
+        The bytes may have been damaged in transit, and an older snapshot cannot replace this one if
+        the journal is empty.
         """
         try:
             return _unpack(key, await self._store.get(key))
@@ -149,12 +151,12 @@ class SnapshotStore:
             return _unpack(key, await self._store.get(key))
 
     async def save(self, copied: ImageCopy, base: Base) -> int:
-        """Write the snapshot as of `base` and return its number of records.
+        """Write the snapshot as of `base` and return the number of its records.
 
-        Writing the same offset and term again succeeds, because the contents are the same.
+        Repeated writes for the same offset and term succeed, because the contents are equal.
         """
         encoded = await encode_copy(copied)
-        # This joins the encoded parts: 1 ms per 3 MB.
+        # This joins the encoded parts, which takes 1 ms per 3 MB.
         parts = _pack(_Body(base, self._cluster_id, encoded))
         try:
             await self._store.put_if_absent(
@@ -165,8 +167,8 @@ class SnapshotStore:
         return len(encoded)
 
     async def drop_old(self) -> MetadataOffset:
-        """Delete all but the newest few. Return the offset of the second newest, from which the
-        journal must be kept.
+        """Delete all but the newest few snapshots. Return the offset of the second newest one, from
+        which the journal must be kept.
         """
         keys = await self._keys()
         stale = keys[: -self._kept]
@@ -181,7 +183,7 @@ class SnapshotStore:
         return None if newest is None else MetadataOffset(newest[0])
 
     async def needed_from(self) -> MetadataOffset:
-        """Return the offset of the second newest snapshot, from which every log must be kept."""
+        """Return the offset of the second newest snapshot, from which all logs must be kept."""
         return self._second_newest(await self._keys())
 
     def _second_newest(self, keys: Sequence[str]) -> MetadataOffset:

@@ -1,5 +1,5 @@
-"""Copy committed metadata records to the store while this controller leads, and report the end of
-the copy. See docs/design/disaster-recovery.md.
+"""Copies committed metadata records to the store while this controller leads, and reports how far
+the copy extends. See docs/design/disaster-recovery.md.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError, Precon
 _log = structlog.get_logger(__name__)
 _ATTEMPT_S = 30.0
 _ABANDONED_COUNT = 256
-"""Number of waiters at which abandoned ones are removed."""
+"""Number of waiters at which abandoned waiters are removed."""
 
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 2.0
@@ -36,11 +36,11 @@ class Backup:
     """The backup task of the active controller. Call `open` once, then `run`.
 
     Only the leader of the epoch writes, and only committed, contiguous records. `offset` advances
-    only when the object exists and a majority has confirmed afterwards that this controller still
-    leads, so any later recovery finds everything below it. If a key already exists, its object is
-    read: our own write whose response was lost, or an earlier leader's copy of the same records, is
-    success; a fence or other records mean that this history is over (BackupFenced). A failing store
-    only delays callers of `covered`.
+    only after the object exists and a majority has then confirmed that this controller still leads,
+    so any later recovery finds everything below it. If a key already exists, its object is read. If
+    it contains our records (from our own write whose response was lost, or from an earlier leader),
+    the write has succeeded. If it contains a fence or other records, this history is over
+    (BackupFenced). A failing store only delays callers of `covered`.
     """
 
     def __init__(
@@ -60,23 +60,27 @@ class Backup:
         self._opened = False
         self._offset = MetadataOffset(0)
         self._covered_at = self._now()
-        """Everything that was committed at this time is in the store."""
+        """The store contains everything that was committed at this time."""
         self._wanted = MetadataOffset(0)
         self._wake = asyncio.Event()
         self._waiters: list[tuple[MetadataOffset, asyncio.Future[None]]] = []
         self._over: Exception | None = None
         self.object_count = 0
-        """Objects written since this controller became active. Many of them make a snapshot due."""
+        """Number of objects written since this controller became active. Many objects trigger a
+        snapshot.
+        """
 
     @property
     def offset(self) -> MetadataOffset:
-        """Return the offset below which everything is in the store permanently; 0 until known."""
+        """Return the offset below which everything is stored permanently, or 0 if it is not known
+        yet.
+        """
         return self._offset
 
     @property
     def behind_s(self) -> float:
-        """Return the maximum age of the oldest committed record that is only in the quorum, or 0 if
-        there is none.
+        """Return an upper bound for the age of the oldest committed record that is not in the store
+        yet, or 0 if there is no such record.
         """
         return (
             0.0
@@ -85,11 +89,11 @@ class Backup:
         )
 
     async def open(self) -> None:
-        """Determine where the backup ends.
+        """Determine the end of the backup.
 
         Raises LogBehindBackup (this controller must not lead), BackupGap, ObjectStoreError,
-        BackupCorrupt, NotLeader. A later leader's backup may be ahead, which is no loss, so a
-        majority then has to confirm that there is no later leader.
+        BackupCorrupt, NotLeader. A later leader may have extended the backup, in which case nothing
+        is lost. Therefore a majority must first confirm that there is no later leader.
         """
         end = await self._log.end()
         await self._quorum.confirm(self._epoch)
@@ -105,7 +109,7 @@ class Backup:
     async def run(self) -> None:
         """Run until cancelled or until the epoch ends (NotLeader).
 
-        Raises LogBehindBackup, BackupFenced: the process has to end.
+        Raises LogBehindBackup and BackupFenced, after which the process has to stop.
         """
         retry_s = _RETRY_FIRST_S
         try:
@@ -133,11 +137,11 @@ class Backup:
             raise
 
     async def covered(self, offset: MetadataOffset) -> None:
-        """Return when the store contains everything below `offset`, which is written immediately,
-        not at the next interval.
+        """Return once the store contains everything below `offset`. The missing records are written
+        immediately instead of at the next interval.
 
-        Raises QuorumClosed or NotLeader when the epoch is over: the outcome is unknown. The caller
-        sets the deadline.
+        Raises QuorumClosed or NotLeader if the epoch ends; the outcome is then unknown. The caller
+        sets the timeout.
         """
         if self._offset >= offset:
             return
@@ -154,7 +158,7 @@ class Backup:
     async def _due(self) -> None:
         """Wait until the store lacks a committed record and a write is due.
 
-        It is due when an interval has passed or a caller waits.
+        A write is due when the interval has passed or a caller of `covered` waits.
         """
         if self._offset >= self._quorum.committed_offset:
             await self._quorum.wait_committed(self._offset)
@@ -166,7 +170,7 @@ class Backup:
                     await self._wake.wait()
 
     async def _append(self) -> None:
-        """Write objects until the store contains everything that was committed at the start of the
+        """Write objects until the store contains everything that was committed at the time of the
         call.
         """
         began, target = self._now(), self._quorum.committed_offset
@@ -192,9 +196,9 @@ class Backup:
         self._covered_at = began
 
     async def _take_over(self) -> MetadataOffset:
-        """Return the end of the object at our next key, if it contains our records.
+        """Return the end of the object at our next key if it contains our records.
 
-        Raises BackupFenced if it does not.
+        Raises BackupFenced otherwise.
         """
         try:
             found = await self._log.read(self._offset)

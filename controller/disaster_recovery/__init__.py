@@ -1,4 +1,4 @@
-"""Rebuild the metadata from the store after the disks of all controllers are lost.
+"""Rebuilds the metadata from the store after the disks of all controllers are lost.
 
 `penstock controller recover` uses this package.
 """

@@ -1,7 +1,9 @@
-"""Compute the records of a new history from the WAL contents that the backup lacks. Pure. See
-docs/design/disaster-recovery.md. Ranges are taken from all WALs by offset alone, each stream
-contiguous from its committed end. Fences and closes make the durable runs of a stream's writers
-disjoint, so the next range is correct, whoever wrote it.
+"""Compute the records of a new history from the backup and the contents of the WALs. See
+docs/design/disaster-recovery.md.
+
+Ranges of all WALs are combined by offset, regardless of the writer: each stream continues at its
+committed end. This is correct because fences and closes ensure that the durable ranges of different
+writers of a stream never overlap.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,16 +50,16 @@ from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole, Strea
 from penstock.stream.recovery.salvage import BadSlot
 
 IDS_SKIPPED = 1 << 32
-"""Number of stream, object and producer ids and Raft indexes to skip, because they may have been
-assigned since the backup.
+"""Number of stream ids, object ids, producer ids and Raft indexes to skip, because they may have
+been assigned after the backup.
 
-They are 64 bits wide.
+They have 64 bits.
 """
 
 EPOCHS_SKIPPED = 1 << 20
 """Number of node epochs, leader epochs and terms to skip for the same reason.
 
-Kafka's leader epochs are 32 bits wide, which is enough for 2,000 recoveries.
+Kafka's leader epochs have 32 bits, which suffices for 2,000 recoveries.
 """
 
 EPOCH_MAX = (1 << 31) - 1
@@ -77,7 +79,8 @@ class WalkedSlot:
 class WalkedWal:
     """The data slots of one WAL in [start, end).
 
-    `end` is the first free slot, or the WAL's fence. `bad` lists slots that are lost or damaged.
+    `end` is the first slot without data, or the slot of the WAL's fence. `bad` lists lost and
+    damaged slots.
     """
 
     writer: BrokerIncarnation
@@ -90,8 +93,9 @@ class WalkedWal:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets [start_offset, end_offset) of a stream that were not found (or found twice), although
-    later data exists, or that are lost with a WAL store. end_offset: may be END_UNKNOWN.
+    """Offsets [start_offset, end_offset) of a stream that were not found (or were found twice)
+    although later data exists, or that were lost with a WAL store. end_offset: END_UNKNOWN if the
+    end is not known.
     """
 
     topic: str
@@ -104,11 +108,11 @@ class Gap:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """The result of a rebuild: no partition has a leader, every stream is closed and every WAL has
+    """The result of a rebuild: no partition has a leader, all streams are closed and all WALs have
     ended.
 
-    `records` are applied to the image of the backup. The counts include what the WALs added:
-    ranges, their records and bytes.
+    `records` apply to the image of the backup. The counts are those of the ranges found in the
+    WALs.
     """
 
     records: list[Record] = field(default_factory=list[Record])
@@ -126,8 +130,8 @@ class _Piece:
 
 
 def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
-    """Return where the new history begins: beyond every log of the old history. The disks of its
-    voters are not known yet.
+    """Return the start of the new history. It is beyond the end of every log of the old history,
+    because the disks of the voters may contain more than the backup.
     """
     known = base.members
     ids = tuple(sorted(voters))
@@ -148,9 +152,9 @@ def orphans_of(image: MetadataImage, data_ids: Iterable[ObjectId]) -> list[Objec
 def wals_to_walk(
     image: MetadataImage, listed: Iterable[BrokerIncarnation]
 ) -> list[tuple[BrokerIncarnation, WalSequence]]:
-    """Return every WAL that has not ended, with the slot to begin at.
+    """Return every WAL that has not ended, with the slot at which to start.
 
-    A WAL that is not in the image begins at its first slot.
+    A WAL that is not in the image is read from its first slot.
     """
     running = [(wal.writer, wal.committed) for wal in image.nodes.running_wals()]
     unknown = [(writer, _FIRST_SLOT) for writer in set(listed) if image.nodes.wal(writer) is None]
@@ -165,13 +169,14 @@ def rebuild(
     now_ms: Millis,
     lost: Collection[WalStoreId] = (),
 ) -> Rebuilt:
-    """Return the records that continue the image of the backup with the contents of the WALs.
+    """Return records that add the contents of the WALs to the image of the backup.
 
-    `orphans` are unreferenced data objects, to be deleted after the read grace. The image is not
-    changed.
+    `orphans` are unreferenced data objects, which are deleted after the read grace period. The
+    image is not changed.
 
-    lost: abandoned WAL stores. If a WAL was in one, the next leaders abort the open transactions,
-    whose markers may be lost; the backup may lack the last partitions of that WAL.
+    lost: abandoned WAL stores. If one of them contained a WAL, the next leaders abort the open
+    transactions, because their markers may be lost. They do so in every partition, because the
+    backup may lack the last partitions of this WAL.
     """
     rebuilt = Rebuilt()
     taken = _take_pieces(image, wals, rebuilt)
@@ -202,7 +207,7 @@ def rebuild(
 def _take_pieces(
     image: MetadataImage, wals: Sequence[WalkedWal], rebuilt: Rebuilt
 ) -> dict[StreamId, list[_Piece]]:
-    """Return the WAL pieces of each stream; add gaps and totals to `rebuilt`."""
+    """Return the WAL pieces by stream; add gaps and totals to `rebuilt`."""
     pieces = _pieces(image, wals, rebuilt)
     chains = {
         stream.stream_id: list(_chain(image, stream, pieces.get(stream.stream_id, []), rebuilt))
@@ -222,7 +227,7 @@ def _take_pieces(
 
 
 def _create_wals(image: MetadataImage, wals: Sequence[WalkedWal]) -> list[Record]:
-    """Return records for the WALs that are not in the image."""
+    """Return records that create the WALs that are not in the image."""
     records: list[Record] = []
     for wal in wals:
         if image.nodes.wal(wal.writer) is None:
@@ -240,7 +245,7 @@ def _commit_slots(
     first_object_id: ObjectId,
     now_ms: Millis,
 ) -> list[ObjectCommitted]:
-    """Return the commits in place of all slots with used pieces, in the order of the WALs.
+    """Return in-place commits for all slots with used pieces, in the order of the WALs.
 
     Each commit uses one object id, even if the slot is already registered.
     """
@@ -271,9 +276,10 @@ def _close_streams(
 
 def _depose_brokers(image: MetadataImage, *, aborts: bool) -> list[Record]:
     """Return records that fence every broker and leave every partition without a leader. Deleted
-    topics may have been restored and led since the backup, so their epochs are skipped as well.
+    topics are included, because they may have been restored after the backup, so their epochs must
+    be skipped as well.
 
-    aborts: the next leaders abort the open transactions.
+    aborts: whether the next leaders abort the open transactions.
     """
     records: list[Record] = [
         msgspec.structs.replace(node, fenced=True) for node in image.nodes if not node.fenced
@@ -290,8 +296,8 @@ def _pieces(
 ) -> dict[StreamId, list[_Piece]]:
     """Return the ranges of the WALs by stream.
 
-    A stream that never existed in the image was written to before it was in the backup, which must
-    not happen, so it is a gap.
+    A stream that never existed in the image was opened before the backup contained it. This must
+    not happen, so its ranges are reported as gaps.
     """
     pieces: dict[StreamId, list[_Piece]] = {}
     for wal in wals:
@@ -320,7 +326,7 @@ def _chain(
 ) -> Iterator[_Piece]:
     """Yield the consecutive pieces from the stream's committed end on.
 
-    A piece may begin after the previous end only if everything in between is trimmed.
+    A piece may start after the previous end only if everything in between is trimmed.
     """
     end = stream.end_offset
     for piece in sorted(pieces, key=lambda item: (item.part.start_offset, item.part.end_offset)):
@@ -356,9 +362,9 @@ def _chain(
 
 
 def _limits(image: MetadataImage, gaps: Iterable[Gap]) -> dict[tuple[UUID, int], Offset]:
-    """Return for each partition where its first gap in a WAL begins.
+    """Return the start of the first WAL gap of each partition.
 
-    Only gaps in data and txn streams count; their offsets are the same.
+    Only gaps in data and txn streams count, which have the same offsets.
     """
     limits: dict[tuple[UUID, int], Offset] = {}
     for gap in gaps:
@@ -374,7 +380,7 @@ def _within(
 ) -> Sequence[_Piece]:
     """Return the pieces that a stream keeps if its partition ends at a gap.
 
-    Data and transactions after the gap are dropped, and so are checkpoints that describe them.
+    Data and transactions after the gap are dropped, and so are checkpoints that refer to them.
     """
     limit = limits.get((stream.topic_id, stream.partition))
     if limit is None:
@@ -387,9 +393,9 @@ def _within(
 
 
 class _Checkpoints:
-    """Determines which checkpoints after lost or damaged slots are usable: those of partitions
-    whose data continue after these slots. The data of any other partition may have ended in such a
-    slot, and a later checkpoint would describe lost data.
+    """Determines which checkpoints after lost or damaged slots are usable: those of partitions with
+    later data in the same WAL. The last data of any other partition may have been in such a slot,
+    and a later checkpoint would include it.
     """
 
     def __init__(
@@ -411,8 +417,8 @@ class _Checkpoints:
     def trusted(self, stream: StreamState, chain: Sequence[_Piece]) -> Iterator[_Piece]:
         """Yield the usable pieces.
 
-        For a meta stream these are the pieces before the first unusable one; for other streams, all
-        pieces.
+        For a meta stream, these are the pieces before the first unusable one; for other streams,
+        all pieces.
         """
         for piece in chain:
             is_behind = piece.slot.sequence > min(
@@ -441,8 +447,8 @@ def _gap(image: MetadataImage, stream: StreamState, start: Offset, end: Offset, 
 def _in_place(
     image: MetadataImage, object_id: ObjectId, pieces: Sequence[_Piece], now_ms: Millis
 ) -> ObjectCommitted:
-    """Return the commit that registers the slot as an object. A registered slot keeps its
-    object.
+    """Return the commit that registers the slot as an object. A slot that is already registered
+    keeps its object.
     """
     slot, writer = pieces[0].slot, pieces[0].writer
     known = image.objects.in_place(slot.key)
@@ -460,7 +466,7 @@ def _in_place(
 
 
 def _leaderless(partition: PartitionRecord) -> PartitionRecord:
-    """Return the partition without a leader, until the first broker registers.
+    """Return the partition without a leader, which is elected when the first broker registers.
 
     A move in progress continues with that election.
     """
@@ -491,7 +497,7 @@ def missing_objects(
     *,
     without: AbstractSet[ObjectId] = frozenset(),
 ) -> list[Gap]:
-    """Return the ranges that are lost because their objects do not exist in the store. without:
+    """Return the ranges that are lost because their objects are missing in the store. without:
     objects to ignore.
     """
     gone = {
@@ -516,10 +522,10 @@ def missing_objects(
 def gaps_of_lost_stores(
     image: MetadataImage, store_ids: Collection[WalStoreId], *, all_dead: bool = True
 ) -> tuple[list[Gap], list[Gap]]:
-    """Return what the loss of WAL stores costs, and the intact ranges and deleted records that are
-    removed with it. The active controller removes these ranges from the index
-    (`controller.managers.lost_ranges`). The end of what a WAL contained is not known. all_dead: no
-    broker of the image is alive any more.
+    """Return the gaps that the loss of WAL stores causes, and the intact ranges and retained
+    deleted records that are removed because of it. The active controller removes these ranges from
+    the index (`controller.managers.lost_ranges`). The end of the data in a lost WAL is not known.
+    all_dead: whether all brokers in the image have stopped.
     """
     gaps: list[Gap] = []
     for wal in image.nodes.running_wals():
@@ -530,7 +536,8 @@ def gaps_of_lost_stores(
                 for stream in map(image.streams.known, _written_by(image, wal.writer))
                 if stream.kind == "data"
             ]
-            if all_dead and not found:  # the backup may lack its leaderships
+            # The backup may not contain the streams that this writer opened.
+            if all_dead and not found:
                 found = [Gap("", -1, StreamId(-1), Offset(0), END_UNKNOWN, what)]
             gaps += found
     lost = objects_in(image, store_ids)
@@ -568,7 +575,7 @@ def gaps_of_lost_stores(
 
 
 def _written_by(image: MetadataImage, writer: BrokerIncarnation) -> list[StreamId]:
-    """Return the streams that this broker has opened, or may have opened since the backup."""
+    """Return the streams that this broker has opened, or may have opened after the backup."""
     led = map(image.topics.partition, image.topics.led_by(writer))
     may_open = [item.data_stream_id for item in led if item is not None]
     return sorted({*image.streams.opened_by(writer), *may_open})
@@ -577,9 +584,9 @@ def _written_by(image: MetadataImage, writer: BrokerIncarnation) -> list[StreamI
 def without_missing_kept(
     image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
 ) -> list[KeptLogDropped]:
-    """Return records that drop retained deleted records of each partition for which the store lacks
-    any of them. They were deleted anyway, so this is not a gap. They precede those of
-    `without_missing`.
+    """Return records that drop the retained deleted records of each partition if any of their
+    objects are missing in the store. The records were deleted anyway, so this is not a gap. The
+    result must be applied before that of `without_missing`.
     """
     gone = _gone(image, data_ids, wal_keys)
     damaged = {
@@ -597,13 +604,13 @@ def without_missing_kept(
 def without_missing(
     image: MetadataImage, missing: Sequence[Gap]
 ) -> tuple[list[StreamTrimmed], list[Gap]]:
-    """Return records that remove missing ranges from the index, and the intact ranges that must be
-    removed as well.
+    """Return records that remove missing ranges from the index, and the intact ranges that are
+    removed with them.
 
-    `missing` is the result of `missing_objects`. A log has no gaps, so it begins after its last
-    missing range; readers of removed offsets get an out-of-range error. The data and the txn stream
-    of a partition begin at the same offset: data whose aborted transactions are unknown would be
-    read as if they were committed.
+    `missing` is the result of `missing_objects`. A log must not have gaps, so it starts after its
+    last missing range; readers of removed offsets receive an out-of-range error. The data and txn
+    streams of a partition start at the same offset. Without the txn stream, the aborted
+    transactions would be unknown, and their records would be returned as committed.
     """
     starts: dict[StreamId, Offset] = {}
     for gap in missing:
@@ -655,7 +662,7 @@ def _joined(gaps: Iterable[Gap]) -> list[Gap]:
 def _gone(
     image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
 ) -> dict[ObjectId, str]:
-    """Return the objects of ranges that do not exist in the store, with their keys."""
+    """Return the objects of the ranges that are missing in the store, with their keys."""
     return {
         state.object_id: state.key
         for state in image.objects

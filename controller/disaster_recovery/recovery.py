@@ -1,5 +1,5 @@
-"""Rebuild a cluster's metadata from the store alone: newest snapshot, backup of the log, WALs. See
-docs/design/disaster-recovery.md.
+"""Rebuild the metadata of a cluster from the store alone: the newest snapshot, the backup of the
+log, and the WALs. See docs/design/disaster-recovery.md.
 """
 
 import asyncio
@@ -60,17 +60,17 @@ from penstock.stream.recovery.salvage import BadSlot
 from penstock.stream.wal.wal_store import ConfiguredWalStore, WalStores, check_identity, is_readable
 
 QUIET_MS_MIN = 30_000
-"""A cluster whose store was written to less than this ago may be alive.
+"""If the store was written to less than this ago, the cluster may still be running.
 
 Broker sessions and elections take a few seconds.
 """
 
 _RECOVERER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
-"""The writer of the fences, because they come from no broker."""
+"""Writer in the fences of a recovery, which no broker has written."""
 
 _WALKS_MAX = 8
 _NAMED_MAX = 5
-"""Number of missing ranges listed in an error."""
+"""Maximum number of missing ranges listed in an error."""
 
 _READING = StreamConfig()
 """Read-ahead and tail sizes, the same as in brokers."""
@@ -79,13 +79,13 @@ _REPLAY_COUNT = 5_000
 _NOTHING = Base(0, 0, 0, Members(()))
 
 Progress = Callable[[str, int], None]
-"""Callback with the current step and its count so far. It is called often."""
+"""Callback with the current step and its progress as a count. It is called often."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """The image of snapshot and backup, and its sources. `base` is the last known position in the
-    Raft log.
+    """The image built from snapshot and backup, and its sources. `base` is the last known position
+    in the Raft log.
     """
 
     image: MetadataImage
@@ -99,7 +99,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Listed:
-    """Keys of objects in the store."""
+    """Objects that were listed in the store."""
 
     wals: dict[BrokerIncarnation, WalStoreId]
     """The store of each WAL."""
@@ -109,7 +109,9 @@ class _Listed:
 
 
 async def cluster_ids(store: ObjectStore) -> list[str]:
-    """Return the clusters that have metadata in this store, with one LIST for each."""
+    """Return the ids of the clusters with metadata in this store. This takes one LIST per
+    cluster.
+    """
     found: list[str] = []
     start_after = ""
     while True:
@@ -124,13 +126,13 @@ async def cluster_ids(store: ObjectStore) -> list[str]:
 
 
 class Recovery:
-    """Recovers one cluster. `look` only reads; `run` recovers.
+    """Recovers one cluster. `look` only reads, `run` recovers.
 
     First, a fence ends the backup, so that no controller of the old history can acknowledge or
-    delete anything that is missing from the image read afterwards. Then every WAL is read from its
-    committed slot and fenced. Then the snapshot of the new history is written, completely or not at
-    all. Nothing is deleted. Every step may be repeated: another run finds the fences and continues,
-    or finds the recovery complete.
+    delete anything after the image is read. Then every WAL is read from its committed slot and
+    fenced. Finally, the snapshot of the new history is written atomically. Nothing is deleted. A
+    recovery may be repeated after any step: it finds the existing fences and continues, or it finds
+    the recovery complete.
     """
 
     def __init__(
@@ -146,9 +148,9 @@ class Recovery:
     ) -> None:
         """Prepare a recovery.
 
-        `voters` are the ids of the controllers that will run; empty: those in the backup.
-        wal_store: required if the metadata list one. abandon_wal_store: recover without the WAL
-        store, which is lost.
+        `voters` are the ids of the controllers of the new history; if empty, those in the backup.
+        wal_store: required if the metadata contains a WAL store. abandon_wal_store: recover without
+        the WAL store, because it is lost.
         """
         self._abandon_wal_store = abandon_wal_store
         self._wal_stores = WalStores(store, wal_store)
@@ -161,17 +163,18 @@ class Recovery:
         self._progress = progress
 
     async def look(self) -> Report:
-        """Report the state of the store and what `run` would do.
+        """Report the state of the store and the actions of `run`. Only reads.
 
-        Raises RecoveryRefused, SnapshotCorrupt, BackupCorrupt, the store's errors.
+        Raises RecoveryRefused, SnapshotCorrupt, BackupCorrupt, and the errors of the store.
         """
         return (await self._survey(await self._load(), fence=False))[0]
 
     async def run(self, *, force: bool = False, accept_loss: bool = False) -> Report:
         """Recover the cluster.
 
-        `force` recovers even if the store was written to recently, or has not changed since the
-        last recovery, which starts another history. `accept_loss` recovers even if data is missing.
+        `force` recovers even if the store was written to recently. It also starts another history
+        if the store has not changed since the last recovery. `accept_loss` recovers even if data is
+        missing.
         """
         report = await self.look()
         if report.already_recovered and not force:
@@ -188,8 +191,8 @@ class Recovery:
                 " it is {QUIET_MS_MIN // 1_000} s; or use --force: running processes are then"
                 " fenced, and lose unacknowledged records"
             )
-        # A live cluster deletes objects that its image no longer refers to. In an older image,
-        # these objects are missing.
+        # A running cluster deletes objects without references. If the image is older than such a
+        # deletion, it still refers to them.
         self._check_gaps(report, accept_loss=accept_loss or force)
         base = await self._end_history(report.voters)
         found = await self._load()
@@ -252,7 +255,7 @@ class Recovery:
         )
 
     async def _begins_here(self, first_offsets: Sequence[int], start: int) -> bool:
-        """Return True if a recovery started the history that begins at `start`."""
+        """Return whether a recovery started the history at `start`."""
         if not first_offsets:
             return False
         last = await self._log.read(first_offsets[-1])
@@ -271,9 +274,9 @@ class Recovery:
         )
 
     async def _end_history(self, voters: Sequence[int]) -> Base:
-        """Put the fence at the next key of the backup and return where the new history begins.
+        """Write the fence at the next key of the backup, and return the start of the new history.
 
-        An existing fence determines where.
+        If there already is a fence, it determines the start.
         """
         while True:
             found = await self._load()
@@ -309,7 +312,7 @@ class Recovery:
             wal_stores = []
         await self._check_wal_stores(wal_stores)
         listed = await self._list(wal_stores)
-        # Slots missing from the LIST are given up, so the LIST must be from the right store.
+        # Slots missing in the LIST are considered lost, so it must be the right store.
         await self._check_wal_stores(wal_stores)
         wals = await self._walk(
             image,
@@ -352,8 +355,8 @@ class Recovery:
         return report, rebuilt, [*kept, *trims, *newly_lost]
 
     async def _check_lost(self, wal_stores: Sequence[WalStoreIdentity]) -> None:
-        """Refuse to abandon WAL stores if the configured one is one of them, or none is configured.
-        Raises RecoveryRefused.
+        """Check that the configured WAL store is not one of the abandoned ones. Raises
+        RecoveryRefused if it is, or if none is configured.
         """
         self._wal_stores.follow(wal_store.store_id for wal_store in wal_stores)
         for wal_store in wal_stores:
@@ -375,8 +378,8 @@ class Recovery:
         return ""
 
     async def _check_wal_stores(self, wal_stores: Sequence[WalStoreIdentity]) -> None:
-        """Check that the WAL stores of the cluster are reachable and correct: slots missing from
-        another store would not prove a loss. Raises RecoveryRefused, WalStoreWrong.
+        """Check that the WAL stores of the cluster are reachable and are the right ones, because
+        slots missing in another store are not lost. Raises RecoveryRefused, WalStoreWrong.
         """
         self._wal_stores.follow(wal_store.store_id for wal_store in wal_stores)
         for wal_store in wal_stores:
@@ -390,7 +393,7 @@ class Recovery:
             await check_identity(self._store, wal_store)
 
     async def _list(self, wal_stores: Sequence[WalStoreIdentity]) -> _Listed:
-        """List every WAL slot and data object, with one LIST per 1,000 of them."""
+        """List all WAL slots and data objects. This takes one LIST per 1,000 keys."""
         listed = _Listed({}, set(), set(), 0)
         count = 0
         for root in [WAL_ROOT, *(wal_root(wal_store.store_id) for wal_store in wal_stores)]:
@@ -441,7 +444,7 @@ class Recovery:
                     start,
                     recoverer=_RECOVERER if fence else None,
                     wal_store=wal_store,
-                    # The backup may lack the newest streams that this broker opened.
+                    # The backup may not contain the last streams that this broker opened.
                     must_exist=writer in listed or bool(image.streams.opened_by(writer)),
                     accepted=accepted_losses(image, writer),
                     now_ms=self._now_ms(),

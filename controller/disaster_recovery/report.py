@@ -1,4 +1,4 @@
-"""The report of a recovery: what was found and done."""
+"""The report of a recovery: findings and actions."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from penstock.controller.disaster_recovery.plan import Gap
 
 
 class WalFound(msgspec.Struct, frozen=True, kw_only=True):
-    """A WAL that has not ended in the backup.
+    """A WAL that has not ended according to the backup.
 
     `slot_count` is the number of slots with data from `start` (the committed slot) to `end`.
     """
@@ -22,12 +22,12 @@ class WalFound(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The findings and actions of a recovery.
 
-    `snapshot_offset` is None if there was no snapshot. `backup_offset` is the end of the metadata
-    in the store.
+    `snapshot_offset` is None if there is no snapshot. `backup_offset` is the end of the metadata in
+    the store.
 
     `range_count`, `record_count` and `size_bytes` count acknowledged data that is only in the WALs.
     `quiet_ms` is the time since the last write to the store, or None if there was none.
-    `new_offset` is the start of the new history, set once the snapshot is written.
+    `new_offset` is the start of the new history. It is set after the snapshot is written.
     """
 
     cluster_id: str
@@ -44,13 +44,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     gaps: list[Gap] = []
     given_up: list[Gap] = []
-    """Intact ranges that --accept-loss removes from the log, because a missing object
-    follows them.
+    """Intact ranges that --accept-loss removes from the log, because the next object in the log is
+    missing.
     """
     orphan_count: int = 0
     history_ended: bool = False
-    """True if an earlier recovery has begun."""
+    """Whether an earlier recovery has already started."""
     lost_wal_stores: list[int] = []
-    """WAL stores that were, or are to be, abandoned."""
+    """WAL stores that the recovery abandons."""
     already_recovered: bool = False
     new_offset: int | None = None
