@@ -45,7 +45,7 @@ def azure_dialect(config: AzureConfig) -> Dialect:
             " machine a managed identity"
         ),
         metadata_hosts=frozenset({"169.254.169.254"}),
-        sign_in_retriable=frozenset({404}),  # from the metadata server while it is updated
+        sign_in_retriable=frozenset({404}),  # the metadata server returns it while it is updated
         special=_special,
     )
 

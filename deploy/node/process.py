@@ -178,7 +178,9 @@ def _health_endpoint(config: "Effective", plan: "ConsolePlan | None") -> "ServeH
 
 
 def _console_plan(config: "Effective") -> "ConsolePlan | None":
-    """Return how this node serves the web console, if it does. Raises UsageError."""
+    """Return the plan for the web console of this node; None if the console is off. Raises
+    UsageError.
+    """
     from penstock.deploy.node.config.console import OFF, ConsoleConfig
 
     if config.part(ConsoleConfig).access == OFF:

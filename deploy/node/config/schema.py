@@ -32,7 +32,7 @@ def schema() -> dict[str, Any]:
 
 
 def role_schema(role: Role, without: Collection[str] = ()) -> dict[str, Any]:
-    """Return the settings of one role. None is required: a chart sets the store and the
+    """Return the settings of one role. All are optional, because a chart sets the store and the
     controllers. without: names of settings to omit, also for single listeners.
     """
     fields = [field for field in settings_of(role).values() if field.name not in without]
