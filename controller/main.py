@@ -125,8 +125,8 @@ class ControllerServer:
         return self._service is not None and bool(self.port)
 
     def why_not_following(self) -> list[str]:
-        """Return the reasons why the metadata of this process may be outdated. The list is empty if a
-        leader is known and its committed records are applied.
+        """Return the reasons why the metadata of this process may be outdated. The list is empty if
+        a leader is known and its committed records are applied.
         """
         quorum, standby = self.quorum, self._standby
         if quorum is None or standby is None:

@@ -1,1 +1,1 @@
-"""All rules for metadata changes, as pure functions of (image, request, now)."""
+"""The rules for all metadata changes, as pure functions of (image, request, now)."""

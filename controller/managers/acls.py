@@ -27,10 +27,10 @@ from penstock.controller.metadata.records import AclEntry, AclRecord, AclRemoved
 ACLS_PER_REQUEST_MAX = 10_000
 FILTERS_MAX = 1_000
 ACLS_MAX = 100_000
-"""Limit of the cluster. One ACL takes about 300 bytes in each node."""
+"""Maximum number of ACLs in a cluster. An ACL takes about 300 bytes of memory in each node."""
 
 _ANY = 1
-"""ANY, for every kind of codes."""
+"""The code ANY, which is the same for all enumerations."""
 _PATTERNS = (PatternType.LITERAL, PatternType.PREFIXED)
 _PERMISSIONS = (Permission.DENY, Permission.ALLOW)
 
@@ -56,7 +56,7 @@ def create_acls(image: MetadataImage, request: CreateAcls) -> Result[ItemResults
 
 def delete_acls(image: MetadataImage, request: DeleteAcls) -> Result[AclsDeleted]:
     """Remove the ACLs that match the filters. An ACL that matches several filters is in the result
-    of each.
+    of each of them.
     """
     if len(request.filters) > FILTERS_MAX:
         return _too_many(f"{len(request.filters)} filters", FILTERS_MAX)

@@ -1,4 +1,4 @@
-"""Checks shared by several requests. Each returns None or raises `Refused`."""
+"""Checks that several requests share. Each raises `Refused` if it fails."""
 
 from penstock.base.ids import StreamEpoch, StreamId
 from penstock.controller.api.messages import Status
@@ -10,8 +10,8 @@ from penstock.stream.ports import BrokerIncarnation
 
 
 def check_node(image: MetadataImage, node: BrokerIncarnation) -> NodeState:
-    """Check that this incarnation may act as a broker: registered, not replaced by a newer start,
-    not fenced.
+    """Check that this incarnation may act as a broker: it must be registered, not replaced by a
+    newer incarnation, and not fenced.
     """
     state = image.nodes.get(node.node_id)
     if state is None or state.node_epoch < node.node_epoch:
@@ -44,7 +44,7 @@ def check_stream(image: MetadataImage, stream_id: StreamId) -> StreamState:
 
 
 def check_owner(stream: StreamState, node: BrokerIncarnation) -> None:
-    """Check that this incarnation has the stream open."""
+    """Check that this incarnation owns the open stream."""
     if not stream.opened:
         raise Refused(
             Status.STREAM_NOT_OPENED,

@@ -1,4 +1,6 @@
-"""Commit objects to logs, compactions, stream closes and WAL progress in one transaction."""
+"""Commit objects to logs, replace compacted ranges, close streams and advance the WAL in one
+transaction.
+"""
 
 from collections.abc import Collection
 
@@ -40,18 +42,18 @@ CLOSES_MAX = 2_000
 def commit(
     image: MetadataImage, request: Commit, now_ms: Millis, *, live: Collection[NodeId] = ()
 ) -> Result[None]:
-    """Commit `stream.ports.CommitObjects`. live: brokers that may be elected for partitions whose
-    streams this closes.
+    """Commit `stream.ports.CommitObjects`. live: brokers that can be elected for the partitions of
+    closed streams.
 
-    Everything in a request is applied, or nothing. A retry after a lost reply succeeds without
-    records. Data of deleted streams and data that is already committed is skipped. The transaction
-    that closes the last stream of a moving partition elects its next leader. Objects that become
-    useless are destroyed later, by `objects.destroy_unreferenced`.
+    Either the whole request is applied or nothing. A retry after a lost reply succeeds without
+    records. Data that is already committed, and data of deleted streams, is skipped. The
+    transaction that closes the last stream of a moving partition elects its next leader. Objects
+    without references are destroyed later, by `objects.destroy_unreferenced`.
 
-    Refuses with NODE_* (this incarnation has ended), STREAM_FENCED / STREAM_NOT_OPENED (the stream
-    has another owner, or is closed), OFFSET_NOT_MATCHED (a range or a close that is not at the
-    end), OBJECT_NOT_EXIST (not prepared, expired, or a slot that may be deleted),
-    COMPACTED_OBJECTS_NOT_FOUND (sources changed: plan again), INVALID_REQUEST.
+    Refuses with NODE_* (this incarnation has ended), STREAM_FENCED or STREAM_NOT_OPENED (the stream
+    has another owner or is closed), OFFSET_NOT_MATCHED (a range or a close is not at the end of its
+    stream), OBJECT_NOT_EXIST (the object was not prepared or has expired, or the slot may be
+    deleted), COMPACTED_OBJECTS_NOT_FOUND (the sources changed, so plan again), and INVALID_REQUEST.
     """
     try:
         check_node(image, BrokerIncarnation(request.node_id, request.node_epoch))
@@ -114,15 +116,15 @@ class _Commit:
         return self._changes.records
 
     def _check_replacer(self, stream: StreamState) -> None:
-        """Any live broker may move ranges of a closed stream, as `replace_ranges` compares them,
-        but only the owner may remove records from them.
+        """Any live broker may replace ranges of a closed stream with equivalent ones, because
+        `replace_ranges` compares them. Only the owner may remove records.
         """
         if stream.opened or self._request.cleaned_end:
             check_owner(stream, self._me)
 
     def _is_repeat(self) -> bool:
-        """Return whether all prepared objects of the request are already committed, because its
-        reply was lost. Brokers commit either all of them or none.
+        """Return whether all prepared objects of the request are already committed: the request is
+        a retry after a lost reply. Brokers commit either all of them or none.
         """
         states = [
             prepared(self._image, item, item.object_id)
@@ -138,8 +140,8 @@ class _Commit:
         return bool(committed)
 
     def _appended(self, item: CommitObject, object_id: ObjectId | None) -> list[RangeEntry]:
-        """Return the ranges of one object that extend their streams, setting aside those of
-        compacted streams.
+        """Return the ranges of one object that extend their streams. Collect the ranges that
+        replace others.
         """
         ranges: list[RangeEntry] = []
         for part in item.ranges:
@@ -185,8 +187,8 @@ class _Commit:
             )
 
     def _elect(self) -> None:
-        """Elect leaders for partitions that waited for this close. Without an eligible broker, they
-        wait for `elect_leaderless`.
+        """Elect leaders for partitions that wait for these closes. Partitions without an eligible
+        broker wait for `elect_leaderless`.
         """
         keys: set[PartitionKey] = set()
         for stream_id in self._closed:
@@ -224,9 +226,10 @@ class _Commit:
                 self._changes.records.append(self._place_wal(wal))
 
     def _place_wal(self, wal: WalState) -> WalPlaced:
-        """Place the WAL in another store. Only a request that advances the committed slot does: a
-        late copy would place slots that were written since then in the wrong store. A WAL store
-        that is being drained is accepted: see `stream.upload.move_commit`.
+        """Place the WAL in another store. Only a request that advances the committed slot can do
+        this. Otherwise a late copy of the request could place slots that were written afterwards in
+        the wrong store. A WAL store that is being drained is accepted: see
+        `stream.upload.move_commit`.
         """
         request, me = self._request, self._me
         store_id, needed = request.wal_store_id, self._image.nodes.needed_wal_store

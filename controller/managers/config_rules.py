@@ -1,7 +1,7 @@
-"""Validation of configs by resource type: topics, brokers, groups and client metrics subscriptions.
+"""Validate configs by resource type: topics, brokers, groups and client metrics subscriptions.
 
-Brokers check their own settings before they send the request; here their names and values are only
-limited in length.
+Brokers check their own settings before they send the request. The controller only limits the length
+of their names and values.
 """
 
 import re
@@ -23,10 +23,12 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS, config_problem
 
 GROUPS_MAX: Final = 20_000
-"""Groups with configs. Groups need not exist, so nothing else limits their number."""
+"""Maximum number of groups with configs. A group need not exist to have configs, so nothing else
+limits their number.
+"""
 
 BROKER_CONFIGS_MAX: Final = 500
-"""Configs of one broker."""
+"""Maximum number of configs of one broker."""
 
 _NODE_ID: Final = re.compile(r"[0-9]{1,10}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
@@ -34,26 +36,25 @@ NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class Rules(Protocol):
-    """The rules of one resource type."""
+    """The config rules of one resource type."""
 
     kept: frozenset[str]
-    """Configs that are kept when all others of a resource are replaced."""
+    """Configs that are kept when all other configs of a resource are replaced."""
 
     def check(self, image: MetadataImage, name: str) -> None:
-        """Check that the resource can have configs. Raises Refused."""
+        """Check that the resource may have configs. Raises Refused."""
         ...
 
     def value(self, resource: str, name: str, value: str | None, present: str | None) -> str | None:
-        """Return the value to store, or None for the default. As in Kafka, a nonexistent config can
-        be
-        removed. Raises Refused.
+        """Return the value to store, or None for the default. As in Kafka, a config that does not
+        exist can be removed. Raises Refused.
 
-        present: the stored configs.
+        present: the stored value, or None.
         """
         ...
 
     def conflict(self, configs: Mapping[str, str]) -> str:
-        """Return why these configs are incompatible, or "" if they are compatible."""
+        """Return why the configs are incompatible, or "" if they are compatible."""
         ...
 
 

@@ -1,5 +1,5 @@
-"""Change dynamic configs of topics, brokers, groups and client metrics subscriptions. All changes
-of one resource are made, or none.
+"""Change the dynamic configs of topics, brokers, groups and client metrics subscriptions. For each
+resource, either all changes are made or none.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ CHANGES_MAX = 10_000
 
 
 def alter_configs(image: MetadataImage, request: AlterConfigs) -> Result[ItemResults]:
-    """Return one result per change, in order, then one per replaced resource; those of one resource
-    are equal. Setting the current value creates no record.
+    """Return one result per change, in order, followed by one per replaced resource. All results of
+    one resource are equal. Setting the current value creates no record.
     """
     replaced = [(TOPIC_RESOURCE, name) for name in request.replaced_topics]
     replaced += [(item.resource_type, item.resource_name) for item in request.replaced]
@@ -58,8 +58,8 @@ def _alter(
     *,
     is_replaced: bool,
 ) -> list[Record]:
-    """Return the records of one resource. is_replaced: configs without a change are reset, except
-    the sources of a fork and of a mirror. Raises Refused.
+    """Return the records for one resource. is_replaced: whether configs that the request does not
+    contain are reset, except for the source configs of forks and mirrors. Raises Refused.
     """
     resource_type, name = resource
     rules = RULES.get(resource_type)

@@ -1,7 +1,7 @@
 """Create, renew and expire delegation tokens (KIP-48).
 
-An expired token stays in the image for EXPIRED_KEPT_MS, so that an attempt to renew it gets the
-right error.
+Expired tokens are kept for EXPIRED_KEPT_MS, so that an attempt to renew one fails with the right
+error.
 """
 
 from typing import Final
@@ -90,7 +90,7 @@ def expire_delegation_token(
 
 
 def remove_expired_tokens(image: MetadataImage, now_ms: Millis) -> list[Record]:
-    """Return the records that remove tokens which expired long ago."""
+    """Return records that remove tokens EXPIRED_KEPT_MS after their expiry."""
     found: list[Record] = [
         DelegationTokenRemoved(token.token_id)
         for token in image.delegation_tokens
@@ -102,7 +102,7 @@ def remove_expired_tokens(image: MetadataImage, now_ms: Millis) -> list[Record]:
 def _own(
     image: MetadataImage, request: RenewDelegationToken | ExpireDelegationToken
 ) -> DelegationTokenRecord | Result[DelegationTokenReply]:
-    """Return the token, or the rejection if the principal may not change it."""
+    """Return the token, or the rejection if the principal must not change it."""
     token, principal = image.delegation_tokens.get(request.token_id), request.principal
     if token is None:
         return Result(status=Status.TOKEN_NOT_FOUND, detail="this delegation token does not exist")

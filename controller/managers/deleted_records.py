@@ -1,7 +1,7 @@
-"""Retain records deleted by DeleteRecords for the grace period of the topic, then drop them.
+"""Retain records that DeleteRecords removed for the grace period of the topic, then drop them.
 
-A log start never decreases: retained records can only be restored as a fork
-(`controller.managers.forks`). A txn stream is retained like its data stream, so that a fork
+A log start never decreases, so retained records can only be restored as a fork
+(`controller.managers.forks`). Txn streams are retained with their data streams, so that the fork
 excludes aborted transactions.
 """
 
@@ -20,7 +20,7 @@ DROPS_PER_TRANSACTION_MAX: Final = 10_000
 
 
 def grace_ms_of(image: MetadataImage, topic_id: UUID, default_ms: int) -> int:
-    """Return how long a topic, or its deleted records, can be restored."""
+    """Return how long a deleted topic, or its deleted records, can be restored."""
     topic = image.topics.by_id(topic_id)
     if topic is None:
         return default_ms
@@ -31,10 +31,11 @@ def grace_ms_of(image: MetadataImage, topic_id: UUID, default_ms: int) -> int:
 def trim_grace(
     image: MetadataImage, stream: StreamState, now_ms: Millis, *, wanted: bool, default_ms: int
 ) -> TrimGrace | None:
-    """Return how long the records removed by a trim are retained, or None if they are not.
+    """Return the grace period of the records that a trim removes, or None if they are not retained.
 
-    Retention ends the grace period of records deleted earlier, because they are older. wanted:
-    whether the request includes it. default_ms: the grace period of topics without their own.
+    wanted: whether the request asks for the grace period. Retention does not, and its trims also
+    end the grace periods of records that were deleted earlier, because these records are older.
+    default_ms: grace period of topics without their own.
     """
     if stream.kind == "txn":
         data = _data_of(image, stream)
@@ -46,8 +47,8 @@ def trim_grace(
 
 
 def drop_kept(image: MetadataImage, age_s: Age) -> list[Record]:
-    """Drop retained records whose grace period has ended. Bounded: call again while it returns
-    records.
+    """Drop retained records after their grace period. Each call drops a limited number; call again
+    while it returns records.
     """
     records: list[Record] = []
     for stream in image.streams.keeping():
@@ -60,7 +61,7 @@ def drop_kept(image: MetadataImage, age_s: Age) -> list[Record]:
 
 
 def _due(image: MetadataImage, stream: StreamState, age_s: Age) -> Offset | None:
-    """Return the offset below which retained records are due, if there are any."""
+    """Return the offset below which retained records can be dropped, or None if there are none."""
     assert stream.kept is not None, "the stream keeps something"
     if stream.kind == "txn":
         data = _data_of(image, stream)
@@ -76,7 +77,7 @@ def _due(image: MetadataImage, stream: StreamState, age_s: Age) -> Offset | None
 
 
 def _data_of(image: MetadataImage, stream: StreamState) -> StreamState | None:
-    """Return the data stream of the partition that contains this stream."""
+    """Return the data stream of the partition that this stream belongs to."""
     key = PartitionKey(stream.topic_id, stream.partition)
     partition = image.topics.partition(key) or image.frozen_topics.partition(key)
     return None if partition is None else image.streams.get(partition.data_stream_id)

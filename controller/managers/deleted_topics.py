@@ -48,15 +48,16 @@ def delete_topics(
     grace_ms: int,
     count: CountPartitions = count_nothing,
 ) -> Result[ItemResults]:
-    """Delete topics. They can be restored until their grace period ends; without one, they are
-    removed with all their streams, as are deleted ones on request. Owners detect that their streams
-    were removed; objects are destroyed when no stream references them.
+    """Delete topics. They can be restored during their grace period. Topics without a grace period
+    are removed with all their streams, and so are deleted topics that the request lists for
+    removal. Owners detect that their streams were removed. Objects are destroyed when no stream
+    references them.
 
-    grace_ms: the grace period of topics without their own. count: counts the partitions of each
-    topic for the quota of the client.
+    grace_ms: grace period of topics without their own. count: counts the partitions of each topic
+    toward the client's quota.
 
-    At most `PARTITIONS_PER_REQUEST_MAX` partitions at a time: topics beyond that get
-    CONTROLLER_BUSY and are deleted by the next request.
+    A transaction deletes at most `PARTITIONS_PER_REQUEST_MAX` partitions. Further topics fail with
+    CONTROLLER_BUSY and can be deleted by another request.
     """
     deletion = _Deletion(image, now_ms, grace_ms, count)
     purged_ids = frozenset(request.purged_ids)
@@ -71,7 +72,7 @@ def delete_topics(
 
 
 class _Deletion:
-    """Collect the deletions of one transaction."""
+    """Collects the deletions of one transaction."""
 
     def __init__(
         self, image: MetadataImage, now_ms: Millis, grace_ms: int, count: CountPartitions
@@ -120,9 +121,9 @@ class _Deletion:
 
 
 def remove_deleted(image: MetadataImage, age_s: Age, partitions_max: int) -> list[Record]:
-    """Remove the deleted topics whose grace period has ended, and the oldest ones while all of them
-    together have more than `partitions_max` partitions. Bounded: call again while it returns
-    records.
+    """Remove the deleted topics whose grace period has ended, and the oldest deleted topics while
+    all of them together have more than `partitions_max` partitions. Each call removes a limited
+    number; call again while it returns records.
     """
     topics = sorted(image.frozen_topics.deleted(), key=lambda topic: topic.offset)
     excess = sum(len(topic.partitions) for topic in topics) - partitions_max
@@ -141,7 +142,9 @@ def remove_deleted(image: MetadataImage, age_s: Age, partitions_max: int) -> lis
 
 
 def find_deleted(image: MetadataImage, wanted: str) -> FrozenTopic | None:
-    """Return the deleted topic with this id, otherwise the last one deleted with this name."""
+    """Return the deleted topic with this id, otherwise the last one that was deleted with this
+    name.
+    """
     try:
         found = image.frozen_topics.deleted_by_id(UUID(wanted))
     except ValueError:
@@ -151,14 +154,14 @@ def find_deleted(image: MetadataImage, wanted: str) -> FrozenTopic | None:
 
 
 class Undeletions:
-    """Restores deleted topics in one transaction. A topic keeps its id and streams, and is led with
-    the next leader epoch, once its streams are closed.
+    """Restores deleted topics in one transaction. A restored topic keeps its id and streams. It
+    gets a leader with the next leader epoch once its streams are closed.
     """
 
     def __init__(
         self, image: MetadataImage, elector: Elector, now_ms: Millis, move_timeout_ms: int
     ) -> None:
-        """move_timeout_ms: timeout of partitions that their last owner still has open."""
+        """move_timeout_ms: timeout for partitions that their last owner still has open."""
         self._image = image
         self._elector = elector
         self._now_ms = now_ms
@@ -166,7 +169,9 @@ class Undeletions:
         self._seen: set[UUID] = set()
 
     def check(self, topic: NewTopic, wanted: str) -> FrozenTopic:
-        """Return the deleted topic to be restored with the name of `topic`."""
+        """Return the deleted topic that `topic` restores. Raises Refused if it cannot be
+        restored.
+        """
         if self._image.topics.by_name(topic.name) is not None:
             detail = f"topic {topic.name!r} exists: undelete {wanted!r} under another name"
             raise Refused(Status.TOPIC_EXISTS, detail)
@@ -189,8 +194,9 @@ class Undeletions:
         return [TopicUndeleted(topic.topic_id, name), *map(self._first_record, topic.partitions)]
 
     def _first_record(self, deleted: PartitionRecord) -> PartitionRecord:
-        """Elect a leader. While a broker, dead or alive, has the streams open, the partition moves
-        away from it: the transaction that closes them elects.
+        """Return the record of a restored partition, with a new leader. If a broker, dead or alive,
+        still has the streams open, the partition moves away from it, and the transaction that
+        closes the streams elects the leader.
         """
         partition = msgspec.structs.replace(
             deleted, undeleted_epoch=StreamEpoch(deleted.leader_epoch + 1)
@@ -210,7 +216,9 @@ class Undeletions:
 
 
 def _check_request(topic: NewTopic, count: int) -> None:
-    """Reject options that a restored topic cannot have. count: the number of its partitions."""
+    """Reject options that do not apply to restored topics. count: number of the topic's
+    partitions.
+    """
     if topic.name in INTERNAL_TOPICS:
         raise Refused(
             Status.INVALID_TOPIC_NAME,
@@ -238,7 +246,7 @@ def _check_request(topic: NewTopic, count: int) -> None:
 
 
 def _removal(topic: TopicState | FrozenTopic) -> list[Record]:
-    """Return the records that remove a topic, deleted or not, permanently."""
+    """Return the records that permanently remove a topic, which may be deleted already."""
     records: list[Record] = [
         StreamRemoved(stream_id)
         for partition in topic.partitions

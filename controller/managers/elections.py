@@ -1,6 +1,6 @@
 """Elect partition leaders: the first live candidate, otherwise the live broker that leads the
-fewest partitions. Any live broker can lead, because durability comes from the store; it is then
-appended to the candidates.
+fewest partitions, which is then appended to the candidates. Any live broker can lead, because the
+store provides the durability.
 """
 
 from collections.abc import Collection
@@ -22,11 +22,11 @@ ELECTIONS_PER_TRANSACTION_MAX = 2_000
 
 
 class Elector:
-    """The elections of one transaction, with leader counts, so that a failed broker's partitions
-    are spread over the others.
+    """The elections of one transaction. It counts the partitions of each leader, so that the
+    partitions of a failed broker are spread over the others.
 
-    live: brokers with a session. Only those that are registered and neither fenced nor draining are
-    eligible. Cost: O(brokers + moves in progress); targets of moves count as leaders.
+    live: brokers with a session. They are eligible if they are registered and neither fenced nor
+    draining. Targets of moves count as leaders. This takes O(brokers + moves in progress).
     """
 
     def __init__(
@@ -58,7 +58,9 @@ class Elector:
         return list(self._load)
 
     def choose(self, candidates: Collection[NodeId]) -> BrokerIncarnation:
-        """Return the winner and count it as leader; `NO_LEADER` if no broker is eligible."""
+        """Return the winner and count it as a leader, or return `NO_LEADER` if no broker is
+        eligible.
+        """
         winner = next((node_id for node_id in candidates if node_id in self._eligible), None)
         if winner is None and self._load:
             winner = min(self._load, key=lambda node_id: (self._load[node_id], node_id))
@@ -68,7 +70,7 @@ class Elector:
         return BrokerIncarnation(winner, self._eligible[winner])
 
     def by_load(self, candidates: Collection[NodeId]) -> tuple[NodeId, ...]:
-        """Return the eligible candidates, those with the fewest partitions first."""
+        """Return the eligible candidates, ordered by their number of partitions."""
         return tuple(
             sorted(
                 (node_id for node_id in candidates if node_id in self._load),
@@ -77,8 +79,8 @@ class Elector:
         )
 
     def elect(self, partition: PartitionRecord, now_ms: Millis) -> PartitionRecord:
-        """Return the partition's next record: with the next leader epoch, led by the winner or by
-        none. This ends a move in progress.
+        """Return the next record of the partition, with the next leader epoch. The winner leads it,
+        or no broker if none is eligible. This ends a move in progress.
         """
         replicas, move = partition.replicas, partition.move
         candidates = replicas
@@ -120,11 +122,12 @@ def elect_leaderless(
     now_ms: Millis,
     partitions_max: int = ELECTIONS_PER_TRANSACTION_MAX,
 ) -> list[Record]:
-    """Elect leaders for partitions without one, for example when the first broker registers.
-    Bounded: call again while it returns records.
+    """Elect leaders for partitions without one, for example when the first broker registers. Each
+    call elects a limited number; call again while it returns records.
 
-    Requires that the streams are closed. The transaction that closes the streams of a moving
-    partition elects, so this only handles elections that found no eligible broker then.
+    Only partitions with closed streams are considered. The transaction that closes the streams of a
+    moving partition elects its leader, so this function handles the partitions for which no broker
+    was eligible at that time.
     """
     elector = Elector(image, live)
     if not elector.eligible:

@@ -1,4 +1,4 @@
-"""Failover: assign the recoverer of a dead broker's WAL, check its commits, and elect new
+"""Failover: assign a recoverer to a dead broker's WAL, check the recoverer's commits, and elect new
 leaders.
 """
 
@@ -40,12 +40,12 @@ from penstock.stream.ports import BrokerIncarnation
 
 
 def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Record]:
-    """Assign a live broker to each WAL whose writer is dead and whose recoverer is not alive, and
-    whose store is not lost. Deterministic.
+    """Assign a live broker to each WAL whose writer is dead, unless its recoverer is alive or its
+    store is lost. Deterministic.
 
-    The broker with the fewest recoveries is selected; among equals, the one that will lead most of
-    the dead broker's partitions, because it keeps data read during recovery. Draining brokers are
-    selected only if there is no other. Cost: O(partitions of the dead broker).
+    The broker with the fewest recoveries is chosen. Among equals, it is the one that will lead most
+    of the dead broker's partitions, because it caches data that it reads during recovery. Draining
+    brokers are only chosen if there are no others. This takes O(partitions of the dead broker).
     """
     able = [node for node in image.nodes if node.node_id in live and not node.fenced]
     alive = {node.node_id: BrokerIncarnation(node.node_id, node.node_epoch) for node in able}
@@ -97,18 +97,18 @@ def _count_next_leaders(
 def commit_recovered(
     image: MetadataImage, request: CommitRecovered, now_ms: Millis, *, live: Collection[NodeId]
 ) -> Result[Progress]:
-    """Register slots of the dead WAL as objects; with `done`, close streams and elect, some
-    thousand per call until none remain.
+    """Register slots of the dead broker's WAL as objects. With `done`, close its streams and elect
+    leaders for a few thousand partitions per call, until none remain.
 
-    Only the assigned recoverer commits for a dead writer, and only to streams that the writer has
-    open, from their committed ends. The WAL ends in the transaction that closes the last of its
-    streams and elects the last leader, so the next recoverer can continue if this one dies.
-    Partitions that may be affected by lost or damaged slots are held: they have no leader, and the
-    WAL remains in recovery.
+    Only the assigned recoverer may commit for a dead writer, and only to streams that the writer
+    has open, from their committed ends on. The WAL ends in the transaction that closes its last
+    stream and elects the last leader, so that another recoverer can continue if this one dies.
+    Partitions that lost or damaged slots may affect are held: they have no leader, and the WAL
+    remains in recovery.
 
-    Refuses with WAL_NOT_RECOVERABLE (the caller is not the recoverer, or the WAL has ended
-    otherwise), OFFSET_NOT_MATCHED (a slot is missing before these), NODE_* and INVALID_REQUEST.
-    Skips ranges that are committed or trimmed, and those of streams that the writer had closed.
+    Refuses with WAL_NOT_RECOVERABLE (the caller is not the recoverer, or the WAL has already
+    ended), OFFSET_NOT_MATCHED (an earlier slot is missing), NODE_* and INVALID_REQUEST. Skips
+    ranges that are committed or trimmed, and ranges of streams that the writer had closed.
     """
     failed = BrokerIncarnation(request.failed_node_id, request.failed_node_epoch)
     try:
@@ -142,12 +142,13 @@ def end_lost_wals(
     *,
     live: Collection[NodeId],
 ) -> list[Record]:
-    """End the WALs in lost WAL stores at their committed slots, as if their writers had died there,
-    and elect new leaders, which abort the open transactions: their markers may be lost, and no
-    coordinator sends those again. Bounded: call again while it returns records.
+    """End WALs in lost WAL stores at their committed slots, as if their writers had died there, and
+    elect new leaders. The new leaders abort the open transactions, because the transaction markers
+    may be lost and no coordinator sends them again. Each call ends a limited number; call again
+    while it returns records.
 
-    due: the writers whose WALs may end. None of them can acknowledge anything, because no live
-    broker and no lease was left when the store was abandoned.
+    due: writers whose WALs may end. They cannot acknowledge anything: when the store was abandoned,
+    it was used by no live broker and its leases had ended.
     """
     for writer in sorted(due):
         wal = image.nodes.wal(writer)
@@ -162,7 +163,7 @@ def end_lost_wals(
 
 
 def lost_wals(image: MetadataImage) -> list[BrokerIncarnation]:
-    """Return the writers of the running WALs in lost WAL stores."""
+    """Return the writers of the WALs in lost WAL stores that have not ended."""
     return [wal.writer for wal in image.nodes.running_wals() if _is_lost(image, wal)]
 
 
@@ -204,7 +205,7 @@ def _check_recoverer(image: MetadataImage, wal: WalState | None, request: Commit
 def _clipped(
     changes: LogChanges, item: CommitObject, failed: BrokerIncarnation
 ) -> list[RangeEntry]:
-    """Return the uncommitted ranges of one slot that belong to the dead writer."""
+    """Return the uncommitted ranges of one slot whose streams belong to the dead writer."""
     ranges: list[RangeEntry] = []
     for part in item.ranges:
         stream = changes.image.streams.get(part.stream_id)
@@ -229,11 +230,11 @@ def _hand_over(
     *,
     is_lost: bool = False,
 ) -> int:
-    """Close streams of the dead writer and elect new leaders for its partitions, within the limit,
-    except for held partitions.
+    """Close streams of the dead writer and elect new leaders for its partitions, up to the limit
+    and without the held partitions.
 
-    Return how many partitions remain, without the held ones. A stream may be open for an
-    incarnation that no longer leads its partition; that partition counts as well.
+    Return how many partitions remain, not counting the held ones. A stream may be open for an
+    incarnation that no longer leads the partition; such a partition also counts.
     """
     image = changes.image
     streams: dict[PartitionKey, list[StreamState]] = {
@@ -262,8 +263,9 @@ def _hand_over(
 
 
 def _is_due(partition: PartitionMetadata, failed: BrokerIncarnation, elector: Elector) -> bool:
-    """Return whether the partition is due: the dead writer led it, or it was moving away from it.
-    The latter can wait for an eligible broker, the former must not.
+    """Return whether to elect a leader: the dead writer led the partition, or the partition was
+    moving away from it. A partition that was moving can wait for an eligible broker, but one that
+    the writer led must not.
     """
     return leader_of(partition) == failed or (is_moving(partition) and bool(elector.eligible))
 

@@ -1,7 +1,7 @@
 """Change finalized feature levels, and check that brokers support them (KIP-584, KIP-1022).
 
-A level is finalized only if this controller and every registered broker support it. Other
-controllers are not checked: update the software of a quorum before its features.
+A level can be finalized only if this controller and every registered broker support it. The other
+controllers are not checked, so upgrade the software of a quorum before its features.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,8 +34,9 @@ def update_features(
     controller_id: int,
     has_wal_store: bool = False,
 ) -> Result[None]:
-    """Set levels; all updates are made, or none. Of several updates of one feature the last one
-    counts, as in Kafka. has_wal_store: this controller is configured with a WAL store.
+    """Set levels. Either all updates are made or none. If there are several updates of one feature,
+    the last one takes effect, as in Kafka. has_wal_store: whether this controller is configured
+    with a WAL store.
     """
     if len(request.updates) > UPDATES_MAX:
         return Result(
@@ -129,9 +130,9 @@ def _unsupported(
 def check_supported(
     image: MetadataImage, features: Sequence[FeatureRange], *, is_without_wal_store: bool = False
 ) -> None:
-    """Check a broker that registers. Raises Refused if it does not support a finalized level. A
-    broker without features runs an older version. is_without_wal_store: the broker supports WAL
-    stores and has none.
+    """Check a broker at its registration. Raises Refused if it does not support a finalized level.
+    A broker that sends no features runs an older version. is_without_wal_store: whether the broker
+    supports WAL stores and is configured without one.
     """
     if len(features) > FEATURES_PER_BROKER_MAX:
         raise Refused(

@@ -1,8 +1,8 @@
-"""Plan forks: topics that begin with the log of another one, in the same objects.
+"""Plan forks: topics that start with the log of another topic, in the same objects.
 
-A fork and its source share objects, never streams, so each is moved, trimmed, compacted and deleted
-separately. Planning costs one record per stream; applying it takes about 2 us per range of the
-source.
+A fork and its source share objects but not streams, so each of them is moved, trimmed, compacted
+and deleted separately. A plan contains one record per stream. Applying a record takes about 2 us
+per range of the source.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,14 @@ class Fork:
     point: ForkPoint
     txn_end_offset: Offset
     with_kept: bool = False
-    """It begins with retained records that DeleteRecords removed from the source."""
+    """Whether the fork starts with retained records that DeleteRecords removed from the source."""
 
     @property
     def leader_epoch(self) -> StreamEpoch:
         return StreamEpoch(self.source.leader_epoch + 1)
 
     def stream_records(self, data: StreamId, txn: StreamId) -> list[StreamForked]:
-        """Return the records that fill the new streams."""
+        """Return the records that copy the source's log to the new streams."""
         return [
             StreamForked(data, self.source.data_stream_id, self.point.end_offset, self.with_kept),
             StreamForked(txn, self.source.txn_stream_id, self.txn_end_offset, self.with_kept),
@@ -43,7 +43,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source topic of a fork: a regular topic, or a snapshot topic."""
+    """The source topic of a fork: a regular topic or a snapshot topic."""
 
     topic_id: UUID
     name: str
@@ -63,8 +63,8 @@ class Source:
 
 
 def configs_of(image: MetadataImage, topic: NewTopic) -> dict[str, str]:
-    """Return the configs of a new topic: those of the request override those of the source. A fork
-    of a mirror is not a mirror.
+    """Return the configs of a new topic. Configs in the request override configs of the source. A
+    fork of a mirror is not a mirror.
     """
     source = None if topic.fork is None else Source.find(image, topic.fork.source_topic_id)
     configs = {} if source is None else dict(source.configs)
@@ -79,10 +79,11 @@ def configs_of(image: MetadataImage, topic: NewTopic) -> dict[str, str]:
 
 
 def plan_forks(image: MetadataImage, topic: NewTopic) -> list[Fork] | None:
-    """Return the partitions of a fork, or None if the topic is not a fork. A fork begins above all
-    leader epochs of its source, which are in its batches. Refuse with UNKNOWN_TOPIC (the source was
-    deleted), INVALID_PARTITIONS (its partition count has changed) and OFFSET_NOT_MATCHED (a log
-    ends before its fork point, begins after it, or was compacted past it).
+    """Return the partitions of a fork, or None if the topic is not a fork. The leader epoch of a
+    fork starts above all leader epochs of the source, because the copied batches contain these.
+    Refuses with UNKNOWN_TOPIC (the source was deleted), INVALID_PARTITIONS (its number of
+    partitions has changed) and OFFSET_NOT_MATCHED (a log ends before its fork point, starts after
+    it, or was compacted past it).
     """
     wanted = topic.fork
     named = topic.configs.get(FORK_SOURCE)
@@ -142,7 +143,8 @@ def _forks(image: MetadataImage, source: Source, wanted: TopicFork) -> list[Fork
                 f" offset {item.end_offset}, and may have removed records that the fork needs"
             )
             raise Refused(Status.OFFSET_NOT_MATCHED, detail)
-        # Nothing below the log start is read, so a fork point there may be inside a batch.
+        # Nothing below the log start is read, so a fork point at the log start may be inside a
+        # batch.
         last = data.find(max(data.start_offset, Offset(item.end_offset - 1)), item.end_offset, 1)
         if last and last[0].end_offset > item.end_offset and last[0].object_id != item.object_id:
             detail = (
@@ -154,7 +156,7 @@ def _forks(image: MetadataImage, source: Source, wanted: TopicFork) -> list[Fork
             raise Refused(Status.INVALID_REQUEST, detail)
         scan_offset = item.scan_offset
         if wanted.with_kept and scan_offset <= data.start_offset:
-            # The log start means that the position is unknown: scan all records.
+            # A position at the log start means that it is unknown, so all records must be scanned.
             scan_offset = data.kept_offset
         point = ForkPoint(source.topic_id, item.end_offset, scan_offset, tuple(item.epochs))
         forks.append(Fork(partition, point, item.txn_end_offset, wanted.with_kept))

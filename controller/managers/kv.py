@@ -1,6 +1,4 @@
-"""Change the cluster's small key/value store, which is for a few cluster-wide facts, not
-for data.
-"""
+"""Change the cluster's key/value store, which is for a few cluster-wide facts and not for data."""
 
 from penstock.controller.api.messages import (
     DeleteKeyValue,
@@ -19,8 +17,9 @@ KEYS_MAX = 10_000
 
 
 def put_key_value(image: MetadataImage, request: PutKeyValue) -> Result[KeyValue]:
-    """Set a value. With if_absent and another existing value: KEY_EXISTS, with that value. Setting
-    the same value again succeeds (lost reply).
+    """Set a value. If `if_absent` is set and another value exists, reject the request with
+    KEY_EXISTS and that value. Setting the current value succeeds, so the request may be repeated
+    after a lost reply.
     """
     if not 1 <= len(request.key) <= KEY_CHARS_MAX or len(request.value) > VALUE_BYTES_MAX:
         detail = (
@@ -46,7 +45,7 @@ def put_key_value(image: MetadataImage, request: PutKeyValue) -> Result[KeyValue
 
 
 def get_key_value(image: MetadataImage, request: GetKeyValue) -> Result[KeyValue]:
-    """Return a value, or None."""
+    """Return the value of a key, or None."""
     return Result(value=KeyValue(key=request.key, value=image.kv.get(request.key)))
 
 

@@ -1,4 +1,4 @@
-"""Collect log index changes within one transaction: the new end of each stream, and the records."""
+"""Collect the log index changes of one transaction: the records and the new end of each stream."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ RANGES_MAX = 20_000
 
 class LogChanges:
     """Collects `records` on top of `image`, which does not change. A range is accepted only if it
-    begins exactly at the resulting end of its stream.
+    starts at the end of its stream, including the collected changes.
     """
 
     def __init__(self, image: MetadataImage, now_ms: Millis) -> None:
@@ -42,15 +42,15 @@ class LogChanges:
         return self._ends.get(stream.stream_id, stream.end_offset)
 
     def holds(self, part: RangeEntry) -> bool:
-        """Return whether nothing is left to do: the stream was deleted, or the whole range is
+        """Return whether nothing is left to commit: the stream was deleted, or the whole range is
         already committed.
         """
         stream = self.image.streams.get(part.stream_id)
         return stream is None or part.end_offset <= self.end_of(stream)
 
     def append(self, stream: StreamState, part: RangeEntry) -> None:
-        """Append a range at the stream's end; skip offsets after the end only if all of them are
-        trimmed.
+        """Append a range at the end of the stream. A gap before the range is accepted only if all
+        of its offsets are trimmed. Raises Refused otherwise.
         """
         end = self.end_of(stream)
         if part.start_offset != end and not end < part.start_offset <= stream.start_offset:
@@ -73,10 +73,10 @@ class LogChanges:
     def commit_in_place(
         self, item: CommitObject, writer: BrokerIncarnation, ranges: Sequence[RangeEntry]
     ) -> None:
-        """Register a WAL slot as an object, or add ranges to a registered one. Without ranges
-        nothing is registered.
+        """Register a WAL slot as an object, or add ranges to a registered slot. A slot without
+        ranges is not registered.
 
-        A slot that recovery no longer needs may be deleted at any moment, so it cannot be
+        A slot that recovery no longer needs may be deleted at any time, so it must not be
         registered or extended.
         """
         sequence = slot_of(self.image, item, writer)
@@ -110,8 +110,8 @@ class LogChanges:
         )
 
     def _check_new_to(self, object_id: ObjectId, ranges: Sequence[RangeEntry]) -> None:
-        """Reject a second range of a stream in one slot: a slot contains one per stream. Cost:
-        O(entries), for registered slots only.
+        """Reject a second range of a stream in one slot, because a slot contains only one per
+        stream. This takes O(log entries), for slots that are already registered.
         """
         for part in ranges:
             stream = self.image.streams.get(part.stream_id)
@@ -126,9 +126,9 @@ class LogChanges:
 
 
 def clipped(part: RangeEntry, start: int) -> RangeEntry:
-    """Return the range without the part below `start`. Counts are estimated in proportion, because
-    the exact ones are only in the object. The record count is rounded down, so that it never
-    accidentally equals the number of offsets.
+    """Return the range without its part below `start`. The counts are estimated in proportion,
+    because only the object contains the exact counts. The record count is rounded down so that it
+    is never equal to the number of offsets by accident.
     """
     left, whole = part.end_offset - start, part.end_offset - part.start_offset
     return msgspec.structs.replace(
@@ -161,8 +161,8 @@ def slot_of(image: MetadataImage, item: CommitObject, writer: BrokerIncarnation)
 
 
 def prepared(image: MetadataImage, item: CommitObject, object_id: ObjectId) -> ObjectState:
-    """Return the object to commit. `was_committed`: it is already committed, because the reply was
-    lost.
+    """Return the object to commit. If `was_committed` is set, the request is a retry after a lost
+    reply.
     """
     if item.role not in {ObjectRole.STREAM_SET, ObjectRole.STREAM}:
         detail = (
@@ -184,7 +184,7 @@ def prepared(image: MetadataImage, item: CommitObject, object_id: ObjectId) -> O
 
 
 def check_objects(items: Sequence[CommitObject]) -> None:
-    """Check the objects of a request, independent of the image."""
+    """Check the objects of a request without the image. Raises Refused."""
     check_count("objects", len(items), OBJECTS_MAX)
     check_count("ranges", sum(len(item.ranges) for item in items), RANGES_MAX)
     if len({item.key for item in items}) != len(items):

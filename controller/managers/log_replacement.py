@@ -23,13 +23,13 @@ def replace_ranges(
     new: Sequence[NewRange],
     cleaned_end: Offset,
 ) -> list[RangesReplaced]:
-    """Return records that replace `sources` with `new`, all of this stream; none if all are
-    trimmed. The caller checks permissions first.
+    """Return records that replace `sources` with `new`, or none if all are trimmed. All of them
+    must belong to this stream. The caller checks permissions first.
 
     The end of the stream does not change, and the sources must still be in the index. Only offsets
-    above the stream's start count, because the sources may have been trimmed meanwhile.
-    cleaned_end: `new` lacks records that were superseded by others below this offset; 0: it lacks
-    none.
+    above the start of the stream are compared, because the sources may have been trimmed meanwhile.
+    cleaned_end: offset below which later records superseded the records that `new` lacks, or 0 if
+    it lacks none.
     """
     living = [source for source in sources if source.end_offset > stream.start_offset]
     for source in living:
@@ -77,8 +77,8 @@ def _check_source(stream: StreamState, source: ReplacedItem) -> None:
 def _cover(
     stream: StreamState, ranges: Iterable[tuple[Offset, Offset]]
 ) -> tuple[Offset, Offset] | None:
-    """Return the contiguous part of the ranges above the stream's start; reject gaps and overlaps.
-    None: there are no ranges.
+    """Return the offsets that the ranges cover above the start of the stream, or None if there are
+    no ranges. Raises Refused for gaps and overlaps.
     """
     start: Offset | None = None
     end: Offset | None = None

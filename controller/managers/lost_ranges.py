@@ -1,7 +1,8 @@
-"""Remove ranges in lost WAL stores from the log index. Empty batches replace data, because a
-missing offset always means damage. The txn stream is trimmed up to its last lost event, and with it
-the data of client topics, whose aborted transactions are unknown; the meta stream is trimmed up to
-its last lost checkpoint. See docs/design/lost-wal-stores.md.
+"""Remove ranges in lost WAL stores from the log index. See docs/design/lost-wal-stores.md.
+
+Empty batches replace lost data, because a missing offset always means damage. A txn stream is
+trimmed up to its last lost event. For client topics, the data stream is trimmed with it, because
+its aborted transactions are unknown. A meta stream is trimmed up to its last lost checkpoint.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,9 +27,9 @@ from penstock.controller.metadata.streams import StreamState
 from penstock.stream.format.keys import parse_wal_key
 
 PARTS_MAX: Final = 500
-"""Replaced ranges and trimmed streams per transaction."""
+"""Maximum number of replaced ranges or trimmed streams per transaction."""
 ENTRIES_MAX: Final = 10_000
-"""Log entries that a transaction replaces: about 0.2 MB of metadata records."""
+"""Maximum number of log entries that a transaction replaces: about 0.2 MB of metadata records."""
 
 
 class LostPart(NamedTuple):
@@ -47,13 +48,15 @@ class LostPart(NamedTuple):
 
     @property
     def max_timestamp_ms(self) -> Millis:
-        """The newest timestamp, so that retention does not treat what follows differently."""
+        """The latest timestamp of the lost ranges, so that retention treats the later records as
+        before.
+        """
         return Millis(max(entry.max_timestamp_ms for entry in self.entries))
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """A stream that will begin at `start_offset`. intact: removed ranges that are not lost."""
+    """A stream to be trimmed to `start_offset`. intact: removed ranges that are not lost."""
 
     stream: StreamState
     start_offset: Offset
@@ -61,7 +64,9 @@ class Trim:
 
 
 def objects_in(image: MetadataImage, store_ids: Collection[WalStoreId]) -> set[ObjectId]:
-    """Return the referenced objects in these WAL stores. O(objects committed in place)."""
+    """Return the referenced objects in these WAL stores. This takes O(objects committed in
+    place).
+    """
     return {
         state.object_id
         for state in image.objects.placed()
@@ -72,10 +77,11 @@ def objects_in(image: MetadataImage, store_ids: Collection[WalStoreId]) -> set[O
 
 
 def trims(image: MetadataImage, lost: Collection[ObjectId]) -> Iterator[Trim]:
-    """Yield the streams that the loss of these objects trims. O(log entries).
+    """Yield the streams that must be trimmed because these objects are lost. This takes O(log
+    entries).
 
-    The data of internal topics stays: coordinators load all records and markers, and never read the
-    txn stream (`broker.coordination.log`).
+    The data of internal topics is kept, because coordinators load all records and markers and never
+    read the txn stream (`broker.coordination.log`).
     """
     starts: dict[StreamId, Offset] = {}
     for stream in image.streams if lost else ():
@@ -101,7 +107,7 @@ def trims(image: MetadataImage, lost: Collection[ObjectId]) -> Iterator[Trim]:
 def lost_parts(
     image: MetadataImage, lost: Collection[ObjectId], trimmed: Mapping[StreamId, Offset]
 ) -> Iterator[LostPart]:
-    """Yield the lost parts of data streams that are not trimmed. O(log entries)."""
+    """Yield the lost parts of data streams that are not trimmed. This takes O(log entries)."""
     for stream in image.streams if lost else ():
         if stream.kind != "data":
             continue
@@ -118,8 +124,8 @@ def lost_parts(
 
 
 def lost_kept(image: MetadataImage, lost: Collection[ObjectId]) -> list[StreamState]:
-    """Return the streams whose retained deleted records are dropped: all of a partition that lost
-    some of them.
+    """Return the streams whose retained deleted records must be dropped: all streams of a partition
+    that lost some of these records.
     """
     keeping = list(image.streams.keeping()) if lost else []
     damaged = {
@@ -131,8 +137,8 @@ def lost_kept(image: MetadataImage, lost: Collection[ObjectId]) -> list[StreamSt
 
 
 def trim_lost(image: MetadataImage, store_ids: Collection[WalStoreId]) -> list[Record]:
-    """Return records that trim streams, and drop retained deleted records that are lost: these were
-    deleted anyway. Bounded: call again while it returns records.
+    """Return records that trim streams and drop lost retained records, which were deleted anyway.
+    Each call returns a limited number; call again while it returns records.
     """
     lost = objects_in(image, store_ids)
     if not lost:
@@ -142,14 +148,14 @@ def trim_lost(image: MetadataImage, store_ids: Collection[WalStoreId]) -> list[R
     ]
     if dropped:
         return dropped[:PARTS_MAX]
-    # Data streams come first: without their txn stream, their transactions would be unknown.
+    # Trim data streams first: without the txn stream, their transactions would be unknown.
     found = sorted(trims(image, lost), key=lambda item: item.stream.kind)
     return [StreamTrimmed(item.stream.stream_id, item.start_offset) for item in found[:PARTS_MAX]]
 
 
 def parts_to_replace(image: MetadataImage, store_ids: Collection[WalStoreId]) -> list[LostPart]:
-    """Return lost parts, at most one for each stream, because an object contains one range of each.
-    Bounded: at most ENTRIES_MAX entries, of the last part possibly only the first ones.
+    """Return lost parts, at most one per stream, because an object contains only one range per
+    stream. They have at most ENTRIES_MAX entries; the last part may be shortened.
     """
     lost = objects_in(image, store_ids)
     first: dict[StreamId, LostPart] = {}
@@ -166,9 +172,9 @@ def parts_to_replace(image: MetadataImage, store_ids: Collection[WalStoreId]) ->
 def replace_lost(
     image: MetadataImage, item: CommitObject, parts: Sequence[LostPart], now_ms: Millis
 ) -> list[Record]:
-    """Return records that replace lost parts by the ranges of an object with empty batches. Skips
-    parts that have changed meanwhile. Raises Refused if all have, so that the caller waits before
-    it writes another object, or if the object is not prepared any more.
+    """Return records that replace lost parts with the ranges of an object with empty batches. Skips
+    parts that have changed meanwhile. Raises Refused if all parts have changed, so that the caller
+    waits before it writes another object, or if the object is no longer prepared.
     """
     assert item.object_id is not None, "the object is prepared"
     if prepared(image, item, item.object_id).was_committed:
@@ -206,7 +212,7 @@ def _lost(stream: StreamState, lost: Collection[ObjectId]) -> list[LogEntry]:
 
 
 def _client_data(image: MetadataImage, stream: StreamState) -> StreamId | None:
-    """Return the data stream of the same partition, unless its topic is internal or deleted."""
+    """Return the data stream of the same partition, or None if the topic is internal or deleted."""
     topic = image.topics.by_id(stream.topic_id) or image.frozen_topics.by_id(stream.topic_id)
     if topic is None or topic.name in INTERNAL_TOPICS:
         return None

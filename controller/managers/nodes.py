@@ -1,8 +1,8 @@
 """Register, fence, unregister and remove brokers.
 
-One incarnation of a node is registered at a time. A newer one replaces the older one, whose WAL
-then waits for recovery. A fenced incarnation never returns: the broker registers again as a new
-one.
+Only one incarnation of a node is registered at a time. A newer one replaces the older one, whose
+WAL is then recovered. A fenced incarnation never returns: the broker registers again with a new
+incarnation id.
 """
 
 from collections.abc import Collection, Iterable
@@ -45,8 +45,8 @@ FIRST_NODE_ID = NodeId(1)
 
 
 def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[BrokerRegistered]:
-    """Register a broker. A new incarnation gets the next node epoch and an empty WAL. The same
-    incarnation gets the same reply again, without records.
+    """Register a broker. A new incarnation gets the next node epoch and an empty WAL. A repeated
+    request of the same incarnation receives the same reply, without new records.
     """
     try:
         _check_registration(request)
@@ -100,11 +100,11 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
 def unregister_broker(
     image: MetadataImage, request: UnregisterBroker, now_ms: Millis, *, live: Collection[NodeId]
 ) -> Result[Progress]:
-    """Elect other leaders for its partitions (some in each call), then remove the broker and end
-    its WAL. All its streams must be closed.
+    """Elect other leaders for the broker's partitions (a limited number per call), then remove the
+    broker and end its WAL. All streams of the broker must be closed.
 
-    Without an open stream, everything in its WAL is committed, because a close commits. No recovery
-    is needed, whatever `committed` is.
+    Closing a stream commits its data, so without an open stream everything in the WAL is committed.
+    No recovery is needed, even if the committed slot of the WAL is lower.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     wal = image.nodes.wal(me)
@@ -142,15 +142,15 @@ def unregister_broker(
 def removable_wals(
     image: MetadataImage, writers: Iterable[BrokerIncarnation]
 ) -> list[BrokerIncarnation]:
-    """Return ended WALs without any slot that is still an object, in order."""
+    """Return the ended WALs without any slot that is still registered as an object, in order."""
     used = image.objects.wals()
     wals = (image.nodes.wal(writer) for writer in set(writers) - used)
     return sorted(wal.writer for wal in wals if wal is not None and wal.ended)
 
 
 def remove_wals(image: MetadataImage, writers: Iterable[BrokerIncarnation]) -> list[Record]:
-    """Remove WALs whose slots and fences are deleted. Skip those that are still needed or already
-    removed.
+    """Remove WALs after their slots and fences were deleted. WALs that are still needed or already
+    removed are skipped.
     """
     return [
         WalRemoved(writer.node_id, writer.node_epoch) for writer in removable_wals(image, writers)
@@ -158,14 +158,14 @@ def remove_wals(image: MetadataImage, writers: Iterable[BrokerIncarnation]) -> l
 
 
 def remove_broker(image: MetadataImage, request: RemoveBroker) -> Result[None]:
-    """Remove a dead broker that will not return.
+    """Remove a dead broker that will not start again.
 
     Refuses with NODE_EPOCH_NOT_EXIST (no such broker) and NODE_IN_USE: it is not fenced, one of its
     WALs has not ended, a move in progress refers to it, or a partition without a leader has no
-    other candidate. So no leader, no open stream and no slot that recovery needs is lost.
-    Partitions keep the broker as a candidate for leadership, as after a graceful leave: any broker
-    can lead, and a broker that registers with this id again takes its place. All slots that ranges
-    refer to have been committed as objects, which outlive the registration.
+    other candidate. Therefore no leader, no open stream and no slot that recovery needs is lost.
+    Partitions keep the broker as a candidate, as after a graceful shutdown: any broker can lead,
+    and a broker that registers with this id again is a candidate again. All slots that ranges refer
+    to are registered as objects, which outlive the registration.
     """
     try:
         node = image.nodes.get(request.node_id)
@@ -206,8 +206,8 @@ def _check_gone(image: MetadataImage, node: NodeState) -> None:
 def _check_leaderless(
     image: MetadataImage, name: str, partition: PartitionMetadata, node_id: NodeId
 ) -> None:
-    """Check a partition without a leader: the broker has no part in its move, and is not its only
-    registered candidate.
+    """Check a partition without a leader: the broker must not take part in its move, and must not
+    be its only registered candidate. Raises Refused.
     """
     move, targets = partition.move, partition.target_replicas
     if targets is not None:
@@ -231,8 +231,8 @@ def _check_leaderless(
 
 
 def fence_brokers(image: MetadataImage, dead: Iterable[BrokerIncarnation]) -> list[Record]:
-    """Fence the incarnations whose sessions ended. Skip those that are not alive in the image: a
-    newer start is not affected.
+    """Fence the incarnations whose sessions have ended. Those that are not alive in the image are
+    skipped, so a newer incarnation is not affected.
     """
     records: list[Record] = []
     for node in dead:
@@ -251,11 +251,11 @@ def _known(image: MetadataImage, request: RegisterBroker) -> NodeState | None:
 
 
 def _wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:
-    """Return where the broker must open its WAL. Raises Refused unless it found the identity of
-    that store: otherwise it would write to another one, which no recovery reads. A broker that
-    cannot reach the store begins in the cluster's own one, unless its URL is that of an ended
-    store. While a WAL store is being drained, brokers do not write to it, but recover WALs and read
-    ranges in it.
+    """Return the store in which the broker must open its WAL. Raises Refused unless the broker has
+    found the identity of this store. Otherwise it would write to another store, which recovery does
+    not read. A broker that cannot reach the store first uses the cluster's own store, unless its
+    URL is the one of an ended store. While a WAL store is being drained, brokers do not write to
+    it, but they still recover WALs and read ranges in it.
     """
     needed = image.nodes.needed_wal_store
     if request.is_without_wal_store and (

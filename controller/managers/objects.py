@@ -1,7 +1,7 @@
 """Prepare, expire, destroy and remove objects.
 
-Requests only drop references to objects; the periodic task of this module deletes a bounded number
-at a time. Ages are measured by `controller.active.record_ages`, not by wall clocks.
+Requests only drop references to objects. The periodic task of this module deletes a limited number
+of objects at a time. `controller.active.record_ages` measures their age, without wall clocks.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,19 +30,17 @@ from penstock.stream.ports import BrokerIncarnation
 
 PREPARES_MAX = 1_000
 PREPARED_TTL_MS = 60 * 60_000
-"""Longer than any upload may take. A later commit is rejected, and the uploader must
-start again.
-"""
+"""Longer than any upload takes. A later commit is rejected, and the uploader must start again."""
 
 Age = Callable[[MetadataOffset], float]
-"""Returns a lower bound of the seconds since the record at a log offset was committed."""
+"""Returns a lower bound for the seconds since the record at a log offset was committed."""
 
 
 def prepare_objects(
     image: MetadataImage, request: PrepareObjects, _now_ms: Millis, *, ttl_ms: int = PREPARED_TTL_MS
 ) -> Result[ObjectsPrepared]:
-    """Prepare objects with contiguous, increasing ids. Not idempotent: ids of a lost
-    reply expire.
+    """Prepare objects with contiguous, increasing ids. Not idempotent: if the reply is lost, the
+    ids expire.
     """
     try:
         check_node(image, BrokerIncarnation(request.node_id, request.node_epoch))
@@ -52,7 +50,7 @@ def prepare_objects(
 
 
 def prepared_items(image: MetadataImage, count: int, ttl_ms: int) -> Result[ObjectsPrepared]:
-    """Prepare objects, regardless of the requester. Raises Refused."""
+    """Prepare objects for any requester. Raises Refused."""
     if not 1 <= count <= PREPARES_MAX:
         raise Refused(
             Status.INVALID_REQUEST, f"{count} objects to prepare; 1 to {PREPARES_MAX} are allowed"
@@ -69,7 +67,7 @@ def prepared_items(image: MetadataImage, count: int, ttl_ms: int) -> Result[Obje
 
 
 def expire_prepared(image: MetadataImage, now_ms: Millis, age_s: Age, limit: int) -> list[Record]:
-    """Destroy objects that were prepared and not committed in time; data stored at their keys are
+    """Destroy objects that were prepared but not committed in time. Data stored under their keys is
     garbage.
     """
     expired = (
@@ -81,8 +79,8 @@ def expire_prepared(image: MetadataImage, now_ms: Millis, age_s: Age, limit: int
 
 
 def destroy_unreferenced(image: MetadataImage, now_ms: Millis, limit: int) -> list[Record]:
-    """Destroy committed objects without references, and without a slot that a recovery may need
-    (below the WAL's committed slot, or the WAL ended).
+    """Destroy committed objects without references. Slots that recovery may need are not destroyed:
+    recovery no longer needs those below the committed slot and those of ended WALs.
     """
     useless = (state.object_id for state in image.objects.unreferenced() if _may_go(image, state))
     return _destroyed(image, useless, now_ms, limit)
@@ -101,8 +99,8 @@ def deletable(
     bytes and then calls `objects_removed`.
 
     late_put_grace_ms: grace period of objects that were never committed, because the PUT of a
-    paused writer may arrive after the object has expired. in_wal_stores: objects in WAL stores
-    instead of those in the cluster's own store.
+    paused writer may arrive after the object has expired. in_wal_stores: whether to return objects
+    in WAL stores instead of objects in the cluster's own store.
     """
     late_ms = max(grace_ms, late_put_grace_ms)
     due = sorted(
@@ -116,8 +114,8 @@ def deletable(
 
 
 def objects_removed(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[Record]:
-    """Remove objects whose bytes are deleted. Skip unknown ones and those that are not
-    destroyed.
+    """Remove objects whose bytes are deleted. Unknown objects and those that are not destroyed are
+    skipped.
     """
     states = (image.objects.get(object_id) for object_id in dict.fromkeys(object_ids))
     return [

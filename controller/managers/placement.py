@@ -1,7 +1,8 @@
-"""Place the candidates of a topic's partitions on brokers, like Kafka's `StripedReplicaPlacer`,
-without racks. Candidates of partition i begin at broker (start + i) mod n, where `start` follows
-from the number of partitions ever created, so that small topics are spread as well. A factor of 1
-to 15 is always accepted, because durability comes from the store.
+"""Place the candidates of partitions on brokers, like Kafka's `StripedReplicaPlacer` without racks.
+
+The candidates of partition i start at broker (start + i) mod n. `start` follows from the number of
+partitions ever created, so that small topics are spread as well. A factor of 1 to 15 is always
+accepted, because the store provides the durability.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,8 +17,8 @@ REPLICATION_FACTOR_DEFAULT = 3
 
 
 class Placement:
-    """Selects candidates for the new partitions of one transaction: brokers with a session, or all
-    registered ones if there are none.
+    """Chooses candidates for the new partitions of one transaction, from the brokers with a
+    session, or from all registered brokers if none has a session.
     """
 
     def __init__(self, image: MetadataImage, live: Collection[NodeId]) -> None:
@@ -34,8 +35,8 @@ class Placement:
         self._next = image.next_stream_id // 3
 
     def candidates(self, count: int, factor: int) -> list[tuple[NodeId, ...]]:
-        """Return the candidates of `count` partitions. factor -1: three, or as many as there are
-        brokers.
+        """Return the candidates of `count` partitions. factor -1: three, or the number of brokers
+        if there are fewer.
         """
         if factor == -1:
             factor = REPLICATION_FACTOR_DEFAULT
@@ -60,8 +61,8 @@ class Placement:
         return rows
 
     def check(self, assignment: Sequence[Sequence[NodeId]]) -> list[tuple[NodeId, ...]]:
-        """Check an explicit assignment: rows of equal length, of registered, distinct brokers, one
-        of them live.
+        """Check an explicit assignment: all rows have the same length and contain distinct
+        registered brokers, one of them live. Raises Refused.
         """
         wanted = len(assignment[0]) if assignment else 0
         for index, row in enumerate(assignment):

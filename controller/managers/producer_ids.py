@@ -1,4 +1,6 @@
-"""Allocate blocks of producer ids to brokers. The rest of a block is lost with its broker."""
+"""Allocate blocks of producer ids to brokers. The unused ids of a block are lost when the broker
+stops.
+"""
 
 from penstock.controller.api.messages import AllocateProducerIds, ProducerIdBlock
 from penstock.controller.managers.checks import check_node

@@ -1,7 +1,7 @@
-"""Change quotas of users, clients and addresses (KIP-546, KIP-612).
+"""Change the quotas of users, clients and addresses (KIP-546, KIP-612).
 
-Validation and messages are Kafka's, except that NaN is rejected and there are limits. Brokers check
-that host names can be resolved.
+Validation and error messages are Kafka's, except that NaN is rejected and there are additional
+limits. Brokers check that host names can be resolved.
 """
 
 import math
@@ -38,9 +38,9 @@ _WHOLE: Final[Mapping[str, tuple[str, int]]] = {
     CONSUMER_BYTE_RATE: ("a LONG", (1 << 63) - 1),
     CONNECTION_CREATION_RATE: ("an INT", (1 << 31) - 1),
 }
-"""Integer quotas, with Kafka's type and maximum."""
+"""Integer quotas with their Kafka type and maximum."""
 _EPSILON: Final = 1e-6
-"""How far a value may deviate from an integer, as in Kafka."""
+"""Maximum deviation of a value from an integer, as in Kafka."""
 
 
 def alter_quotas(image: MetadataImage, request: AlterQuotas) -> Result[QuotasAltered]:
@@ -84,8 +84,8 @@ def _refused(detail: str) -> Refused:
 
 
 def _check_once(item: QuotaAlteration, *, is_repeated: bool) -> None:
-    """Reject a duplicate entity or quota. Earlier changes of the entity are applied, as
-    in Kafka.
+    """Reject a duplicate entity or quota. Earlier changes of the entity are applied, as in
+    Kafka.
     """
     keys = [change.key for change in item.changes]
     if is_repeated or len(set(keys)) < len(keys):

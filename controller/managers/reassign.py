@@ -1,5 +1,5 @@
-"""Start planned leadership changes: reassignments, preferred elections and draining. Each ends in
-an election. See docs/design/moves-and-failover.md.
+"""Start planned leadership changes: reassignments, preferred elections and draining. Each of them
+ends with an election. See docs/design/moves-and-failover.md.
 """
 
 from collections import Counter
@@ -42,10 +42,11 @@ MOVES_MAX = ELECTIONS_PER_TRANSACTION_MAX
 class Mover:
     """Starts the moves of one transaction.
 
-    A moving partition has no leader until its streams are closed; the transaction that closes the
-    last of them elects (`commits`, or `recovery` for a dead source), so two brokers never write at
-    once. Moves have a timeout, after which the active controller fences the brokers in `sources_of`
-    (`controller.active.periodic`). Moving a moving partition only changes its target.
+    A moving partition has no leader until its streams are closed. The transaction that closes the
+    last stream elects the next leader (`commits`, or `failover` if the source is dead), so that two
+    brokers never write at once. Moves have a timeout, after which the active controller fences the
+    brokers in `sources_of` (`controller.active.periodic`). Moving a partition again during a move
+    only changes the target.
     """
 
     def __init__(
@@ -60,11 +61,11 @@ class Mover:
     def to(
         self, partition: PartitionRecord, replicas: tuple[NodeId, ...], wanted: tuple[NodeId, ...]
     ) -> None:
-        """Change the leader. Afterwards the candidates are `replicas`; the first eligible one of
-        `wanted` leads, otherwise any broker.
+        """Change the leader and the candidates. `replicas` are the next candidates. The first
+        eligible broker of `wanted` becomes the leader, otherwise any broker.
 
-        If nothing is open (the source was elected, but has not begun), the election is held
-        immediately.
+        If no stream is open (the source was elected but has not opened any), the election takes
+        place immediately.
         """
         changed = msgspec.structs.replace(
             partition, target_replicas=replicas, move=self._move(partition, wanted)
@@ -98,8 +99,9 @@ _Item = TypeVar("_Item", bound=_Named)
 def _one_by_one(
     mover: Mover, name: str, wanted: Sequence[_Item], act: Callable[[Mover, _Item], None]
 ) -> Result[ItemResults]:
-    """Return a result per partition. A rejected or duplicate one does not affect the others. Reject
-    all moves if there are more than `MOVES_MAX`. name: the name of the list in the request.
+    """Apply `act` to each partition and return one result per partition. Rejected and duplicate
+    partitions do not affect the others. Reject all moves if there are more than `MOVES_MAX`. name:
+    name of the list in the request.
     """
     try:
         check_count(name, len(wanted), MOVES_MAX)
@@ -125,8 +127,8 @@ def alter_reassignments(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[ItemResults]:
-    """Change candidates. The leader moves only if it is not one of them. A retry succeeds without
-    records.
+    """Change candidates. The leader moves only if it is not among the new candidates. A retry
+    succeeds without records.
     """
     alter = partial(_alter, may_resize=request.may_resize)
     mover = Mover(image, live, now_ms, timeout_ms)
@@ -141,8 +143,8 @@ def elect_preferred(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[ItemResults]:
-    """Move partitions to their first candidates. ELECTION_NOT_NEEDED if it already leads, or is the
-    target.
+    """Move partitions to their first candidates. A partition is rejected with ELECTION_NOT_NEEDED
+    if the first candidate already leads it, or if the partition is already moving.
     """
     mover = Mover(image, live, now_ms, timeout_ms)
     return _one_by_one(mover, "partitions", request.partitions, _prefer)
@@ -156,8 +158,8 @@ def drain_broker(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[Progress]:
-    """Move some partitions of the broker to others, preferably to candidates with the fewest
-    partitions. Call again while any remain.
+    """Move some partitions of the broker to other brokers, preferably to the candidates with the
+    fewest partitions. Call again while any remain.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
@@ -183,8 +185,8 @@ def relieve(
     timeout_ms: int,
     partitions_max: int,
 ) -> list[Record]:
-    """Move some partitions of a broker to others, preferably to candidates with the fewest
-    partitions. Return no records if there is no other broker.
+    """Move some partitions of a broker to other brokers, preferably to the candidates with the
+    fewest partitions. Return no records if no other broker is eligible.
     """
     mover = Mover(image, live, now_ms, timeout_ms)
     if not mover.elector.eligible:
@@ -204,8 +206,8 @@ def move_leaders(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[ItemResults]:
-    """Make the moves of a balancing plan, if the partition has not changed since; moves in progress
-    are not changed.
+    """Make the moves of a balancing plan. Partitions that have changed since the plan, or that are
+    moving, are rejected.
     """
     mover = Mover(image, live, now_ms, timeout_ms)
     return _one_by_one(mover, "moves", request.moves, _lead)
@@ -221,7 +223,7 @@ class MoveUnderWay(NamedTuple):
 
 
 def moves_under_way(image: MetadataImage) -> list[MoveUnderWay]:
-    """Return the moves that wait for their source, in order. Cost: O(partitions without a
+    """Return the moves that wait for their source, in order. This takes O(partitions without a
     leader).
     """
     found: list[MoveUnderWay] = []
@@ -243,7 +245,9 @@ def moves_under_way(image: MetadataImage) -> list[MoveUnderWay]:
 def sources_of(
     image: MetadataImage, moves: Iterable[MoveUnderWay]
 ) -> dict[BrokerIncarnation, PartitionKey]:
-    """Return the live owners of streams of moving partitions, each with one such partition."""
+    """Return the live brokers with open streams of moving partitions, each with one such
+    partition.
+    """
     found: dict[BrokerIncarnation, PartitionKey] = {}
     for move in moves:
         partition = image.topics.partition(move.key)
@@ -290,8 +294,8 @@ def _alter(mover: Mover, item: PartitionTarget, *, may_resize: bool) -> None:
 
 
 def _cancel(mover: Mover, partition: PartitionRecord, name: str) -> None:
-    """Move back to the source, with a new leader epoch. The source may already be closing, so
-    closing and opening again is the only safe way.
+    """Move the partition back to the source, with a new leader epoch. The source may already be
+    closing its streams, so they must be closed and opened again.
     """
     if not is_reassigning(partition) or partition.move is None:
         raise Refused(Status.NO_REASSIGNMENT, f"{name} is not being reassigned")

@@ -1,7 +1,7 @@
-"""The result of a manager: the records of one transaction, or the reason of a rejection.
+"""The result of a manager: the records of one transaction, or the reason for a rejection.
 
-OK without records means that nothing had to change (a retry after a lost reply), or that the
-request only reads.
+OK without records means that nothing had to change (for example in a retry after a lost reply), or
+that the request only reads.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T_co]):
-    """The result of a manager. value: the body of the reply; None for requests without one and for
-    rejections (except KEY_EXISTS, which returns the current value).
+    """The result of a manager. value: body of the reply. None for requests without a body and for
+    rejections, except for KEY_EXISTS, which returns the current value.
     """
 
     records: list[Record] = field(default_factory=list[Record])
@@ -27,18 +27,18 @@ class Result(Generic[T_co]):
 
 
 CountPartitions: TypeAlias = Callable[[int], None]
-"""Called with the number of partitions that an item of a request creates or deletes, after all
-other checks. Raises Refused if it is over the quota of the client.
+"""Callback for the number of partitions that an item of a request creates or deletes, after all
+other checks. Raises Refused if the client exceeds its quota.
 """
 
 
 def count_nothing(partition_count: int) -> None:
-    """Count the partitions of a client without a quota."""
+    """The `CountPartitions` of clients without a quota."""
     del partition_count
 
 
 class Refused(Exception):
-    """Raised in a manager to reject the whole request."""
+    """Raised in a manager to reject the whole request, or one of its items."""
 
     def __init__(self, status: Status, detail: str) -> None:
         super().__init__(f"{status.name}: {detail}")

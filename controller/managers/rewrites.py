@@ -1,5 +1,5 @@
-"""Commit bulk rewrites: a job outside the brokers replaces ranges of a data stream with objects
-that it has written. See docs/design/compaction.md.
+"""Commit bulk rewrites, in which a job outside the brokers replaces ranges of a data stream with
+objects that it has written. See docs/design/compaction.md.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,9 @@ TTL_MS_MIN = 1_000
 def prepare_rewrite(
     image: MetadataImage, request: PrepareRewrite, _now_ms: Millis
 ) -> Result[ObjectsPrepared]:
-    """Prepare objects like `objects.prepare_objects`, for any requester and with its time limit."""
+    """Prepare objects like `objects.prepare_objects`, but for any requester and with the time limit
+    of the request.
+    """
     try:
         if not TTL_MS_MIN <= request.ttl_ms <= PREPARED_TTL_MS:
             raise Refused(
@@ -52,16 +54,16 @@ def prepare_rewrite(
 def commit_rewrite(
     image: MetadataImage, request: CommitRewrite, now_ms: Millis
 ) -> Result[ItemResults]:
-    """Commit replacements; each item succeeds or fails separately.
+    """Commit replacements. Each item succeeds or fails separately.
 
-    A source is removed from the index only if it is unchanged since the job read it, and the
-    replacement covers exactly the same offsets. The end, owner and epoch of the stream stay the
-    same, so no fence is needed, whichever broker leads the partition. A retry after a lost reply
-    succeeds without records.
+    Sources are removed from the index only if they are unchanged since the job read them and the
+    replacement covers exactly the same offsets. The end, owner and epoch of the stream do not
+    change, so no fence is needed, regardless of which broker leads the partition. A retry after a
+    lost reply succeeds without records.
 
-    Refuse the request with STREAM_NOT_EXIST (the topic was deleted) and INVALID_REQUEST, and an
-    item with COMPACTED_OBJECTS_NOT_FOUND (its sources changed) and OBJECT_NOT_EXIST (not prepared,
-    or too late).
+    Refuses the request with STREAM_NOT_EXIST (the topic was deleted) and INVALID_REQUEST. Rejects
+    an item with COMPACTED_OBJECTS_NOT_FOUND (its sources changed) or OBJECT_NOT_EXIST (the new
+    object was not prepared or has expired).
     """
     try:
         _check_limits(request)
@@ -73,7 +75,8 @@ def commit_rewrite(
             )
     except Refused as refused:
         return refused.result()
-    # Only log compaction orders its replacements. The job does not specify where its pass ended.
+    # Only log compaction orders its replacements. The request does not contain the end of the
+    # cleaned part, so the end of the stream is used.
     cleaned_end = stream.end_offset if request.is_ordered else Offset(0)
     records: list[Record] = []
     results: list[ItemResult] = []
@@ -145,7 +148,7 @@ def _exchange(
 
 
 def _object_of(image: MetadataImage, stream: StreamState, source: RewriteSource) -> ObjectId:
-    """Return the id of a source by its key, because the manifest contains no ids."""
+    """Return the object id of a source by its key, because the manifest contains no ids."""
     in_place = image.objects.in_place(source.key)
     object_id = parse_data_key(source.key) if in_place is None else in_place.object_id
     if object_id is None:

@@ -1,5 +1,5 @@
-"""Set and delete SCRAM credentials of users (KIP-554, KIP-900). Each user of a request is changed
-or gets an error, independently of the others.
+"""Set and delete SCRAM credentials of users (KIP-554, KIP-900). Each user of a request succeeds or
+fails separately.
 """
 
 from penstock.base.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
@@ -23,7 +23,7 @@ from penstock.controller.metadata.records import (
 USERS_MAX = 100_000
 USER_BYTES_MAX = 1_000
 KEY_BYTES_MAX = 1_000
-"""Size of a salt or a key."""
+"""Maximum size of a salt or a key."""
 _MECHANISMS = frozenset(ScramMechanism)
 
 

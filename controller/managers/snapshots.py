@@ -1,7 +1,7 @@
 """Plan snapshot topics: frozen forks of topics, with the offsets of consumer groups.
 
-A snapshot is created by one transaction and gets no topics afterwards, so it represents one moment
-(per partition, as for forks).
+One transaction creates a snapshot, and no topics are added to it later, so that it represents one
+moment (per partition, as for forks).
 """
 
 import re
@@ -23,12 +23,12 @@ from penstock.controller.metadata.topic_configs import FORK_SOURCE
 from penstock.stream.format.manifest.model import in_snapshot, split_name
 
 SNAPSHOT_PARTITIONS_MAX: Final = 100_000
-"""Partitions of all snapshots in a cluster. Further ones are rejected with
-PARTITION_LIMIT_REACHED.
+"""Maximum number of partitions of all snapshots in a cluster. Beyond this, requests are rejected
+with PARTITION_LIMIT_REACHED.
 """
 GROUP_OFFSETS_BYTES_MAX: Final = 512 << 10
-"""Encoded group offsets for one topic, which are in one record: 40,000 offsets or more. Beyond
-that, the snapshot is rejected with INVALID_REQUEST.
+"""Maximum size of the encoded group offsets of one topic, which are stored in one record. It
+suffices for at least 40,000 offsets. Beyond this, the snapshot is rejected with INVALID_REQUEST.
 """
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 _KEEP_FOREVER: Final = -1
@@ -36,7 +36,7 @@ _KEEP_FOREVER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTopic:
-    """A snapshot topic that passed the checks and can be created."""
+    """A snapshot topic that has passed the checks and can be created."""
 
     source_name: str
     snapshot: str
@@ -62,7 +62,7 @@ class SnapshotTopic:
 
 
 def plan_snapshot_topics(image: MetadataImage, topics: Sequence[NewTopic]) -> list[SnapshotTopic]:
-    """Return the snapshot topics to create. Rejects all of them if one cannot be created."""
+    """Return the snapshot topics to create. If one of them cannot be created, all are rejected."""
     present = {topic.snapshot for topic in image.frozen_topics}
     counts = Counter(topic.name for topic in topics)
     plans: list[SnapshotTopic] = []
@@ -142,7 +142,7 @@ def _check_names(topic: NewTopic, source_name: str, snapshot: str) -> None:
 
 
 def _is_uuid(name: str) -> bool:
-    """Return whether a deleted topic could have a full name with this suffix."""
+    """Return whether the name is a UUID, with which the full names of deleted topics end."""
     try:
         return str(UUID(name)) == name
     except ValueError:

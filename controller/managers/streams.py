@@ -1,4 +1,4 @@
-"""Open and trim streams. Topics create and remove them, commits close them."""
+"""Open and trim streams. Streams are created and removed with topics, and closed by commits."""
 
 from penstock.base.ids import Millis, StreamId
 from penstock.controller.api.messages import (
@@ -28,9 +28,9 @@ OPENS_MAX = 2_000
 
 
 def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOpened]:
-    """Open streams; each succeeds or fails separately. A stream already open for the same owner and
-    epoch succeeds without a record. Only the leader of the partition may open them, with its leader
-    epoch.
+    """Open streams. Each succeeds or fails separately. Opening a stream again with the same owner
+    and epoch succeeds without a record. Only the leader of the partition may open its streams, with
+    its leader epoch.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
@@ -63,10 +63,11 @@ def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOp
 def trim_stream(
     image: MetadataImage, request: TrimStream, now_ms: Millis, *, grace_ms: int = 0
 ) -> Result[None]:
-    """Set the start offset; if nothing is retained, it may be ahead of the committed end (data is
-    still in the WAL). A retry succeeds without records.
+    """Set the start offset of a stream. It may be higher than the committed end if the removed
+    records are not retained, because their data may still be in a WAL. A retry succeeds without
+    records.
 
-    grace_ms: the grace period of topics without their own. 0: nothing is retained.
+    grace_ms: grace period of topics without their own; 0 if records are not retained.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
@@ -121,8 +122,8 @@ def _openable(image: MetadataImage, me: BrokerIncarnation, item: OpenStreamItem)
 def _check_leader(
     image: MetadataImage, stream: StreamState, me: BrokerIncarnation, item: OpenStreamItem
 ) -> None:
-    """Check the leader in the partition record, so that a late request of a former leader cannot
-    open the stream.
+    """Check the leader in the partition record, so that a former leader cannot open the stream with
+    a late request.
     """
     partition = image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
     if partition is None:

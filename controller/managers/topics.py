@@ -1,4 +1,4 @@
-"""Create topics, restore deleted ones, and add partitions.
+"""Create topics, restore deleted topics, and add partitions.
 
 One transaction creates a partition with its streams and, if any broker is live, its leader. Topics
 and snapshots together have at most `partitions_max` partitions, but internal topics are always
@@ -64,14 +64,18 @@ _FIXED = (
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """Values for -1 in requests. replication_factor -1: three, or as many as there are brokers."""
+    """Values that replace -1 in requests. replication_factor -1: three, or the number of brokers if
+    there are fewer.
+    """
 
     partitions: int = 1
     replication_factor: int = -1
 
 
 class _Maker:
-    """Creates the partitions of one transaction: assigns stream ids, candidates and leaders."""
+    """Creates the partitions of one transaction and assigns their stream ids, candidates and
+    leaders.
+    """
 
     def __init__(
         self,
@@ -86,7 +90,7 @@ class _Maker:
         self._present_count = (
             image.topics.partition_count + image.frozen_topics.snapshot_partition_count
         )
-        """Partitions of topics and snapshots, including those created here."""
+        """Number of partitions of topics and snapshots, including those created here."""
         self.placement = Placement(image, live)
         self.partition_count = 0
         self.elector = Elector(image, live)
@@ -102,8 +106,8 @@ class _Maker:
         self.partition_count += count
 
     def count(self, added: int, *, is_internal: bool = False) -> None:
-        """Count partitions to be created, after all other checks. Raises Refused beyond the limit
-        of the cluster or the quota of the client.
+        """Count the partitions that an item creates, after all other checks. Raises Refused if they
+        exceed the limit of the cluster or the client's quota.
         """
         limit, present = self._partitions_max, self._present_count
         if limit is not None and present + added > limit and not is_internal:
@@ -157,13 +161,13 @@ def create_topics(
     partitions_max: int | None = None,
     count: CountPartitions = count_nothing,
 ) -> Result[TopicsCreated]:
-    """Create topics, or restore deleted ones; return a result per topic in the order of the
-    request. Each succeeds or fails separately, except that snapshot topics are created together or
+    """Create topics or restore deleted ones. Return one result per topic, in the order of the
+    request. Each topic succeeds or fails separately, but snapshot topics are created together or
     not at all. validate_only creates no records.
 
-    move_timeout_ms: timeout of restored partitions that their last owner still has open.
-    partitions_max: limit for topics and snapshots together; None for no limit. count: counts the
-    partitions of each topic for the quota of the client.
+    move_timeout_ms: timeout for restored partitions that their last owner still has open.
+    partitions_max: limit for topics and snapshots together, or None. count: counts the partitions
+    of each topic toward the client's quota.
     """
     maker = _Maker(image, live, count, partitions_max)
     undeletions = Undeletions(image, maker.elector, now_ms, move_timeout_ms)
@@ -204,7 +208,7 @@ def create_partitions(
     partitions_max: int | None = None,
     count: CountPartitions = count_nothing,
 ) -> Result[ItemResults]:
-    """Add partitions at the end; their number never decreases. partitions_max, count: as in
+    """Add partitions to topics. Their number never decreases. partitions_max, count: see
     `create_topics`.
     """
     maker = _Maker(image, live, count, partitions_max)
@@ -287,7 +291,7 @@ def _freeze(
     new_uuid: Callable[[], UUID],
     now_ms: Millis,
 ) -> dict[str, CreatedTopic]:
-    """Create snapshot topics, all or none. Results are by name."""
+    """Create snapshot topics, all or none. Return the results by topic name."""
     try:
         plans = plan_snapshot_topics(image, topics)
         for plan in plans:

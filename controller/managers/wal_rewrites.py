@@ -1,5 +1,5 @@
-"""Find ranges in WAL stores that no leader rewrites: those of snapshots, deleted topics and
-partitions without a leader.
+"""Find ranges in WAL stores that no leader rewrites, because they belong to snapshots, to deleted
+topics or to partitions without a leader.
 """
 
 from bisect import bisect_right
@@ -10,15 +10,16 @@ from penstock.base.ids import StreamId
 from penstock.controller.metadata.image import MetadataImage
 
 STREAMS_MAX: Final = 1_000
-"""Streams of one job."""
+"""Maximum number of streams per job."""
 FROM_START: Final = StreamId(-1)
 
 
 def closed_in_wal_stores(
     image: MetadataImage, after: StreamId = FROM_START
 ) -> tuple[StreamId, ...]:
-    """Return closed streams whose logs refer to WAL stores, at most `STREAMS_MAX`, in the order of
-    their ids: from `after` on, then those up to it. O(n log n) for n streams in WAL stores.
+    """Return closed streams whose logs refer to WAL stores, at most `STREAMS_MAX`. They are in the
+    order of their ids, starting after `after` and continuing with the lowest id. This takes O(n log
+    n) for n streams in WAL stores.
     """
     ids = sorted(image.objects.streams_in_wal_stores())
     at = bisect_right(ids, after)

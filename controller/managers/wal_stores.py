@@ -1,4 +1,4 @@
-"""Add the store in which brokers open their WALs, drain it, and abandon one that is lost."""
+"""Add the store in which brokers open their WALs, drain it, or abandon it after it is lost."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -29,15 +29,16 @@ from penstock.stream.format.keys import parse_wal_key
 from penstock.stream.ports import IN_STORE, WalStoreIdentity
 
 _NAMED_MAX = 10
-"""Number of brokers listed in an error."""
+"""Maximum number of brokers listed in an error."""
 
 
 def add_wal_store(image: MetadataImage, found: WalStoreIdentity, url: str) -> Result[None]:
-    """Add a WAL store with this identity, which is stored in it. Repeating it changes nothing.
+    """Add a WAL store with the identity that was read from it. Repeating this does not change
+    anything.
 
-    Refuses with INVALID_FEATURE_LEVEL before `wal.store.version` is upgraded, and with
-    INVALID_REQUEST if the store belongs to another cluster or has ended, or the cluster has another
-    one.
+    Refuses with INVALID_FEATURE_LEVEL before `wal.store.version` is upgraded. Refuses with
+    INVALID_REQUEST if the store belongs to another cluster or has ended, or if the cluster has
+    another WAL store.
     """
     current = image.nodes.needed_wal_store
     if current is not None and (current.store_id, current.uuid) == (found.store_id, found.uuid):
@@ -69,9 +70,10 @@ def add_wal_store(image: MetadataImage, found: WalStoreIdentity, url: str) -> Re
 def check_new(image: MetadataImage, url: str) -> None:
     """Check that a WAL store at this URL may be added after others have ended. Raises Refused.
 
-    A lost store may look like an empty one at its URL, for example an unmounted directory, and a
-    drained one contains fences. Every live broker must reach the new one: with the URL of an ended
-    store, it would read the ranges of the new store there.
+    The URL must be a new one, because a lost store may look like an empty one at its URL (for
+    example an unmounted directory) and a drained store contains fences. All live brokers must be
+    configured with the new store: a broker with the URL of an ended store would look for the ranges
+    of the new store there.
     """
     ended = list(image.nodes.ended_wal_stores())
     if url in {store.url for store in ended}:
@@ -94,8 +96,8 @@ def check_new(image: MetadataImage, url: str) -> None:
 
 
 def features_of(image: MetadataImage, request: RegisterBroker) -> tuple[FeatureRange, ...]:
-    """Return the features of a broker that registers, without `wal.store.version` if it may be
-    configured with a WAL store that has ended.
+    """Return the features of a broker at its registration, without `wal.store.version` if the
+    broker may be configured with a WAL store that has ended.
     """
     ended = list(image.nodes.ended_wal_stores())
     may_be_ended = (
@@ -113,7 +115,9 @@ def _without_wal_store(features: Sequence[FeatureRange]) -> tuple[FeatureRange, 
 
 
 def _ended(image: MetadataImage, end: WalStoreDrain | WalStoreLost) -> list[Record]:
-    """Return the records that end a WAL store. The live brokers are configured with it."""
+    """Return the records that end a WAL store. They remove `wal.store.version` from the features of
+    the live brokers, which are still configured with this store.
+    """
     return [
         end,
         *(
@@ -133,13 +137,13 @@ def next_store_id(image: MetadataImage) -> WalStoreId:
 def abandon_wal_store(
     image: MetadataImage, request: AbandonWalStore, leases_end_in_s: float
 ) -> Result[None]:
-    """Abandon a WAL store. Repeating it changes nothing. leases_end_in_s: how long the dead writer
-    of a WAL in it may still acknowledge records.
+    """Abandon a WAL store. Repeating this does not change anything. leases_end_in_s: how long dead
+    writers of WALs in the store may still acknowledge records.
 
-    Refuses with INVALID_REQUEST if there is no such store, or a live broker has its WAL in it: it
-    would acknowledge records that are lost with its process; and with NODE_IN_USE for a dead one
-    that still has a lease. From then on no WAL is placed there, so every WAL in the store has a
-    dead writer, and `failover.end_lost_wals` can end it.
+    Refuses with INVALID_REQUEST if there is no such store. Also refuses while a live broker has its
+    WAL in the store, because it would acknowledge records that are lost with its process, and with
+    NODE_IN_USE while a dead broker still has a lease. Afterwards no WAL is placed in the store, so
+    all of its WALs have dead writers, and `failover.end_lost_wals` can end them.
     """
     if unknown := _unknown(image, request.store_id, request.uuid):
         return _refused(unknown)
@@ -164,8 +168,8 @@ def abandon_wal_store(
 
 
 def drain_wal_store(image: MetadataImage, request: DrainWalStore) -> Result[Progress | None]:
-    """Drain a WAL store, or use it again, and return how many WALs and objects are left in it.
-    Repeating it ends the store once nothing is left.
+    """Start or undo the draining of a WAL store, and return how many WALs and objects are left in
+    it. Repeating the request ends the store once nothing is left.
 
     Refuses with INVALID_REQUEST if there is no such store or it has ended.
     """
@@ -202,15 +206,15 @@ def _drained(
 
 
 def wals_in(image: MetadataImage, store_id: WalStoreId) -> list[WalState]:
-    """Return the WALs in this store that have not ended: those of live brokers, and of dead ones
-    that wait for recovery.
+    """Return the WALs in this store that have not ended. Their writers are alive, or dead with the
+    WAL waiting for recovery.
     """
     return [wal for wal in image.nodes.running_wals() if wal.store_id == store_id]
 
 
 def placed_in(image: MetadataImage, store_id: WalStoreId) -> list[ObjectState]:
-    """Return the slots in this store that are objects: referenced by a log, or waiting for their
-    deletion because readers may still need them. O(objects committed in place).
+    """Return the slots in this store that are registered as objects. Logs refer to them, or they
+    will be deleted once no reader needs them. This takes O(objects committed in place).
     """
     return [
         state
@@ -229,7 +233,7 @@ def brokers_in(image: MetadataImage, store_id: WalStoreId) -> list[int]:
 
 
 def _unknown(image: MetadataImage, store_id: WalStoreId, uuid: UUID) -> str:
-    """Return why a request names no WAL store of this cluster, or ""."""
+    """Return an error if this cluster has no WAL store with this id and UUID; otherwise ""."""
     store = image.nodes.wal_store(store_id)
     if store is not None and store.uuid == uuid:
         return ""
