@@ -1,4 +1,4 @@
-"""A process that frees buffers uses their memory again."""
+"""A process that frees buffers reuses their memory."""
 
 import ctypes
 import os
@@ -28,8 +28,8 @@ _PAGES = 4 * 50 * 1_000_000 // os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
-def test_freed_buffers_are_used_again_without_page_faults() -> None:
-    """calloc clears memory that it gets again, so bytearrays are enough to touch every page."""
+def test_freed_buffers_are_reused_without_page_faults() -> None:
+    """calloc clears reused memory, so allocating a bytearray touches every page."""
     assert _faults("keep") < _PAGES / 100
     assert _faults("default") > _PAGES / 2
 

@@ -1,4 +1,4 @@
-"""The audit log of changes: contents of a line, and limits."""
+"""The audit log of changes: fields of a line, and limits."""
 
 from structlog.testing import capture_logs
 
@@ -6,7 +6,7 @@ from penstock.base import audit
 from penstock.base.audit import ChangeLog
 
 
-def test_frequent_changes_fill_no_disk_and_hide_no_changes_of_others() -> None:
+def test_frequent_changes_of_one_client_are_suppressed_without_hiding_others() -> None:
     now_s = 5.0
     changes = ChangeLog(lambda: now_s)
     with capture_logs() as logs:
@@ -20,7 +20,7 @@ def test_frequent_changes_fill_no_disk_and_hide_no_changes_of_others() -> None:
     assert [line["suppressed_count"] for line in logs[-2:]] == [0, 7]
 
 
-def test_fields_of_clients_are_escaped_and_short() -> None:
+def test_fields_set_by_clients_are_escaped_and_truncated() -> None:
     with capture_logs() as logs:
         ChangeLog(lambda: 0.0).write(
             "topics_created",

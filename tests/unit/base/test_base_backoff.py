@@ -7,7 +7,7 @@ from penstock.base.backoff import Backoff
 FIRST_MS, MAX_MS = 50, 1_000
 
 
-def test_the_pauses_double_up_to_the_largest() -> None:
+def test_pauses_double_up_to_the_maximum() -> None:
     backoffs = [Backoff(FIRST_MS, MAX_MS, Random(seed)) for seed in range(500)]
     for nominal_ms in (50, 100, 200, 400, 800, 1_000, 1_000):
         pauses_s = [backoff.next_s() for backoff in backoffs]

@@ -1,4 +1,4 @@
-"""A clock counts the time for which its machine was suspended."""
+"""The clock includes the time during which its machine was suspended."""
 
 from penstock.base.clock import SUSPENSION_MIN_S, counting_suspensions
 from penstock.base.ids import Millis
@@ -7,7 +7,7 @@ HOUR_S = 3_600
 
 
 class Machine:
-    """A machine whose wall clock starts at any time."""
+    """A machine with an arbitrary wall clock time at boot."""
 
     def __init__(self) -> None:
         self.monotonic_s = 100.0
@@ -21,7 +21,7 @@ class Machine:
         self.wall_s += duration_s
 
 
-def test_a_suspension_counts_once_however_the_wall_clock_catches_up() -> None:
+def test_a_suspension_counts_once_even_if_the_wall_clock_catches_up_in_steps() -> None:
     machine = Machine()
     machine.run(5)
     assert machine.read() == 105
@@ -33,7 +33,7 @@ def test_a_suspension_counts_once_however_the_wall_clock_catches_up() -> None:
     assert machine.read() == 110 + 168 * HOUR_S
 
 
-def test_corrections_of_the_wall_clock_do_not_count() -> None:
+def test_wall_clock_corrections_are_not_counted_as_suspensions() -> None:
     machine = Machine()
     for step_s in (HOUR_S, -HOUR_S, -100 * HOUR_S, SUSPENSION_MIN_S - 1, -HOUR_S, HOUR_S):
         machine.wall_s += step_s

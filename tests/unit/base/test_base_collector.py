@@ -1,4 +1,4 @@
-"""The collector pauses while a process starts, and runs with its own thresholds afterwards."""
+"""Garbage collection is paused while a process starts, and uses its own thresholds afterwards."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.parametrize(("begin", "frozen"), [("tune", "True"), ("resume", "False")])
-def test_collections_begin_when_the_process_is_tuned(begin: str, frozen: str) -> None:
+def test_garbage_collection_starts_after_the_startup(begin: str, frozen: str) -> None:
     code = f"""
 import gc
 from penstock.base.collector import YOUNG_OBJECTS, pause_collector, {begin}_collector
@@ -22,7 +22,7 @@ print(gc.isenabled(), gc.get_threshold()[0] == YOUNG_OBJECTS, gc.get_freeze_coun
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="its old generation grows by increments")
-def test_a_collection_of_objects_that_stay_is_short() -> None:
+def test_collections_do_not_traverse_long_lived_objects() -> None:
     code = """
 import gc
 from penstock.base.collector import tune_collector

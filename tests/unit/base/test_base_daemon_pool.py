@@ -1,4 +1,4 @@
-"""Calls in daemon threads: results, errors, and what happens after calls that hang."""
+"""Calls in daemon threads: results, errors, and behavior after calls that hang."""
 
 import asyncio
 from threading import Event, current_thread
@@ -18,7 +18,7 @@ async def test_calls_return_or_raise_in_daemon_threads() -> None:
     pool.close()
 
 
-async def test_after_calls_that_hang_others_wait_up_to_a_limit() -> None:
+async def test_calls_wait_up_to_a_limit_if_all_threads_hang() -> None:
     pool = DaemonPool("test", threads_max=1, waiting_max=2)
     responds, ran = Event(), list[str]()
     hanging = asyncio.ensure_future(pool.run(lambda: responds.wait(60)))

@@ -1,4 +1,4 @@
-"""Logs that cannot be written do not affect the program."""
+"""A program continues if its log cannot be written."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ full_disk = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linu
 
 
 def run(configuration: str, stderr: int) -> str:
-    """Log to this file descriptor; return what was written to stdout."""
+    """Log to this file descriptor; return what the program wrote to stdout."""
     loggers = "structlog.get_logger('broker.test')" if configuration == "node" else ""
     script = _LOGS.format(configuration=_CONFIGURATIONS[configuration], loggers=loggers)
     done = subprocess.run(
@@ -43,13 +43,13 @@ def run(configuration: str, stderr: int) -> str:
 
 @full_disk
 @pytest.mark.parametrize("configuration", _CONFIGURATIONS)
-def test_the_disk_of_the_log_is_full(configuration: str) -> None:
+def test_a_program_continues_if_the_disk_of_its_log_is_full(configuration: str) -> None:
     with Path("/dev/full").open("wb") as full:
         assert run(configuration, full.fileno()) == "alive\n"
 
 
 @pytest.mark.parametrize("configuration", _CONFIGURATIONS)
-def test_no_one_reads_the_log(configuration: str) -> None:
+def test_a_program_continues_if_the_reader_of_its_log_is_gone(configuration: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:

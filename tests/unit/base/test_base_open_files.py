@@ -1,4 +1,4 @@
-"""Nodes may open as many files as the system allows, whatever the soft limit is."""
+"""Nodes may open as many files as the hard limit allows, whatever the soft limit is."""
 
 import subprocess
 import sys
@@ -15,5 +15,5 @@ assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
 """
 
 
-def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
+def test_the_soft_limit_is_raised_to_the_hard_limit() -> None:
     subprocess.run([sys.executable, "-c", _LOWERED], timeout=PATIENCE_S, check=True)

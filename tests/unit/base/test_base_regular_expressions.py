@@ -1,4 +1,4 @@
-"""What expressions of clients may cost."""
+"""Limits for regular expressions of clients."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from penstock.base.regular_expressions import (
         ("(((a{100}){100}){100}){100}", "invalid repetition size"),
     ],
 )
-def test_what_is_refused(expression: str, reason: str) -> None:
+def test_expensive_expressions_are_rejected(expression: str, reason: str) -> None:
     with pytest.raises(RegexInvalid, match=reason):
         check_regex(expression)
 
@@ -37,12 +37,12 @@ def test_what_is_refused(expression: str, reason: str) -> None:
         "|".join(f"topic-{number}" for number in range(300)),
     ],
 )
-def test_what_is_allowed(expression: str) -> None:
+def test_common_expressions_are_accepted(expression: str) -> None:
     assert match_steps(expression, "") <= INSTRUCTIONS_MAX
 
 
-def test_groups_of_clients_keep_no_memory() -> None:
-    """Matches that remember groups took 1 GB with 8,000 of them."""
+def test_capture_groups_of_clients_use_no_memory() -> None:
+    """Match objects with captured groups used 1 GB for 8,000 groups."""
     assert compiled("(a?)" * 1_000).fullmatch("a" * 1_000) is not None
     match = compiled("(a)(b)", has_groups=True).fullmatch("ab")
     assert match is not None

@@ -1,4 +1,6 @@
-"""Things that failed equally often are due together, after a pause that doubles up to a limit."""
+"""Items that failed equally often are retried together, after a pause that doubles up
+to a limit.
+"""
 
 from collections.abc import Collection
 
@@ -8,14 +10,14 @@ from tests.support.waiting import until
 FIRST_S, MAX_S = 0.004, 0.1
 
 
-async def test_the_pause_doubles_up_to_the_largest() -> None:
+async def test_the_pause_doubles_up_to_the_maximum() -> None:
     timers = SharedBackoff[str](FIRST_S, MAX_S, lambda _: None)
     pauses_s = [timers.add("a", failed_count) for failed_count in (0, 1, 2, 4, 5, 10_000)]
     assert pauses_s == [0.004, 0.008, 0.016, 0.064, MAX_S, MAX_S]
     timers.cancel()
 
 
-async def test_targets_with_equal_failures_are_due_together_and_once() -> None:
+async def test_items_with_equally_many_failures_are_due_together_and_once() -> None:
     due: list[list[str]] = []
     timers = SharedBackoff[str](FIRST_S, MAX_S, lambda items: due.append(list(items)))
     for item in ("c", "a", "b", "a"):

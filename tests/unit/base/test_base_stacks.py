@@ -29,7 +29,7 @@ with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
 
 def told(how: str, until: bytes) -> str:
-    """Return the error output of the process after the signal, up to `until`."""
+    """Return the stderr of the process after the signal, up to `until`."""
     code = CODE.replace("HOW", how)
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -51,12 +51,12 @@ def told(how: str, until: bytes) -> str:
         process.communicate()
 
 
-def test_tasks_are_reported_with_their_wait() -> None:
+def test_tasks_are_printed_with_what_they_wait_for() -> None:
     lines = told("pass", b"Event.wait").splitlines()
     at = lines.index("task the patient one:")
     assert lines[at + 1].startswith("  waits_for_ever (<string>:")
     assert lines[at + 2].startswith("  Event.wait (")
 
 
-def test_a_loop_that_hangs_is_reported_all_the_same() -> None:
+def test_the_stack_of_a_hanging_event_loop_is_printed() -> None:
     assert "in main" in told("time.sleep(1_000)", b"in main")

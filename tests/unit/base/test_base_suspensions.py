@@ -1,9 +1,9 @@
-"""A failed item is skipped for pauses that double, and forgotten after a success."""
+"""A failed item is skipped for pauses that double; a success resets them."""
 
 from penstock.base.suspensions import Suspensions
 
 
-def test_pauses_double_up_to_an_hour_and_start_again_after_a_success() -> None:
+def test_pauses_double_up_to_an_hour_and_are_reset_by_a_success() -> None:
     now_s = [100.0]
     suspensions = Suspensions[str](lambda: now_s[0])
     assert "a" not in suspensions

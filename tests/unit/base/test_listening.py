@@ -22,7 +22,7 @@ class Kept(asyncio.Protocol):
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_each_connection_is_served_or_refused(turns: int) -> None:
+async def test_each_connection_is_served_or_refused_while_the_listener_closes(turns: int) -> None:
     transports: list[asyncio.Transport] = []
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Kept(transports), "127.0.0.1", 0)
@@ -30,7 +30,7 @@ async def test_each_connection_is_served_or_refused(turns: int) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
         await stop_listening(server)
-        await asyncio.sleep(0)  # the protocol learns of its connection
+        await asyncio.sleep(0)  # the protocol is told about its connection
         for transport in transports:
             transport.abort()
         client.setblocking(False)
@@ -39,4 +39,4 @@ async def test_each_connection_is_served_or_refused(turns: int) -> None:
                 assert await loop.sock_recv(client, 1) == b""
         except ConnectionResetError:
             assert not transports
-    gc.collect()  # warns of connections that were lost
+    gc.collect()  # warns about lost connections

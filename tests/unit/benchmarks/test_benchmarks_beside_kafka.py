@@ -1,4 +1,6 @@
-"""The table of `make bench-kafka`: ratios, bars, the section of the docs, and a small real row."""
+"""The table of `make bench-kafka`: ratios, thresholds, the section in the docs, and a small real
+row.
+"""
 
 import signal
 from pathlib import Path
@@ -34,7 +36,7 @@ def result(
     )
 
 
-def test_a_bar_beside_kafka_compares_the_ratio() -> None:
+def test_a_relative_threshold_is_compared_with_the_ratio_to_kafka() -> None:
     values = {"kafka": 100.0, "memory": 119.0, "file": 100.0}
     assert RATE.ratio(values, "memory") == pytest.approx(1.19)
     assert RATE.passed(values, "memory") is False
@@ -42,13 +44,13 @@ def test_a_bar_beside_kafka_compares_the_ratio() -> None:
     assert RATE.passed(values, "moto") is None
 
 
-def test_without_kafka_there_is_no_ratio_and_no_verdict() -> None:
+def test_without_a_kafka_result_there_is_no_ratio_and_no_verdict() -> None:
     assert RATE.ratio({"memory": 5.0}, "memory") is None
     assert RATE.passed({"memory": 5.0}, "memory") is None
     assert RATE.ratio({"memory": 5.0, "kafka": 0.0}, "memory") is None
 
 
-def test_an_absolute_bar_needs_no_kafka_and_does_not_judge_it() -> None:
+def test_an_absolute_threshold_applies_without_a_kafka_result() -> None:
     assert TIME.passed({"file": 0.7}, "file") is True
     assert TIME.passed({"file": 0.9}, "file") is False
     assert TIME.passed({"kafka": 9.0}, "kafka") is None
@@ -59,14 +61,14 @@ def test_medians_ignore_rounds_without_the_value() -> None:
     assert medians(rounds) == {"a": 2.0, "b": 4.0}
 
 
-def test_rows_and_measurements_fit_together() -> None:
+def test_rows_refer_to_existing_systems_and_measurements() -> None:
     known = set(systems.SYSTEMS) | {"*"}
     for row in ROWS.values():
         assert set(row.bars) <= known, row
         assert row.measurement in MEASUREMENTS
 
 
-def test_newer_results_replace_only_the_systems_that_were_measured_again() -> None:
+def test_new_results_replace_only_the_measured_systems() -> None:
     old = result({"small": {"kafka": 1.0, "memory": 2.0, "file": 3.0}}, failures={"moto": "gone"})
     new = result({"small": {"memory": 5.0}, "small-cpu": {"memory": 7.0}})
     merged = results.merged(old, new)
@@ -93,7 +95,7 @@ def test_stored_results_are_read_back(tmp_path: Path) -> None:
     assert results.load(file) == stored
 
 
-def test_markdown_shows_values_ratios_missed_bars_and_failures() -> None:
+def test_markdown_shows_values_ratios_missed_thresholds_and_failures() -> None:
     values = {"small": {"kafka": 4_000.0, "memory": 3_000.0, "file": 5_000.0}}
     text = report.markdown({"small": result(values, failures={"moto": "no port"}, load=0.35)})
     assert (
@@ -105,7 +107,7 @@ def test_markdown_shows_values_ratios_missed_bars_and_failures() -> None:
     assert "- **kafka**: acknowledged when it is in the page cache" in text
 
 
-def test_the_section_of_the_docs_is_replaced_between_its_marks() -> None:
+def test_the_docs_section_is_replaced_between_its_markers() -> None:
     page = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
     once = report.with_section(page, "new")
     assert "old" not in once
@@ -117,14 +119,14 @@ def test_the_section_of_the_docs_is_replaced_between_its_marks() -> None:
     assert report.with_section(report.PAGE.read_text(), "new")
 
 
-def test_the_exponent_of_a_power_is_found() -> None:
+def test_the_exponent_of_a_power_law_is_fitted() -> None:
     assert many.exponent({10: 5.0, 100: 50.0, 1_000: 500.0}) == pytest.approx(1.0)
     assert many.exponent({10: 1.0, 100: 100.0}) == pytest.approx(2.0)
     assert many.exponent({10: 1.0}) is None
     assert many.exponent({10: 0.0, 100: 0.0}) is None
 
 
-def test_output_of_the_java_tools_is_read() -> None:
+def test_output_of_the_java_tools_is_parsed() -> None:
     produced = (
         "1000 records sent, 1.0 records/sec (9.00 MB/sec), 1 ms avg latency, 1.0 ms max latency.\n"
         "500 records sent, 30.0 records/sec (2.50 MB/sec), 1.00 ms avg latency.\n"
@@ -139,14 +141,14 @@ def test_output_of_the_java_tools_is_read() -> None:
     assert java.consumed_mb_per_s(consumed) == pytest.approx(10.48576)
 
 
-def test_a_measurement_that_hangs_is_ended() -> None:
+def test_a_hanging_measurement_is_stopped() -> None:
     with pytest.raises(command.TooLong, match="1 s"), command.limited(1):
         signal.pause()
     assert signal.alarm(0) == 0
 
 
 def warmed(speeds: list[float], limit_s: float) -> int:
-    """Return the number of one-second windows that ran, of those with these speeds."""
+    """Return how many one-second windows ran before the warm-up ended, given their speeds."""
     left = iter(speeds)
     times = iter(range(100))
     return warm_up(lambda: next(left), limit_s, now=lambda: next(times))
@@ -163,8 +165,8 @@ def test_a_warm_up_has_a_limit() -> None:
     assert warmed([], 0) == 0
 
 
-def test_a_small_row_of_penstock_alone() -> None:
-    """A real broker over its store in memory, real sockets, and no leftovers."""
+def test_a_small_row_is_measured_for_penstock() -> None:
+    """Uses a real broker with a store in memory and real sockets, and leaves nothing behind."""
     with systems.running(systems.MEMORY) as system:
         process = system.node.process
         values = single.small_requests(system, single.Size(seconds=0.2, warm_s=0.1))

@@ -1,4 +1,6 @@
-"""Which tests are listed as costly, and how targets compare with their budget."""
+"""Which tests are listed as costly, and how CPU seconds of targets are compared with
+their budget.
+"""
 
 import os
 import re
@@ -103,7 +105,7 @@ def test_costly_tests_without_a_reason_are_listed(tmp_path: Path) -> None:
     assert float(places[1][0]) >= 0.4
 
 
-def test_a_target_above_its_budget_is_named(
+def test_a_target_above_its_budget_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "budget.toml").write_text("above = 0\nbelow = 100\n")

@@ -1,4 +1,4 @@
-"""What other processes take while `make bench-kafka` measures."""
+"""CPU usage of other processes during `make bench-kafka`."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ BURN = "import time\nwhile time.process_time() < 0.5: pass"
 
 
 def write(proc: Path, number: int, parent: int, ticks: int, ended_ticks: int = 0) -> None:
-    """Write the stat file of a process whose name is as bad as names get."""
+    """Write the stat file of a process whose name contains spaces and parentheses."""
     directory = proc / str(number)
     directory.mkdir(exist_ok=True)
     times = f"{ticks} 0 {ended_ticks} 0"
@@ -24,7 +24,7 @@ def machine(proc: Path, *, busy: int, soft_interrupts: int = 0, stolen: int = 0)
     (proc / "stat").write_text(f"cpu  {' '.join(map(str, fields))}\ncpu0 1 2 3\n")
 
 
-def test_descendants_living_or_ended_and_threads_of_the_kernel_are_no_others(
+def test_descendants_and_kernel_threads_do_not_count_as_other_processes(
     tmp_path: Path,
 ) -> None:
     machine(tmp_path, busy=1_000, soft_interrupts=100, stolen=10)
@@ -37,7 +37,7 @@ def test_descendants_living_or_ended_and_threads_of_the_kernel_are_no_others(
     assert others_cpu_s(tmp_path, 50) * TICKS_PER_S == 1_110 - 20 - 200 - 100 - 40 - 30
 
 
-def test_the_share_is_that_of_the_time_since_the_beginning(tmp_path: Path) -> None:
+def test_the_share_is_relative_to_the_time_since_the_start(tmp_path: Path) -> None:
     machine(tmp_path, busy=1_000)
     write(tmp_path, 50, 1, 200)
     times = iter((100.0, 102.0, 104.0))
@@ -48,7 +48,7 @@ def test_the_share_is_that_of_the_time_since_the_beginning(tmp_path: Path) -> No
     assert load.share() == 100 / TICKS_PER_S / 4 / (os.cpu_count() or 1)
 
 
-def test_the_time_of_a_real_child_is_own_time_while_it_lives_and_afterwards() -> None:
+def test_cpu_time_of_a_child_counts_as_own_time_while_it_runs_and_afterwards() -> None:
     proc = Path("/proc")
 
     def own_s() -> float:

@@ -1,4 +1,4 @@
-"""Partitions of brokers without a network."""
+"""Fixtures: partitions of brokers without a network."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def harness():
 
 @pytest.fixture
 async def one(harness):
-    """Return broker 1, which is closed after the test."""
+    """Return broker 1; it is closed after the test."""
     broker = await harness.broker(1)
     yield broker
     await broker.close()

@@ -1,4 +1,4 @@
-"""The index of ACLs: spellings of hosts, bounds of its memory, and incremental changes."""
+"""The ACL index: spellings of hosts, memory limits, and incremental changes."""
 
 from ipaddress import ip_address
 
@@ -29,7 +29,7 @@ def allow(
 @pytest.mark.parametrize(
     ("written", "peer"),
     [
-        ("0:0:0:0:0:0:0:1", "::1"),  # as Java writes it
+        ("0:0:0:0:0:0:0:1", "::1"),  # as formatted by Java
         ("2001:DB8::1", str(ip_address("2001:db8::1"))),
         ("10.0.0.1", "10.0.0.1"),
         ("10.0.0.1", "::ffff:10.0.0.1"),
@@ -43,7 +43,7 @@ def test_hosts_are_compared_as_addresses(written: str, peer: str) -> None:
     assert canonical_host(written) == canonical_host(peer)
 
 
-def test_a_removed_acl_does_not_count_after_a_remembered_response() -> None:
+def test_acl_changes_invalidate_cached_decisions() -> None:
     acl = allow("t")
     index = AclIndex([acl])
     assert index.allows(ALICE, "h", READ, TOPIC, "t")
@@ -57,7 +57,7 @@ def test_a_removed_acl_does_not_count_after_a_remembered_response() -> None:
     assert len(index) == 1
 
 
-def test_prefixes_of_one_length_are_forgotten_together_with_their_last_acl() -> None:
+def test_a_prefix_length_is_removed_with_its_last_acl() -> None:
     first, second = (allow(name, pattern=PatternType.PREFIXED) for name in ("ab", "cd"))
     index = AclIndex([first, second])
     index.remove(first)
@@ -67,13 +67,13 @@ def test_prefixes_of_one_length_are_forgotten_together_with_their_last_acl() -> 
     assert not index.allows(ALICE, "h", READ, TOPIC, "cdx")
 
 
-def test_an_empty_name_is_not_a_request_for_any_resource() -> None:
+def test_an_empty_name_does_not_stand_for_any_resource() -> None:
     index = AclIndex([allow("t")])
     assert index.allows_any(ALICE, "h", READ, TOPIC)
     assert not index.allows(ALICE, "h", READ, TOPIC, "")
 
 
-def test_remembered_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_decisions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acls, "RESPONSES_MAX", 10)
     index = AclIndex([allow("t", pattern=PatternType.PREFIXED)])
     for number in range(100):
@@ -85,7 +85,7 @@ def test_remembered_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert index.remembered_count == before
 
 
-def test_a_client_with_ever_new_questions_costs_others_no_responses(
+def test_a_client_with_many_lookups_does_not_evict_cached_decisions_of_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(acls, "CLIENT_RESPONSES_MAX", 10)

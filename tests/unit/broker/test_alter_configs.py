@@ -1,5 +1,5 @@
 """AlterConfigs, which replaces all configs of a resource. The expected responses are those of Kafka
-4.2; tests/interop compares both.
+4.2; tests/interop compares them with a real one.
 """
 
 from typing import Any
@@ -46,9 +46,7 @@ async def send_request(
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_configs_that_are_not_named_get_their_defaults(
-    fixture: Fixture, version: int
-) -> None:
+async def test_omitted_configs_are_reset_to_their_defaults(fixture: Fixture, version: int) -> None:
     configs = fixture.image.configs
     requested: Wanted = (TOPIC, "t", {"retention.ms": "7", "cleanup.policy": "compact"})
     assert await send_request(fixture, requested, validate=True, version=version) == [0]
@@ -69,22 +67,22 @@ async def test_configs_that_are_not_named_get_their_defaults(
     ],
     ids=str,
 )
-async def test_a_bad_config_changes_nothing(
+async def test_an_invalid_config_changes_nothing(
     fixture: Fixture, values: dict[str, str | None], code: ErrorCode
 ) -> None:
     assert await send_request(fixture, (TOPIC, "t", values)) == [code]
     assert fixture.image.configs.topic("t") == {"retention.ms": "5", "segment.ms": "6"}
 
 
-async def test_a_config_may_be_named_once(fixture: Fixture) -> None:
+async def test_a_config_may_occur_once(fixture: Fixture) -> None:
     twice = [wire.AlterableConfig("retention.ms", value) for value in ("7", "8")]
     request = wire.AlterConfigsRequest([wire.AlterConfigsResource(TOPIC, "t", twice)], False)
     (found,) = (await fixture.send_request(apis.ALTER_CONFIGS, 2, request)).responses
     assert found.error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_resources_are_refused_one_by_one(fixture: Fixture) -> None:
-    """The only request to the controller is about what can be changed there."""
+async def test_each_resource_has_its_own_error(fixture: Fixture) -> None:
+    """The controller receives a request only for resources that can be changed there."""
     fixture.topic("twice")
     requested: list[Wanted] = [
         (TOPIC, "t", {"retention.ms": "7"}),

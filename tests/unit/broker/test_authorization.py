@@ -1,4 +1,4 @@
-"""What handlers do with decisions of the authorizer, and how denials are logged."""
+"""How handlers apply authorization decisions, and how denials are logged."""
 
 from typing import Any
 from uuid import UUID
@@ -94,7 +94,7 @@ async def test_only_topics_that_the_client_may_describe_are_listed(fixture: Fixt
     assert hidden.topic_id == absent.topic_id
 
 
-async def test_super_users_and_everyone_without_an_acl(fixture: Fixture) -> None:
+async def test_super_users_and_resources_without_acls_are_allowed(fixture: Fixture) -> None:
     fixture.topic("t")
     fixture.authorize(super_users="User:root; User:alice")
     assert (await fixture.metadata("t")).topics[0].error_code == ErrorCode.NONE
@@ -106,7 +106,7 @@ async def test_super_users_and_everyone_without_an_acl(fixture: Fixture) -> None
     assert (await fixture.metadata("t")).topics[0].error_code == DENIED
 
 
-async def test_topics_are_created_on_first_use_only_with_the_right(fixture: Fixture) -> None:
+async def test_auto_creation_of_topics_is_authorized(fixture: Fixture) -> None:
     fixture.authorize(topic("new", Operation.DESCRIBE), topic("free", Operation.ALL))
     refused, created = (await fixture.metadata("new", "free", auto=True)).topics
     assert refused.error_code == DENIED
@@ -116,7 +116,7 @@ async def test_topics_are_created_on_first_use_only_with_the_right(fixture: Fixt
     ]
 
 
-async def test_a_fork_needs_read_on_its_source(fixture: Fixture) -> None:
+async def test_forking_a_topic_requires_read_on_its_source(fixture: Fixture) -> None:
     fixture.authorize(topic("fork", Operation.CREATE))
     fork = {"penstock_fork_source": "source"}
     assert await create(fixture, "fork", **fork) is DENIED
@@ -152,8 +152,8 @@ async def test_snapshots_have_the_acls_of_their_topic(fixture: Fixture) -> None:
     assert hidden.error_code == DENIED
 
 
-async def test_undeletion_needs_delete_or_alter_on_the_old_name(fixture: Fixture) -> None:
-    """Under another name also Read: there its records have other ACLs."""
+async def test_undeletion_requires_delete_or_alter_on_the_old_name(fixture: Fixture) -> None:
+    """Under another name it also requires Read, because other ACLs apply to the records there."""
     fixture.authorize(cluster(Operation.CREATE))
     assert await create(fixture, "old", penstock_undelete="old") is DENIED
     fixture.authorize(topic("old", Operation.READ))
@@ -167,7 +167,7 @@ async def test_undeletion_needs_delete_or_alter_on_the_old_name(fixture: Fixture
     assert await create(fixture, "new", penstock_undelete="older") is DENIED
 
 
-async def test_a_deletion_by_id_does_not_report_the_name(fixture: Fixture) -> None:
+async def test_a_denied_deletion_by_id_does_not_reveal_the_topic_name(fixture: Fixture) -> None:
     topic_id = fixture.topic("t")
 
     async def delete(name: str | None, requested: UUID | None) -> Any:
@@ -187,7 +187,7 @@ async def test_a_deletion_by_id_does_not_report_the_name(fixture: Fixture) -> No
     assert fixture.client.requested == []
 
 
-async def test_operations_are_those_of_the_acls(fixture: Fixture) -> None:
+async def test_authorized_operations_follow_the_acls(fixture: Fixture) -> None:
     fixture.topic("t")
     request = metadata.MetadataRequest(
         [metadata.MetadataRequestTopic(name="t")], include_topic_authorized_operations=True
@@ -204,7 +204,7 @@ async def test_operations_are_those_of_the_acls(fixture: Fixture) -> None:
     assert response.cluster_authorized_operations == sum(1 << operation for operation in expected)
 
 
-# --- the APIs of ACLs -----------------------------------------------------------------------------
+# --- ACL APIs -------------------------------------------------------------------------------------
 
 
 def creation(name: str) -> create_acls.AclCreation:
@@ -262,7 +262,7 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
     assert not (await fixture.send_request(apis.DESCRIBE_ACLS, 3, requested)).resources
 
 
-async def test_a_change_counts_from_its_response_on(fixture: Fixture) -> None:
+async def test_acl_changes_apply_when_the_response_arrives(fixture: Fixture) -> None:
     fixture.topic("t")
     fixture.authorize(cluster(Operation.ALTER))
     bob = Principal(USER, "bob")
@@ -280,7 +280,7 @@ async def test_a_change_counts_from_its_response_on(fixture: Fixture) -> None:
     assert await code_of_bob() == DENIED
 
 
-async def test_acls_are_refused_without_an_authorizer_and_without_rights(fixture: Fixture) -> None:
+async def test_acl_requests_fail_without_an_authorizer_and_without_rights(fixture: Fixture) -> None:
     async def codes() -> list[int]:
         created = await fixture.send_request(
             apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t")])
@@ -310,7 +310,7 @@ async def test_acls_are_refused_without_an_authorizer_and_without_rights(fixture
 # --- the audit log --------------------------------------------------------------------------------
 
 
-async def test_a_denial_is_logged_once_and_counted_always(fixture: Fixture) -> None:
+async def test_repeated_denials_are_logged_once_and_all_counted(fixture: Fixture) -> None:
     authorizer = fixture.authorize()
     with capture_logs() as logs:
         for _ in range(5):
@@ -325,7 +325,7 @@ async def test_a_denial_is_logged_once_and_counted_always(fixture: Fixture) -> N
     assert authorizer.audit.denied[Operation.DESCRIBE, ResourceType.TOPIC] == 5
 
 
-async def test_a_shortened_response_is_not_logged_as_a_denial(fixture: Fixture) -> None:
+async def test_a_filtered_response_is_not_logged_as_a_denial(fixture: Fixture) -> None:
     fixture.topic("t")
     authorizer = fixture.authorize()
     with capture_logs() as logs:
@@ -348,7 +348,9 @@ async def test_changes_are_logged_with_all_their_resources(fixture: Fixture) -> 
     assert [name for entry in changes for name in entry["resources"]] == names
 
 
-async def test_changes_of_known_clients_are_logged_without_an_authorizer(fixture: Fixture) -> None:
+async def test_changes_by_authenticated_clients_are_logged_without_an_authorizer(
+    fixture: Fixture,
+) -> None:
     async def create_really(name: str) -> None:
         topic = create_topics.CreatableTopic(name, 1, 1)
         await fixture.send_request(
@@ -366,7 +368,7 @@ async def test_changes_of_known_clients_are_logged_without_an_authorizer(fixture
     ]
 
 
-def test_texts_of_clients_cannot_pass_for_other_lines() -> None:
+def test_text_from_clients_cannot_imitate_log_lines() -> None:
     assert audit.shown("a\r\nb\x1b[31m\u2028c") == "a\\r\\nb\\x1b[31m\\u2028c"
     assert len(audit.shown("x" * 10_000)) < 300
 
@@ -388,7 +390,7 @@ async def test_a_denied_deletion_of_share_states_is_logged_once(
 # --- settings -------------------------------------------------------------------------------------
 
 
-def test_settings_are_checked() -> None:
+def test_authorizer_settings_are_validated() -> None:
     assert not SecurityConfig().has_authorizer
     assert SecurityConfig(authorizer="StandardAuthorizer").has_authorizer
     names = SecurityConfig(super_users="User:a;User:CN=b,O=c; ").super_user_names()

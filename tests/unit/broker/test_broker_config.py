@@ -1,5 +1,5 @@
-"""Settings refuse impossible values and name the allowed ones; log lines about bad peers are
-limited.
+"""Invalid settings are rejected with the allowed values; log lines about misbehaving peers are
+rate-limited.
 """
 
 import pytest
@@ -34,7 +34,7 @@ from penstock.broker.config import BrokerConfig
         ),
     ],
 )
-def test_unsupported_options_are_refused_by_name(
+def test_unsupported_options_are_named_in_the_error(
     settings: dict[str, object], name: str, told: str
 ) -> None:
     with pytest.raises(SettingInvalid, match=told) as caught:
@@ -42,7 +42,7 @@ def test_unsupported_options_are_refused_by_name(
     assert caught.value.name == name
 
 
-def test_a_listener_is_reported_as_advertised_or_left_to_the_client() -> None:
+def test_listeners_without_an_advertised_address_leave_the_host_to_the_client() -> None:
     config = BrokerConfig(
         node_id=4,
         listeners=("A://:1", "b://0.0.0.0:0", "[::1]:9"),
@@ -57,7 +57,7 @@ def test_a_listener_is_reported_as_advertised_or_left_to_the_client() -> None:
     assert reported[2].address == "[::2]:10"
 
 
-def test_log_limit_lets_a_burst_through_then_one_a_second_and_counts_the_rest() -> None:
+def test_the_log_limit_allows_a_burst_then_one_line_per_second() -> None:
     limit = LogLimit(burst_count=3)
     assert [limit.take(100.0) for _ in range(6)] == [0, 0, 0, None, None, None]
     assert limit.take(100.5) is None

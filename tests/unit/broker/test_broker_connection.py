@@ -1,5 +1,5 @@
-"""The sans-I/O part of a connection: the frames are the same for any cut of the bytes, and
-responses keep the order of requests.
+"""The sans-I/O part of a connection: frames do not depend on how the bytes are split, and responses
+keep the order of the requests.
 """
 
 import random
@@ -38,7 +38,7 @@ def prefixed(payload: bytes) -> bytes:
     st.lists(st.integers(1, 400), min_size=1, max_size=6),
     st.integers(8, 64),
 )
-def test_any_cutting_gives_the_same_frames(
+def test_frames_do_not_depend_on_how_the_bytes_are_split(
     sizes: list[int], cuts: list[int], shared_bytes: int
 ) -> None:
     payloads = [random.Random(size).randbytes(size) for size in sizes]
@@ -48,7 +48,7 @@ def test_any_cutting_gives_the_same_frames(
     assert reader.buffered_bytes == 0
 
 
-def test_large_frame_grows_with_what_arrives() -> None:
+def test_the_buffer_of_a_large_frame_grows_with_received_bytes() -> None:
     reader = FrameReader(memoryview(bytearray(64 * 1024)), 100 * 1024 * 1024)
     prefix = (100 * 1024 * 1024).to_bytes(4, "big") + b"x"
     assert feed(reader, prefix, [100]) == []
@@ -73,14 +73,14 @@ def test_large_frame_arrives_whole() -> None:
     "prefix",
     [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", (BYTES_MAX + 1).to_bytes(4, "big"), b"GET "],
 )
-def test_bad_size_is_refused_before_anything_is_kept(prefix: bytes) -> None:
+def test_invalid_sizes_are_rejected_before_anything_is_buffered(prefix: bytes) -> None:
     reader = FrameReader(memoryview(bytearray(64)), BYTES_MAX)
     with pytest.raises(FrameTooLarge):
         feed(reader, prefix + b"rest", [8])
     assert reader.buffered_bytes == 0
 
 
-def test_frames_are_writable_and_their_own() -> None:
+def test_frames_are_writable_and_share_no_memory() -> None:
     shared = memoryview(bytearray(64))
     reader = FrameReader(shared, BYTES_MAX)
     buffer = reader.get_buffer()
@@ -92,7 +92,9 @@ def test_frames_are_writable_and_their_own() -> None:
 
 
 @given(st.permutations(range(8)), st.sets(st.integers(0, 7)))
-def test_responses_leave_in_the_order_of_requests(completion: list[int], silent: set[int]) -> None:
+def test_responses_are_sent_in_the_order_of_requests(
+    completion: list[int], silent: set[int]
+) -> None:
     order = ResponseOrder()
     slots = [order.open(10) for _ in range(8)]
     sent: list[bytes] = []
@@ -115,7 +117,7 @@ def test_responses_leave_in_the_order_of_requests(completion: list[int], silent:
     assert order.held_bytes == 0
 
 
-def test_second_response_is_a_bug() -> None:
+def test_a_second_response_to_a_request_fails_an_assertion() -> None:
     order = ResponseOrder()
     slot = order.open(1)
     order.fill(slot, (b"x",))

@@ -1,4 +1,4 @@
-"""The dispatcher, ApiVersions, Metadata and the administration of topics."""
+"""The dispatcher, ApiVersions, Metadata and topic administration."""
 
 import asyncio
 import struct
@@ -76,7 +76,7 @@ async def test_api_versions_lists_served_apis(fixture: Fixture, version: int) ->
     before = {"metadata.version": 29, "group.version": 1}
     assert finalized == (before if version >= 3 else {}), "as before the features"
     supported = {item.name: item.max_version for item in response.supported_features}
-    # Old clients refuse a range that begins at 0.
+    # Old clients reject a range that starts at 0.
     newest = {
         "transaction.version": 2,
         "group.version": 1,
@@ -88,7 +88,7 @@ async def test_api_versions_lists_served_apis(fixture: Fixture, version: int) ->
     assert supported == metadata | (newest if version >= 4 else {})
 
 
-async def test_api_versions_names_the_finalized_levels(fixture: Fixture) -> None:
+async def test_api_versions_contains_the_finalized_feature_levels(fixture: Fixture) -> None:
     request = api_versions.ApiVersionsRequest("probe", "1.0")
     before = await fixture.send_request(apis.API_VERSIONS, 3, request)
     fixture.node.image.apply_all(newest_levels())
@@ -107,7 +107,7 @@ async def test_api_versions_names_the_finalized_levels(fixture: Fixture) -> None
     assert after.finalized_features_epoch > before.finalized_features_epoch
 
 
-async def test_consumer_groups_are_served_only_at_their_level(fixture: Fixture) -> None:
+async def test_consumer_groups_require_their_feature_level(fixture: Fixture) -> None:
     fixture.node.image.apply_all([FeatureRecord("group.version", 0)])
     beat = await fixture.send_request(
         apis.CONSUMER_GROUP_HEARTBEAT,
@@ -123,7 +123,7 @@ async def test_consumer_groups_are_served_only_at_their_level(fixture: Fixture) 
     assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_streams_groups_are_served_only_at_their_level(fixture: Fixture) -> None:
+async def test_streams_groups_require_their_feature_level(fixture: Fixture) -> None:
     fixture.node.image.apply_all([FeatureRecord("streams.version", 0)])
     beat = await fixture.send_request(
         apis.STREAMS_GROUP_HEARTBEAT,
@@ -137,7 +137,7 @@ async def test_streams_groups_are_served_only_at_their_level(fixture: Fixture) -
     assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_share_groups_are_served_only_at_their_level(fixture: Fixture) -> None:
+async def test_share_groups_require_their_feature_level(fixture: Fixture) -> None:
     fixture.node.image.apply_all([FeatureRecord("share.version", 0)])
     beat = await fixture.send_request(
         apis.SHARE_GROUP_HEARTBEAT, 1, share_group_heartbeat.ShareGroupHeartbeatRequest("g", "m")
@@ -149,7 +149,7 @@ async def test_share_groups_are_served_only_at_their_level(fixture: Fixture) -> 
     assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_unknown_api_versions_version_gets_a_response_in_v0_without_reading_the_body(
+async def test_unknown_api_versions_versions_get_a_v0_response(
     fixture: Fixture,
 ) -> None:
     reply = await fixture.raw(struct.pack(">hhih", 18, 99, 5, -1) + b"\xff" * 30)
@@ -160,7 +160,9 @@ async def test_unknown_api_versions_version_gets_a_response_in_v0_without_readin
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "x-"])
-async def test_bad_client_software_is_an_invalid_request(fixture: Fixture, name: str) -> None:
+async def test_an_invalid_client_software_name_is_an_invalid_request(
+    fixture: Fixture, name: str
+) -> None:
     response = await fixture.send_request(
         apis.API_VERSIONS, 3, api_versions.ApiVersionsRequest(name, "1")
     )
@@ -171,7 +173,9 @@ async def test_bad_client_software_is_an_invalid_request(fixture: Fixture, name:
 
 
 @pytest.mark.parametrize("header", [(999, 0), (3, 99), (3, -1), (-1, 0), (0, 14), (0, 0)], ids=str)
-async def test_unknown_api_or_version_closes(fixture: Fixture, header: tuple[int, int]) -> None:
+async def test_an_unknown_api_or_version_closes_the_connection(
+    fixture: Fixture, header: tuple[int, int]
+) -> None:
     with pytest.raises(UnsupportedApi):
         await fixture.raw(struct.pack(">hhih", *header, 1, -1))
 
@@ -186,12 +190,12 @@ async def test_unknown_api_or_version_closes(fixture: Fixture, header: tuple[int
     ],
     ids=len,
 )
-async def test_malformed_request_closes(fixture: Fixture, frame: bytes) -> None:
+async def test_a_malformed_request_closes_the_connection(fixture: Fixture, frame: bytes) -> None:
     with pytest.raises(WireError):
         await fixture.raw(frame)
 
 
-async def test_hostile_produce_closes(fixture: Fixture) -> None:
+async def test_a_malformed_produce_request_closes_the_connection(fixture: Fixture) -> None:
     with pytest.raises(WireError):
         await fixture.raw(
             struct.pack(">hhihb", 0, 9, 1, -1, 0) + bytes.fromhex("00ffff00007530ffffffff0f")
@@ -199,7 +203,7 @@ async def test_hostile_produce_closes(fixture: Fixture) -> None:
 
 
 @pytest.mark.parametrize("is_coroutine", [False, True])
-async def test_failing_handler_gets_a_response_where_the_api_can_document_it(
+async def test_a_failed_handler_responds_if_the_response_has_an_error_field(
     fixture: Fixture, *, is_coroutine: bool
 ) -> None:
     def fails(node: Node, ctx: object) -> Response | Awaitable[Response]:
@@ -217,7 +221,7 @@ async def test_failing_handler_gets_a_response_where_the_api_can_document_it(
         await fixture.metadata()
 
 
-async def test_produce_waits_for_room_but_not_for_a_fenced_storage(fixture: Fixture) -> None:
+async def test_produce_requests_wait_for_space_but_not_on_fenced_storage(fixture: Fixture) -> None:
     produce, fetch = bytearray(b"\x00\x00\x00\x09"), bytearray(b"\x00\x01\x00\x09")
     fixture.node.storage.is_full = True
     assert [fixture.dispatcher.is_blocked(frame) for frame in (produce, fetch)] == [True, False]
@@ -229,7 +233,7 @@ async def test_produce_waits_for_room_but_not_for_a_fenced_storage(fixture: Fixt
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_metadata_of_all_and_of_none(fixture: Fixture, version: int) -> None:
+async def test_metadata_of_all_topics_and_of_no_topics(fixture: Fixture, version: int) -> None:
     fixture.topic("a", partitions=2)
     everything = await fixture.send_request(apis.METADATA, version, metadata.MetadataRequest(None))
     assert [topic.name for topic in everything.topics] == ["a"]
@@ -241,7 +245,7 @@ async def test_metadata_of_all_and_of_none(fixture: Fixture, version: int) -> No
         assert nothing.controller_id == 1
 
 
-async def test_addresses_are_reachable_by_this_client(fixture: Fixture) -> None:
+async def test_metadata_contains_addresses_that_this_client_can_reach(fixture: Fixture) -> None:
     fixture.image.apply_all(
         [broker_record(3, host="kafka.example", machine="m1"), broker_record(4, machine="m1")]
     )
@@ -255,7 +259,7 @@ async def test_addresses_are_reachable_by_this_client(fixture: Fixture) -> None:
     }
 
 
-async def test_dead_leader_is_not_named_but_the_next_leader(fixture: Fixture) -> None:
+async def test_the_next_leader_is_reported_in_place_of_a_dead_one(fixture: Fixture) -> None:
     fixture.topic("a", leader=2)
     fixture.image.apply_all([broker_record(2, fenced=True)])
     (topic,) = (await fixture.metadata("a")).topics
@@ -280,7 +284,7 @@ async def test_dead_leader_is_not_named_but_the_next_leader(fixture: Fixture) ->
     )
 
 
-async def test_a_broker_that_left_is_listed_a_little_longer_but_not_among_all(
+async def test_a_stopped_broker_is_listed_for_a_while_except_in_metadata_of_all_topics(
     fixture: Fixture,
 ) -> None:
     fixture.topic("a", leader=2)
@@ -294,8 +298,8 @@ async def test_a_broker_that_left_is_listed_a_little_longer_but_not_among_all(
     assert fixture.departed.listed(1 + LISTED_S) == []
 
 
-async def test_brokers_that_are_dead_when_this_one_starts_have_just_left(fixture: Fixture) -> None:
-    """All brokers were restarted: the first one to return must not count as the only one."""
+async def test_brokers_that_are_dead_at_startup_count_as_just_stopped(fixture: Fixture) -> None:
+    """After a restart of all brokers, the first one must not appear to be the only one."""
     fixture.image.apply_all([broker_record(2, fenced=True)])
     fixture.departed.update(fixture.image, 0)
     assert [state.node_id for state in fixture.departed.listed(1)] == [2]
@@ -303,7 +307,7 @@ async def test_brokers_that_are_dead_when_this_one_starts_have_just_left(fixture
     assert fixture.departed.listed(LISTED_S) == []
 
 
-async def test_broker_that_returned_is_listed_once(fixture: Fixture) -> None:
+async def test_a_restarted_broker_is_listed_once(fixture: Fixture) -> None:
     fixture.departed.update(fixture.image, 0)
     fixture.image.apply_all([broker_record(2, fenced=True)])
     fixture.departed.update(fixture.image, 1)
@@ -313,7 +317,7 @@ async def test_broker_that_returned_is_listed_once(fixture: Fixture) -> None:
     assert [broker.node_id for broker in (await fixture.metadata("a")).brokers] == [1, 2]
 
 
-async def test_leader_of_an_earlier_start_is_not_named(fixture: Fixture) -> None:
+async def test_a_leader_with_an_old_broker_epoch_is_not_reported(fixture: Fixture) -> None:
     fixture.topic("a", leader=2)
     fixture.image.apply_all([broker_record(2, epoch=2)])
     (topic,) = (await fixture.metadata("a")).topics
@@ -325,7 +329,7 @@ async def test_leader_of_an_earlier_start_is_not_named(fixture: Fixture) -> None
     assert topic.partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
-async def test_topic_by_id(fixture: Fixture) -> None:
+async def test_metadata_of_a_topic_by_id(fixture: Fixture) -> None:
     topic_id = fixture.topic("a")
     requested = [
         metadata.MetadataRequestTopic(topic_id, None),
@@ -342,7 +346,7 @@ async def test_topic_by_id(fixture: Fixture) -> None:
     )
 
 
-async def test_missing_topic_is_created_only_when_allowed(fixture: Fixture) -> None:
+async def test_a_missing_topic_is_created_only_if_allowed(fixture: Fixture) -> None:
     (topic,) = (await fixture.metadata("new", auto=False)).topics
     assert (topic.error_code, fixture.client.requested) == (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -359,14 +363,14 @@ async def test_missing_topic_is_created_only_when_allowed(fixture: Fixture) -> N
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "x" * 250, "ü"])
-async def test_invalid_name_is_never_requested_of_the_controller(
+async def test_invalid_topic_names_are_not_sent_to_the_controller(
     fixture: Fixture, name: str
 ) -> None:
     (topic,) = (await fixture.metadata(name, auto=True)).topics
     assert (topic.error_code, fixture.client.requested) == (ErrorCode.INVALID_TOPIC_EXCEPTION, [])
 
 
-async def test_internal_topics_are_not_created_by_asking(fixture: Fixture) -> None:
+async def test_internal_topics_are_not_created_by_metadata_requests(fixture: Fixture) -> None:
     (topic,) = (await fixture.metadata("__consumer_offsets", auto=True)).topics
     assert (topic.error_code, topic.is_internal, fixture.client.requested) == (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -375,7 +379,9 @@ async def test_internal_topics_are_not_created_by_asking(fixture: Fixture) -> No
     )
 
 
-async def test_creation_that_may_work_later_is_a_missing_leader(fixture: Fixture) -> None:
+async def test_a_retriable_creation_failure_is_reported_as_leader_not_available(
+    fixture: Fixture,
+) -> None:
     fixture.client.fail_with = TimeoutError()
     (topic,) = (await fixture.metadata("new", auto=True)).topics
     assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
@@ -386,8 +392,8 @@ async def test_creation_that_may_work_later_is_a_missing_leader(fixture: Fixture
 
 
 async def test_without_a_session_no_leader_is_reported(fixture: Fixture) -> None:
-    """The image stands still. A client whose connection is closed asks another broker; a client
-    that knows no other broker has to learn their addresses.
+    """The image is outdated. A client whose connection is closed connects to another broker; a
+    client that has no other addresses has to learn them.
     """
     fixture.topic("a")
     fixture.topic("b", leader=2)
@@ -421,7 +427,7 @@ async def test_without_a_session_no_leader_is_reported(fixture: Fixture) -> None
     ).error_code == 0
 
 
-async def test_the_only_broker_keeps_its_clients_while_it_has_no_session(fixture: Fixture) -> None:
+async def test_a_single_broker_keeps_its_clients_without_a_session(fixture: Fixture) -> None:
     fixture.topic("a")
     fixture.image.apply_all([broker_record(2, fenced=True)])
     fixture.node.can_write = lambda: False
@@ -434,7 +440,7 @@ async def test_the_only_broker_keeps_its_clients_while_it_has_no_session(fixture
     assert topic.partitions[0].leader_id == 1
 
 
-# --- failures of handlers -------------------------------------------------------------------------
+# --- failed handlers ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -453,7 +459,7 @@ async def test_the_only_broker_keeps_its_clients_while_it_has_no_session(fixture
         (apis.SASL_AUTHENTICATE, 2, False),
     ],
 )
-def test_a_failure_is_a_response_only_where_the_version_has_an_error(
+def test_a_failure_is_reported_only_in_versions_with_an_error_field(
     api: apis.ApiSpec, version: int, has_error: bool
 ) -> None:
     response: Any = error_response(api, version, ErrorCode.REQUEST_TIMED_OUT)
@@ -473,7 +479,7 @@ async def create(
     return {topic.name: topic for topic in response.topics}
 
 
-async def test_create_topics_returns_each(fixture: Fixture) -> None:
+async def test_create_topics_returns_a_result_for_each_topic(fixture: Fixture) -> None:
     config = create_topics.CreatableTopicConfig("retention.ms", "5")
     assigned = [
         create_topics.CreatableReplicaAssignment(1, [1]),
@@ -503,7 +509,7 @@ async def test_create_topics_returns_each(fixture: Fixture) -> None:
     assert [topic.assignment for topic in request.topics] == [None, [[2, 1], [1]]]
 
 
-async def test_create_topics_maps_refusals_and_timeouts(fixture: Fixture) -> None:
+async def test_create_topics_maps_controller_errors_and_timeouts(fixture: Fixture) -> None:
     fixture.client.status = messages.Status.TOPIC_EXISTS
     created = await create(fixture, create_topics.CreatableTopic("a", 1, 1))
     assert (created["a"].error_code, created["a"].error_message) == (
@@ -516,7 +522,7 @@ async def test_create_topics_maps_refusals_and_timeouts(fixture: Fixture) -> Non
 
 
 @pytest.mark.parametrize("version", [1, 5, 6])
-async def test_delete_topics(fixture: Fixture, version: int) -> None:
+async def test_delete_topics_by_name_and_by_id(fixture: Fixture, version: int) -> None:
     topic_id = fixture.topic("a")
     if version >= 6:
         states = [
@@ -536,7 +542,7 @@ async def test_delete_topics(fixture: Fixture, version: int) -> None:
     assert fixture.client.requested == requested
 
 
-async def test_create_partitions(fixture: Fixture) -> None:
+async def test_create_partitions_returns_the_error_of_the_controller(fixture: Fixture) -> None:
     fixture.client.status = messages.Status.INVALID_PARTITIONS
     request = create_partitions.CreatePartitionsRequest(
         [create_partitions.CreatePartitionsTopic("a", 1, None)], 1_000
@@ -553,7 +559,7 @@ async def test_create_partitions(fixture: Fixture) -> None:
 # --- the rest -------------------------------------------------------------------------------------
 
 
-async def test_describe_configs(fixture: Fixture) -> None:
+async def test_describe_configs_of_topics_and_brokers(fixture: Fixture) -> None:
     fixture.topic("a")
     fixture.topic("b")
     fixture.image.apply_all([ConfigRecord(2, "b", "retention.ms", "7")])
@@ -590,7 +596,7 @@ async def test_describe_configs(fixture: Fixture) -> None:
 
 
 @pytest.mark.parametrize(("given", "value", "source"), [(0, "0", 5), (9, "9", 4), (250, "250", 4)])
-async def test_a_default_of_the_wal_store_is_described_as_one(
+async def test_defaults_for_the_wal_store_are_described_as_defaults(
     fixture: Fixture, given: int, value: str, source: int
 ) -> None:
     stream = StreamConfig(wal_linger_ms=given, defaults=CHEAP_WAL_STORE.values)
@@ -603,7 +609,7 @@ async def test_a_default_of_the_wal_store_is_described_as_one(
     assert [found.value for found in linger.synonyms] == [value, "0"][-2 if given else -1 :]
 
 
-async def test_describe_cluster(fixture: Fixture) -> None:
+async def test_describe_cluster_lists_brokers_and_the_controller(fixture: Fixture) -> None:
     response = await fixture.send_request(
         apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest()
     )
@@ -629,7 +635,7 @@ async def test_describe_cluster_shows_fenced_brokers_on_request(fixture: Fixture
     ] == [[(1, False)], [(1, False), (2, True)]]
 
 
-async def test_producer_ids_are_given_once_and_blocks_are_used_up(fixture: Fixture) -> None:
+async def test_producer_ids_are_unique_and_blocks_are_used_up(fixture: Fixture) -> None:
     request = init_producer_id.InitProducerIdRequest(None, 60_000)
     given = [
         (await fixture.send_request(apis.INIT_PRODUCER_ID, 4, request)).producer_id
@@ -655,7 +661,7 @@ async def ask_frozen(fixture: Fixture, *requested: metadata.MetadataRequestTopic
     return (await fixture.send_request(apis.METADATA, apis.METADATA.max, request)).topics
 
 
-async def test_only_requests_that_request_frozen_topics_see_them(fixture: Fixture) -> None:
+async def test_frozen_topics_are_returned_only_on_request(fixture: Fixture) -> None:
     kept, gone, snapshot_id = fixture.topic("kept"), fixture.topic("gone"), UUID(int=5)
     groups = (GroupOffsets("g", ((0, Offset(2)),)),)
     partition = topic_records(snapshot_id, "kept", fixture.image, leader=-1, epoch=-1)

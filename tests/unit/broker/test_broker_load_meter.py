@@ -1,4 +1,4 @@
-"""Load of brokers: rates from counters, and the duration of appends."""
+"""Broker load: rates from counters, and append durations."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ def partition(
     )
 
 
-def test_a_steady_load_has_its_rate_from_the_first_sample() -> None:
+def test_a_steady_load_has_its_final_rate_from_the_first_sample() -> None:
     meter = LoadMeter(0.0)
     counted = partition(0)
     for now in (1.0, 2.5, 9.0):
@@ -39,7 +39,7 @@ def test_a_steady_load_has_its_rate_from_the_first_sample() -> None:
         assert items[0].observed_ms == int(now * 1_000)
 
 
-def test_a_load_that_ends_fades_and_a_new_leadership_begins_anew() -> None:
+def test_a_stopped_load_decays_and_a_new_leadership_starts_at_zero() -> None:
     meter = LoadMeter(0.0)
     counted = partition(0, bytes_in=10_000)
     at_once(meter.sample([counted], 10.0))
@@ -51,7 +51,7 @@ def test_a_load_that_ends_fades_and_a_new_leadership_begins_anew() -> None:
     assert (items[0].load.bytes_in, items[0].observed_ms) == (60, 10_000)
 
 
-def test_an_idle_partition_is_reported_again() -> None:
+def test_a_partition_that_becomes_idle_is_reported_again() -> None:
     meter = LoadMeter(0.0)
     counted = partition(0, bytes_in=10, requests=1)
     at_once(meter.sample([counted], 1.0))
@@ -62,7 +62,7 @@ def test_an_idle_partition_is_reported_again() -> None:
     assert at_once(meter.sample([counted], 61.0))[0][0].load.bytes_in in range(500, 5_001)
 
 
-def test_a_report_names_the_busiest_and_sums_the_rest() -> None:
+def test_a_report_lists_the_busiest_partitions_and_the_sum_of_the_rest() -> None:
     meter = LoadMeter(0.0)
     count = PARTITIONS_PER_REPORT_MAX + 5
     items, rest, rest_count = at_once(
@@ -74,14 +74,14 @@ def test_a_report_names_the_busiest_and_sums_the_rest() -> None:
 
 
 @pytest.mark.parametrize("requests", [0, 1])
-def test_a_report_of_many_partitions_is_made_in_steps(requests: int) -> None:
+def test_a_report_of_many_partitions_is_built_in_steps(requests: int) -> None:
     meter = LoadMeter(0.0)
     counted = [partition(n, bytes_in=n, requests=requests) for n in range(4 * STEP_COUNT)]
     for now in (1.0, 2.0):
         assert sum(1 for _ in meter.sample(counted, now)) == 4
 
 
-def test_an_append_that_waits_counts_with_its_age() -> None:
+def test_a_pending_append_counts_with_its_age() -> None:
     times = AppendTimes()
     assert times.take(0.0) is None
     first, second, third = "first", "second", "third"

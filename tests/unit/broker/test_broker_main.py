@@ -1,4 +1,4 @@
-"""How the process of a broker ends."""
+"""Exit codes of the broker process."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from penstock.stream.config import StreamConfig
         (TimeoutError("no controller"), main.EXIT_NOT_STARTED),
     ],
 )
-async def test_a_start_that_was_fenced_ends_with_a_code_of_its_own(
+async def test_a_fenced_broker_exits_with_its_own_code(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
     async def start(*_: object, **__: object) -> Broker:

@@ -1,4 +1,4 @@
-"""The recovery duty follows the metadata image: one recovery per WAL at a time, another after a
+"""The recovery duty follows the metadata image: one recovery per WAL at a time, a retry after a
 failure, and none for WALs assigned to other brokers.
 """
 
@@ -69,7 +69,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery_duty, "RETRY_FIRST_MS", 1)
 
 
-async def test_recovers_once_however_often_it_is_reported() -> None:
+async def test_a_wal_is_recovered_once_even_if_reported_repeatedly() -> None:
     harness = DutyHarness()
     for _ in range(3):
         harness.apply(send_request(ME, 3))
@@ -80,7 +80,7 @@ async def test_recovers_once_however_often_it_is_reported() -> None:
     await harness.duty.close()
 
 
-async def test_failure_is_tried_again_from_the_slot_committed_then() -> None:
+async def test_a_failed_recovery_is_retried_from_the_slot_committed_meanwhile() -> None:
     harness = DutyHarness(failures=2)
     harness.release.set()
     harness.apply(send_request(ME, 3))
@@ -90,7 +90,7 @@ async def test_failure_is_tried_again_from_the_slot_committed_then() -> None:
     await harness.duty.close()
 
 
-async def test_duty_of_others_is_not_ours() -> None:
+async def test_recoveries_assigned_to_other_brokers_are_ignored() -> None:
     harness = DutyHarness()
     harness.apply(send_request(BrokerIncarnation(NodeId(1), NodeEpoch(4)), 3))
     harness.apply(send_request(BrokerIncarnation(NodeId(3), NodeEpoch(5)), 3))
@@ -99,7 +99,7 @@ async def test_duty_of_others_is_not_ours() -> None:
     await harness.duty.close()
 
 
-async def test_duty_that_was_given_to_another_is_dropped_after_a_failure() -> None:
+async def test_a_reassigned_recovery_is_dropped_after_a_failure() -> None:
     harness = DutyHarness(failures=1_000)
     harness.apply(send_request(ME, 3))
     await asyncio.sleep(0)
@@ -111,7 +111,7 @@ async def test_duty_that_was_given_to_another_is_dropped_after_a_failure() -> No
     await harness.duty.close()
 
 
-async def test_a_damaged_wal_is_looked_at_again_when_an_operator_accepts_the_loss() -> None:
+async def test_recovery_of_a_damaged_wal_is_retried_when_an_operator_accepts_the_loss() -> None:
     harness = DutyHarness()
     looks: list[frozenset[WalSequence]] = []
 

@@ -1,5 +1,5 @@
-"""The listener with honest, greedy and hostile clients, over a dispatcher that the test controls:
-no client keeps others from being served.
+"""The listener with honest, greedy and hostile clients, and a dispatcher controlled by the test: no
+client prevents others from being served.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ SOMAXCONN: Final = Path("/proc/sys/net/core/somaxconn")
 
 
 class SteeredDispatcher:
-    """Frames contain commands: e echo, b a megabyte, p park for the test to respond, c coroutine
-    that waits for `release`, u names the principal and echoes, x refuse.
+    """Frames contain commands: e echo, b respond with a megabyte, p park until the test responds, c
+    coroutine that waits for `release`, u set the principal and echo, x reject.
     """
 
     def __init__(self) -> None:
@@ -185,16 +185,16 @@ async def exchange_frames_of_all_sizes() -> None:
 @pytest.mark.parametrize(
     "loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
 )
-def test_frames_of_all_sizes_arrive_as_sent_on_both_loops(
+def test_frames_of_all_sizes_arrive_unchanged_on_both_event_loops(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """Each event loop receives into our buffers in its own way."""
+    """Each event loop fills our buffers in its own way."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(exchange_frames_of_all_sizes())
 
 
 class TurnMeter(SteeredDispatcher):
-    """Measures the bytes that arrive in one turn of the event loop."""
+    """Measures the bytes received in one iteration of the event loop."""
 
     turn_bytes = turn_bytes_max = 0
 
@@ -227,14 +227,14 @@ async def send_without_pause(frame: bytes, count: int) -> TurnMeter:
 
 
 @pytest.mark.parametrize("frame_bytes", [10_000, 1_000_000])
-def test_a_client_that_sends_without_pause_leaves_others_their_turn(frame_bytes: int) -> None:
+def test_a_client_that_sends_without_pause_does_not_starve_others(frame_bytes: int) -> None:
     """libuv would read its connection up to 32 times in a row."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         meter = runner.run(send_without_pause(bytes(frame_bytes), 40_000_000 // frame_bytes))
     assert meter.turn_bytes_max <= BURST_BYTES_MAX + RECEIVE_BYTES + frame_bytes
 
 
-async def test_request_without_response_lets_the_next_through(fixture: Fixture) -> None:
+async def test_a_request_without_response_does_not_block_the_next(fixture: Fixture) -> None:
     await fixture.start()
     client = await fixture.connect()
     client.send(b"p0", b"e1")
@@ -243,7 +243,7 @@ async def test_request_without_response_lets_the_next_through(fixture: Fixture) 
     assert await client.receive() == b"e1"
 
 
-async def test_parked_coroutine_holds_back_its_own_connection_only(fixture: Fixture) -> None:
+async def test_a_waiting_coroutine_delays_only_its_own_connection(fixture: Fixture) -> None:
     await fixture.start()
     client = await fixture.connect()
     client.send(b"c0", b"e1")
@@ -279,7 +279,7 @@ async def test_closing_a_connection_cancels_its_pending_requests(fixture: Fixtur
     ],
     ids=["http", "negative", "empty", "truncated", "refused", "huge", "zeros"],
 )
-async def test_garbage_closes_its_connection_only(fixture: Fixture, data: bytes) -> None:
+async def test_malformed_frames_close_only_their_connection(fixture: Fixture, data: bytes) -> None:
     await fixture.start()
     client = await fixture.connect()
     client.writer.write(data)
@@ -287,7 +287,7 @@ async def test_garbage_closes_its_connection_only(fixture: Fixture, data: bytes)
     await fixture.check_others_are_served()
 
 
-async def test_truncated_frame_and_hang_up(fixture: Fixture) -> None:
+async def test_a_client_may_disconnect_within_a_frame(fixture: Fixture) -> None:
     await fixture.start()
     client = await fixture.connect()
     client.writer.write(prefix(1_000) + b"half")
@@ -309,7 +309,7 @@ async def test_requests_in_flight_are_limited(fixture: Fixture) -> None:
     assert [await client.receive() for _ in range(10)] == [b"r%d" % index for index in range(10)]
 
 
-async def test_client_that_does_not_read_stops_only_itself(fixture: Fixture) -> None:
+async def test_a_client_that_does_not_read_blocks_only_itself(fixture: Fixture) -> None:
     await fixture.start(response_bytes_max=100_000)
     client = await fixture.connect()
     client.send(*[b"b"] * 60)
@@ -320,7 +320,7 @@ async def test_client_that_does_not_read_stops_only_itself(fixture: Fixture) -> 
         assert len(await client.receive()) == 1_000_000
 
 
-async def test_full_storage_stops_producers_and_no_one_else(fixture: Fixture) -> None:
+async def test_full_storage_blocks_only_producers(fixture: Fixture) -> None:
     await fixture.start()
     fixture.dispatcher.room.clear()
     producer = await fixture.connect()
@@ -350,12 +350,13 @@ async def test_shared_memory_limit_pauses_and_resumes_reading(fixture: Fixture) 
     assert fixture.server.memory.buffered_bytes == 0
 
 
-async def test_a_principal_cannot_use_the_request_memory_of_others(fixture: Fixture) -> None:
+async def test_a_principal_cannot_use_up_the_request_memory(fixture: Fixture) -> None:
     await fixture.start(request_bytes_max=100_000, buffered_request_bytes_max=600_000)
     greedy, modest = await fixture.connect_as("greedy"), await fixture.connect_as("modest")
     greedy.send(*[b"p" + bytes(90_000)] * 10)
     await fixture.dispatcher.until_seen(6)
-    # Four requests exceed half of the memory: the others are not read, and the principal waits.
+    # Four requests need more than half of the memory: the broker stops reading the others, and the
+    # principal waits.
     for _ in range(2):
         modest.send(b"e" + bytes(90_000))
         assert await modest.receive() == b"e" + bytes(90_000)
@@ -368,8 +369,10 @@ async def test_a_principal_cannot_use_the_request_memory_of_others(fixture: Fixt
     assert fixture.server.memory.buffered_bytes == 0
 
 
-async def test_a_principal_that_begins_many_requests_loses_connections(fixture: Fixture) -> None:
-    """Requests that began may go on to twice the limit, all of them together."""
+async def test_connections_of_a_principal_with_too_many_partial_requests_are_closed(
+    fixture: Fixture,
+) -> None:
+    """Partially received requests may use up to twice the limit in total."""
     await fixture.start(
         request_bytes_max=100_000, buffered_request_bytes_max=400_000, buffered_principal_percent=25
     )
@@ -384,7 +387,7 @@ async def test_a_principal_that_begins_many_requests_loses_connections(fixture: 
         assert await modest.receive() == b"e" + bytes(90_000)
 
 
-async def test_slow_sender_is_closed(fixture: Fixture) -> None:
+async def test_the_connection_of_a_slow_sender_is_closed(fixture: Fixture) -> None:
     await fixture.start(request_stall_ms=50)
     client = await fixture.connect()
     client.writer.write(prefix(100) + b"e")
@@ -392,7 +395,9 @@ async def test_slow_sender_is_closed(fixture: Fixture) -> None:
     await fixture.check_others_are_served()
 
 
-async def test_idle_connection_is_closed_but_not_one_that_waits(fixture: Fixture) -> None:
+async def test_an_idle_connection_is_closed_unless_it_waits_for_a_response(
+    fixture: Fixture,
+) -> None:
     await fixture.start(connections_idle_ms=100)
     waiting, idle = await fixture.connect(), await fixture.connect()
     waiting.send(b"c0")
@@ -407,8 +412,8 @@ async def test_idle_connection_is_closed_but_not_one_that_waits(fixture: Fixture
     not SOMAXCONN.exists() or int(SOMAXCONN.read_text()) < 4_096,
     reason="the system allows a shorter backlog",
 )
-async def test_many_clients_may_connect_in_the_same_moment(fixture: Fixture) -> None:
-    """Accepting stops. A client without room retries after a second."""
+async def test_many_clients_may_connect_at_the_same_time(fixture: Fixture) -> None:
+    """Accepting is paused. A client that finds the backlog full retries after a second."""
     raise_open_files_limit()
     await fixture.start()
     with contextlib.ExitStack() as stack:
@@ -418,7 +423,7 @@ async def test_many_clients_may_connect_in_the_same_moment(fixture: Fixture) -> 
     await fixture.check_others_are_served()
 
 
-async def test_taken_port_is_named(fixture: Fixture) -> None:
+async def test_a_port_in_use_is_named_in_the_error(fixture: Fixture) -> None:
     await fixture.start()
     other = Server(BrokerConfig(listeners=(f"127.0.0.1:{fixture.server.port}",)))
     with pytest.raises(PortTaken, match=str(fixture.server.port)):
@@ -426,10 +431,10 @@ async def test_taken_port_is_named(fixture: Fixture) -> None:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_port_taken_between_bind_and_serve_is_named(
+def test_a_port_taken_between_bind_and_listen_is_named_in_the_error(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """The system lets both bind, and only one listen. uvloop reports no error."""
+    """The operating system allows both to bind, but only one to listen. uvloop reports no error."""
 
     async def start_two() -> None:
         first, dispatcher = Server(BrokerConfig(listeners=("127.0.0.1:0",))), cast("Any", None)
@@ -446,7 +451,7 @@ def test_a_port_taken_between_bind_and_serve_is_named(
         runner.run(start_two())
 
 
-async def test_a_connection_whose_responses_cannot_be_sent_keeps_no_response_of_others() -> None:
+async def test_an_error_while_sending_responses_does_not_affect_other_connections() -> None:
     loop, sent, reported = asyncio.get_running_loop(), asyncio.Event(), list[Any]()
 
     class Broken:
@@ -466,7 +471,7 @@ async def test_a_connection_whose_responses_cannot_be_sent_keeps_no_response_of_
     assert [str(context["exception"]) for context in reported] == ["broken"]
 
 
-async def test_a_connection_that_was_accepted_just_before_the_end_is_closed() -> None:
+async def test_a_connection_accepted_just_before_shutdown_is_closed() -> None:
     server: Any = Server(BrokerConfig(listeners=("127.0.0.1:0",)))
     await server.close()
     ours, theirs = socket.socketpair()

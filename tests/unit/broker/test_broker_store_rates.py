@@ -1,4 +1,4 @@
-"""Requests to the store per second, from the counters of a real metered store."""
+"""Store requests per second, from the counters of a real metered store."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.metered import MeteredStore
 
 
-async def test_rates_are_of_the_time_that_was_watched_and_fade() -> None:
+async def test_rates_cover_the_observed_time_and_decay() -> None:
     store = MeteredStore(MemoryStore())
     rates = StoreRates(100.0)
     for number in range(20):
@@ -32,8 +32,8 @@ async def test_rates_are_of_the_time_that_was_watched_and_fade() -> None:
     assert last.put_s == pytest.approx(0.0, abs=1e-3)
 
 
-async def test_a_start_counts_neither_earlier_values_nor_its_first_moment() -> None:
-    """A broker that starts again in its process keeps the counters of the store."""
+async def test_counter_values_from_before_the_start_are_excluded() -> None:
+    """A broker that restarts within its process keeps the counters of the store."""
     store = MeteredStore(MemoryStore())
     for number in range(1_000):
         await store.put(f"k{number}", b"")

@@ -1,4 +1,4 @@
-"""Metrics of clients (KIP-714): subscriptions, limits of requests, attributes of resources."""
+"""Client metrics (KIP-714): subscriptions, request limits, resource attributes."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -40,11 +40,11 @@ def wanted(*subscriptions: Mapping[str, str]) -> ClientSubscription:
     return wanted_of(subscriptions, IDENTITY, ONE)
 
 
-def test_without_a_subscription_a_client_pushes_nothing_and_requests_again() -> None:
+def test_clients_without_a_subscription_get_no_metrics_and_the_default_interval() -> None:
     assert wanted()[1:] == ((), 300_000)
 
 
-def test_a_client_gets_the_metrics_of_all_that_match_at_the_shortest_interval() -> None:
+def test_matching_subscriptions_are_merged_with_the_shortest_interval() -> None:
     assert wanted(
         {"metrics": "b,a", "interval.ms": "90000"},
         {"metrics": "c,a", "interval.ms": "60000", "match": "client_id=orders-.*"},
@@ -52,7 +52,7 @@ def test_a_client_gets_the_metrics_of_all_that_match_at_the_shortest_interval() 
     )[1:] == (("a", "b", "c"), 60_000)
 
 
-def test_a_star_requests_everything() -> None:
+def test_a_star_subscribes_to_all_metrics() -> None:
     assert wanted({"metrics": "a"}, {"metrics": "*"}).metrics == ("*",)
 
 
@@ -68,11 +68,11 @@ def test_a_star_requests_everything() -> None:
         ("", True),
     ],
 )
-def test_all_patterns_must_match_the_whole_of_what_they_name(match: str, matches: bool) -> None:
+def test_all_patterns_must_match_the_whole_value(match: str, matches: bool) -> None:
     assert bool(wanted({"metrics": "a", "match": match}).metrics) == matches
 
 
-def test_the_id_names_what_is_wanted_and_the_client() -> None:
+def test_the_subscription_id_depends_on_the_metrics_and_the_client() -> None:
     first = wanted({"metrics": "a,b"})
     assert first == wanted({"metrics": "b,a"}), "brokers agree, whatever the order"
     others = [
@@ -109,7 +109,7 @@ def parsed(data: bytes) -> list[tuple[list[tuple[str, str]], list[str]]]:
     ]
 
 
-def test_each_resource_gets_the_attributes_after_its_own() -> None:
+def test_attributes_are_appended_to_those_of_each_resource() -> None:
     data = data_of(({"group_id": "g"}, ["x", "y"]), ({}, ["z"]))
     added = [("client_id", "c" * 200), ("principal", "User:Grüß")]
     assert parsed(with_resource(data, resource_of(added))) == [
@@ -119,8 +119,8 @@ def test_each_resource_gets_the_attributes_after_its_own() -> None:
     assert with_resource(b"", resource_of(added)) == b""
 
 
-def test_metrics_of_the_same_resource_share_it() -> None:
-    """As Java sends them: a ResourceMetrics for each metric."""
+def test_metrics_of_the_same_resource_are_merged() -> None:
+    """The Java client sends one ResourceMetrics for each metric."""
     data = data_of(({"group_id": "g"}, ["x"]), ({}, ["y"]), ({"group_id": "g"}, ["z"]))
     added = [("client_id", "c")]
     assert parsed(with_resource(data, resource_of(added))) == [
@@ -131,7 +131,7 @@ def test_metrics_of_the_same_resource_share_it() -> None:
 
 @pytest.mark.parametrize("each", [b"\x0a\x00", b"\x0a\x02\x12\x00", b"\x0a\x02\x0a\x00"])
 def test_the_number_of_fields_has_a_limit(each: bytes) -> None:
-    """Each of them takes time, and 4 MiB could have two million."""
+    """Each field takes time to parse, and 4 MiB could contain two million."""
     resource = resource_of([("a", "b")])
     with_resource(each * (FIELDS_MAX // 2 - 1), resource)
     with pytest.raises(MetricsInvalid, match="more than"):
@@ -140,15 +140,15 @@ def test_the_number_of_fields_has_a_limit(each: bytes) -> None:
         with_resource(b"\x0a\xff\xff\x07" + b"\x12\x00" * (0x1FFFF // 2) + b"\x08", resource)
 
 
-def test_two_pushes_after_each_other_are_one_request() -> None:
+def test_two_concatenated_pushes_are_one_request() -> None:
     resource = resource_of([("a", "b")])
     one, two = (with_resource(data_of(({}, [name])), resource) for name in "xy")
     assert [metrics for _, metrics in parsed(one + two)] == [["x"], ["y"]]
 
 
 @given(st.binary(max_size=200))
-def test_what_is_no_list_of_resources_is_refused_and_the_rest_can_be_parsed(data: bytes) -> None:
-    """A client must not spoil the pushes of others in the same request."""
+def test_malformed_resource_lists_are_rejected_without_affecting_the_rest(data: bytes) -> None:
+    """A client must not invalidate the pushes of others in the same request."""
     resource = resource_of([("a", "b")])
     try:
         marked = with_resource(data, resource)
@@ -159,7 +159,7 @@ def test_what_is_no_list_of_resources_is_refused_and_the_rest_can_be_parsed(data
 
 
 @given(st.binary(max_size=60), st.integers(0, 400))
-def test_damaged_metrics_are_refused_or_stay_apart(junk: bytes, at: int) -> None:
+def test_damaged_metrics_are_rejected_or_kept_separate(junk: bytes, at: int) -> None:
     data = data_of(({"group_id": "g"}, ["x", "y"]), ({}, ["z"]))
     damaged = data[: at % len(data)] + junk
     try:
@@ -170,7 +170,7 @@ def test_damaged_metrics_are_refused_or_stay_apart(junk: bytes, at: int) -> None
 
 
 def _top_level(data: bytes) -> list[bytes]:
-    """Return the messages of a list of messages."""
+    """Return the top-level messages of a repeated field."""
     found: list[bytes] = []
     at = 0
     while at < len(data):
@@ -190,7 +190,7 @@ def _top_level(data: bytes) -> list[bytes]:
     return found
 
 
-# --- responses of a receiver ----------------------------------------------------------------------
+# --- receiver responses ---------------------------------------------------------------------------
 
 
 def response_of(rejected_count: int, message: str) -> bytes:
@@ -201,7 +201,9 @@ def response_of(rejected_count: int, message: str) -> bytes:
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.text(max_size=100))
-def test_a_partial_success_is_read_as_its_schema_says(rejected_count: int, message: str) -> None:
+def test_a_partial_success_is_decoded_according_to_its_schema(
+    rejected_count: int, message: str
+) -> None:
     found = read_response(response_of(rejected_count, message))
     assert found == (max(rejected_count, 0), message)
 
@@ -213,11 +215,11 @@ def test_a_response_without_a_partial_success_rejects_nothing() -> None:
     assert read_response(later) == (3, "why"), "fields of later versions"
 
 
-def test_the_two_halves_of_a_partial_success_are_one() -> None:
+def test_the_two_parts_of_a_partial_success_are_merged() -> None:
     assert read_response(response_of(3, "") + response_of(0, "why")) == (3, "why")
 
 
-def test_a_long_message_is_cut() -> None:
+def test_a_long_message_is_truncated() -> None:
     assert read_response(response_of(3, "é" * 10_000)) == (3, "é" * (MESSAGE_BYTES_MAX // 2))
 
 
@@ -231,7 +233,7 @@ def test_the_number_of_fields_of_a_response_has_a_limit(field: bytes) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_damaged_responses_are_refused_or_read(junk: bytes) -> None:
+def test_damaged_responses_are_rejected_or_decoded(junk: bytes) -> None:
     for data in (junk, response_of(3, "why")[:-1] + junk):
         try:
             rejected_count, message = read_response(data)
@@ -241,11 +243,11 @@ def test_damaged_responses_are_refused_or_read(junk: bytes) -> None:
         assert len(message) <= MESSAGE_BYTES_MAX
 
 
-# --- when clients may ask and push ----------------------------------------------------------------
+# --- intervals of requests and pushes -------------------------------------------------------------
 
 
 class Clients:
-    """One broker's clients, with a clock."""
+    """The clients of one broker, with a clock."""
 
     def __init__(self, clients_max: int = 16) -> None:
         self.wanted = ClientSubscription(7, ("a",), INTERVAL_MS)
@@ -294,7 +296,7 @@ class Clients:
 OK, EARLY = ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-def test_a_client_pushes_after_it_requested_and_then_once_for_each_interval() -> None:
+def test_a_client_may_push_once_per_interval_after_its_subscription_request() -> None:
     clients = Clients()
     assert [clients.get(), clients.push(), clients.push(), clients.get()] == [OK, OK, EARLY, EARLY]
     clients.now_ms += INTERVAL_MS - 1
@@ -310,7 +312,7 @@ def test_a_client_pushes_after_it_requested_and_then_once_for_each_interval() ->
         ({"compression": 9, "size": 11}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     ],
 )
-def test_a_client_that_did_not_know_its_subscription_may_request_at_once_but_only_once(
+def test_a_client_with_an_unknown_subscription_may_request_once_at_once(
     pushed: dict[str, int], code: ErrorCode
 ) -> None:
     clients = Clients()
@@ -320,7 +322,7 @@ def test_a_client_that_did_not_know_its_subscription_may_request_at_once_but_onl
     assert clients.push() is EARLY, "the refused push counts"
 
 
-def test_a_push_that_is_too_large_is_refused_and_counts() -> None:
+def test_a_push_that_is_too_large_is_rejected_and_counted() -> None:
     clients = Clients()
     clients.get()
     assert [clients.push(size=11), clients.push(size=10)] == [
@@ -329,7 +331,7 @@ def test_a_push_that_is_too_large_is_refused_and_counts() -> None:
     ]
 
 
-def test_the_last_push_may_come_early_and_one_after_it_is_refused() -> None:
+def test_the_terminating_push_may_come_early_and_later_pushes_are_rejected() -> None:
     clients = Clients()
     assert [clients.get(), clients.push(), clients.push(last=True)] == [OK, OK, OK]
     assert clients.push(last=True) is ErrorCode.INVALID_REQUEST
@@ -337,7 +339,7 @@ def test_the_last_push_may_come_early_and_one_after_it_is_refused() -> None:
     assert clients.push() is EARLY, "as in Kafka, a push that is not the last one begins again"
 
 
-def test_a_change_of_subscriptions_lets_clients_begin_again_as_who_they_were() -> None:
+def test_clients_keep_their_identity_when_subscriptions_change() -> None:
     clients = Clients()
     clients.get()
     clients.push(last=True)
@@ -352,7 +354,7 @@ def test_a_change_of_subscriptions_lets_clients_begin_again_as_who_they_were() -
     assert clients.requested == [IDENTITY] * 2
 
 
-def test_clients_are_forgotten_with_their_connection_and_after_a_silence() -> None:
+def test_clients_are_removed_with_their_connection_and_after_inactivity() -> None:
     clients = Clients()
     clients.get(ONE, connection=1)
     clients.get(TWO, connection=2)
@@ -370,7 +372,7 @@ def test_clients_are_forgotten_with_their_connection_and_after_a_silence() -> No
     assert clients.push(ONE) is OK, "it is another one by now"
 
 
-def test_the_client_that_was_silent_for_the_longest_makes_room() -> None:
+def test_the_client_inactive_for_longest_is_evicted() -> None:
     clients = Clients(clients_max=2)
     three = UUID(int=3)
     for instance in (ONE, TWO):

@@ -1,4 +1,4 @@
-"""Quota usage of clients: sharing, usage kept by changes, and bounds of memory."""
+"""Client quotas: sharing, usage that survives changes, and memory limits."""
 
 import pytest
 
@@ -15,7 +15,7 @@ class Time:
 
 
 def entity(user: str | None = "", client_id: str | None = "") -> tuple[QuotaTarget, ...]:
-    """Return an entity; a part that is empty is not in it, and None is the default."""
+    """Return a quota entity without its empty parts; None stands for the default entity."""
     parts = [("client-id", client_id), ("user", user)]
     return tuple(QuotaTarget(kind, name) for kind, name in parts if name != "")
 
@@ -62,7 +62,7 @@ def test_without_a_quota_nothing_is_counted(quotas: Quotas) -> None:
     assert len(quotas.clients) == 0
 
 
-def test_quotas_of_addresses_are_none_of_clients(quotas: Quotas) -> None:
+def test_address_quotas_are_not_client_quotas(quotas: Quotas) -> None:
     quotas.set((QuotaTarget("ip", "127.0.0.1"),), "connection_creation_rate", 5)
     assert not quotas.clients.is_active
 
@@ -80,7 +80,7 @@ def test_quotas_of_addresses_are_none_of_clients(quotas: Quotas) -> None:
     ],
     ids=str,
 )
-def test_who_shares_a_quota(
+def test_which_clients_share_a_quota(
     quotas: Quotas,
     of: tuple[QuotaTarget, ...],
     is_shared_by_clients: bool,
@@ -92,7 +92,7 @@ def test_who_shares_a_quota(
     assert bool(quotas.produce(1, user="v")) is is_shared_by_users
 
 
-def test_a_change_keeps_what_was_used(quotas: Quotas) -> None:
+def test_a_quota_change_keeps_the_usage(quotas: Quotas) -> None:
     quotas.set(entity("u"), value=1_000)
     assert quotas.produce(20_000) == 10_000
     quotas.set(entity("u"), value=2_000)
@@ -102,14 +102,14 @@ def test_a_change_keeps_what_was_used(quotas: Quotas) -> None:
     assert quotas.produce(0) == 20_000
 
 
-def test_a_more_specific_quota_takes_over(quotas: Quotas) -> None:
+def test_a_more_specific_quota_takes_precedence(quotas: Quotas) -> None:
     quotas.set(entity(None), value=1)
     assert quotas.produce(1_000) > 0
     quotas.set(entity("u", "c"), value=1_000_000)
     assert quotas.produce(1_000) == 0
 
 
-def test_the_longest_wait_counts_once(quotas: Quotas) -> None:
+def test_only_the_longest_throttle_time_is_counted(quotas: Quotas) -> None:
     quotas.set(entity("u"), "producer_byte_rate", 1_000)
     quotas.set(entity("u"), "request_percentage", 1)
     request = quotas.request()
@@ -121,17 +121,17 @@ def test_the_longest_wait_counts_once(quotas: Quotas) -> None:
     assert throttles["producer_byte_rate"].total_ms == 10_000
 
 
-def test_the_time_of_requests_waits_one_sample_at_most(quotas: Quotas) -> None:
+def test_request_time_quotas_throttle_for_at_most_one_sample(quotas: Quotas) -> None:
     quotas.set(entity("u"), "request_percentage", 1)
     request = quotas.request()
     quotas.time.busy_s += 0.101
-    assert request.settle() == 100  # 10.1 % of a second in 10 s: 1 % over, of 10 s
+    assert request.settle() == 100  # 10.1 % of a second in 10 s: 1 % above the quota, of 10 s
     request = quotas.request()
     quotas.time.busy_s += 5.0
     assert request.settle() == 1_000
 
 
-def test_the_time_of_a_request_without_a_response_does_not_count(quotas: Quotas) -> None:
+def test_the_time_of_requests_without_a_response_is_not_counted(quotas: Quotas) -> None:
     quotas.set(entity("u"), "request_percentage", 1)
     request = quotas.request()
     quotas.time.busy_s += 5.0
@@ -139,7 +139,7 @@ def test_the_time_of_a_request_without_a_response_does_not_count(quotas: Quotas)
     assert quotas.request().settle() == 0
 
 
-def test_only_steps_of_a_request_count(quotas: Quotas) -> None:
+def test_waiting_time_within_a_request_is_not_counted(quotas: Quotas) -> None:
     quotas.set(entity("u"), "request_percentage", 1)
     request = quotas.request()
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_only_steps_of_a_request_count(quotas: Quotas) -> None:
     assert request.settle() == 0
 
 
-def test_a_throttled_fetch_does_not_count(quotas: Quotas) -> None:
+def test_bytes_of_a_throttled_fetch_are_not_counted(quotas: Quotas) -> None:
     quotas.set(entity("u"), "consumer_byte_rate", 1_000)
     assert quotas.request().fetch_bytes_max(1 << 20) == 10_000
     assert quotas.request().fetched(10_000) == 0
@@ -161,7 +161,7 @@ def test_a_throttled_fetch_does_not_count(quotas: Quotas) -> None:
     assert request.settle() == 2_000
 
 
-def test_the_wait_for_changes_is_the_controllers(quotas: Quotas) -> None:
+def test_the_throttle_time_of_mutations_comes_from_the_controller(quotas: Quotas) -> None:
     quotas.set(entity("u"), "controller_mutation_rate", 1)
     assert quotas.client().is_limited
     assert not quotas.client(user="other").is_limited
@@ -174,10 +174,10 @@ def test_the_wait_for_changes_is_the_controllers(quotas: Quotas) -> None:
     assert (throttles.count, throttles.total_ms) == (1, 9_000)
 
 
-def test_as_many_clients_as_allowed_are_remembered(
+def test_the_number_of_tracked_clients_is_limited(
     quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The longest idle client is dropped first, with its usage."""
+    """The client that was idle for longest is dropped first, with its usage."""
     monkeypatch.setattr(clients, "CLIENTS_MAX", 3)
     quotas.set(entity(client_id=None), value=1_000)
     for at, name in enumerate("abcabd"):
@@ -188,7 +188,7 @@ def test_as_many_clients_as_allowed_are_remembered(
     assert quotas.produce(0, client_id="c") == 0
 
 
-def test_idle_clients_are_forgotten(quotas: Quotas) -> None:
+def test_idle_clients_are_dropped(quotas: Quotas) -> None:
     quotas.set(entity(client_id=None), value=1_000)
     for at in range(10):
         quotas.client(client_id=str(at))

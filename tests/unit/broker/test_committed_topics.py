@@ -1,5 +1,5 @@
-"""Committed offsets belong to a topic id, not to a name: requests over a real coordinator and a
-real image, with a log in memory and a controller that may be ahead.
+"""Committed offsets belong to a topic id, not to a topic name. The tests use a real coordinator and
+a real image, with a log in memory and a controller that may be ahead of the image.
 """
 
 import asyncio
@@ -46,7 +46,9 @@ GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class World:
-    """A coordinator, its log, and a controller that lags by these records (`behind`)."""
+    """A coordinator, its log, and a controller that is ahead of the image by these records
+    (`behind`).
+    """
 
     def __init__(self, level: int = 1) -> None:
         self.fixture = Fixture()
@@ -71,7 +73,7 @@ class World:
         return self.coordinator
 
     def restart(self) -> None:
-        """Let the next coordinator load the log."""
+        """Load the log into a new coordinator."""
         self.coordinator.close()
         self.start()
 
@@ -99,7 +101,7 @@ class World:
         return TopicDeleted(topic_id, Millis(0), -1, self.fixture.image.end_offset)
 
     async def swept(self) -> None:
-        """Wait until a sweep that was requested is over, by the virtual clock of the loop."""
+        """Wait in virtual time until the requested sweep is done."""
         await asyncio.sleep(SWEEP_DELAY_S * 1.5)
 
     async def commit(
@@ -116,7 +118,9 @@ class World:
         return ErrorCode(response.topics[0].partitions[0].error_code)
 
     async def fetch(self, topic: str | UUID | None = "t", version: int = 9) -> Any:
-        """Return the offset of partition 0, or an error; for None the names that have one."""
+        """Return the offset of partition 0, or an error; for None, the names of topics with a
+        committed offset.
+        """
         named = {"topic_id": topic} if isinstance(topic, UUID) else {"name": topic or ""}
         topics = [offset_fetch.OffsetFetchRequestTopics(partition_indexes=[0], **named)]
         group = offset_fetch.OffsetFetchRequestGroup("g", topics=None if topic is None else topics)
@@ -130,7 +134,7 @@ class World:
         return ErrorCode(part.error_code) if part.error_code else part.committed_offset
 
     def written(self) -> dict[tuple[str, int], bytes | None]:
-        """Return the newest value of each offset in the log."""
+        """Return the newest value of each offset record in the log."""
         found: dict[tuple[str, int], bytes | None] = {}
         for batch in self.log.durable.get(0, []):
             for key, value in batch.records:
@@ -144,9 +148,9 @@ Scenario = Callable[..., Coroutine[Any, Any, None]]
 
 
 def virtually(test: Scenario) -> Callable[..., None]:
-    """Run a test on virtual time, with a world as its first argument.
+    """Run a test in virtual time, with a world as its first argument.
 
-    The parameter `level` is the level of `offsets.version` at the beginning, 1 without it.
+    The parameter `level` is the initial level of `offsets.version`; without it, the level is 1.
     """
     first, *others = inspect.signature(test).parameters.values()
     assert first.name == "world"
@@ -189,20 +193,20 @@ VALUES = {
 
 
 @pytest.mark.parametrize("data", VALUES)
-def test_every_version_of_a_value_is_read(data: bytes) -> None:
+def test_every_version_of_offset_values_is_decoded(data: bytes) -> None:
     epoch, topic_id = VALUES[data]
     found = decode_offset_value(data)
     assert found == CommittedOffset(42, epoch, "m", 1_000, topic_id, topic_id is not None)
 
 
-def test_values_are_written_as_by_kafka() -> None:
+def test_offset_values_are_encoded_like_in_kafka() -> None:
     assert encode_offset_value(CommittedOffset(42, 7, "m", 1_000, TOPIC_ID, True)) == V4
     plain = encode_offset_value(CommittedOffset(42, 7, "m", 1_000, TOPIC_ID))
     assert plain[:2] == b"\0\3"
 
 
 @pytest.mark.parametrize("cut", [1, 5, 17, 20])
-def test_damaged_values_are_refused(cut: int) -> None:
+def test_damaged_offset_values_are_rejected(cut: int) -> None:
     with pytest.raises(MalformedGroupRecord):
         decode_offset_value(V4[:-cut])
     with pytest.raises(MalformedGroupRecord, match="unknown offset value version 5"):
@@ -216,7 +220,7 @@ def test_damaged_values_are_refused(cut: int) -> None:
 @pytest.mark.parametrize("for_good", [True, False])
 @pytest.mark.parametrize("restart", [True, False])
 @pytest.mark.parametrize("level", [0, 1])
-async def test_a_new_topic_of_the_same_name_has_no_offsets(
+async def test_a_recreated_topic_has_no_offsets(
     world: World, restart: bool, for_good: bool
 ) -> None:
     old = world.create()
@@ -260,8 +264,10 @@ async def test_offsets_of_a_deleted_topic_get_tombstones(world: World) -> None:
 
 @virtually
 @pytest.mark.parametrize("version", [2, 9])
-async def test_a_commit_by_name_in_the_moment_after_recreation(world: World, version: int) -> None:
-    """The image is outdated: the offset must not be acknowledged for the deleted topic."""
+async def test_a_commit_by_name_right_after_recreation_is_not_for_the_deleted_topic(
+    world: World, version: int
+) -> None:
+    """The image is outdated, so the name still refers to the deleted topic."""
     old = world.create()
     world.behind = [world.deleted(old, for_good=True)]
     assert await world.commit(100, version=version) is GONE
@@ -272,7 +278,7 @@ async def test_a_commit_by_name_in_the_moment_after_recreation(world: World, ver
 
 
 @virtually
-async def test_a_fetch_by_name_in_the_moment_after_recreation(world: World) -> None:
+async def test_a_fetch_by_name_right_after_recreation_returns_no_old_offset(world: World) -> None:
     old = world.create()
     await world.commit(100)
     world.behind = [world.deleted(old, for_good=True)]
@@ -280,7 +286,7 @@ async def test_a_fetch_by_name_in_the_moment_after_recreation(world: World) -> N
 
 
 @virtually
-async def test_ids_of_the_request_need_no_read(world: World) -> None:
+async def test_requests_with_topic_ids_do_not_read_from_the_controller(world: World) -> None:
     topic_id = world.create()
     assert await world.commit(5, topic_id, 10) is ErrorCode.NONE
     assert await world.fetch(topic_id, 10) == 5
@@ -292,7 +298,7 @@ async def test_ids_of_the_request_need_no_read(world: World) -> None:
 
 
 @virtually
-async def test_requests_share_reads_and_fail_without_the_controller(world: World) -> None:
+async def test_requests_share_controller_reads_and_fail_without_a_controller(world: World) -> None:
     world.create()
     assert await asyncio.gather(*(world.commit(5) for _ in range(20))) == [ErrorCode.NONE] * 20
     assert world.reads <= 2
@@ -302,7 +308,7 @@ async def test_requests_share_reads_and_fail_without_the_controller(world: World
 
 
 @virtually
-async def test_one_read_serves_all_groups_of_a_request(world: World) -> None:
+async def test_one_controller_read_serves_all_groups_of_a_request(world: World) -> None:
     topics = [offset_fetch.OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     groups = [offset_fetch.OffsetFetchRequestGroup(f"g{at}", topics=topics) for at in range(50)]
     await world.fixture.send_request(
@@ -313,8 +319,8 @@ async def test_one_read_serves_all_groups_of_a_request(world: World) -> None:
 
 @virtually
 @at_level_0
-async def test_older_clusters_read_nothing(world: World) -> None:
-    """Their controllers may not support the request."""
+async def test_older_clusters_do_not_read_from_the_controller(world: World) -> None:
+    """Controllers of older clusters may not support the request."""
     world.create()
     world.responds = False
     assert await world.commit(6) is ErrorCode.NONE
@@ -328,7 +334,7 @@ async def test_older_clusters_read_nothing(world: World) -> None:
 @virtually
 @pytest.mark.parametrize("restart", [True, False])
 @pytest.mark.parametrize("level", [0, 1])
-async def test_an_undeleted_topic_has_its_offsets(world: World, restart: bool) -> None:
+async def test_an_undeleted_topic_has_its_offsets_again(world: World, restart: bool) -> None:
     topic_id = world.create()
     await world.commit(100)
     world.apply(world.deleted(topic_id))
@@ -350,7 +356,7 @@ async def test_an_undeleted_topic_has_its_offsets(world: World, restart: bool) -
 
 
 @virtually
-async def test_after_recreation_offsets_return_until_they_are_replaced(world: World) -> None:
+async def test_offsets_of_an_undeleted_topic_return_unless_they_were_replaced(world: World) -> None:
     old = world.create()
     await world.commit(100)
     world.apply(world.deleted(old))
@@ -367,7 +373,7 @@ async def test_after_recreation_offsets_return_until_they_are_replaced(world: Wo
     assert await world.fetch(new, 10) == 3
 
 
-# --- the level of the feature ---------------------------------------------------------------------
+# --- feature level --------------------------------------------------------------------------------
 
 
 def versions(world: World) -> set[int]:
@@ -376,7 +382,7 @@ def versions(world: World) -> set[int]:
 
 @virtually
 @at_level_0
-async def test_records_follow_the_level(world: World) -> None:
+async def test_the_record_format_follows_the_feature_level(world: World) -> None:
     topic_id = world.create()
     await world.commit(5)
     assert versions(world) == {3}
@@ -393,7 +399,7 @@ async def test_records_follow_the_level(world: World) -> None:
 @virtually
 @at_level_0
 @pytest.mark.parametrize("recreated", ["before", "after"])
-async def test_plain_offsets_belong_to_the_topic_at_the_upgrade(
+async def test_offsets_without_topic_id_belong_to_the_topic_at_the_upgrade(
     world: World, recreated: str
 ) -> None:
     """No coordinator has loaded the partition when the level is raised and the topic replaced."""
@@ -432,7 +438,7 @@ async def test_a_downgrade_waits_for_records_in_flight(world: World) -> None:
 # --- transactions ---------------------------------------------------------------------------------
 
 
-def test_staged_offsets_count_for_their_topic_only() -> None:
+def test_pending_transactional_offsets_apply_only_to_their_topic_id() -> None:
     offsets, key = GroupOffsets(), ("t", 0)
     old, new = UUID(int=1), UUID(int=2)
     pending = offsets.stage(7, {key: CommittedOffset(100, -1, "", 1, old, True)})

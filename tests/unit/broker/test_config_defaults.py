@@ -1,4 +1,4 @@
-"""The defaults of configs that DescribeConfigs and the docs list are the values in use."""
+"""The config defaults in DescribeConfigs and in the docs equal the values in use."""
 
 from collections.abc import Callable, Mapping
 from uuid import UUID
@@ -79,7 +79,7 @@ OF_TOPICS: dict[str, tuple[Callable[[Configs], object], str]] = {
     tables.MASK: (TableSettings.from_configs, "email=hash"),
     tables.UNWRAP: (TableSettings.from_configs, "debezium"),
 }
-"""By name: what reads the config, and another value than the default."""
+"""By config name: the code that reads the config, and a value other than the default."""
 ELSEWHERE = {
     "compression.type": "only 'producer' has an effect",
     "remote.storage.enable": "has one value",
@@ -88,7 +88,7 @@ ELSEWHERE = {
 }
 
 
-def test_every_config_of_topics_is_in_the_table_or_has_a_reason() -> None:
+def test_every_topic_config_is_tested_or_exempt() -> None:
     effective = {
         name
         for name, config in TOPIC_CONFIGS.items()
@@ -98,7 +98,7 @@ def test_every_config_of_topics_is_in_the_table_or_has_a_reason() -> None:
 
 
 @pytest.mark.parametrize("name", OF_TOPICS)
-def test_a_topic_without_a_config_has_its_default(name: str) -> None:
+def test_topics_without_a_config_use_the_default(name: str) -> None:
     read, other = OF_TOPICS[name]
     default = TOPIC_CONFIGS[name].default
     assert read({}) == read({name: default})
@@ -106,7 +106,7 @@ def test_a_topic_without_a_config_has_its_default(name: str) -> None:
 
 
 @pytest.mark.parametrize("schema", [KEY_SCHEMA, VALUE_SCHEMA])
-def test_a_topic_without_a_config_of_schemas_has_its_default(schema: SchemaConfigs) -> None:
+def test_topics_without_a_schema_config_use_the_default(schema: SchemaConfigs) -> None:
     needed = {schema.schema: '{"type": "object"}'}
     registered = {schema.is_registered: "true"}
     for name in schema.names:
@@ -116,8 +116,8 @@ def test_a_topic_without_a_config_of_schemas_has_its_default(schema: SchemaConfi
 
 
 @pytest.mark.parametrize("name", GROUP_CONFIGS)
-def test_a_group_without_a_config_has_its_default(name: str) -> None:
-    """The docs list the defaults of groups; brokers get them from their own settings."""
+def test_groups_without_a_config_use_the_default(name: str) -> None:
+    """The docs list the group defaults; brokers derive them from their own settings."""
     default, config = GROUP_CONFIGS[name].default, BrokerConfig()
     assert group_defaults(config)[name] == default
     image = MetadataImage()
@@ -126,7 +126,7 @@ def test_a_group_without_a_config_has_its_default(name: str) -> None:
     assert configs.of("set") == configs.of("unset")
 
 
-def test_a_subscription_without_an_interval_has_its_default() -> None:
+def test_subscriptions_without_an_interval_use_the_default() -> None:
     instance = UUID(int=1)
     identity = ClientIdentity("c", str(instance), "software", "1", "127.0.0.1", "9")
     default = CLIENT_METRICS_CONFIGS[INTERVAL].default
@@ -141,8 +141,8 @@ STATIC = BrokerSettings(BrokerConfig(), StreamConfig(), CompactionConfig(), Secu
 
 
 @pytest.mark.parametrize("name", all_settings())
-def test_a_broker_without_a_setting_has_its_default(name: str) -> None:
-    """Also one that gets the default from a config that can change."""
+def test_brokers_without_a_setting_use_the_default(name: str) -> None:
+    """Includes settings whose default comes from a dynamic config."""
     field = all_settings()[name]
     assert STATIC.value(field) == field.default
     if field.setting.is_dynamic:

@@ -1,4 +1,6 @@
-"""Clients log in by SCRAM with delegation tokens, as their owners, until the tokens end."""
+"""Clients authenticate with delegation tokens by SCRAM, as the token owners, until the tokens
+expire.
+"""
 
 import base64
 
@@ -59,7 +61,7 @@ def log_in(
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
-def test_the_holder_of_a_token_becomes_its_owner_until_it_ends(mechanism: ScramMechanism) -> None:
+def test_a_token_authenticates_its_owner_until_it_expires(mechanism: ScramMechanism) -> None:
     tokens = known(token())
     done = log_in(tokens, "t", tokens.hmac_of("t"), mechanism)
     assert (done.user, done.expires_ms, done.by_token) == ("alice", NOW_MS + 5_000, True)
@@ -70,7 +72,7 @@ def test_the_holder_of_a_token_becomes_its_owner_until_it_ends(mechanism: ScramM
     assert state.is_expired(6.1)
 
 
-def test_brokers_with_the_same_key_accept_the_same_tokens_and_others_none() -> None:
+def test_only_brokers_with_the_same_key_accept_a_token() -> None:
     shown = known(token()).hmac_of("t")
     assert len(shown) == 64
     assert log_in(known(token()), "t", shown).user == "alice"
@@ -79,7 +81,7 @@ def test_brokers_with_the_same_key_accept_the_same_tokens_and_others_none() -> N
             log_in(known(token(), key=key), "t", shown)
 
 
-def test_what_is_no_token_now_lets_no_one_in() -> None:
+def test_wrong_expired_and_unknown_tokens_are_rejected() -> None:
     tokens = known(token(), token("ended", NOW_MS))
     for token_id, shown in (
         ("t", b"a guess"),
@@ -90,13 +92,13 @@ def test_what_is_no_token_now_lets_no_one_in() -> None:
             log_in(tokens, token_id, shown)
 
 
-def test_a_token_is_not_a_user() -> None:
+def test_a_token_id_is_not_a_user_name() -> None:
     tokens = known(token())
     with pytest.raises(AuthenticationFailed, match="the user or the password is wrong"):
         log_in(tokens, "t", tokens.hmac_of("t"), by_token=False)
 
 
-def test_a_token_that_ends_lets_no_one_in_although_it_is_remembered(
+def test_an_expired_token_is_rejected_although_it_is_cached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokens = known(token())
@@ -106,7 +108,7 @@ def test_a_token_that_ends_lets_no_one_in_although_it_is_remembered(
         log_in(tokens, "t", tokens.hmac_of("t"))
 
 
-def test_tokens_are_shown_by_their_hmac_alone() -> None:
+def test_a_token_is_verified_by_its_hmac() -> None:
     tokens = known(token())
     assert tokens.is_of("t", tokens.hmac_of("t"))
     assert not tokens.is_of("t", tokens.hmac_of("u"))

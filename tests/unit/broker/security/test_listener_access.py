@@ -1,4 +1,4 @@
-"""How clients get into listeners with settings of their own: tokens and sessions."""
+"""Authentication on listeners with their own settings: tokens and sessions."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from tests.support.token_issuer import TokenIssuer
 OWN = "listener.name.b."
 
 
-async def test_a_listener_takes_tokens_by_its_own_settings(tmp_path: Path) -> None:
-    """Listeners with the same settings share the keys, so that these are read once."""
+async def test_a_listener_verifies_tokens_with_its_own_settings(tmp_path: Path) -> None:
+    """Listeners with the same settings share the keys, which are fetched once."""
     ours, theirs = TokenIssuer(), TokenIssuer()
     for name, issuer in (("ours", ours), ("theirs", theirs)):
         (tmp_path / name).write_bytes(issuer.document())
@@ -44,7 +44,7 @@ async def test_a_listener_takes_tokens_by_its_own_settings(tmp_path: Path) -> No
     await access.close()
 
 
-async def test_sessions_last_as_the_listener_says() -> None:
+async def test_the_session_lifetime_is_that_of_the_listener() -> None:
     access = ClientAccess(
         SecurityConfig(
             sasl_enabled_mechanisms=("PLAIN",),

@@ -8,7 +8,7 @@ from penstock.broker.security.plain import PlainServer
 from penstock.protocol.sasl.mechanisms import AuthenticationFailed, bearer_message, plain_message
 
 
-def test_plain_takes_user_and_password() -> None:
+def test_plain_messages_contain_user_and_password() -> None:
     for message in (plain_message("u", "p"), b"u\0u\0p"):
         assert PlainServer().receive(message) == CheckPassword("u", "p")
 
@@ -25,14 +25,14 @@ def test_plain_takes_user_and_password() -> None:
         (b"", None),
     ],
 )
-def test_other_messages_are_refused(message: bytes, told: str | None) -> None:
-    """The authorization id does not let a client authenticate as another user."""
+def test_malformed_plain_messages_are_rejected(message: bytes, told: str | None) -> None:
+    """An authorization id does not let a client authenticate as another user."""
     with pytest.raises(AuthenticationFailed) as failed:
         PlainServer().receive(message)
     assert (told in (failed.value.told or "")) if told else failed.value.told is None
 
 
-def test_passwords_are_not_shown() -> None:
+def test_passwords_are_not_in_the_repr() -> None:
     assert "secret" not in repr(PlainServer().receive(plain_message("u", "secret")))
 
 
@@ -44,7 +44,7 @@ def test_passwords_are_not_shown() -> None:
         b"n,,\x01auth=bearer  a.b.c\x01traceId=7\x01\x01",
     ],
 )
-def test_bearer_takes_a_token(message: bytes) -> None:
+def test_bearer_messages_contain_a_token(message: bytes) -> None:
     assert OAuthBearerServer().receive(message) == CheckToken("a.b.c")
 
 
@@ -61,12 +61,12 @@ def test_bearer_takes_a_token(message: bytes) -> None:
         b"\xff" * 10,
     ],
 )
-def test_malformed_bearer_messages_are_refused(message: bytes) -> None:
+def test_malformed_bearer_messages_are_rejected(message: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
         OAuthBearerServer().receive(message)
 
 
-def test_a_token_is_for_its_own_user() -> None:
+def test_a_token_cannot_be_used_for_another_user() -> None:
     server = OAuthBearerServer()
     server.receive(b"n,a=me,\x01auth=Bearer a.b.c\x01\x01")
     server.check_user("me")
@@ -81,7 +81,9 @@ def test_a_token_is_for_its_own_user() -> None:
         (("kafka", "write"), '{"status":"insufficient_scope","scope":"kafka write"}'),
     ],
 )
-def test_a_refused_token_fails_with_the_next_message(scopes: tuple[str, ...], told: str) -> None:
+def test_authentication_fails_with_the_message_after_a_rejected_token(
+    scopes: tuple[str, ...], told: str
+) -> None:
     server = OAuthBearerServer()
     server.receive(bearer_message("a.b.c"))
     assert server.refuse(scopes).data == told.encode()

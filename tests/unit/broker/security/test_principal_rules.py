@@ -1,4 +1,6 @@
-"""Rules that map certificates to users, with the examples of Kafka's documentation and tests."""
+"""Rules that map certificate subjects to users, with examples from Kafka's
+documentation and tests.
+"""
 
 import pytest
 from cryptography import x509
@@ -25,7 +27,7 @@ KAFKA = (
         ("OU=JavaSoft,O=Sun Microsystems", "OU=JavaSoft,O=Sun Microsystems"),
     ],
 )
-def test_the_first_rule_that_matches_decides(subject: str, name: str) -> None:
+def test_the_first_matching_rule_applies(subject: str, name: str) -> None:
     assert PrincipalRules.parse(KAFKA).name_of(subject) == name
 
 
@@ -41,12 +43,12 @@ def test_the_first_rule_that_matches_decides(subject: str, name: str) -> None:
         ("fixed", "fixed"),
     ],
 )
-def test_references(replacement: str, name: str) -> None:
+def test_group_references_are_replaced(replacement: str, name: str) -> None:
     rules = PrincipalRules.parse(f"RULE:CN=(.*),O=(.*)/{replacement}/")
     assert rules.name_of("CN=a,O=b") == name
 
 
-def test_a_name_that_no_rule_matches_has_no_user() -> None:
+def test_a_name_without_a_matching_rule_has_no_user() -> None:
     assert PrincipalRules.parse("RULE:^CN=(.*),O=here$/$1/").name_of("CN=x,O=there") is None
 
 
@@ -54,24 +56,24 @@ def test_a_rule_must_match_the_whole_name() -> None:
     assert PrincipalRules.parse("RULE:CN=admin/admin/").name_of("CN=admin,O=elsewhere") is None
 
 
-def test_no_name_makes_a_rule_take_forever() -> None:
-    """With backtracking this takes longer than the universe is old."""
+def test_rules_match_in_linear_time() -> None:
+    """A backtracking matcher would practically never finish."""
     assert PrincipalRules.parse("RULE:(a+)+b/$1/").name_of("a" * 1_000) is None
 
 
-def test_a_reference_of_many_digits_is_read_in_part() -> None:
+def test_only_the_first_digits_of_a_long_group_reference_count() -> None:
     name = PrincipalRules.parse(f"RULE:CN=(.*)/${'1' * 5_000}/").name_of("CN=a")
     assert name == "a" + "1" * 4_999
 
 
-def test_without_rules_the_whole_name_is_taken() -> None:
+def test_without_rules_the_user_is_the_whole_name() -> None:
     assert PrincipalRules.parse("").name_of("CN=x") == "CN=x"
 
 
 @pytest.mark.parametrize(
     "text", ["RULE:^CN=(.*)$", "RULE:a/b", "default", "RULE:(/$1/", "RULE:a/b/X", "DEFAULT DEFAULT"]
 )
-def test_wrong_rules_are_shown(text: str) -> None:
+def test_invalid_rules_are_reported(text: str) -> None:
     with pytest.raises(ValueError, match="not a"):
         PrincipalRules.parse(text)
 
@@ -80,8 +82,8 @@ def name(*parts: tuple[ObjectIdentifier, str]) -> x509.Name:
     return x509.Name([x509.NameAttribute(*part, _validate=False) for part in parts])
 
 
-def test_names_are_written_as_by_java() -> None:
-    """The values are those of X500Principal.getName() of Java 17."""
+def test_names_are_formatted_like_in_java() -> None:
+    """The expected values are those of X500Principal.getName() in Java 17."""
     subject = name(
         (NameOID.COUNTRY_NAME, "DE"),
         (NameOID.STATE_OR_PROVINCE_NAME, "Berlin"),
@@ -106,10 +108,10 @@ def test_names_are_written_as_by_java() -> None:
         ("a\0b", "a\\00b"),
     ],
 )
-def test_values_are_escaped_as_by_java(value: str, written: str) -> None:
+def test_values_are_escaped_like_in_java(value: str, written: str) -> None:
     assert rfc2253(name((NameOID.COMMON_NAME, value))) == f"CN={written}"
 
 
-def test_one_value_of_a_name_cannot_pose_as_another() -> None:
+def test_one_attribute_of_a_name_cannot_imitate_another() -> None:
     """A comma in a value is escaped, so `CN=x,OU=admins` in one value is not an OU."""
     assert rfc2253(name((NameOID.COMMON_NAME, "x,OU=admins"))) == "CN=x\\,OU\\=admins"

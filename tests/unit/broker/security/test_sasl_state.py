@@ -1,4 +1,4 @@
-"""The SASL state of a connection: sessions, and authenticating again."""
+"""The SASL state of a connection: session lifetimes and reauthentication."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def authenticate(sasl: SaslState, user: str, now: float, expires_ms: int | None 
     return sasl.complete(Done(user, expires_ms=expires_ms), now=now, now_ms=int(now * 1_000))
 
 
-def test_a_session_without_a_limit_lasts() -> None:
+def test_a_session_without_a_limit_does_not_expire() -> None:
     sasl = state()
     assert authenticate(sasl, "u", 1.0) == 0
     assert sasl.phase is SaslPhase.COMPLETE
@@ -31,7 +31,7 @@ def test_a_session_without_a_limit_lasts() -> None:
     ("max_reauth_ms", "expires_ms", "lifetime_ms"),
     [(5_000, None, 5_000), (0, 4_000, 3_000), (5_000, 4_000, 3_000), (2_000, 4_000, 2_000)],
 )
-def test_the_shorter_limit_counts(
+def test_the_shorter_lifetime_applies(
     max_reauth_ms: int, expires_ms: int | None, lifetime_ms: int
 ) -> None:
     sasl = state(max_reauth_ms)
@@ -40,7 +40,7 @@ def test_the_shorter_limit_counts(
     assert sasl.is_expired(1.001 + lifetime_ms / 1_000)
 
 
-def test_a_client_can_authenticate_again() -> None:
+def test_a_client_can_reauthenticate() -> None:
     sasl = state(5_000)
     authenticate(sasl, "u", 1.0)
     assert sasl.begin_reauthentication(4.0)
@@ -50,7 +50,7 @@ def test_a_client_can_authenticate_again() -> None:
     assert sasl.begin_reauthentication(5.5)
 
 
-def test_the_user_cannot_change() -> None:
+def test_reauthentication_cannot_change_the_user() -> None:
     sasl = state(5_000)
     authenticate(sasl, "u", 1.0)
     sasl.begin_reauthentication(4.0)
@@ -62,7 +62,7 @@ def test_the_user_cannot_change() -> None:
     assert str(sasl.principal) == "User:u"
 
 
-def test_the_mechanism_cannot_change() -> None:
+def test_reauthentication_cannot_change_the_mechanism() -> None:
     sasl = state(5_000)
     authenticate(sasl, "u", 1.0)
     sasl.begin_reauthentication(4.0)
@@ -72,7 +72,7 @@ def test_the_mechanism_cannot_change() -> None:
     assert "re-authentication of mechanism 'PLAIN'" in (failed.value.told or "")
 
 
-def test_the_general_text_reports_nothing_about_users() -> None:
+def test_the_error_message_does_not_reveal_whether_a_user_exists() -> None:
     sasl = state()
     sasl.handshake("PLAIN", 1)
     assert sasl.fail(AuthenticationFailed("no such user")) == (
@@ -88,8 +88,8 @@ def test_an_unknown_mechanism_fails() -> None:
     assert sasl.phase is SaslPhase.FAILED
 
 
-def test_what_a_client_is_reported_fits_on_the_wire() -> None:
-    """Some of these texts have names that the client chose, here of 100,000 characters."""
+def test_error_messages_for_clients_are_truncated() -> None:
+    """Some messages contain names chosen by the client, here of 100,000 characters."""
     sasl = state()
     assert sasl.handshake("PLAIN", 1)
     error = AuthenticationFailed("the authorization id differs", told="x" * 100_000)

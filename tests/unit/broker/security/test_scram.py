@@ -1,4 +1,4 @@
-"""SCRAM against the conversations of RFC 5802 and RFC 7677, and against attacks."""
+"""SCRAM with the example conversations of RFC 5802 and RFC 7677, and under attacks."""
 
 import base64
 from typing import Final
@@ -45,7 +45,7 @@ def data_of(step: Challenge | Done) -> bytes:
     return step.data
 
 
-def test_the_conversation_of_rfc_7677() -> None:
+def test_the_example_conversation_of_rfc_7677() -> None:
     """Section 3: user `user`, password `pencil`."""
     ours, client = (
         server({"user": "pencil"}),
@@ -67,7 +67,7 @@ def test_the_conversation_of_rfc_7677() -> None:
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
 @pytest.mark.parametrize("user", ["a", "a,b=c", "Jürgen", "=2C", "x" * 500])
-def test_both_sides_agree(mechanism: ScramMechanism, user: str) -> None:
+def test_client_and_server_authenticate_each_other(mechanism: ScramMechanism, user: str) -> None:
     ours = server({user: "pässword"}, mechanism)
     client = ScramClient(mechanism, user, "pässword", nonce="n")
     final = client.final(data_of(ours.receive(client.first())))
@@ -77,7 +77,7 @@ def test_both_sides_agree(mechanism: ScramMechanism, user: str) -> None:
     client.check(done.data)
 
 
-def test_a_wrong_password_and_an_unknown_user_look_the_same() -> None:
+def test_a_wrong_password_and_an_unknown_user_get_the_same_response() -> None:
     messages: list[str] = []
     for users in ({"user": "other"}, {}):
         ours, client = server(users), ScramClient(SHA_256, "user", "pencil", nonce="n")
@@ -89,8 +89,8 @@ def test_a_wrong_password_and_an_unknown_user_look_the_same() -> None:
     assert messages[0] == messages[1]
 
 
-def test_a_made_up_credential_never_lets_in() -> None:
-    """Even a proof that fits the made-up keys is refused."""
+def test_pretended_credentials_never_authenticate() -> None:
+    """Even a proof that matches the pretended keys is rejected."""
 
     def nobody(_mechanism: ScramMechanism, _user: str) -> None:
         return None
@@ -146,8 +146,8 @@ def final_messages(header: str = "n,,") -> tuple[ScramServer, bytes]:
     return ours, client.final(data_of(ours.receive(header.encode() + client.first()[3:])))
 
 
-def test_a_changed_channel_binding_is_refused() -> None:
-    """The client said `y`, and its final message says `n`."""
+def test_a_changed_channel_binding_flag_is_rejected() -> None:
+    """The client's first message contains `y`, and its final message `n`."""
     ours, final = final_messages("y,,")
     with pytest.raises(AuthenticationFailed, match="channel binding"):
         ours.receive(final)
@@ -170,8 +170,8 @@ def test_a_changed_final_message_is_refused(old: bytes, new: bytes) -> None:
         ours.receive(final.replace(old, new, 1))
 
 
-def test_a_final_message_of_an_earlier_conversation_is_refused() -> None:
-    """The server's nonce is new each time."""
+def test_a_replayed_final_message_is_rejected() -> None:
+    """The server's nonce is different each time."""
     _, final = final_messages()
     ours = server({"user": "pencil"}, nonce="another")
     ours.receive(b"n,,n=user,r=abc")
@@ -180,7 +180,7 @@ def test_a_final_message_of_an_earlier_conversation_is_refused() -> None:
 
 
 def test_a_final_message_without_a_proof_is_refused() -> None:
-    """A server that skipped the proof would let anyone in."""
+    """A server that did not check for the proof would authenticate anyone."""
     ours, final = final_messages()
     for changed in (
         final.partition(b",p=")[0],
@@ -202,13 +202,13 @@ def test_a_final_message_without_a_proof_is_refused() -> None:
         b"e=other-error",
     ],
 )
-def test_a_client_refuses_a_server_that_cheats(response: bytes) -> None:
+def test_a_client_rejects_an_invalid_server_final_message(response: bytes) -> None:
     client = ScramClient(SHA_256, "user", "pencil", nonce="abc")
     with pytest.raises(AuthenticationFailed):
         client.final(response)
 
 
-def test_a_client_checks_the_server() -> None:
+def test_a_client_verifies_the_server_signature() -> None:
     client = ScramClient(SHA_256, "user", "pencil", nonce="abc")
     with pytest.raises(AuthenticationFailed):
         client.check(b"v=")
@@ -218,24 +218,24 @@ def test_a_client_checks_the_server() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", ",", "=", "=2C,=3D", "ü"])
-def test_names_survive_escaping(name: str) -> None:
+def test_user_names_survive_escaping(name: str) -> None:
     assert unescaped(escaped(name)) == name
     assert "," not in escaped(name)
 
 
-def test_passwords_are_checked_against_credentials() -> None:
+def test_passwords_are_verified_against_credentials() -> None:
     for mechanism in ScramMechanism:
         assert is_password(mechanism, "right", credential("right", mechanism))
         assert not is_password(mechanism, "wrong", credential("right", mechanism))
 
 
-def test_credentials_are_not_shown() -> None:
+def test_credentials_are_not_in_the_repr() -> None:
     assert "hidden" in repr(credential("secret"))
     assert repr(credential("secret").stored_key) not in repr(credential("secret"))
 
 
-def test_many_extensions_cost_no_time() -> None:
-    """A pattern with two readings of an extension takes twice as long for each of them."""
+def test_many_extensions_are_parsed_in_linear_time() -> None:
+    """With an ambiguous pattern, each additional extension doubles the time."""
     token = b"n,,n=user,r=nonce" + b",a=x" * 100_000 + b",1"
     with pytest.raises(AuthenticationFailed, match="malformed"):
         server({"user": "pencil"}).receive(token)

@@ -1,4 +1,4 @@
-"""Tokens: all that are not certainly valid are refused."""
+"""OAUTHBEARER tokens: everything that is not provably valid is rejected."""
 
 import base64
 import hmac
@@ -76,7 +76,7 @@ def test_wrong_claims_are_refused(changes: dict[str, Any]) -> None:
         verify(token(**changes), KEYS, TokenRules(), NOW_MS)
 
 
-def test_audience_and_issuer_must_be_the_expected_ones() -> None:
+def test_unexpected_audience_and_issuer_are_rejected() -> None:
     rules = TokenRules(audiences=("here",), issuer="us")
     assert verify(token(aud=["x", "here"], iss="us"), KEYS, rules, NOW_MS).user == "alice"
     for changes in (
@@ -106,7 +106,7 @@ def test_audience_and_issuer_must_be_the_expected_ones() -> None:
         (None, "kafka, write"),
     ],
 )
-def test_all_required_scopes_must_be_there(
+def test_all_required_scopes_must_be_present(
     scope: str | list[str] | None, missing: str | None
 ) -> None:
     rules = TokenRules(required_scopes=("kafka", "write"))
@@ -128,7 +128,7 @@ def test_scopes_can_be_in_another_claim() -> None:
             verify(token(scp=malformed), KEYS, rules, NOW_MS)
 
 
-def test_clocks_may_differ_a_little() -> None:
+def test_small_clock_skew_is_tolerated() -> None:
     assert verify(token(exp=NOW_S - 29), KEYS, TokenRules(), NOW_MS).user == "alice"
 
 
@@ -149,8 +149,8 @@ def test_tokens_without_an_asymmetric_signature_are_refused(algorithm: str | Non
             verify(forged, KEYS, TokenRules(), NOW_MS)
 
 
-def test_a_public_key_is_no_shared_secret() -> None:
-    """The classic attack: HS256 with the text of the public key as the secret."""
+def test_a_public_key_is_not_accepted_as_a_shared_secret() -> None:
+    """The classic attack: HS256 with the public key as the secret."""
     secret = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     signed = f"{part({'alg': 'HS256', 'kid': 'r'})}.{part(CLAIMS)}"
     signature = base64.urlsafe_b64encode(hmac.digest(secret, signed.encode(), "sha256"))
@@ -166,7 +166,7 @@ def test_a_wrong_key_is_refused() -> None:
         verify(token(OTHER, key_id="new"), KEYS, TokenRules(), NOW_MS)
 
 
-def test_a_key_of_another_kind_is_not_used() -> None:
+def test_a_key_of_another_type_is_not_used() -> None:
     with pytest.raises(UnknownKey):
         verify(token(RSA, "RS256", "e"), KEYS, TokenRules(), NOW_MS)
 
@@ -179,14 +179,14 @@ def test_a_changed_token_is_refused() -> None:
             verify(forged, KEYS, TokenRules(), NOW_MS)
 
 
-def test_a_key_in_the_token_is_not_used() -> None:
+def test_a_key_embedded_in_the_token_is_not_used() -> None:
     headers = {"kid": "evil", "jwk": jwk(OTHER, "evil"), "jku": "http://evil"}
     forged = jwt.encode(CLAIMS, OTHER, algorithm="RS256", headers=headers)
     with pytest.raises(UnknownKey):
         verify(forged, KEYS, TokenRules(), NOW_MS)
 
 
-def test_keys_for_other_purposes_are_left_out() -> None:
+def test_keys_for_other_purposes_are_ignored() -> None:
     document = {
         "keys": [
             jwk(RSA, "a", use="enc"),
@@ -222,8 +222,8 @@ def test_deep_nesting_is_refused() -> None:
         {"n": "A" * 100},
     ],
 )
-def test_keys_of_odd_types_are_left_out(odd: dict[str, Any]) -> None:
-    """So are short ones: the last has 600 bits."""
+def test_unsupported_key_types_are_ignored(odd: dict[str, Any]) -> None:
+    """Short keys are ignored, too: the last one has 600 bits."""
     document = {"keys": [jwk(RSA, "a") | odd, jwk(EC, "b")]}
     assert [key.key_id for key in parse_keys(json.dumps(document).encode())] == ["b"]
 
@@ -231,6 +231,6 @@ def test_keys_of_odd_types_are_left_out(odd: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "document", [b"", b"[]", b"{}", b'{"keys": 1}', b"\xff", b'{"keys":' + b"[" * 100_000]
 )
-def test_other_documents_are_errors(document: bytes) -> None:
+def test_invalid_jwks_documents_are_errors(document: bytes) -> None:
     with pytest.raises(ValueError, match="JWKS"):
         parse_keys(document)

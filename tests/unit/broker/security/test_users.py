@@ -1,4 +1,4 @@
-"""Neither the first SCRAM message nor the cost of PLAIN distinguishes users from unknown names."""
+"""Neither the first SCRAM message nor the CPU time of PLAIN reveals whether a user exists."""
 
 import hashlib
 import secrets
@@ -25,7 +25,7 @@ KEY = "a key that all brokers share"
 
 
 async def first_messages(mechanism: ScramMechanism, file: str, key: str = "") -> list[object]:
-    """Return the salts and iterations that a broker that starts now sends for `NAMES`."""
+    """Return the salts and iterations that a newly started broker sends for `NAMES`."""
     files = SecurityFiles(SecurityConfig(sasl_users_file=file, delegation_token_secret_key=key))
     await files.read()
     users = Users(lambda: files.users.credentials, ScramImage, lambda: files.users.secret)
@@ -37,7 +37,7 @@ async def first_messages(mechanism: ScramMechanism, file: str, key: str = "") ->
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
-async def test_salts_are_the_same_on_each_broker_and_after_each_start(
+async def test_salts_are_the_same_on_each_broker_and_after_restarts(
     mechanism: ScramMechanism, tmp_path: Path
 ) -> None:
     path = tmp_path / "users"
@@ -53,7 +53,9 @@ async def test_salts_are_the_same_on_each_broker_and_after_each_start(
 
 
 def image_of(*shapes: CredentialShape) -> ScramImage:
-    """Return users with credentials of these shapes: `real-0` and so on."""
+    """Return a metadata image with users whose credentials have these shapes: `real-0`
+    and so on.
+    """
     image = ScramImage()
     for number, shape in enumerate(shapes):
         text = f"{'r' if number % 2 else '1'}{number:x}"
@@ -76,10 +78,12 @@ def image_of(*shapes: CredentialShape) -> ScramImage:
         (12, 5_000),
     ],
 )
-def test_an_unknown_user_gets_what_a_user_of_the_metadata_would(
+def test_unknown_users_get_the_salt_length_and_iterations_of_existing_users(
     mechanism: ScramMechanism, existing: tuple[int, int]
 ) -> None:
-    """Most users look like this one, so most unknown users do, and the same at each attempt."""
+    """Most users have the first shape, so most unknown users get it, too, and each gets the same
+    one at each attempt.
+    """
     shape = CredentialShape(mechanism, *existing)
     image = image_of(*50 * [shape], CredentialShape(mechanism, 30, 6_000))
     users = Users(dict, lambda: image, lambda: b"secret")
@@ -102,7 +106,7 @@ def test_an_unknown_user_gets_what_a_user_of_the_metadata_would(
         assert {salt[:1] for salt in text if len(salt) == 26} == {b"1"}, "below 2^130"
 
 
-def test_the_shapes_of_users_are_those_that_exist() -> None:
+def test_credential_shapes_follow_the_existing_users() -> None:
     image = image_of(CredentialShape(1, 26, 8_192), CredentialShape(2, 26, 8_192))
     image.set(ScramCredentialRecord("real-0", 2, b"1abc", b"k", b"k", 4_096))
     first, second = CredentialShape(1, 26, 8_192), CredentialShape(2, 26, 8_192)
@@ -118,10 +122,12 @@ def test_the_shapes_of_users_are_those_that_exist() -> None:
     assert not image.strongest_shapes
 
 
-async def test_plain_does_the_work_of_a_user_that_could_exist(
+async def test_plain_does_the_same_work_for_unknown_users(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All users have SCRAM-SHA-256 alone, with 9,000 iterations; so do most unknown ones."""
+    """All users have only SCRAM-SHA-256 credentials with 9,000 iterations, so most unknown users
+    cost the same.
+    """
     done: Counter[tuple[str, int]] = Counter()
     derive = hashlib.pbkdf2_hmac
 
@@ -142,7 +148,7 @@ async def test_plain_does_the_work_of_a_user_that_could_exist(
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
-def test_tokens_that_never_were_behave_as_those_that_ended(mechanism: ScramMechanism) -> None:
+def test_unknown_tokens_are_treated_like_expired_ones(mechanism: ScramMechanism) -> None:
     known = {"t": DelegationTokenRecord("t", "User:a", "User:a", (), 0, 1_000, 1_000)}
     now_ms = 0
     tokens = DelegationTokens("key", known.get, lambda: now_ms)
