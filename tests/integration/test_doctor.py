@@ -113,7 +113,7 @@ def test_healthy_cluster_has_no_findings_and_the_probe_leaves_no_objects(
     assert shown.stdout.endswith("no problem found\n")
 
 
-def test_deleted_topic_within_its_grace_period_is_no_finding(
+def test_deleted_topic_within_its_grace_period_has_no_findings(
     cluster: ThreadedCluster,
 ) -> None:
     before = cluster.keys("data/")

@@ -1,5 +1,5 @@
-"""Brokers and the controller crash repeatedly under load: every acknowledged record is in the log,
-once and in order.
+"""Brokers and the controller crash repeatedly under load: the log contains every acknowledged
+record once, in order.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ async def started(directory: Path, **controller: Any) -> AsyncGenerator[FaultClu
         yield cluster
 
 
-async def test_leader_that_crashes_again_and_again(cluster: FaultCluster) -> None:
-    """Its last PUTs are in flight when it dies. They arrive after others have become leaders, at
+async def test_acknowledged_records_survive_repeated_leader_crashes(cluster: FaultCluster) -> None:
+    """Each leader dies with PUTs in flight. They arrive after another broker has become leader, at
     slots that are taken or fenced.
     """
     async with (
@@ -67,7 +67,9 @@ async def test_leader_that_crashes_again_and_again(cluster: FaultCluster) -> Non
     check(aio, log)
 
 
-async def test_all_brokers_crash_at_once_and_fresh_ones_start(cluster: FaultCluster) -> None:
+async def test_acknowledged_records_survive_a_simultaneous_crash_of_all_brokers(
+    cluster: FaultCluster,
+) -> None:
     bootstrap = cluster.bootstrap
     async with ConfluentLoad(bootstrap, "t", [0, 1]) as load, AioLoad(bootstrap, "t", [2]) as aio:
         for _ in range(2):
@@ -88,10 +90,10 @@ async def test_all_brokers_crash_at_once_and_fresh_ones_start(cluster: FaultClus
     check(aio, log)
 
 
-async def test_controller_goes_away_and_returns_under_load(tmp_path: Path) -> None:
-    """The second time a broker dies with the controller: the restarted controller detects it
-    and gives its partitions to the other broker. Only then are sessions short: brokers acknowledge
-    without the controller until their session ends.
+async def test_acknowledged_records_survive_controller_outages_under_load(tmp_path: Path) -> None:
+    """In the second outage a broker dies together with the controller; the restarted controller
+    detects this and moves its partitions to the other broker. Sessions are short only in that
+    outage, because without a controller brokers acknowledge until their session expires.
     """
     async with started(tmp_path, session_timeout_ms=600_000) as cluster:
         bootstrap = cluster.bootstrap

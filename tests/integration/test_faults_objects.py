@@ -1,5 +1,5 @@
-"""A damaged object under a running cluster: the errors of clients, the findings of the doctor, and
-the repair, which is to restore the object.
+"""A damaged object in a running cluster: the errors of clients, the findings of the doctor, and the
+repair, which restores the object.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ COUNT = 100
 
 @pytest.fixture(autouse=True)
 def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the loggers of this process: the command would bind all of them to its own stderr, which
-    is closed when it ends.
+    """Keep the loggers of this process. Otherwise the command binds all of them to its own stderr,
+    which is closed at its end.
     """
     monkeypatch.setattr("penstock.deploy.node.logs.to_stderr", lambda _level: None)
 
 
 def findings(cluster: ThreadedCluster) -> dict[str, str]:
-    """Return the findings of the doctor's check of partitions, by code."""
+    """Return the findings of the doctor's partition check, by code."""
     command = [
         "doctor",
         "--json",
@@ -57,7 +57,9 @@ def leader_of(cluster: ThreadedCluster, topic: str) -> int:
 
 
 def polled(consumer: Consumer, count: int) -> tuple[list[bytes], int]:
-    """Poll so many values or up to an error. Return the values and the code; 0: no error."""
+    """Poll until `count` values or an error. Return the values and the error code, which is 0
+    without an error.
+    """
     values: list[bytes] = []
     while len(values) < count:
         message = consumer.poll(30)
@@ -69,7 +71,7 @@ def polled(consumer: Consumer, count: int) -> tuple[list[bytes], int]:
     return values, 0
 
 
-def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path) -> None:
+def test_damaged_object_is_reported_until_it_is_restored(tmp_path: Path) -> None:
     with ThreadedCluster(tmp_path, brokers=2) as cluster:
         for topic in ("t", "beside"):
             cluster.create(topic, 1)
@@ -81,8 +83,8 @@ def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path)
         whole = cluster.run(cluster.store.get(key))
         expected = [b"t-%d" % number for number in range(COUNT)]
 
-        # The leader dies, and the next leader has to read what is damaged: the partition does not
-        # open, and the others do.
+        # The leader dies, and the next leader has to read the damaged object: that partition does
+        # not open, but the others do.
         cluster.damage(key, b"t-50")
         died = leader_of(cluster, "t")
         cluster.kill_broker(died)
@@ -97,7 +99,7 @@ def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path)
         assert [row[1] for row in cluster.consume("t", 1, COUNT)] == expected
         wait_until(lambda: findings(cluster) == {})
 
-        # A partition moves in order and opens; its readers meet the damage.
+        # After a planned move the partition opens, and only its readers get errors.
         cluster.start_broker(died)
         cluster.damage(key, b"t-50")
         cluster.stop_broker(leader_of(cluster, "t"))
@@ -121,7 +123,7 @@ def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path)
 
 
 def others_hear_of_it(cluster: ThreadedCluster) -> None:
-    """Check the errors of other clients, which docs/how-to/alerts.md lists."""
+    """Check the errors in other clients, which docs/how-to/alerts.md lists."""
     python = KafkaConsumer(
         bootstrap_servers=cluster.bootstrap, group_id=None, enable_auto_commit=False
     )

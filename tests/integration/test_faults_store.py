@@ -1,5 +1,5 @@
-"""A store fails in every way while clients write: latency grows, no acknowledged record is lost,
-and none is repeated.
+"""The store fails in various ways while clients write: latency grows, but no acknowledged record is
+lost or duplicated.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def high_watermarks(cluster: FaultCluster) -> list[int]:
     return [-1 if isinstance(partition, int) else partition.high_watermark for partition in found]
 
 
-async def test_store_that_is_down_delays_everything_and_loses_nothing(
+async def test_store_outage_delays_records_and_loses_none(
     cluster: FaultCluster,
 ) -> None:
     async with (
@@ -53,9 +53,9 @@ async def test_store_that_is_down_delays_everything_and_loses_nothing(
         await asyncio.gather(load.until_acknowledged(200), aio.until_acknowledged(20))
         for faults in cluster.faults.values():
             faults.down = True
-        await asyncio.sleep(DOWN_S / 10)  # responses in flight arrive
+        await asyncio.sleep(DOWN_S / 10)  # until responses in flight have arrived
         before = high_watermarks(cluster)
-        await asyncio.sleep(DOWN_S)  # the duration of the fault, not a wait
+        await asyncio.sleep(DOWN_S)  # the length of the fault, not a wait for a condition
         assert high_watermarks(cluster) == before, "something was acknowledged that is nowhere"
         for faults in cluster.faults.values():
             faults.down = False
@@ -80,9 +80,11 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("problem", TROUBLES)
-async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, problem: str) -> None:
+async def test_store_faults_during_a_broker_crash_lose_no_record(
+    cluster: FaultCluster, problem: str
+) -> None:
     """Broker 1 dies during the fault, so the recovery of its WAL and the opening of its partitions
-    meet the same fault.
+    see the same fault.
     """
     for faults in cluster.faults.values():
         faults.config = TROUBLES[problem]
@@ -101,10 +103,12 @@ async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, pro
 
 
 @pytest.mark.parametrize("damage", [Fault.TRUNCATED, Fault.FLIPPED_BIT])
-async def test_damaged_responses_are_never_served(cluster: FaultCluster, damage: Fault) -> None:
-    """Recovery, opening and cold reads retry, and consumers get the written records.
+async def test_corrupt_responses_of_the_store_never_reach_consumers(
+    cluster: FaultCluster, damage: Fault
+) -> None:
+    """Recovery, opening and cold reads retry, and consumers get the records as written.
 
-    Five wrong responses in a row for one object would count as damage.
+    Five corrupt responses in a row for one object would count as damage to the object.
     """
     async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS) as load:
         await load.until_acknowledged(1_500)

@@ -1,5 +1,5 @@
-"""Brokers that are declared dead but live on: cut off, hanging, or with a stopped clock. They
-acknowledge only what is in the log.
+"""Brokers that are declared dead but are still running: cut off, hanging, or with a stopped clock.
+They acknowledge only records that are in the log.
 """
 
 import asyncio
@@ -18,22 +18,22 @@ from tests.support.fault_store import FaultCluster
 from tests.support.waiting import PATIENCE_S, until
 
 SHORT_PATIENCE = {"request.timeout.ms": 1_500, "socket.timeout.ms": 2_000}
-"""A client would otherwise wait 30 s for a hanging broker."""
+"""Otherwise a client would wait 30 s for a hanging broker."""
 
 
 async def create_topic(cluster: FaultCluster) -> None:
-    """Create a topic with two partitions led by broker 1; broker 0 takes over."""
+    """Create a topic with two partitions, led by broker 1, with broker 0 as the other replica."""
     topic = NewTopic(name="t", assignment=[[NodeId(1), NodeId(0)]] * 2)
     await cluster.broker.client.create_topics(CreateTopics(topics=[topic]))
     for partition in (0, 1):
         await cluster.until_served("t", partition)
 
 
-async def test_broker_cut_from_the_controller_stops_before_another_takes_over(
+async def test_broker_cut_off_from_the_controller_stops_before_another_takes_over(
     tmp_path: Path,
 ) -> None:
-    """Clients and the store still reach it. When the link is restored, it finds itself fenced, and
-    its next start serves again.
+    """Clients and the store still reach the broker. Once the link is restored, it learns that it is
+    fenced, and it serves again after a restart.
     """
     async with FaultCluster(tmp_path, linked=True) as cluster:
         await create_topic(cluster)
@@ -57,7 +57,7 @@ async def test_broker_cut_from_the_controller_stops_before_another_takes_over(
             cluster.links[1].heal()
             async with asyncio.timeout(PATIENCE_S):
                 assert "fenced" in await cut.ended
-            await cluster.kill_broker(1)  # its process ends
+            await cluster.kill_broker(1)  # stands for the end of its process
             await cluster.start_broker(1)
             await cluster.kill_broker(0)
             await until(lambda: cluster.leader_of("t") == 1)
@@ -67,11 +67,11 @@ async def test_broker_cut_from_the_controller_stops_before_another_takes_over(
         check(aio, log)
 
 
-async def test_consumer_of_a_broker_cut_from_the_controller_continues_with_the_new_leader(
+async def test_consumer_of_a_broker_cut_off_from_the_controller_continues_at_the_new_leader(
     tmp_path: Path,
 ) -> None:
-    """The consumer has only this broker's address. It reads to the end of the new leader's log,
-    without a reset of its position.
+    """The consumer is configured with this broker's address only. It reads to the end of the new
+    leader's log without resetting its position.
     """
     async with FaultCluster(tmp_path, linked=True) as cluster:
         await create_topic(cluster)
@@ -111,15 +111,15 @@ async def test_consumer_of_a_broker_cut_from_the_controller_continues_with_the_n
 
 @pytest.mark.parametrize("clock_stands", [False, True], ids=["clock-goes", "clock-stands"])
 @pytest.mark.parametrize("after", [False, True], ids=["puts-hang-before", "puts-hang-after"])
-async def test_a_zombie_acknowledges_only_records_in_the_log(
+async def test_zombie_broker_acknowledges_only_records_in_the_log(
     tmp_path: Path, *, clock_stands: bool, after: bool
 ) -> None:
-    """Its PUTs hang, it gets no messages, and it is fenced and recovered; then everything gets
-    through at once.
+    """The PUTs of the zombie hang, it gets no messages, and it is fenced and recovered. Then
+    everything gets through at once.
 
-    With a stopped clock it trusts its session forever, so only the slots of its WAL keep it from a
-    false acknowledgement. PUTs whose responses hung were durable and the recoverer has them: it may
-    acknowledge those.
+    With a stopped clock its session never expires, so only WAL fencing keeps it from a false
+    acknowledgment. It may acknowledge PUTs that were durable while their responses hung, because
+    the recovery has included them.
     """
     async with FaultCluster(tmp_path, linked=True) as cluster:
         await create_topic(cluster)
@@ -145,7 +145,7 @@ async def test_a_zombie_acknowledges_only_records_in_the_log(
             async with asyncio.timeout(PATIENCE_S):
                 await zombie.ended
             assert not zombie.can_write()
-            await cluster.kill_broker(1)  # its process ends
+            await cluster.kill_broker(1)  # stands for the end of its process
         log = await read_back(cluster.bootstrap, "t", [0, 1])
         check(load, log)
         check(aio, log)

@@ -1,4 +1,4 @@
-"""A consumer with fetch sessions gets every record once, whatever becomes of its sessions."""
+"""A consumer with fetch sessions gets every record once, even if its sessions are lost."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Reader:
-    """Reads all partitions in a thread until `stop`. kafka-python uses sessions."""
+    """Reads all partitions in a thread until `stop`. kafka-python uses fetch sessions."""
 
     def __init__(self, bootstrap: str) -> None:
         self.values: list[bytes] = []
@@ -58,19 +58,21 @@ async def write(cluster: Cluster, first: int, count: int) -> list[bytes]:
     return values
 
 
-async def test_every_record_comes_once_while_sessions_come_and_go(cluster: Cluster) -> None:
+async def test_every_record_is_delivered_once_while_sessions_change_and_are_lost(
+    cluster: Cluster,
+) -> None:
     written = await write(cluster, 0, 60)
     reader = await asyncio.to_thread(Reader, cluster.bootstrap)
     try:
         await until(lambda: len(reader.values) == len(written))
         sessions = [broker.fetch_sessions for broker in cluster.brokers.values()]
         await until(lambda: sum(each.partition_count for each in sessions) == PARTITIONS)
-        # Partitions leave the session of one broker and enter that of the other.
+        # Partitions move from the session with one broker to the session with the other.
         for partition in range(PARTITIONS):
             await move(cluster, TOPIC, partition % 2, partition=partition)
         written += await write(cluster, 60, 60)
         await until(lambda: len(reader.values) == len(written))
-        # Sessions are lost, as when brokers start again.
+        # All sessions are lost, as when brokers restart.
         for each in sessions:
             for session in list(each._sessions.values()):
                 each._remove(session)

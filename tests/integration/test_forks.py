@@ -1,6 +1,4 @@
-"""Forks: topics that begin with the log of another one, as clients and readers of the store see
-them.
-"""
+"""Forks, topics that start with the log of another topic, as clients and store readers see them."""
 
 import asyncio
 import time
@@ -41,7 +39,7 @@ def fill(bootstrap: str, topic: str, name: str) -> None:
 
 
 def expected(*names: str) -> dict[int, list[bytes]]:
-    """Return the values of each partition after `fill` with each name."""
+    """Return the expected values of each partition after `fill` with each of these names."""
     return {
         number: [value for name in names for value in values(name)[number::PARTITIONS]]
         for number in range(PARTITIONS)
@@ -51,7 +49,9 @@ def expected(*names: str) -> dict[int, list[bytes]]:
 def read(
     bootstrap: str, topic: str, partitions: int = PARTITIONS, isolation: str = "read_committed"
 ) -> dict[int, list[bytes]]:
-    """Return the values of each partition, from the log start to the end that a reader sees."""
+    """Return the values of each partition from the log start offset to the end visible to the
+    reader.
+    """
     consumer = confluent_consumer(
         bootstrap, "r", enable_partition_eof=True, isolation_level=isolation
     )
@@ -92,7 +92,7 @@ async def led(cluster: Cluster, topic: str, partition: int = 0) -> Partition:
     return found
 
 
-async def test_a_fork_and_its_source_share_objects_and_live_alone(cluster: Cluster) -> None:
+async def test_fork_and_source_share_objects_and_are_independent(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
 
     def fork() -> None:
@@ -128,7 +128,7 @@ async def test_a_fork_and_its_source_share_objects_and_live_alone(cluster: Clust
         admin.delete_topics([SOURCE])[SOURCE].result(TIMEOUT_S)
 
     await asyncio.to_thread(diverge)
-    # The objects of the source are the fork's now; no broker has them in its log cache.
+    # The fork now owns the objects of the source, and no broker has them in its log cache.
     for node_id in list(cluster.brokers):
         await cluster.stop_broker(node_id)
         await cluster.start_broker(node_id)
@@ -144,13 +144,13 @@ async def test_a_fork_and_its_source_share_objects_and_live_alone(cluster: Clust
     await asyncio.to_thread(delete)
     await cluster.until_janitor_done()
     image = cluster.broker.image
-    # An object may hold committed offsets of the readers too.
+    # Objects may also contain committed offsets of the readers.
     internal = {topic.topic_id for topic in image.topics}
     assert {stream.topic_id for stream in image.streams} <= internal
     assert forked.topic_id not in internal
 
 
-async def test_a_fork_aborts_transactions_open_at_its_fork_point(cluster: Cluster) -> None:
+async def test_fork_aborts_transactions_open_at_its_fork_point(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
 
     def run() -> None:
@@ -169,18 +169,18 @@ async def test_a_fork_aborts_transactions_open_at_its_fork_point(cluster: Cluste
         writers["early"].commit_transaction(TIMEOUT_S)
         produce(bootstrap, SOURCE, [b"plain"])
         create_topic(bootstrap, FORK, -1, **FROM_SOURCE)
-        # In the fork the open transaction is over: what follows is visible at once.
+        # In the fork the open transaction is aborted, so later records are visible immediately.
         produce(bootstrap, FORK, [b"fork"])
         assert read(bootstrap, FORK, 1) == {0: [b"early 1", b"plain", b"fork"]}
         assert read(bootstrap, FORK, 1, "read_uncommitted") == {
             0: [b"early 1", b"late 1", b"plain", b"fork"]
         }
-        # It continues in the source.
+        # In the source it stays open.
         assert read(bootstrap, SOURCE, 1) == {0: [b"early 1"]}
         writers["late"].produce(SOURCE, b"late 2", partition=0)
         writers["late"].commit_transaction(TIMEOUT_S)
         assert read(bootstrap, SOURCE, 1) == {0: [b"early 1", b"late 1", b"plain", b"late 2"]}
-        # The same producer writes to the fork, where it has no sequence yet.
+        # The same producer writes to the fork, where it has no sequence numbers yet.
         writers["late"].begin_transaction()
         writers["late"].produce(FORK, b"late 3", partition=0)
         writers["late"].commit_transaction(TIMEOUT_S)
@@ -189,7 +189,7 @@ async def test_a_fork_aborts_transactions_open_at_its_fork_point(cluster: Cluste
     await asyncio.to_thread(run)
     partition = await led(cluster, FORK)
     assert not partition.log.transactions
-    # The next leader finds the same, with and without a checkpoint.
+    # The next leader recovers the same state, with and without a checkpoint.
     node_id = cluster.leader_of(FORK)
     await cluster.kill_broker(node_id)
     await cluster.until_served(FORK)
@@ -199,7 +199,7 @@ async def test_a_fork_aborts_transactions_open_at_its_fork_point(cluster: Cluste
     }
 
 
-async def test_a_fork_at_offsets_and_at_a_time(cluster: Cluster) -> None:
+async def test_topic_is_forked_at_offsets_and_at_a_time(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
     now_ms = time.time_ns() // 1_000_000
 
@@ -216,14 +216,15 @@ async def test_a_fork_at_offsets_and_at_a_time(cluster: Cluster) -> None:
         create_topic(bootstrap, "a", -1, **FROM_SOURCE, penstock_fork_offsets="0:20, 1:7")
         found = read(bootstrap, "a", 2)
         assert found[0] == [b"%d" % number for number in range(20)]
-        # No batch is cut: offset 7 lies in the first one, or in a small one that begins there.
+        # Batches are not split: offset 7 lies within the first batch, or a small batch starts
+        # there.
         assert found[1] == [b"%d" % number for number in range(len(found[1]))]
         assert len(found[1]) <= 7
         at = str(now_ms - 60_000 + 20_000)
         create_topic(bootstrap, "b", -1, **FROM_SOURCE, penstock_fork_timestamp_ms=at)
         before = [b"%d" % number for number in range(20)]
         assert read(bootstrap, "b", 2) == {0: before, 1: before}
-        # A fork of a fork, which has records of its own.
+        # A fork of the fork, which also has records of its own.
         produce(bootstrap, "b", [b"own"])
         create_topic(bootstrap, "c", -1, penstock_fork_source="b")
         assert read(bootstrap, "c", 2) == {0: [*before, b"own"], 1: before}
@@ -231,7 +232,7 @@ async def test_a_fork_at_offsets_and_at_a_time(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_forks_that_cannot_be_are_refused_with_the_reason(cluster: Cluster) -> None:
+async def test_invalid_forks_are_refused_with_the_reason(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
 
     def run() -> None:
@@ -263,14 +264,14 @@ async def test_forks_that_cannot_be_are_refused_with_the_reason(cluster: Cluster
     assert len(image.streams) == 2 * 3
 
 
-def test_readers_of_the_store_read_a_fork(tmp_path: Path) -> None:
+def test_store_readers_read_a_fork(tmp_path: Path) -> None:
     with ThreadedCluster(tmp_path) as cluster:
         bootstrap = cluster.bootstrap
 
         def scanned(topic: str) -> dict[int, list[bytes]]:
             try:
                 table = scan(cluster.store_url, topic).to_table().sort_by("offset")
-            except UnknownPartition:  # the manifest does not show the topic yet
+            except UnknownPartition:  # the manifest does not contain the topic yet
                 return {}
             rows = zip(table["partition"].to_pylist(), table["value"].to_pylist(), strict=True)
             found: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
@@ -287,7 +288,7 @@ def test_readers_of_the_store_read_a_fork(tmp_path: Path) -> None:
         assert scanned(SOURCE) == expected("shared", "source")
 
 
-def test_compaction_of_a_fork_leaves_its_source_alone(tmp_path: Path) -> None:
+def test_compaction_of_a_fork_does_not_change_its_source(tmp_path: Path) -> None:
     with ThreadedCluster(tmp_path) as cluster:
         bootstrap = cluster.bootstrap
         create_topic(bootstrap, SOURCE, 1)

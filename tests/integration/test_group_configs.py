@@ -1,5 +1,5 @@
-"""Configs of groups through real sockets: members learn of a change in their next heartbeat, and
-restarts keep it.
+"""Group configs over real sockets: members receive changed values in their next heartbeat response,
+and the values persist across restarts.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ async def heartbeat(cluster: Cluster, epoch: int, **fields: Any) -> Any:
 
 
 async def join(cluster: Cluster) -> Any:
-    """Join, once the coordinator has loaded its partition."""
+    """Join as soon as the coordinator has loaded its partition."""
     requested = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
     await asyncio.to_thread(send_request, cluster.bootstrap, apis.FIND_COORDINATOR, requested)
     joined: list[Any] = []
@@ -77,7 +77,7 @@ async def members(cluster: Cluster) -> int:
     return len(response["groups"][0]["members"])
 
 
-async def test_a_member_learns_of_new_timeouts_in_its_next_heartbeat(cluster: Cluster) -> None:
+async def test_changed_timeouts_reach_a_member_with_its_next_heartbeat(cluster: Cluster) -> None:
     joined = await join(cluster)
     assert joined["heartbeat_interval_ms"] == 5_000
     values = {SESSION: "600", HEARTBEAT: "300"}
@@ -93,7 +93,7 @@ async def test_a_member_learns_of_new_timeouts_in_its_next_heartbeat(cluster: Cl
     await until(is_gone)
 
 
-async def test_restarts_keep_the_configs_of_groups(cluster: Cluster) -> None:
+async def test_group_configs_persist_across_restarts(cluster: Cluster) -> None:
     outcome = await asyncio.to_thread(alter_configs, cluster.bootstrap, GROUP, {HEARTBEAT: "300"})
     assert outcome == (0, None)
     await cluster.stop_controller()

@@ -1,5 +1,5 @@
-"""Health over HTTP while a broker loses its dependencies. Requests for it do not slow the broker
-down.
+"""Health endpoints over HTTP while a broker loses its dependencies. Health requests do not slow the
+broker down.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tests.support.waiting import until
 
 
 async def send_request(port: int, request: str) -> tuple[int, str]:
-    """Return status and body; 0 if the connection was closed without a response."""
+    """Return status and body, or status 0 if the connection was closed without a response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request.encode())
@@ -55,7 +55,7 @@ def healthy(broker: Broker, store: Store) -> BrokerHealth:
     return it
 
 
-async def test_a_broker_is_ready_until_it_loses_its_session(tmp_path: Path) -> None:
+async def test_broker_is_ready_until_it_loses_its_session(tmp_path: Path) -> None:
     async with (
         Cluster(
             tmp_path,
@@ -76,7 +76,7 @@ async def test_a_broker_is_ready_until_it_loses_its_session(tmp_path: Path) -> N
         )
 
 
-async def test_the_store_is_queried_once_for_many_questions_and_its_refusal_is_reported(
+async def test_concurrent_health_requests_share_one_store_probe_and_report_its_error(
     tmp_path: Path,
 ) -> None:
     async with Cluster(tmp_path) as cluster:
@@ -93,7 +93,7 @@ async def test_the_store_is_queried_once_for_many_questions_and_its_refusal_is_r
         assert await refused.not_ready() == [], "a refusal is not remembered"
 
 
-async def test_one_that_leaves_wants_no_new_clients_but_lives(tmp_path: Path) -> None:
+async def test_stopping_broker_is_alive_but_not_ready(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         it = healthy(cluster.broker, Store())
         it.stopping()
@@ -101,14 +101,14 @@ async def test_one_that_leaves_wants_no_new_clients_but_lives(tmp_path: Path) ->
         assert it.not_alive() == []
 
 
-async def test_before_there_is_a_broker() -> None:
+async def test_node_is_alive_but_not_ready_before_its_broker_starts() -> None:
     it = BrokerHealth()
     assert it.not_started()
     assert it.not_alive() == []
     assert await it.not_ready() == it.not_started()
 
 
-async def test_malformed_requests_get_no_further() -> None:
+async def test_malformed_http_requests_are_rejected() -> None:
     server = HttpServer(routes_of(BrokerHealth()))
     port = await server.start("127.0.0.1", 0)
     try:
@@ -123,8 +123,8 @@ async def test_malformed_requests_get_no_further() -> None:
 
 
 @pytest.mark.parametrize("sent", ["", "GET /livez HTTP/1.1\r\n"])
-async def test_probes_get_through_a_flood(sent: str) -> None:
-    """One address opens more connections than there may be, and others open some."""
+async def test_health_probes_are_served_during_a_connection_flood(sent: str) -> None:
+    """One address opens more connections than allowed, while other addresses open a few."""
     server = HttpServer(routes_of(BrokerHealth()))
     port = await server.start("127.0.0.1", 0)
     counts = {"127.0.0.2": 2 * health.CONNECTIONS_MAX}
@@ -144,7 +144,7 @@ async def test_probes_get_through_a_flood(sent: str) -> None:
             writer.close()
 
 
-async def test_a_port_that_is_taken_is_stated_plainly() -> None:
+async def test_port_in_use_is_reported_clearly() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(PortTaken, match="--health-listener"),

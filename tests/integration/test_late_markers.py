@@ -1,5 +1,5 @@
-"""With real brokers and librdkafka, a marker is delayed and sent again, and the first copy arrives
-during the next transaction.
+"""With real brokers and librdkafka: a transaction marker is delayed and resent, and the delayed
+copy arrives during the next transaction.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ _MARKERS = apis.WRITE_TXN_MARKERS.key.to_bytes(2, "big")
 
 
 class HoldingProxy:
-    """A proxy before one broker. It holds the first connection that carries markers, and passes all
-    others.
+    """A proxy in front of one broker. It holds the first connection that sends a transaction
+    marker, and passes all others.
     """
 
     def __init__(self, release: asyncio.Event) -> None:
@@ -127,7 +127,7 @@ def _committed(bootstrap: str, partition: int) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("commit_first", [True, False])
-async def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(
+async def test_delayed_copy_of_a_marker_does_not_end_the_next_transaction(
     held: HeldMarkers, commit_first: bool
 ) -> None:
     cluster, bootstrap = held.cluster, held.cluster.bootstrap

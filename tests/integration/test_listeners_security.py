@@ -1,5 +1,6 @@
-"""Listeners with security of their own in one broker, as its TOML file gives it: certificates of
-different CAs, client certificates on some, and one SASL mechanism each. Clients are unmodified.
+"""Security settings per listener in one broker, as in its TOML file: certificates of different CAs,
+client certificates on some listeners, and a different SASL mechanism on each. Clients are
+unmodified.
 """
 
 import asyncio
@@ -62,7 +63,9 @@ listener.name.both.ssl.client.auth = "required"
 
 
 class Files(SecureFiles):
-    """PARTNERS has a certificate of a public CA and trusts clients of the partners' CA."""
+    """Files for the listeners. PARTNERS has a certificate of a public CA and trusts clients of the
+    partners' CA.
+    """
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -79,7 +82,7 @@ class Files(SecureFiles):
 
 
 def security(files: Files) -> SecurityConfig:
-    """Return the settings that a broker reads from its file."""
+    """Return the settings that a broker reads from its TOML file."""
     path = files.directory / "penstock.toml"
     protocols = ",".join(f"{name}:{protocol}" for name, protocol in PROTOCOLS.items())
     path.write_text(
@@ -125,7 +128,7 @@ def certificate(path: Path) -> dict[str, str]:
 
 
 async def produce(config: dict[str, Any]) -> Producer:
-    """Produce one acknowledged record. Returns the producer, which is still connected."""
+    """Produce one acknowledged record. Return the producer, still connected."""
 
     def run() -> Producer:
         producer = Producer(config)
@@ -139,7 +142,7 @@ async def produce(config: dict[str, Any]) -> Producer:
 
 
 async def refused(config: dict[str, Any]) -> str:
-    """Return the client's reason why it cannot connect."""
+    """Return the client's error when it cannot connect."""
     reported: list[str] = []
 
     def run() -> None:
@@ -158,7 +161,9 @@ def principals(cluster: Cluster, listener: str) -> set[str]:
     return {str(each.principal) for each in connections if each.listener == listener}
 
 
-async def test_each_listener_has_its_own_mechanisms(cluster: Cluster, files: Files) -> None:
+async def test_each_listener_accepts_only_its_own_mechanisms(
+    cluster: Cluster, files: Files
+) -> None:
     ports = cluster.broker.server.ports
     for listener, mechanism, other in (
         ("SCRAM", "SCRAM-SHA-512", "PLAIN"),
@@ -186,8 +191,8 @@ async def test_each_listener_has_its_own_mechanisms(cluster: Cluster, files: Fil
     await asyncio.to_thread(kafka_python)
 
 
-async def test_each_listener_has_its_own_certificates(cluster: Cluster, files: Files) -> None:
-    """A client of one listener is a stranger at the others."""
+async def test_each_listener_uses_its_own_certificates(cluster: Cluster, files: Files) -> None:
+    """Credentials of one listener are rejected by the others."""
     partner = certificate(files.client("p1", authority=files.partners))
     member = certificate(files.client("m1"))
     public_ca = files.trusted_by_clients
@@ -222,7 +227,7 @@ async def serial(
     files: Files,
     highest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
 ) -> str:
-    """Return the serial number of the certificate that a listener shows."""
+    """Return the serial number of the certificate that a listener presents."""
     context = ssl.create_default_context(cafile=str(files.truststore))
     context.load_verify_locations(files.trusted_by_clients)
     context.maximum_version = highest
@@ -235,10 +240,10 @@ async def serial(
         writer.close()
 
 
-async def test_certificates_of_one_listener_are_renewed_without_a_restart(
+async def test_certificates_of_one_listener_are_reloaded_without_a_restart(
     cluster: Cluster, files: Files
 ) -> None:
-    """Broken files of another listener do not hold that back."""
+    """Invalid files of another listener do not prevent the reload."""
     watched = cluster.broker.access.files
     before = {name: await serial(cluster, name, files) for name in PROTOCOLS}
     with capture_logs() as logs:
@@ -254,9 +259,7 @@ async def test_certificates_of_one_listener_are_renewed_without_a_restart(
     assert (watched.reload_count, watched.refused_count) == (1, 1)
 
 
-async def test_clients_see_the_settings_of_listeners_but_no_secrets(
-    cluster: Cluster, files: Files
-) -> None:
+async def test_clients_see_listener_settings_but_no_secrets(cluster: Cluster, files: Files) -> None:
     admin = AdminClient(properties(cluster, "PUBLIC", files.trusted_by_clients))
     broker = ConfigResource(ConfigResource.Type.BROKER, "0")
 
@@ -273,7 +276,7 @@ async def test_clients_see_the_settings_of_listeners_but_no_secrets(
     assert found["ssl.client.auth"].value == "required"
 
 
-async def test_an_error_in_a_file_names_the_listener(tmp_path: Path, files: Files) -> None:
+async def test_error_in_a_certificate_file_names_the_listener(tmp_path: Path, files: Files) -> None:
     (files.directory / "public.pem").unlink()
     with pytest.raises(SecurityFileInvalid, match=r"public\.pem: No such file"):
         async with Cluster(tmp_path, security=security(files), listeners=LISTENERS):
@@ -284,10 +287,12 @@ async def test_an_error_in_a_file_names_the_listener(tmp_path: Path, files: File
             pass
 
 
-async def test_a_certificate_of_one_listener_must_name_its_address(
+async def test_certificate_of_a_listener_must_contain_its_advertised_host(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where clients show certificates and a handshake is all that a broker can check."""
+    """Also on listeners with client certificates, where the broker can check only the TLS
+    handshake.
+    """
     monkeypatch.setattr(self_check, "CHECK_S", 0.3)
     issued = files.public.issue("broker", hosts=["elsewhere.example"], password="of the key")
     write_private(files.directory / "partners.pem", issued.keystore)
@@ -298,9 +303,9 @@ async def test_a_certificate_of_one_listener_must_name_its_address(
             pass
 
 
-async def test_brokers_use_the_settings_of_their_own_listener(tmp_path: Path) -> None:
-    """Markers of transactions go to the other broker, whose certificate only the settings of its
-    listener trust.
+async def test_inter_broker_connections_use_the_settings_of_their_listener(tmp_path: Path) -> None:
+    """Transaction markers go to the other broker, whose certificate is trusted only by the settings
+    of that listener.
     """
     files = Files(tmp_path / "security")
     issued = files.partners.issue("broker", hosts=HOSTS)

@@ -1,4 +1,4 @@
-"""Log compaction as clients of three families and readers of the store see it."""
+"""Log compaction as seen by three client libraries and store readers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ State = dict[bytes, bytes]
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Uploads within 50 ms, looks for dirty logs ten times a second."""
+    """Start a cluster that uploads within 50 ms and looks for dirty logs ten times per second."""
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
     async with Cluster(
         tmp_path, brokers=2, stream_config=stream, log_cleaner_backoff_ms=100
@@ -42,8 +42,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def fill(bootstrap: str) -> State:
-    """Write each key in each round, with every codec, and some in aborted transactions. Return
-    the newest values. The last key is deleted.
+    """Write each key in each round, with every codec, some in aborted transactions, and delete the
+    last key. Return the newest values.
     """
     state: State = {}
     for number in range(ROUNDS):
@@ -74,7 +74,7 @@ def fill(bootstrap: str) -> State:
 
 
 async def compacted(cluster: Cluster) -> int:
-    """Wait until the whole log is clean. Return its end."""
+    """Wait until the whole log is clean. Return its end offset."""
     broker = await cluster.until_served(TOPIC)
     partition = broker.partitions.get(TOPIC, 0)
     assert isinstance(partition, Partition)
@@ -139,7 +139,7 @@ async def by_aiokafka(bootstrap: str, end: int) -> list[tuple[bytes, bytes | Non
     return found
 
 
-async def test_three_families_of_clients_read_the_newest_values(cluster: Cluster) -> None:
+async def test_clients_read_only_the_newest_values_of_a_compacted_topic(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
 
     def run() -> State:
@@ -149,7 +149,7 @@ async def test_three_families_of_clients_read_the_newest_values(cluster: Cluster
     state = await asyncio.to_thread(run)
     leader = cluster.leader_of(TOPIC)
     end = await compacted(cluster)
-    # The leader still has the removed records in its log cache.
+    # The leader still has the removed records in its log cache, so restart it.
     await cluster.stop_broker(leader)
     await cluster.start_broker(leader)
     await cluster.until_served(TOPIC)
@@ -166,7 +166,7 @@ async def test_three_families_of_clients_read_the_newest_values(cluster: Cluster
     assert found[0] == found[1] == found[2]
 
 
-def test_readers_of_the_store_see_the_same_records(tmp_path: Path) -> None:
+def test_store_readers_read_the_same_compacted_records(tmp_path: Path) -> None:
     with ThreadedCluster(tmp_path) as cluster:
         create_topic(cluster.bootstrap, TOPIC, 1, **COMPACT)
         state = fill(cluster.bootstrap)
@@ -181,8 +181,8 @@ def test_readers_of_the_store_see_the_same_records(tmp_path: Path) -> None:
         assert {key: value for key, value in found if value is not None} == state
 
 
-def test_counts_and_times_in_a_compacted_log(tmp_path: Path) -> None:
-    """Records of one batch have timestamps in any order, and most of them are deleted."""
+def test_counts_and_time_ranges_of_a_compacted_log_are_exact(tmp_path: Path) -> None:
+    """The records of a batch have timestamps in arbitrary order, and most of them are deleted."""
     with ThreadedCluster(tmp_path) as cluster:
         create_topic(cluster.bootstrap, TOPIC, 1, **COMPACT)
         rng = Random(5)
@@ -212,7 +212,7 @@ def test_counts_and_times_in_a_compacted_log(tmp_path: Path) -> None:
 
 
 def check_times(store_url: str) -> None:
-    """Compare counts, look-ups by time and bounds of time with all rows."""
+    """Compare counts, lookups by time and time ranges with the result of a full scan."""
     committed = scan(store_url, TOPIC, isolation_level="read_committed")
     assert committed.count() == committed.to_table().num_rows
     table = scan(store_url, TOPIC, columns=["offset", "timestamp"]).to_table()
@@ -240,7 +240,7 @@ def check_times(store_url: str) -> None:
         assert newer.count() == newer.to_table().num_rows == len(rows) - len(expected)
 
 
-async def test_a_small_log_is_compacted_before_its_regular_upload(tmp_path: Path) -> None:
+async def test_small_log_is_compacted_before_its_regular_upload(tmp_path: Path) -> None:
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=3_600_000)
     config = {"cleanup_policy": "compact", "max_compaction_lag_ms": "100"}
     async with Cluster(

@@ -1,4 +1,4 @@
-"""Sizes of topics as kafka-python and `penstock topics describe --size` show them."""
+"""Topic sizes as kafka-python and `penstock topics describe --size` report them."""
 
 import asyncio
 import json
@@ -22,14 +22,14 @@ RECORD_BYTES = 5_000
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Uploads within 50 ms."""
+    """Start a cluster that uploads within 50 ms."""
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50)
     async with Cluster(tmp_path, brokers=2, stream_config=stream) as cluster:
         yield cluster
 
 
 def describe(admin: KafkaAdminClient, requested: Any = None) -> dict[tuple[str, int], int]:
-    """Return the size of each partition; every one is listed by one broker."""
+    """Return the size of each partition. Each partition must be reported by exactly one broker."""
     sizes: dict[tuple[str, int], int] = {}
     for broker in admin.describe_log_dirs(requested):
         (log_dir,) = broker["log_dirs"]
@@ -63,7 +63,9 @@ def fill(cluster: Cluster) -> dict[tuple[str, int], int]:
         admin.close()
 
 
-async def test_clients_and_the_command_line_agree(cluster: Cluster, tmp_path: Path) -> None:
+async def test_client_and_command_line_report_the_same_sizes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     sizes = await asyncio.to_thread(fill, cluster)
     for index in range(PARTITIONS):
         assert 2 * RECORD_BYTES < sizes[TOPIC, index] < 2 * RECORD_BYTES + 500

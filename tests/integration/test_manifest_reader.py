@@ -1,5 +1,5 @@
-"""A reader of the store alone sees every acknowledged record, and the same rows while brokers lead,
-die or upload.
+"""A reader with access to the store only sees every acknowledged record, and the same rows while
+brokers lead, die or upload.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.support.waiting import until
 
 PARTITIONS = [0, 1, 2]
 FAST_UPLOADS = StreamConfig(wal_linger_ms=0, block_age_max_ms=400, wal_delete_grace_ms=3_000)
-"""Brokers upload data, and delete WAL slots, during the test."""
+"""Brokers upload data and delete WAL slots within the duration of a test."""
 
 
 async def create(cluster: Cluster) -> None:
@@ -33,7 +33,7 @@ async def create(cluster: Cluster) -> None:
         await cluster.until_served("t", partition)
 
 
-async def test_acknowledged_records_are_visible_through_uploads_a_kill_and_a_move(
+async def test_acknowledged_records_stay_visible_through_uploads_a_crash_and_a_move(
     tmp_path: Path,
 ) -> None:
     async with Cluster(
@@ -75,7 +75,7 @@ async def test_acknowledged_records_are_visible_through_uploads_a_kill_and_a_mov
         assert await fresh.log() == log
 
 
-async def test_an_idle_reader_sends_few_requests_and_a_running_one_reads_only_new_slots(
+async def test_idle_reader_sends_few_requests_and_active_one_reads_only_new_slots(
     tmp_path: Path,
 ) -> None:
     async with Cluster(tmp_path, brokers=2) as cluster:
@@ -105,7 +105,7 @@ async def test_an_idle_reader_sends_few_requests_and_a_running_one_reads_only_ne
 
 
 class CountedStore:
-    """Count requests of all kinds."""
+    """A store that counts requests by kind."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

@@ -1,5 +1,5 @@
-"""Metrics of real processes: the text of every node parses, counters follow the clients, a killed
-broker shows as fenced, and all series and labels of dashboards and rules exist.
+"""Metrics of real processes: the output of every node parses, counters follow client requests, a
+killed broker is reported as fenced, and all metrics and labels of dashboards and rules exist.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ CONTROLLERS = ("controller 0", "controller 1", "controller 2")
 
 @dataclass
 class Story:
-    """The metrics of the nodes before the clients came, after that, and after broker 1 was
+    """Metrics of all nodes before clients connect, after they have finished, and after broker 1 is
     killed.
     """
 
@@ -44,7 +44,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         after: dict[str, Samples] = {}
 
         def is_logged() -> bool:
-            """A node may cache the text for a quarter of a second, and the clients take less."""
+            """Return whether the metrics include the requests. A node may cache its output for 250
+            ms, longer than the clients take.
+            """
             after.update({name: cluster.scrape(name) for name in cluster.ports})
             return all(
                 sum(value(after[name], metric) - value(before[name], metric) for name in nodes)
@@ -79,7 +81,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 
 def use(bootstrap: str) -> None:
-    """Produce to four partitions, and consume all of it as a group."""
+    """Produce to four partitions and consume all records as a group."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic("orders", 4, 1)])["orders"].result(PATIENCE_S)
     failed: list[KafkaError] = []
@@ -113,7 +115,7 @@ def grown(story: Story, metric: str, **labels: str) -> float:
     )
 
 
-def test_every_node_reports_the_metrics_of_its_role_and_no_others(story: Story) -> None:
+def test_every_node_reports_exactly_the_metrics_of_its_role(story: Story) -> None:
     for name, families in story.families.items():
         role = "broker" if name.startswith("broker") else "controller"
         known = {metric.name.removesuffix("_total"): metric for metric in table.of_role(role)}
@@ -130,7 +132,7 @@ def test_every_node_reports_the_metrics_of_its_role_and_no_others(story: Story) 
             assert family.samples or metric.labels, f"{family.name} has no value"
 
 
-def test_counters_follow_the_clients(story: Story) -> None:
+def test_counters_grow_with_client_requests(story: Story) -> None:
     assert grown(story, "penstock_broker_produced_records_total") >= RECORDS
     assert grown(story, "penstock_broker_produced_bytes_total") >= RECORDS * len(VALUE)
     assert grown(story, "penstock_broker_fetched_records_total") >= RECORDS
@@ -163,7 +165,7 @@ def test_counters_follow_the_clients(story: Story) -> None:
     assert grown(story, "penstock_controller_fsync_seconds_count") > 0
 
 
-def test_histograms_hold_together(story: Story) -> None:
+def test_histogram_buckets_are_monotonic_and_match_the_count(story: Story) -> None:
     for samples in story.end.values():
         for (name, labels), count in samples.items():
             if name.endswith("_count"):
@@ -177,7 +179,7 @@ def test_histograms_hold_together(story: Story) -> None:
                 assert buckets["+Inf"] == count
 
 
-def test_controllers_agree_on_the_cluster_and_one_leads(story: Story) -> None:
+def test_controllers_agree_on_the_cluster_and_one_is_leader(story: Story) -> None:
     assert sum(value(story.after[name], "penstock_controller_leader") for name in CONTROLLERS) == 1
     for name in CONTROLLERS:
         assert value(story.after[name], "penstock_controller_leader_known") == 1
@@ -189,7 +191,7 @@ def test_controllers_agree_on_the_cluster_and_one_leads(story: Story) -> None:
     ) == len(BROKERS)
 
 
-def test_a_killed_broker_is_fenced_everywhere_and_its_partitions_are_served(
+def test_killed_broker_is_reported_as_fenced_and_its_partitions_are_served(
     story: Story,
 ) -> None:
     assert story.killed_leads > 0
@@ -201,7 +203,7 @@ def test_a_killed_broker_is_fenced_everywhere_and_its_partitions_are_served(
     assert partitions > story.killed_leads
 
 
-def test_what_dashboards_and_rules_name_is_reported_with_its_labels(story: Story) -> None:
+def test_metrics_and_labels_of_dashboards_and_rules_are_reported(story: Story) -> None:
     reported: dict[str, set[str]] = {}
     for samples in story.end.values():
         for name, labels in samples:

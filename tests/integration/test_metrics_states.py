@@ -1,5 +1,5 @@
-"""Gauges during a fault: what waits shows with its age, and disappears with the fault; totals
-outlive their partitions.
+"""Gauges during a fault: waiting work is reported with its age until the fault ends, and totals
+survive their partitions.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from tests.support.waiting import PATIENCE_S, until
 
 
 class GatedStore(MemoryStore):
-    """Conditional writes below `closed` wait until it is opened; the next `wal_failures` of a WAL
-    fail.
+    """A store in which conditional writes with the prefix `closed` wait until it is opened, and the
+    next `wal_failures` writes of WAL slots fail.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ def of_controller(server: ControllerServer | None) -> Told:
 
 
 def produce(bootstrap: str, producer: Producer) -> None:
-    # Keep a reference until the response: the futures die with it.
+    # Keep a reference to the client until the response arrives; its futures fail without it.
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(PATIENCE_S)
     for number in range(10):
@@ -75,7 +75,7 @@ def produce(bootstrap: str, producer: Producer) -> None:
     producer.poll(0)
 
 
-async def test_appends_that_wait_for_the_store_show_until_they_are_acknowledged(
+async def test_appends_that_wait_for_the_store_are_reported_until_acknowledged(
     tmp_path: Path,
 ) -> None:
     store = GatedStore()
@@ -124,7 +124,7 @@ def consume(bootstrap: str, count: int) -> None:
 
 
 def number(told: Told, metric: Metric, *labels: str) -> float:
-    """Return the value; of a histogram the count."""
+    """Return the value of a metric; for a histogram, its count."""
     found = told[metric, labels]
     return found.count if isinstance(found, Latencies) else found
 
@@ -168,7 +168,7 @@ async def test_uploads_and_cold_reads_are_counted(tmp_path: Path) -> None:
         assert number(reported, table.BLOCK_CACHE) > 1_000
 
 
-async def test_totals_outlive_their_partitions(tmp_path: Path) -> None:
+async def test_totals_keep_their_values_after_partitions_are_closed(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         broker = cluster.broker
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
@@ -186,7 +186,7 @@ async def test_totals_outlive_their_partitions(tmp_path: Path) -> None:
             assert after[metric, ()] == before[metric, ()]
 
 
-async def test_metadata_that_the_store_lacks_have_an_age(tmp_path: Path) -> None:
+async def test_age_of_metadata_not_yet_in_the_store_is_reported(tmp_path: Path) -> None:
     store = GatedStore()
     async with Cluster(tmp_path, store=store) as cluster:
         await until(lambda: of_controller(cluster.controller)[table.BACKUP_RECORDS, ()] == 0)
@@ -202,7 +202,7 @@ async def test_metadata_that_the_store_lacks_have_an_age(tmp_path: Path) -> None
         assert of_controller(cluster.controller)[table.BACKUP_AGE, ()] == 0
 
 
-async def test_every_attempt_of_a_repeated_request_is_counted() -> None:
+async def test_every_attempt_of_a_retried_request_is_counted() -> None:
     class Flaky(MemoryStore):
         failures = 2
 

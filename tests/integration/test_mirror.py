@@ -1,4 +1,4 @@
-"""`penstock mirror` between two clusters of Penstock: the same offsets, whatever happens."""
+"""`penstock mirror` between two Penstock clusters preserves offsets through all faults."""
 
 import asyncio
 import json
@@ -40,7 +40,9 @@ async def two_clusters(stack: AsyncExitStack, directory: Path) -> tuple[Cluster,
 
 
 def fill(address: str) -> None:
-    """Records with headers and old timestamps, transactions of both outcomes, deleted records."""
+    """Write records with headers and old timestamps, committed and aborted transactions, and
+    deleted records.
+    """
     create_topic(address, "orders", 3, retention_ms="-1", max_message_bytes="2000000")
     create_topic(address, "payments", 1, message_timestamp_type="LogAppendTime")
     create_topic(address, "empty", 2)
@@ -75,7 +77,7 @@ def delete_records(address: str, topic: str, index: int, offset: int) -> None:
     admin.delete_records([part])[part].result(TIMEOUT_S)
 
 
-async def test_a_cluster_moves_with_its_offsets(tmp_path: Path) -> None:
+async def test_mirror_copies_a_cluster_with_its_offsets(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         source, target = await two_clusters(stack, tmp_path)
         addresses = source.bootstrap, target.bootstrap
@@ -133,7 +135,7 @@ async def test_a_cluster_moves_with_its_offsets(tmp_path: Path) -> None:
 
 
 def run_streams_group(address: str, group: str, topic: str) -> None:
-    """Let a group commit offset 5, and let a member of a streams group join it."""
+    """Let a streams group commit offset 5, and let a member join it."""
     with closing(talk_to_coordinator(address, group)) as talk:
         assert talk.commit(group, "", -1, 0, topic) == 0
         assert talk.join(group, "a", reading(topic))["error_code"] == 0
@@ -148,7 +150,7 @@ def produce_one(address: str, topic: str) -> None:
         raise KafkaException(failed[0])
 
 
-async def test_a_mirror_killed_at_random_copies_each_record_once(tmp_path: Path) -> None:
+async def test_mirror_killed_at_random_copies_each_record_once(tmp_path: Path) -> None:
     chosen = random.Random(7)
     async with AsyncExitStack() as stack:
         source, target = await two_clusters(stack, tmp_path)
@@ -172,7 +174,7 @@ async def test_a_mirror_killed_at_random_copies_each_record_once(tmp_path: Path)
             with running_mirror(*addresses, tmp_path / "mirror.log") as process:
                 await asyncio.sleep(chosen.uniform(0.8, 2.5))
                 process.send_signal(signal.SIGKILL)
-        # Two at once, while a broker of each side dies.
+        # Run two mirrors at once while a broker of each cluster dies.
         with (
             running_mirror(*addresses, tmp_path / "one.log"),
             running_mirror(*addresses, tmp_path / "two.log"),
@@ -194,7 +196,7 @@ async def test_a_mirror_killed_at_random_copies_each_record_once(tmp_path: Path)
         assert here == there
 
 
-async def test_records_are_added_after_others_by_one_mirror_at_a_time(tmp_path: Path) -> None:
+async def test_only_one_mirror_at_a_time_may_append_to_a_nonempty_topic(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         source, target = await two_clusters(stack, tmp_path)
         addresses = source.bootstrap, target.bootstrap
@@ -229,7 +231,7 @@ async def test_records_are_added_after_others_by_one_mirror_at_a_time(tmp_path: 
         assert "the mirror of these topics has ended already: log" in late.stderr
 
 
-async def test_a_topic_that_is_created_again_at_the_source_is_noticed(tmp_path: Path) -> None:
+async def test_topic_recreated_at_the_source_is_detected(tmp_path: Path) -> None:
     """The new topic is longer than the copied part of the old one."""
     log = tmp_path / "mirror.log"
     async with AsyncExitStack() as stack:

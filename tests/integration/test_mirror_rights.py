@@ -1,4 +1,4 @@
-"""`penstock mirror` between clusters with logins and ACLs."""
+"""`penstock mirror` between clusters with authentication and ACLs."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ def configs_of(where: ClusterAddress, topic: str) -> dict[str, str]:
 
 
 def append_as(where: ClusterAddress, mirror_source: str) -> Refused:
-    """Append as a mirror does; return the refusal."""
+    """Append as a mirror does; return the error."""
     state = PartitionState(("orders", 0), OffsetKind.SAME, mirror_source, "", position=1)
     data = memoryview(encode_batch([Record(1, 1, b"k", b"v")], base_offset=1))
     with Brokers(where) as brokers, pytest.raises(Refused) as refused:
@@ -59,7 +59,7 @@ def append_as(where: ClusterAddress, mirror_source: str) -> Refused:
     return refused.value
 
 
-async def test_acls_are_copied_and_only_owners_may_mirror(tmp_path: Path) -> None:
+async def test_acls_are_copied_and_mirroring_requires_alter(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         clusters: list[Cluster] = []
         options: list[str] = []
@@ -104,7 +104,8 @@ async def test_acls_are_copied_and_only_owners_may_mirror(tmp_path: Path) -> Non
         )
         assert refused.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-        # With everything but Alter it ends with the reason, instead of retrying forever.
+        # With all rights except Alter, the mirror exits with the reason instead of retrying
+        # forever.
         as_target = ("--bootstrap", target.bootstrap, "--command-config", options[1])
         config = tmp_path / "bob.properties"
         config.write_text(

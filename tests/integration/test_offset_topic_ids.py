@@ -1,5 +1,5 @@
-"""OffsetCommit and OffsetFetch with ids of topics (version 10), and DescribeGroups of groups that
-do not exist (version 6), through real sockets.
+"""OffsetCommit and OffsetFetch with topic ids (version 10) and DescribeGroups for nonexistent
+groups (version 6), over real sockets.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def id_of(cluster: Cluster, name: str) -> UUID:
 
 
 async def commit(cluster: Cluster, *topic_ids: UUID | None) -> list[int]:
-    """Commit 5 for partition 1, and for one that does not exist. Return the codes."""
+    """Commit offset 5 for partition 1 and for a nonexistent partition. Return the error codes."""
     partitions = [offset_commit.OffsetCommitRequestPartition(index, 5) for index in (1, 9)]
     request = offset_commit.OffsetCommitRequest(
         "g",
@@ -51,7 +51,7 @@ async def commit(cluster: Cluster, *topic_ids: UUID | None) -> list[int]:
 
 
 async def fetch(cluster: Cluster, *topic_ids: UUID) -> dict[str, list[tuple[int, int, int]]]:
-    """Return partition, offset and code by topic id; of all topics if none is named."""
+    """Return partition, offset and error code by topic id, for all topics if no id is given."""
     topics = [
         offset_fetch.OffsetFetchRequestTopics(topic_id, partition_indexes=[0, 1])
         for topic_id in topic_ids
@@ -90,7 +90,7 @@ async def test_offsets_are_committed_and_fetched_by_topic_id(cluster: Cluster) -
     assert await fetch(cluster) == {str(topic_id): [(1, 5, 0)]}
 
 
-async def test_a_group_that_does_not_exist_is_described_with_an_error(cluster: Cluster) -> None:
+async def test_describing_a_nonexistent_group_returns_an_error(cluster: Cluster) -> None:
     request = describe_groups.DescribeGroupsRequest(["none"])
 
     async def is_described() -> bool:

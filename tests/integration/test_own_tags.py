@@ -1,5 +1,5 @@
-"""Responses have Penstock's own tagged fields only on request: not every client
-skips unknown tags.
+"""Responses contain Penstock's own tagged fields only on request, because not every client skips
+unknown tags.
 """
 
 import ast
@@ -50,13 +50,13 @@ REQUESTS: dict[int, tuple[object, object]] = {
         metadata.MetadataRequest(topics=None, frozen_topics=True),
     ),
 }
-"""By API: a request as other clients send it, and one that requests the own fields."""
+"""By API: a request as other clients send it, and one that requests Penstock's fields."""
 BETWEEN_BROKERS = {apis.READ_SHARE_GROUP_STATE_SUMMARY.key}
-"""Needs ClusterAction; the field has a value only after a deletion, and if the request asks."""
+"""These APIs need ClusterAction, and the field has a value only after a deletion and on request."""
 
 
 def _values(response: Any, names: set[str]) -> Iterator[tuple[str, object]]:
-    """Yield the own fields of a response, at any depth."""
+    """Yield the values of Penstock's fields in a response, at any depth."""
     for name in getattr(response, "__struct_fields__", ()):
         value = getattr(response, name)
         if name in names:
@@ -74,7 +74,7 @@ def _defaults(api: ApiSpec) -> dict[str, object]:
     }
 
 
-def test_every_response_with_own_fields_has_a_request_that_requests_them() -> None:
+def test_every_response_with_own_fields_is_covered() -> None:
     with_own_fields = {key for key, api in APIS.items() if _own_fields(api, "response")}
     assert with_own_fields == REQUESTS.keys() | BETWEEN_BROKERS
     assert all(_own_fields(APIS[key], "request") for key in with_own_fields)

@@ -1,4 +1,4 @@
-"""The limit of partitions of a cluster (`max.partitions`), as unmodified clients meet it."""
+"""The partition limit of a cluster (`max.partitions`) as unmodified clients see it."""
 
 import asyncio
 from pathlib import Path
@@ -47,13 +47,13 @@ def use(bootstrap: str) -> None:
     topics = admin.list_topics(timeout=TIMEOUT_S).topics
     assert {name: len(topic.partitions) for name, topic in topics.items()} == {"t": 3, "born": 1}
 
-    consumer = confluent_consumer(bootstrap, "g")  # its group needs __consumer_offsets
+    consumer = confluent_consumer(bootstrap, "g")  # its group requires __consumer_offsets
     consumer.subscribe(["born"])
     assert [message.value() for message in read_records(consumer, 1)] == [b"by use"]
     consumer.close()
 
 
-async def test_no_client_gets_partitions_beyond_the_limit(tmp_path: Path) -> None:
+async def test_clients_cannot_create_partitions_beyond_the_limit(tmp_path: Path) -> None:
     settings = {"partitions_max": LIMIT}
     async with Cluster(
         tmp_path, controller_settings=settings, group_min_session_timeout_ms=1_000

@@ -1,5 +1,5 @@
-"""The cluster of the plugin and its helpers, beside real clients: operations of a test, and
-isolation of the next one.
+"""The pytest plugin's cluster and helper methods, with real clients: operations of a test, and
+isolation of the next test.
 """
 
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.system
 
 
 class Run:
-    """One cluster for this file, begun and ended for each test as the plugin does."""
+    """One cluster for this file. `test` and `end` isolate tests as the plugin does."""
 
     def __init__(self) -> None:
         self.process = ClusterProcess(Options())
@@ -59,7 +59,7 @@ def cluster(run: Run) -> Iterator[Penstock]:
     cluster.end()
 
 
-def test_clients_read_records_of_helpers(cluster: Penstock) -> None:
+def test_clients_consume_records_of_helper_methods(cluster: Penstock) -> None:
     cluster.topic("words", 3)
     there = cluster.produce(
         "words", "a", b"b", None, key="k", headers={"h": "1", "empty": None}, timestamp_ms=1_000
@@ -80,7 +80,7 @@ def test_clients_read_records_of_helpers(cluster: Penstock) -> None:
     assert {message.timestamp()[1] for message in messages} == {1_000}
 
 
-def test_helpers_read_records_of_clients(cluster: Penstock) -> None:
+def test_helper_methods_consume_records_of_clients(cluster: Penstock) -> None:
     cluster.topic("words", 4)
     producer = Producer(
         {
@@ -104,7 +104,9 @@ def test_helpers_read_records_of_clients(cluster: Penstock) -> None:
     )
 
 
-def test_more_than_a_batch_and_more_than_was_requested(cluster: Penstock) -> None:
+def test_produce_splits_batches_and_consume_returns_all_available_records(
+    cluster: Penstock,
+) -> None:
     cluster.topic("big", 2)
     values = [bytes([65 + number]) * 200_000 for number in range(12)]
     there = cluster.produce("big", *values)
@@ -113,7 +115,7 @@ def test_more_than_a_batch_and_more_than_was_requested(cluster: Penstock) -> Non
     assert [record.value for record in cluster.consume("big", 1)] == values[0::2] + values[1::2]
 
 
-def test_a_test_finds_nothing_of_the_one_before(run: Run) -> None:
+def test_each_test_starts_without_topics_and_groups_of_earlier_tests(run: Run) -> None:
     run.cluster.topic("stays")
     run.cluster.produce("stays", "x")
     first = run.test()
@@ -162,7 +164,7 @@ def test_acknowledged_records_survive_a_crash(cluster: Penstock) -> None:
     assert records == {position: str(number) for number, position in enumerate(there)}
 
 
-def test_the_next_test_has_all_brokers_and_no_faults(run: Run) -> None:
+def test_next_test_starts_with_all_brokers_and_without_faults(run: Run) -> None:
     first = run.test()
     first.kill_broker(0)
     faults = first.store_faults(down=True)
@@ -178,7 +180,7 @@ def test_the_next_test_has_all_brokers_and_no_faults(run: Run) -> None:
     second.end()
 
 
-def test_a_store_that_loses_responses_duplicates_nothing(cluster: Penstock) -> None:
+def test_store_that_loses_responses_causes_no_duplicates(cluster: Penstock) -> None:
     cluster.topic("events", 2)
     with cluster.store_faults(
         error_rate=0.3, lost_response_rate=0.3, operations=["put"], seed=1
@@ -191,7 +193,7 @@ def test_a_store_that_loses_responses_duplicates_nothing(cluster: Penstock) -> N
     ]
 
 
-def test_a_store_that_is_down_holds_acknowledgements_back(cluster: Penstock) -> None:
+def test_store_outage_delays_acknowledgments(cluster: Penstock) -> None:
     cluster.topic("events")
     with (
         cluster.store_faults(down=True),
@@ -202,7 +204,7 @@ def test_a_store_that_is_down_holds_acknowledgements_back(cluster: Penstock) -> 
     assert [record.text for record in cluster.consume("events")][-1] == "2"
 
 
-def test_missing_objects_are_reported(cluster: Penstock) -> None:
+def test_consume_reports_missing_records(cluster: Penstock) -> None:
     cluster.topic("few", 2)
     cluster.produce("few", "a", "b", "c")
     with pytest.raises(
@@ -216,7 +218,7 @@ def test_missing_objects_are_reported(cluster: Penstock) -> None:
     assert [record.text for record in missing.value.records] == ["a", "c", "b"]
 
 
-def test_mistakes_are_explained(run: Run, cluster: Penstock) -> None:
+def test_invalid_calls_are_explained(run: Run, cluster: Penstock) -> None:
     cluster.topic("orders", 2)
     mistakes = {
         "topic 'order' does not exist; did you mean 'orders'": lambda: cluster.consume("order"),
@@ -246,7 +248,7 @@ def test_mistakes_are_explained(run: Run, cluster: Penstock) -> None:
         over.topic("late")
 
 
-def test_a_port_that_somebody_took_is_reported(cluster: Penstock) -> None:
+def test_port_in_use_is_reported(cluster: Penstock) -> None:
     port = int(cluster.bootstrap_servers.split(",")[1].rpartition(":")[2])
     cluster.kill_broker(1)
     with socket.socket() as squatter:
@@ -260,7 +262,7 @@ def test_a_port_that_somebody_took_is_reported(cluster: Penstock) -> None:
             cluster.restart_broker(1)
 
 
-def test_a_cluster_that_died_is_reported_with_its_log() -> None:
+def test_dead_cluster_is_reported_with_its_log() -> None:
     process = ClusterProcess(Options(brokers=1))
     process.wait_ready()
     cluster = PenstockCluster(process, KafkaClient(process.bootstrap_servers))
@@ -271,7 +273,7 @@ def test_a_cluster_that_died_is_reported_with_its_log() -> None:
     process.close()
 
 
-def test_the_cluster_dies_with_its_test_run() -> None:
+def test_cluster_ends_with_its_test_run() -> None:
     code = (
         "import os\n"
         "from penstock.testing.options import Options\n"

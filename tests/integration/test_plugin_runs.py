@@ -1,5 +1,5 @@
-"""The plugin in real pytest runs: the examples of its page, options, pytest-xdist, reports,
-mistakes.
+"""The pytest plugin in real pytest runs: documented examples, options, pytest-xdist, failure
+reports and usage errors.
 """
 
 import re
@@ -22,7 +22,7 @@ EXAMPLES = {
 }
 
 
-def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
+def test_examples_of_the_reference_page_pass(tmp_path: Path) -> None:
     assert sorted(EXAMPLES) == [
         "test_async.py",
         "test_crash.py",
@@ -37,8 +37,8 @@ def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
     assert "5 passed" in done.stdout
 
 
-def test_clients_of_a_secure_cluster_connect_with_its_settings(tmp_path: Path) -> None:
-    """The example of the page, and the other libraries, one of them after a crash."""
+def test_clients_connect_to_a_secure_cluster_with_its_settings(tmp_path: Path) -> None:
+    """Runs the documented example, then the other client libraries, one of them after a crash."""
     others = """
 import asyncio
 
@@ -85,7 +85,7 @@ def test_strangers_are_refused(penstock):
     assert "1 passed" in flag.stdout
 
 
-def test_each_worker_has_a_cluster_of_its_own(tmp_path: Path) -> None:
+def test_each_xdist_worker_has_its_own_cluster(tmp_path: Path) -> None:
     tests = """
 import os
 import pathlib
@@ -105,7 +105,7 @@ def test_same_names_everywhere(penstock, number):
     assert not ports[0] & ports[1]
 
 
-def test_options_and_ini(tmp_path: Path) -> None:
+def test_options_are_read_from_the_command_line_and_the_ini_file(tmp_path: Path) -> None:
     files = {
         "test_x.py": (
             """
@@ -132,7 +132,7 @@ def test_three_brokers_and_slow_puts(penstock):
     assert "1 passed" in done.stdout
 
 
-def test_wrong_options_are_usage_errors(tmp_path: Path) -> None:
+def test_invalid_options_are_usage_errors(tmp_path: Path) -> None:
     files = {"test_x.py": "def test_x(penstock): pass\n"}
     wrong = run_pytest(tmp_path, files, "--penstock-latency", "100,20")
     assert (
@@ -154,7 +154,7 @@ def test_wrong_options_are_usage_errors(tmp_path: Path) -> None:
     assert (taken.returncode, message in taken.stdout) == (1, True), taken.stdout
 
 
-def test_a_run_without_our_fixtures_pays_nothing(tmp_path: Path) -> None:
+def test_run_without_plugin_fixtures_imports_and_starts_nothing(tmp_path: Path) -> None:
     tests = """
 import sys
 
@@ -181,7 +181,7 @@ def test_nothing_was_imported_or_started(pytestconfig):
     assert (only.returncode, "test_y" in only.stdout) == (0, True), only.stdout + only.stderr
 
 
-def test_failures_show_what_the_cluster_logged(tmp_path: Path) -> None:
+def test_failure_report_contains_the_cluster_log(tmp_path: Path) -> None:
     tests = """
 kept = []
 
@@ -209,7 +209,7 @@ def test_continues(penstock):
     )
 
 
-def test_a_wider_fixture_is_reported_which_one_to_take(tmp_path: Path) -> None:
+def test_fixture_with_too_wide_a_scope_gets_a_hint(tmp_path: Path) -> None:
     tests = """
 import pytest
 

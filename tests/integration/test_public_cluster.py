@@ -1,5 +1,5 @@
-"""`penstock.Cluster`: `topics` and `scan` read records of a Kafka client, and nothing is left at
-the end.
+"""`penstock.Cluster`: `topics` and `scan` read records that a Kafka client has written, and nothing
+remains after close.
 """
 
 import os
@@ -24,7 +24,7 @@ def names_in(store: str) -> list[str]:
         return []
 
 
-def test_a_producer_and_a_scan_over_a_cluster_in_memory() -> None:
+def test_producer_and_scan_use_an_in_memory_cluster() -> None:
     with Cluster(brokers=1, store="memory") as cluster:
         store, servers = cluster.store, cluster.bootstrap_servers
         with pytest.raises(ClusterFailed, match="already running"):

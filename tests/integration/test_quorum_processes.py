@@ -1,5 +1,5 @@
 """Three controllers and two brokers as processes: the leading controller is killed repeatedly under
-load of metadata and records.
+load on metadata and records.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from tests.support.waiting import PATIENCE_S, until, wait_until
 
 KILLS = 4
 GAP_S_MAX = 30.0
-"""A bound that only proves an end. `python -m benchmarks controllers` measures the gap on an idle
-machine (bar 3 s).
+"""Only proves that the gap ends. `python -m benchmarks controllers` measures it on an idle machine
+(limit 3 s).
 """
 
 
 class Produces(threading.Thread):
-    """Produce one record every few milliseconds with acks=all, and keep every error that a client
-    would see.
+    """Produces one record every few milliseconds with acks=all, and collects every error that the
+    client reports.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -72,7 +72,7 @@ class Produces(threading.Thread):
 
 
 class Writes:
-    """Write metadata, and keep the time of each acknowledgement."""
+    """Writes metadata and records the time of each acknowledgment."""
 
     def __init__(self, addresses: list[str]) -> None:
         self.client = ControllerClient(addresses)
@@ -87,14 +87,14 @@ class Writes:
             await self.client.put_key_value(m.PutKeyValue(key=key, value=b"v"))
             self.acknowledged.append((time.monotonic(), key))
             number += 1
-            await asyncio.sleep(0.005)  # a pace, not a wait
+            await asyncio.sleep(0.005)  # sets the write rate; waits for nothing
 
     async def end(self) -> None:
         self._over = True
         await asyncio.gather(*self._tasks)
 
     async def first_after(self, moment: float) -> float:
-        """Return the seconds from that moment to the next acknowledgement."""
+        """Return the seconds from that moment to the next acknowledgment."""
         await until(lambda: self.acknowledged and self.acknowledged[-1][0] > moment)
         return next(at for at, _ in self.acknowledged if at > moment) - moment
 
@@ -116,11 +116,11 @@ async def leader_of(cluster: LocalCluster) -> ProcessState:
 
 
 async def kill_leaders(cluster: LocalCluster) -> tuple[list[float], Writes]:
-    """Kill the leader several times; return the seconds without commits of each kill."""
+    """Kill the leader several times; return the seconds without commits after each kill."""
     writes = Writes(cluster.state().controller.split(","))
     gaps: list[float] = []
     for _ in range(KILLS):
-        await asyncio.sleep(0.5)  # the pace of the kills, not a wait
+        await asyncio.sleep(0.5)  # sets the rate of kills; waits for nothing
         leader = await leader_of(cluster)
         killed_at = time.monotonic()
         cluster.kill([leader], signal.SIGKILL)
@@ -138,7 +138,7 @@ async def missing(writes: Writes) -> list[str]:
     return lost
 
 
-def test_killed_leaders_lose_no_acknowledged_write_and_stop_no_producer(tmp_path: Path) -> None:
+def test_killing_controller_leaders_loses_no_write_and_fails_no_producer(tmp_path: Path) -> None:
     arguments = ["--controllers", "3", "--brokers", "2", "--store", f"file:{tmp_path}"]
     with LocalCluster(arguments) as cluster:
         produces = Produces(cluster.bootstrap)
@@ -162,11 +162,11 @@ async def _scenario(cluster: LocalCluster) -> tuple[list[float], Writes]:
     return gaps, writes
 
 
-# --- a controller is replaced ---------------------------------------------------------------------
+# --- replacing a controller -----------------------------------------------------------------------
 
 
 class Cli:
-    """Run `penstock quorum ...` as a user does."""
+    """Runs `penstock quorum ...` as a user does."""
 
     def __init__(self, controllers: str) -> None:
         self._environment = os.environ | {"PENSTOCK_CONTROLLER": controllers}
@@ -188,8 +188,8 @@ class Cli:
         return json.loads(done.stdout)
 
     def until(self, reached: Callable[[m.QuorumStatus], bool]) -> m.QuorumStatus:
-        """Wait for a status. This process asks, because a command takes as long as the start of
-        Python.
+        """Wait until the quorum has a given status. Asks the controllers from this process, because
+        starting a command takes too long.
         """
         deadline = time.monotonic() + PATIENCE_S
         while not reached(status := describe(self._environment["PENSTOCK_CONTROLLER"])):
@@ -199,7 +199,7 @@ class Cli:
 
 @contextmanager
 def newcomer(directory: Path, store: Path, node_id: int, join: str) -> Generator[None]:
-    """Start a controller that joins; it ends with the test."""
+    """Start a controller that joins the quorum; it ends with the test."""
     flags = {
         "store": f"file:{store}/objects",
         "metadata-log-dir": str(directory),
@@ -222,7 +222,7 @@ def learners(status: m.QuorumStatus) -> list[int]:
     return [member.node_id for member in status.members if not member.is_voter]
 
 
-def test_a_controller_that_died_with_its_disk_is_replaced_by_two_commands(tmp_path: Path) -> None:
+def test_controller_that_lost_its_disk_is_replaced_by_two_commands(tmp_path: Path) -> None:
     arguments = [
         "--controllers",
         "3",
@@ -263,7 +263,7 @@ def test_a_controller_that_died_with_its_disk_is_replaced_by_two_commands(tmp_pa
             assert (moved.returncode, moved.stdout) == (0, '{\n  "node_id": null\n}\n'), (
                 moved.stderr
             )
-            # The new one counts: with it and one old one the quorum has a majority.
+            # The new controller is a voter: together with one old controller it forms a majority.
             other = next(
                 process
                 for process in cluster.state().of_role("controller")

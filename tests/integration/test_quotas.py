@@ -1,7 +1,7 @@
-"""Quotas with unmodified clients: they get a throttle time, wait, and get everything done,
-while others are not slowed.
+"""Quotas with unmodified clients: throttled clients get a throttle time, wait and complete all
+requests, while others are not slowed down.
 
-The window of these brokers is short: a client may use one second of its quota at once.
+The quota window of these brokers is short: a client may use one second of its quota at once.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def set_quota(
     cluster: Cluster, entity: dict[str, str | None], key: str, value: float
 ) -> None:
-    """Set a quota and wait until all brokers have it."""
+    """Set a quota and wait until all brokers apply it."""
     entry = altering.EntryData(
         [altering.EntityData(kind, name) for kind, name in entity.items()],
         [altering.OpData(key, value)],
@@ -59,7 +59,7 @@ def has_quota(broker: Broker, key: str, value: float) -> bool:
 
 
 class Sender:
-    """A producer of librdkafka that records throttle times."""
+    """A librdkafka producer that records throttle times."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
         self.waits_s: list[float] = []
@@ -90,9 +90,9 @@ class Sender:
         return time.monotonic() - began
 
 
-async def test_a_producer_takes_the_time_of_its_quota(cluster: Cluster) -> None:
-    """Of 4 MB, 1 MB is sent at once and the rest at 1 MB/s. The other client and the connections
-    are left alone.
+async def test_producer_is_throttled_to_its_quota(cluster: Cluster) -> None:
+    """Of 4 MB, 1 MB is sent at once and the rest at 1 MB/s. The other client is not throttled, and
+    no connection is closed.
     """
     await set_quota(cluster, {"client-id": "slow"}, "producer_byte_rate", BYTES_PER_S)
     slow, fast = Sender(cluster.bootstrap, "slow"), Sender(cluster.bootstrap, "fast")
@@ -106,8 +106,8 @@ async def test_a_producer_takes_the_time_of_its_quota(cluster: Cluster) -> None:
     assert cluster.broker.server.closed_count == 0
 
 
-async def test_a_client_that_does_not_wait_is_not_read(cluster: Cluster) -> None:
-    """aiokafka ignores the throttle time; the muted connection makes it wait."""
+async def test_client_that_ignores_the_throttle_time_is_muted(cluster: Cluster) -> None:
+    """aiokafka ignores the throttle time, so the broker stops reading from its connection."""
     await set_quota(cluster, {"user": None}, "producer_byte_rate", BYTES_PER_S)
     producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, client_id="hasty")
     await producer.start()
@@ -119,7 +119,7 @@ async def test_a_client_that_does_not_wait_is_not_read(cluster: Cluster) -> None
     assert cluster.broker.server.closed_count == 0
 
 
-async def test_a_consumer_takes_the_time_of_its_quota(cluster: Cluster) -> None:
+async def test_consumer_is_throttled_to_its_quota(cluster: Cluster) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, "t", [RECORD] * 40)
     await set_quota(cluster, {"client-id": "slow"}, "consumer_byte_rate", BYTES_PER_S)
     waits_s: list[float] = []
@@ -151,7 +151,7 @@ async def test_a_consumer_takes_the_time_of_its_quota(cluster: Cluster) -> None:
     assert cluster.broker.quotas.throttles["consumer_byte_rate"].count > 0
 
 
-async def test_the_time_of_requests_is_limited(cluster: Cluster) -> None:
+async def test_request_percentage_quota_throttles_requests(cluster: Cluster) -> None:
     await set_quota(cluster, {"user": "ANONYMOUS"}, "request_percentage", 0.001)
     request = metadata.MetadataRequest(None)
     waits_ms: list[int] = []
@@ -166,7 +166,7 @@ async def test_the_time_of_requests_is_limited(cluster: Cluster) -> None:
     assert cluster.broker.quotas.throttles["request_percentage"].count > 0
 
 
-async def test_quotas_survive_restarts(tmp_path: Path) -> None:
+async def test_quotas_persist_across_restarts(tmp_path: Path) -> None:
     async with Cluster(tmp_path, quota_window_num=2) as cluster:
         await set_quota(cluster, {"user": "a", "client-id": None}, "request_percentage", 12.5)
         await set_quota(cluster, {"ip": "10.0.0.1"}, "connection_creation_rate", 7)
@@ -193,9 +193,10 @@ async def test_quotas_survive_restarts(tmp_path: Path) -> None:
         assert cluster.broker.quotas.is_active
 
 
-async def test_brokers_share_the_quota_of_changes(tmp_path: Path) -> None:
-    """A change of two partitions at a hundredth of one in a second: the next has to wait for
-    minutes, at any broker. Topics that Metadata creates count, and are refused without a wait.
+async def test_brokers_share_the_controller_mutation_quota(tmp_path: Path) -> None:
+    """The quota is 0.01 mutations per second, and one change creates two partitions, so the next
+    change has to wait for minutes at any broker. Automatic topic creation counts too, and is
+    refused without a wait.
     """
     async with Cluster(tmp_path, brokers=2, num_partitions=2) as cluster:
         first, second = (f"127.0.0.1:{broker.port}" for broker in cluster.brokers.values())

@@ -1,5 +1,5 @@
-"""Consumers with `client.rack` read records that are cold for the leader from a broker in their
-rack (KIP-392): nothing is lost, doubled or aborted. New records: `test_rack_tails`.
+"""Consumers with `client.rack` read records that the leader does not have in memory from a broker
+in their rack (KIP-392): none are lost, duplicated or aborted. `test_rack_tails` covers new records.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ TOPIC = "t"
 VALUE_BYTES = 1_000
 COUNT = 3 * COMMITTED_BYTES_MIN // VALUE_BYTES
 RACKS = ("a", "b", "c")
-"""Of brokers 0, 1 and 2."""
+"""Racks of brokers 0, 1 and 2."""
 
 
 def fill(bootstrap: str) -> list[bytes]:
-    """Return the committed values: the records of every third transaction are aborted."""
+    """Write transactions, of which every third is aborted. Return the committed values."""
     create_topic(bootstrap, TOPIC, 1)
     producer = Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": "x", "batch.size": 50_000}
@@ -51,14 +51,14 @@ def fill(bootstrap: str) -> list[bytes]:
 
 @dataclass
 class World:
-    """The topic, which its leader has not in memory."""
+    """A cluster with one topic."""
 
     cluster: Cluster
     leader: int = -1
 
     @property
     def near(self) -> int:
-        """The broker in the rack of the consumer."""
+        """The broker in the consumer's rack."""
         return (self.leader + 1) % len(RACKS)
 
     @property
@@ -69,7 +69,7 @@ class World:
         return self.cluster.brokers[node_id].partitions.committed_reads
 
     async def cool(self, selector: str = RACK_AWARE) -> None:
-        """Let the leader stop. Its successor has nothing in memory."""
+        """Restart the leader, so that its successor has no records in memory."""
         before = self.cluster.leader_of(TOPIC)
         await self.cluster.stop_broker(before)
         await self.cluster.start_broker(before, rack=RACKS[before], replica_selector=selector)
@@ -110,7 +110,7 @@ def send(bootstrap: str, *values: bytes) -> None:
     assert producer.flush(TIMEOUT_S) == 0
 
 
-async def test_cold_records_come_from_the_rack(world: World) -> None:
+async def test_cold_records_are_served_by_the_broker_in_the_rack(world: World) -> None:
     written = await asyncio.to_thread(fill, world.cluster.bootstrap)
     await world.cool()
     consumer = world.consumer()
@@ -127,9 +127,11 @@ async def test_cold_records_come_from_the_rack(world: World) -> None:
     await asyncio.to_thread(consumer.close)
 
 
-async def test_the_broker_of_the_rack_dies(world: World) -> None:
-    """If no fetch is under way then, librdkafka returns to the leader when the broker is no longer
-    listed (`broker.requests.recent_brokers`).
+async def test_consumer_returns_to_the_leader_when_the_broker_in_its_rack_dies(
+    world: World,
+) -> None:
+    """Without a fetch in flight at that moment, librdkafka returns only when the broker is no
+    longer listed (`broker.requests.recent_brokers`).
     """
     written = await asyncio.to_thread(fill, world.cluster.bootstrap)
     await world.cool()
@@ -143,7 +145,9 @@ async def test_the_broker_of_the_rack_dies(world: World) -> None:
 
 
 @pytest.mark.parametrize("where", ["", "nowhere", "with the leader"])
-async def test_the_leader_serves_whom_no_other_broker_is_near(world: World, where: str) -> None:
+async def test_leader_serves_consumers_without_another_broker_in_their_rack(
+    world: World, where: str
+) -> None:
     written = await asyncio.to_thread(fill, world.cluster.bootstrap)
     await world.cool()
     consumer = world.consumer(RACKS[world.leader] if where == "with the leader" else where)
@@ -153,7 +157,7 @@ async def test_the_leader_serves_whom_no_other_broker_is_near(world: World, wher
 
 
 @pytest.mark.parametrize("world", [LEADER_ALONE], indirect=True)
-async def test_racks_do_not_count_with_the_leader_selector(world: World) -> None:
+async def test_leader_selector_ignores_racks(world: World) -> None:
     written = await asyncio.to_thread(fill, world.cluster.bootstrap)
     await world.cool(LEADER_ALONE)
     consumer = world.consumer()
@@ -162,7 +166,7 @@ async def test_racks_do_not_count_with_the_leader_selector(world: World) -> None
     await asyncio.to_thread(consumer.close)
 
 
-async def test_an_open_transaction_limits_rack_reads(world: World) -> None:
+async def test_open_transaction_limits_rack_reads(world: World) -> None:
     written = await asyncio.to_thread(fill, world.cluster.bootstrap)
     producer = Producer({"bootstrap.servers": world.cluster.bootstrap, "transactional.id": "open"})
     later = [b"open %d" % number + bytes(VALUE_BYTES) for number in range(2_000)]

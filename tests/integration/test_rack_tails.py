@@ -1,5 +1,5 @@
 """Consumers with `client.rack` get new records from a broker in their rack, which reads them from
-the WAL slots of the leader.
+the leader's WAL slots.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from tests.support.waiting import until
 
 TOPIC = "t"
 RACKS = ("a", "b", "c")
-"""Of brokers 0, 1 and 2."""
+"""Racks of brokers 0, 1 and 2."""
 
 
 SLOTS = Selection(frozenset({"get_range", "get_tail"}), "wal/")
@@ -57,7 +57,7 @@ SLOTS = Selection(frozenset({"get_range", "get_tail"}), "wal/")
 class World:
     cluster: Cluster
     stores: dict[int, FaultyStore]
-    """As each broker sees the store."""
+    """Each broker's view of the store."""
 
     @property
     def leader(self) -> Broker:
@@ -65,7 +65,7 @@ class World:
 
     @property
     def near(self) -> Broker:
-        """The broker in the rack of the consumer."""
+        """The broker in the consumer's rack."""
         return self.cluster.brokers[(self.leader.node_id + 1) % len(RACKS)]
 
     @property
@@ -85,7 +85,7 @@ class World:
         return consumer
 
     async def until_followed(self) -> None:
-        """Wait until the leader sends consumers to the broker in the rack."""
+        """Wait until the leader redirects consumers to the broker in the rack."""
         leader, near = self.leader, self.near
         await until(lambda: near.tails.counts().down == 0)
         await until(lambda: leader.tail_followers.has(near.node_id))
@@ -111,8 +111,8 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """Nothing is uploaded: the whole topic is a tail. A slow request ends once the store has no
-    latencies any more.
+    """Start a cluster without uploads, so the whole topic is in WAL slots. Delayed requests end
+    once the store is configured without latencies.
     """
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=600_000)
     shared = MemoryStore()
@@ -145,7 +145,7 @@ async def read(consumer: Consumer, count: int, timeout_s: float = TIMEOUT_S) -> 
     return [message.value() or b"" for message in messages]
 
 
-async def test_new_records_come_from_the_broker_in_the_rack(world: World) -> None:
+async def test_new_records_are_served_by_the_broker_in_the_rack(world: World) -> None:
     consumer = world.consumer()
     for number in range(5):
         sent = values(10 * number, 10)
@@ -157,7 +157,7 @@ async def test_new_records_come_from_the_broker_in_the_rack(world: World) -> Non
     await asyncio.to_thread(consumer.close)
 
 
-async def test_committed_reads_of_a_tail_are_exact(world: World) -> None:
+async def test_read_committed_consumers_get_only_committed_records_of_a_tail(world: World) -> None:
     def begin(producer: Producer, sent: list[bytes]) -> None:
         producer.begin_transaction()
         for value in sent:
@@ -189,7 +189,7 @@ async def test_committed_reads_of_a_tail_are_exact(world: World) -> None:
     await asyncio.to_thread(consumer.close)
 
 
-async def test_the_tail_continues_after_its_upload(world: World) -> None:
+async def test_rack_reads_continue_after_an_upload(world: World) -> None:
     consumer = world.consumer()
     await world.produce(*values(0, 10))
     assert await read(consumer, 10) == values(0, 10)
@@ -204,7 +204,7 @@ async def test_the_tail_continues_after_its_upload(world: World) -> None:
         await asyncio.to_thread(each.close)
 
 
-async def test_a_new_tail_does_not_wait_for_news_of_the_others(
+async def test_records_of_new_partitions_do_not_wait_for_a_pending_tail_request(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = world.consumer()
@@ -226,7 +226,7 @@ async def test_a_new_tail_does_not_wait_for_news_of_the_others(
 async def fetch(
     world: World, offset: int, epoch: int, rack: str, max_wait_ms: int = 100
 ) -> tuple[int, int, bool]:
-    """Return the error, the high watermark, and whether there are records."""
+    """Return the error code, the high watermark, and whether the response contains records."""
     requested = FetchPartition(0, epoch, offset, partition_max_bytes=1 << 20)
     topic = FetchTopic(world.led.topic_id, partitions=[requested])
     request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[topic], rack_id=rack)
@@ -236,8 +236,8 @@ async def fetch(
     return found["error_code"], found["high_watermark"], bool(found["records"])
 
 
-async def test_what_a_broker_does_not_know_yet_is_no_error(world: World) -> None:
-    """A client that gets an error waits for half a second before it asks again."""
+async def test_broker_with_outdated_metadata_returns_no_records_and_no_error(world: World) -> None:
+    """After an error, a client waits half a second before it fetches again."""
     await world.produce(*values(0, 10))
     rack, epoch = world.near.config.rack or "", world.led.leader_epoch
     assert await fetch(world, 0, epoch + 1, rack) == (0, -1, False), "its image is outdated"
@@ -249,7 +249,7 @@ async def test_what_a_broker_does_not_know_yet_is_no_error(world: World) -> None
         assert (code, has_records) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, False)
 
 
-async def test_a_broker_in_the_rack_returns_consumers_to_the_leader(world: World) -> None:
+async def test_broker_in_the_rack_returns_consumers_to_the_leader(world: World) -> None:
     await world.produce(*values(0, 10))
     near, rack = world.near, world.near.config.rack or ""
     (other,) = set(world.cluster.brokers.values()) - {world.leader, near}
@@ -278,10 +278,12 @@ async def test_a_broker_in_the_rack_returns_consumers_to_the_leader(world: World
         assert found == [world.leader.node_id if version >= 11 else -1, -1, -1, -1]
 
 
-async def test_a_consumer_that_mistakes_a_follower_for_the_leader_returns(world: World) -> None:
-    """librdkafka does if it refreshes its metadata during a redirect. That is almost certain for
-    many partitions, an interval of 10 ms, and threads that are slowed down by debug logs.
-    NOT_LEADER_OR_FOLLOWER alone has no effect then.
+async def test_consumer_that_mistakes_a_follower_for_the_leader_returns_to_the_leader(
+    world: World,
+) -> None:
+    """librdkafka makes this mistake if it refreshes its metadata during a redirect, which is almost
+    certain with many partitions, a refresh interval of 10 ms, and threads slowed down by debug
+    logs. In that state, NOT_LEADER_OR_FOLLOWER alone has no effect.
     """
     count, bootstrap, near = 150, world.cluster.bootstrap, world.near
     await asyncio.to_thread(create_topic, bootstrap, "many", count)
@@ -305,10 +307,10 @@ async def test_a_consumer_that_mistakes_a_follower_for_the_leader_returns(world:
     await asyncio.to_thread(consumer.close)
 
 
-async def test_a_fetch_does_not_wait_for_a_slow_slot(
+async def test_fetch_does_not_wait_for_a_slow_wal_slot(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its client may allow it to wait for minutes."""
+    """The client may have allowed it to wait for minutes."""
     monkeypatch.setattr(links, "SLOT_READ_MAX_S", 0.3)
     await world.produce(*values(0, 10))
     rack, epoch = world.near.config.rack or "", world.led.leader_epoch
@@ -321,7 +323,7 @@ async def test_a_fetch_does_not_wait_for_a_slow_slot(
     assert (code, has_records) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, False)
 
 
-async def test_the_partition_moves_and_the_consumer_continues(world: World) -> None:
+async def test_consumer_continues_after_the_partition_moves(world: World) -> None:
     consumer = world.consumer()
     await world.produce(*values(0, 10))
     assert await read(consumer, 10) == values(0, 10)
@@ -334,9 +336,9 @@ async def test_the_partition_moves_and_the_consumer_continues(world: World) -> N
 
 
 @pytest.mark.parametrize("who", ["leader", "near"])
-async def test_a_broker_is_killed_and_nothing_is_missing(world: World, who: str) -> None:
-    """If no fetch is under way when the broker in the rack dies, librdkafka returns to the leader
-    when that broker is no longer listed.
+async def test_consumer_misses_no_record_when_a_broker_is_killed(world: World, who: str) -> None:
+    """If no fetch is in flight when the broker in the rack dies, librdkafka returns to the leader
+    only when that broker is no longer listed.
     """
     consumer = world.consumer()
     await world.produce(*values(0, 10))
@@ -357,11 +359,11 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("backoff_s", [0.05, 2.0])
 @pytest.mark.parametrize("fault", UNREADABLE)
-async def test_the_leader_serves_records_that_the_rack_cannot_read(
+async def test_leader_serves_records_that_the_broker_in_the_rack_cannot_read(
     world: World, fault: str, backoff_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leader has the records in memory. The broker in the rack serves consumers again after it
-    has read the slots.
+    """The leader has the records in memory. Once the broker in the rack has read the slots, it
+    serves consumers again.
     """
     monkeypatch.setattr(links, "BACKOFF_S", backoff_s)
     consumer, store = world.consumer(), world.stores[world.near.node_id]
@@ -386,10 +388,10 @@ async def test_the_leader_serves_records_that_the_rack_cannot_read(
 
 
 @pytest.mark.parametrize("fault", ["denied", "slow"])
-async def test_the_leader_changes_while_the_rack_cannot_read(
+async def test_new_leader_serves_consumers_while_the_broker_in_the_rack_cannot_read(
     world: World, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new leader, too, serves the consumer until its rack has read the slots."""
+    """The new leader also serves them until the broker in the rack has read the slots."""
     monkeypatch.setattr(links, "SLOT_READ_MAX_S", 0.3)
     consumer, near, before = world.consumer(), world.near.node_id, world.leader.node_id
     await world.produce(*values(0, 10))
@@ -412,7 +414,9 @@ async def test_the_leader_changes_while_the_rack_cannot_read(
     await asyncio.to_thread(consumer.close)
 
 
-async def test_the_broker_in_the_rack_restarts_and_still_cannot_read(world: World) -> None:
+async def test_restarted_broker_in_the_rack_that_still_cannot_read_gets_no_consumers(
+    world: World,
+) -> None:
     consumer, near = world.consumer(), world.near
     await world.produce(*values(0, 10))
     assert await read(consumer, 10) == values(0, 10)
@@ -437,10 +441,10 @@ async def test_the_broker_in_the_rack_restarts_and_still_cannot_read(world: Worl
         await asyncio.to_thread(each.close)
 
 
-async def test_a_broker_that_cannot_read_slots_gets_no_consumers(
+async def test_broker_that_cannot_read_slots_gets_no_consumers(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However short its backoff is."""
+    """Even with a short retry backoff."""
     monkeypatch.setattr(links, "BACKOFF_S", 0.05)
     leader, near = world.leader, world.near
     store = world.stores[near.node_id]
@@ -454,13 +458,13 @@ async def test_a_broker_that_cannot_read_slots_gets_no_consumers(
     tries = store.injected[Fault.DENIED]
     await until(lambda: store.injected[Fault.DENIED] >= tries + 3)
     assert not leader.tail_followers.has(near.node_id)
-    await world.leader.storage.upload()  # the slots are not needed any more
+    await world.leader.storage.upload()  # then the slots are not needed anymore
     await world.until_followed()
     await asyncio.to_thread(consumer.close)
 
 
 @pytest.mark.parametrize("fault", [Fault.DENIED, Fault.TRUNCATED])
-async def test_the_leader_serves_objects_that_the_rack_cannot_read(
+async def test_leader_serves_objects_that_the_broker_in_the_rack_cannot_read(
     world: World, fault: Fault
 ) -> None:
     await world.produce(*values(0, 10))
@@ -475,8 +479,10 @@ async def test_the_leader_serves_objects_that_the_rack_cannot_read(
     await asyncio.to_thread(consumer.close)
 
 
-async def test_the_leader_redirects_each_consumer_once(world: World) -> None:
-    """Each connection and partition, within a minute; in all versions that have racks."""
+async def test_leader_redirects_each_consumer_once(world: World) -> None:
+    """Once per connection and partition within a minute, in all Fetch versions with a
+    rack field.
+    """
     bootstrap, leader = world.cluster.bootstrap, world.leader.node_id
     await asyncio.to_thread(create_topic, bootstrap, "many", 6)
     await asyncio.to_thread(produce, bootstrap, "many", values(0, 24), range(6))

@@ -1,5 +1,5 @@
-"""`scan` reads from the store alone what clients consume through brokers, and passes it to any
-reader of Arrow streams.
+"""`scan` reads from the store alone the same records that clients consume through brokers, and
+passes them to any consumer of Arrow streams.
 """
 
 import subprocess
@@ -41,7 +41,7 @@ BASE_MS = 1_700_000_000_000
 ONE_BY_ONE = ReadConfig(
     gets_in_flight_max=1, parts_ahead_max=1, part_bytes_max=1, gap_bytes_max=0, rows_max=50
 )
-"""Read little ahead, and request most objects late."""
+"""Reads ahead as little as possible, so most objects are requested late."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluste
 
 
 def create(cluster: ThreadedCluster, topic: str, partitions: int) -> None:
-    """Create the topic and wait for the manifest that names it."""
+    """Create the topic and wait until the manifest contains it."""
     cluster.create(topic, partitions)
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -88,7 +88,7 @@ def topic(cluster: ThreadedCluster) -> str:
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """Return the rows of all columns, in the form of a consumer's."""
+    """Return the rows of all columns in the form of a consumer's records."""
     at = table.schema.get_field_index("timestamp")
     found: list[Row] = []
     for row in table.set_column(at, "timestamp", table["timestamp"].cast(pa.int64())).to_pylist():
@@ -121,7 +121,7 @@ def offsets(found: Scan) -> dict[int, list[int]]:
     }
 
 
-def test_a_scan_is_what_a_consumer_gets_the_tail_of_the_wal_included(
+def test_scan_returns_the_records_of_a_consumer_including_the_wal_tail(
     cluster: ThreadedCluster, topic: str
 ) -> None:
     found = scan(cluster.store_url, topic, columns=NAMES)
@@ -135,7 +135,7 @@ def test_a_scan_is_what_a_consumer_gets_the_tail_of_the_wal_included(
     assert scan(cluster.store_url, "empty").to_table().num_rows == 0
 
 
-def test_ranges_by_offset_by_timestamp_and_by_partition(
+def test_scan_selects_ranges_by_offset_timestamp_and_partition(
     cluster: ThreadedCluster, topic: str
 ) -> None:
     url = cluster.store_url
@@ -176,14 +176,14 @@ def test_ranges_by_offset_by_timestamp_and_by_partition(
         ({"columns": ["body"]}, ValueError),
     ],
 )
-def test_unreadable_topics_and_arguments_are_refused(
+def test_scan_rejects_missing_topics_and_invalid_arguments(
     cluster: ThreadedCluster, topic: str, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         scan(cluster.store_url, **{"topic": topic} | arguments)
 
 
-def test_a_topic_that_was_deleted_and_created_again_is_not_read_for_the_old_one(
+def test_scan_does_not_read_a_recreated_topic_in_place_of_the_old_one(
     cluster: ThreadedCluster,
 ) -> None:
     create(cluster, "short", PARTITIONS)
@@ -201,14 +201,16 @@ def test_a_topic_that_was_deleted_and_created_again_is_not_read_for_the_old_one(
 
 
 def stream_ids(cluster: ThreadedCluster) -> set[int]:
-    """Return the stream ids as a reader sees them, which may be 1 s old; there may be none."""
+    """Return the stream ids as a reader sees them, up to 1 s old; empty if there is no
+    such topic.
+    """
     try:
         return {state.stream_id for state in StoreCluster(cluster.store_url).partitions("short")}
     except UnknownPartition:
         return set()
 
 
-def test_whatever_takes_an_arrow_stream_takes_a_scan(cluster: ThreadedCluster, topic: str) -> None:
+def test_arrow_stream_consumers_read_a_scan(cluster: ThreadedCluster, topic: str) -> None:
     found = scan(cluster.store_url, topic, columns=["partition", "offset", "value"], end=100)
     expected = [(number, 100, 4950) for number in range(PARTITIONS)]
     query = (
@@ -250,7 +252,7 @@ def test_polars_pandas_and_duckdb_get_the_same_rows(cluster: ThreadedCluster, to
     assert rows.cast(found.schema).equals(expected)
 
 
-def test_views_are_the_same_rows_for_polars_pandas_duckdb_and_parquet(
+def test_view_columns_have_the_same_rows_in_polars_pandas_duckdb_and_parquet(
     cluster: ThreadedCluster, topic: str, tmp_path: Path
 ) -> None:
     expected = scan(cluster.store_url, topic).to_table()
@@ -276,11 +278,11 @@ def test_views_are_the_same_rows_for_polars_pandas_duckdb_and_parquet(
     assert pq.read_table(tmp_path / "views.parquet", schema=expected.schema).equals(expected)
 
 
-def test_a_scan_survives_that_its_objects_are_uploaded_and_deleted(
+def test_scan_survives_the_upload_and_deletion_of_its_objects(
     cluster: ThreadedCluster,
 ) -> None:
     create(cluster, "uploaded", 1)
-    tail = bytes(TAIL_BYTES)  # a slot that is no larger arrives whole with its index
+    tail = bytes(TAIL_BYTES)  # a smaller slot would arrive completely together with its index
     for number in range(12):
         cluster.produce([{"topic": "uploaded", "partition": 0, "value": b"%d" % number + tail}])
     found = scan(
@@ -300,7 +302,7 @@ def test_a_scan_survives_that_its_objects_are_uploaded_and_deleted(
         while keys & cluster.run(keys_of(cluster)):
             cluster.produce([{"topic": "uploaded", "partition": 0, "value": b"later"}])
             assert time.monotonic() < deadline
-            time.sleep(0.1)  # a pace: the store announces no change
+            time.sleep(0.1)  # sets the rate: the store does not signal changes
         for batch in batches:
             rows += batch.to_pylist()
     assert rows == [{"offset": i, "value": b"%d" % i + tail} for i in range(12)]
@@ -311,7 +313,7 @@ async def keys_of(cluster: ThreadedCluster) -> set[str]:
     return {info.key async for info in cluster.store.list("wal/")}
 
 
-def test_a_long_pass_holds_a_lease_that_is_gone_at_its_end(
+def test_long_scan_holds_a_lease_and_removes_it_at_its_end(
     cluster: ThreadedCluster, topic: str
 ) -> None:
     async def leases() -> list[str]:
@@ -330,7 +332,7 @@ def test_a_long_pass_holds_a_lease_that_is_gone_at_its_end(
     assert cluster.run(leases()) == []
 
 
-def test_a_program_that_ends_leaves_nothing_open_and_states_nothing(
+def test_program_exits_silently_after_a_scan(
     cluster: ThreadedCluster, topic: str, tmp_path: Path
 ) -> None:
     code = (
@@ -343,15 +345,15 @@ def test_a_program_that_ends_leaves_nothing_open_and_states_nothing(
     assert (done.stdout, done.stderr) == (f"{5 * PARTITIONS}\n", "")
 
 
-def test_readers_of_a_local_directory_need_no_server(tmp_path: Path) -> None:
+def test_scan_of_a_local_directory_needs_no_server(tmp_path: Path) -> None:
     with pytest.raises(ManifestNotFound):
         scan(f"file:{tmp_path}", "t")
 
 
-def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(
+def test_scan_of_lost_data_fails_with_advice(
     cluster: ThreadedCluster,
 ) -> None:
-    """The program's stdout is its own."""
+    """The stdout of the program contains only its own output."""
     create(cluster, "lost", 1)
     cluster.produce(
         {"topic": "lost", "partition": 0, "value": b"%d" % number} for number in range(8)
@@ -388,7 +390,7 @@ def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(
     assert scan(cluster.store_url, "lost").to_table().num_rows == 8
 
 
-def test_a_count_is_the_number_of_rows(cluster: ThreadedCluster) -> None:
+def test_count_equals_the_number_of_rows(cluster: ThreadedCluster) -> None:
     create(cluster, "counted", PARTITIONS)
     cluster.produce(records("counted", 0, COUNT), **{"compression.type": "zstd"})
     assert scan(cluster.store_url, "counted").count() == COUNT

@@ -1,5 +1,5 @@
-"""Records that do not match the schema of their topic are refused, with real brokers, clients and
-Confluent's serializers.
+"""Records that do not match their topic's schema are rejected. With real brokers, clients and
+Confluent serializers.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ async def create(cluster: Cluster, topic: str, configs: dict[str, str]) -> None:
 
 
 async def alter(cluster: Cluster, topic: str, **values: str | None) -> None:
-    """Set configs, or remove them: None. The names are those of values."""
+    """Set configs, or delete those whose value is None. Names omit the prefix `penstock.value.`."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     entries = [
         ConfigEntry(
@@ -114,7 +114,7 @@ async def alter(cluster: Cluster, topic: str, **values: str | None) -> None:
 async def send(
     cluster: Cluster, topic: str, *values: bytes | None, **settings: Any
 ) -> list[int | None]:
-    """Produce the values as one batch. Returns the error code of each."""
+    """Produce the values as one batch. Return the error code of each."""
 
     def run() -> list[int | None]:
         errors: list[int | None] = []
@@ -122,7 +122,7 @@ async def send(
         def delivered(error: KafkaError | None, _: object) -> None:
             errors.append(None if error is None else error.code())
 
-        # flush() ends the linger, so only a batch that is full or complete is sent.
+        # flush() ends lingering, so a batch is sent only once it is full or contains all values.
         producer = Producer(
             {
                 "bootstrap.servers": cluster.bootstrap,
@@ -177,7 +177,7 @@ async def values_of(cluster: Cluster, topic: str, count: int) -> list[bytes | No
     ],
     ids=["json", "avro", "protobuf"],
 )
-async def test_a_batch_with_another_record_is_refused_as_a_whole(
+async def test_one_invalid_record_rejects_the_whole_batch(
     cluster: Cluster, kind: str, schema: str, good: bytes, bad: bytes, said: str
 ) -> None:
     await create(
@@ -198,9 +198,10 @@ async def test_a_batch_with_another_record_is_refused_as_a_whole(
     assert await values_of(cluster, "t", 3) == [good, None, good]
 
 
-async def test_a_refused_batch_takes_no_sequence(cluster: Cluster) -> None:
-    """An idempotent producer sends the next batch with the sequence of the refused one. A producer
-    that repeats a batch in the log gets its offset, although the schema has changed.
+async def test_rejected_batch_uses_no_sequence_number(cluster: Cluster) -> None:
+    """An idempotent producer sends the next batch with the sequence number of the rejected one. A
+    producer that resends a batch already in the log gets its offset, even if the schema has
+    changed.
     """
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
 
@@ -224,7 +225,9 @@ async def test_a_refused_batch_takes_no_sequence(cluster: Cluster) -> None:
         assert (response.error_code, response.base_offset) == (ErrorCode.NONE, 1)
 
 
-async def test_records_that_no_topic_accepts_get_the_same_response(cluster: Cluster) -> None:
+async def test_invalid_batches_get_the_same_error_with_and_without_a_schema(
+    cluster: Cluster,
+) -> None:
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
     await create(cluster, "plain", {})
     batch = encode_batch([Record(0, NOW_MS, None, b'{"id": 1}')])
@@ -239,8 +242,10 @@ async def test_records_that_no_topic_accepts_get_the_same_response(cluster: Clus
             assert responses[0] == responses[1]
 
 
-async def test_a_partition_that_is_named_twice_gets_the_first_batch(cluster: Cluster) -> None:
-    """Also where the batches wait for the check of their records."""
+async def test_partition_named_twice_in_a_request_accepts_only_the_first_batch(
+    cluster: Cluster,
+) -> None:
+    """Also if the batches wait for schema validation."""
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
     await create(cluster, "plain", {})
     for topic in ("plain", "t"):
@@ -264,7 +269,7 @@ async def test_a_partition_that_is_named_twice_gets_the_first_batch(cluster: Clu
 
 
 async def test_batches_in_flight_keep_their_order(cluster: Cluster) -> None:
-    """The check of a large batch takes longer than that of the small one after it."""
+    """Validating a large batch takes longer than validating the small one after it."""
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
     large = json.dumps({"id": 0, "text": ["x" * 10] * 30_000}).encode()
     values = [json.dumps({"id": at}).encode() if at % 5 else large for at in range(1, 40)]
@@ -273,7 +278,7 @@ async def test_batches_in_flight_keep_their_order(cluster: Cluster) -> None:
     assert await values_of(cluster, "t", len(values)) == values
 
 
-async def test_transactions_are_checked(cluster: Cluster) -> None:
+async def test_transactional_records_are_validated(cluster: Cluster) -> None:
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
 
     def run(value: bytes) -> None:
@@ -311,7 +316,7 @@ BROKEN = [
 ]
 
 
-async def test_a_wrong_schema_is_refused_with_its_place(cluster: Cluster) -> None:
+async def test_invalid_schema_is_rejected_with_the_position_of_the_error(cluster: Cluster) -> None:
     await create(cluster, "t", {})
     for values, said in BROKEN:
         with pytest.raises(KafkaException, match=said) as refused:
@@ -326,7 +331,7 @@ async def test_a_wrong_schema_is_refused_with_its_place(cluster: Cluster) -> Non
     assert await send(cluster, "t", b"anything") == [None]
 
 
-async def test_a_schema_can_change_and_go(cluster: Cluster) -> None:
+async def test_schema_can_be_changed_and_removed(cluster: Cluster) -> None:
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
     assert await send(cluster, "t", b'"x"') == [KafkaError.INVALID_RECORD]
     await alter(cluster, "t", schema='{"type": "string"}')
@@ -335,11 +340,11 @@ async def test_a_schema_can_change_and_go(cluster: Cluster) -> None:
     assert await send(cluster, "t", b"\xff") == [None]
 
 
-# --- by a registry --------------------------------------------------------------------------------
+# --- schema registry ------------------------------------------------------------------------------
 
 
 def order_class() -> Any:
-    """Return the class of a message that is the second one of its file."""
+    """Return the class of the second message in its file."""
     file = FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     file.message_type.add(name="First")
     order = file.message_type.add(name="Order")
@@ -350,7 +355,7 @@ def order_class() -> Any:
 
 
 def serialized(registry: SchemaRegistryServer, kind: str, topic: str, **settings: Any) -> bytes:
-    """Return an order as Confluent's serializer writes it. It registers its schema."""
+    """Return an order as Confluent's serializer writes it; the serializer registers the schema."""
     value: Any = {"id": 5, "note": "hi"}
     serializer: Any
     with SchemaRegistryClient(
@@ -368,7 +373,7 @@ def serialized(registry: SchemaRegistryServer, kind: str, topic: str, **settings
 
 
 @pytest.mark.parametrize("kind", ["avro", "json", "protobuf"])
-async def test_serializers_of_confluent_pass_and_others_do_not(
+async def test_records_of_confluent_serializers_are_accepted_and_others_rejected(
     cluster: Cluster, registry: SchemaRegistryServer, kind: str
 ) -> None:
     await create(cluster, "t", BY_REGISTRY)
@@ -392,7 +397,7 @@ async def test_serializers_of_confluent_pass_and_others_do_not(
     assert await values_of(cluster, "t", 3) == [good, None, good]
 
 
-async def test_a_subject_may_be_the_name_of_the_record(
+async def test_subject_name_strategies_are_supported(
     cluster: Cluster, registry: SchemaRegistryServer
 ) -> None:
     strategy = {"penstock.value.subject.name.strategy": "RecordNameStrategy"}
@@ -412,11 +417,11 @@ async def test_a_subject_may_be_the_name_of_the_record(
     await until(passes)
 
 
-async def test_known_schemas_outlive_the_registry_and_others_wait_for_it(
+async def test_cached_schemas_outlive_the_registry_and_unknown_ids_are_retried(
     cluster: Cluster, registry: SchemaRegistryServer
 ) -> None:
-    """While the registry fails, a batch with an unknown id is refused with an error that clients
-    repeat; once it responds, the batch is accepted.
+    """While the registry fails, a batch with an unknown schema id gets a retriable error; after the
+    registry recovers, the batch is accepted.
     """
     await create(cluster, "t", BY_REGISTRY)
     known = await asyncio.to_thread(serialized, registry, "avro", "t")
@@ -437,14 +442,18 @@ async def test_known_schemas_outlive_the_registry_and_others_wait_for_it(
 
 
 async def _is_asked_again(client: Attacker, registry: SchemaRegistryServer, value: bytes) -> bool:
-    """A registry that does not respond counts as failed."""
+    """Produce again; return whether the broker sent another request to the registry. A registry
+    that does not respond counts as failed.
+    """
     count = len(registry.requests)
     response = await client.produce("t", encode_batch([Record(0, NOW_MS, None, value)]))
     assert response.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     return len(registry.requests) > count
 
 
-async def test_schemas_with_references(cluster: Cluster, registry: SchemaRegistryServer) -> None:
+async def test_schemas_with_references_are_validated(
+    cluster: Cluster, registry: SchemaRegistryServer
+) -> None:
     await create(cluster, "t", BY_REGISTRY)
     money = {"type": "record", "name": "Money", "fields": [{"name": "cents", "type": "long"}]}
     bill = {"type": "record", "name": "Bill", "fields": [{"name": "total", "type": "Money"}]}
@@ -472,7 +481,7 @@ async def test_schemas_with_references(cluster: Cluster, registry: SchemaRegistr
         assert await send(cluster, "t", head + bad) == [KafkaError.INVALID_RECORD], number
 
 
-async def test_a_broker_without_a_registry_states_so(tmp_path: Path) -> None:
+async def test_broker_without_a_registry_rejects_the_config(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         with pytest.raises(KafkaException, match=r"schema\.registry\.url"):
             await create(cluster, "t", BY_REGISTRY)
@@ -485,7 +494,7 @@ async def test_a_broker_without_a_registry_states_so(tmp_path: Path) -> None:
             )
 
 
-async def test_a_broker_without_the_library_lets_nothing_in(
+async def test_broker_without_the_schema_library_rejects_all_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The schema was set at another broker."""

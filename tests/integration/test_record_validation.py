@@ -1,5 +1,5 @@
-"""Checks of records keep the order of batches, use no sequence numbers for refused batches, and
-correct timestamps.
+"""Record validation keeps batches in order, uses no sequence numbers for rejected batches, and
+corrects timestamps.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 def numbered(
     number: int, *, producer: int, codec: Compression = Compression.NONE, size_bytes: int = 10
 ) -> bytes:
-    """Return the batch with this sequence number and value."""
+    """Return a batch with this producer id and sequence number."""
     value = b"%d-%d-" % (producer, number) + bytes(size_bytes)
     return bytes(
         encode_batch(
@@ -53,7 +53,7 @@ def numbered(
 
 
 def unreadable(number: int, *, producer: int, codec: Compression = Compression.NONE) -> bytes:
-    """Return such a batch whose record has a header without a key."""
+    """Return such a batch in which a record has a header without a key."""
     data = record(value=field(bytes(150_000)), headers=field(None) * 2, header_count=1)
     header = {"producer_id": producer, "producer_epoch": 0, "base_sequence": number}
     return Case("", data, 1, header).batch(codec, NOW_MS)
@@ -79,7 +79,7 @@ async def next_response(attacker: Attacker) -> Any:
 
 
 async def send_all(cluster: Cluster, batches: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Send these with five requests in flight. Return the codes and offsets."""
+    """Send the batches with five requests in flight. Return the error codes and offsets."""
     found: list[tuple[int, int]] = []
     async with Attacker.connected(cluster.broker.port) as attacker:
         for number, batch in enumerate(batches):
@@ -108,9 +108,9 @@ async def stored(cluster: Cluster) -> list[Record]:
     ]
 
 
-async def test_batches_checked_inline_and_by_threads_keep_their_order(cluster: Cluster) -> None:
-    """Three idempotent producers, each with five requests in flight: any batch out of order would
-    get OUT_OF_ORDER_SEQUENCE_NUMBER.
+async def test_batches_validated_inline_and_in_threads_keep_their_order(cluster: Cluster) -> None:
+    """Three idempotent producers, each with five requests in flight: reordered batches would get
+    OUT_OF_ORDER_SEQUENCE_NUMBER.
     """
     codecs = (Compression.ZSTD, Compression.NONE, Compression.GZIP, Compression.NONE)
     batches = [
@@ -137,10 +137,8 @@ async def test_batches_checked_inline_and_by_threads_keep_their_order(cluster: C
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
-async def test_a_refused_batch_takes_no_sequence_number(
-    cluster: Cluster, codec: Compression
-) -> None:
-    """Later ones are out of order, as for Kafka, until its sequence number is sent with other
+async def test_rejected_batch_uses_no_sequence_number(cluster: Cluster, codec: Compression) -> None:
+    """As in Kafka, later batches are out of order until the sequence number is sent with other
     records.
     """
     batches = [numbered(number, producer=7) for number in range(4)]
@@ -155,8 +153,8 @@ async def test_a_refused_batch_takes_no_sequence_number(
     assert await send_all(cluster, batches) == [(0, 0), (0, 1), (0, 2), (0, 3)]
 
 
-async def test_the_only_batch_of_a_transaction_may_be_refused(cluster: Cluster) -> None:
-    """It opens none: the last stable offset stays at the end of the log."""
+async def test_rejected_first_batch_opens_no_transaction(cluster: Cluster) -> None:
+    """The last stable offset stays at the end of the log."""
     header = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0, "flags": 0x10}
     data = record(headers=field(None) * 2, header_count=1)
     bad = Case("", data, 1, header).batch(Compression.NONE, NOW_MS)
@@ -170,8 +168,12 @@ async def test_the_only_batch_of_a_transaction_may_be_refused(cluster: Cluster) 
     assert partition.last_stable_offset == partition.high_watermark == 1
 
 
-async def test_a_batch_is_stored_with_the_times_of_its_records(cluster: Cluster) -> None:
-    """As sarama 1.43 writes it: a look-up by time finds it, and nothing is newer than it is."""
+async def test_batch_with_wrong_header_timestamps_is_stored_with_those_of_its_records(
+    cluster: Cluster,
+) -> None:
+    """sarama 1.43 writes such batches. Lookups by time find the records, and no timestamp is too
+    new.
+    """
     batch = Case("", record() + record(1, ms=5), 2, {"max_timestamp": -1, "flags": 8}).batch(
         Compression.LZ4, NOW_MS
     )

@@ -23,7 +23,7 @@ PARTITIONS = (0, 1, 2, 3)
 
 
 class Processes:
-    """Three controllers and two brokers on fixed ports and one directory store."""
+    """Three controllers and two brokers on fixed ports, with one directory store."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -99,9 +99,7 @@ async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
 
 
 async def create(bootstrap: str, name: str) -> None:
-    """Create the topic and return after the response; the brokers may still be
-    starting.
-    """
+    """Create the topic, retrying while the brokers are still starting."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             admin = AdminClient(
@@ -114,7 +112,7 @@ async def create(bootstrap: str, name: str) -> None:
             except Exception as error:  # noqa: BLE001 - whatever a cluster that starts says
                 if "TOPIC_ALREADY_EXISTS" in str(error):
                     return
-                # Use a new client each time: nothing signals when the first broker serves.
+                # Use a new client each time: nothing signals when the first broker serves requests.
                 await asyncio.sleep(0.2)
             else:
                 return
@@ -127,8 +125,10 @@ def check_all(
         check(load, log)
 
 
-async def test_a_cluster_without_any_disk_is_rebuilt_under_load(processes: Processes) -> None:
-    """Producers run through it; the second topic is very new when the disks are lost."""
+async def test_cluster_without_any_disk_is_rebuilt_from_the_store_under_load(
+    processes: Processes,
+) -> None:
+    """Producers keep running, and the second topic is created just before the disks are lost."""
     bootstrap = processes.bootstrap
     await create(bootstrap, "early")
     async with ConfluentLoad(bootstrap, "early", PARTITIONS) as early:

@@ -1,6 +1,6 @@
-"""What groups have committed for a topic ends with the topic: a new topic of the same name starts
-without offsets, and an undeleted one has its own. With real clients, processes of two brokers, and
-moves of coordinators.
+"""Committed offsets of groups end with their topic: a new topic of the same name starts without
+offsets, and an undeleted topic gets its own offsets back. With real clients, two broker processes,
+and coordinator moves.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 @pytest.fixture(params=[0, 3_600_000], ids=["no grace", "grace"])
 async def alone(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """One broker, which coordinates all groups."""
+    """Start one broker, which coordinates all groups."""
     async with Cluster(
         tmp_path,
         controller_settings={"delete_grace_ms": request.param},
@@ -96,7 +96,7 @@ def commit(cluster: Cluster, offset: int, topic: str = TOPIC) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_a_group_starts_at_the_beginning_of_a_new_topic(
+async def test_group_starts_at_the_beginning_of_a_recreated_topic(
     cluster: Cluster, protocol: str
 ) -> None:
     bootstrap = cluster.bootstrap
@@ -117,10 +117,10 @@ async def test_a_group_starts_at_the_beginning_of_a_new_topic(
 
 
 @pytest.mark.parametrize("end", ["moved", "killed"])
-async def test_the_next_coordinator_gives_no_offsets_of_the_old_topic(
+async def test_next_coordinator_returns_no_offsets_of_the_deleted_topic(
     cluster: Cluster, end: str
 ) -> None:
-    """Although it may precede the tombstones."""
+    """Even if it takes over before the tombstones are written."""
 
     def recreate() -> None:
         create_topic(cluster.bootstrap, TOPIC)
@@ -135,10 +135,10 @@ async def test_the_next_coordinator_gives_no_offsets_of_the_old_topic(
     assert await asyncio.to_thread(committed, cluster, TOPIC) == [1]
 
 
-async def test_a_member_of_a_deleted_topic_commits_nothing_for_the_new_one(
+async def test_member_of_a_deleted_topic_cannot_commit_for_the_recreated_one(
     cluster: Cluster,
 ) -> None:
-    """Its requests name topics by name, but its assignment has their ids (KIP-848)."""
+    """Its commit requests contain topic names, but its assignment contains topic ids (KIP-848)."""
     member = consumer(cluster, "consumer")
 
     def recreate() -> None:
@@ -171,7 +171,7 @@ async def test_a_member_of_a_deleted_topic_commits_nothing_for_the_new_one(
 
 @with_grace
 @pytest.mark.parametrize("name", [TOPIC, "orders-again"])
-async def test_an_undeleted_topic_has_its_offsets(cluster: Cluster, name: str) -> None:
+async def test_undeleted_topic_gets_its_offsets_back(cluster: Cluster, name: str) -> None:
     def run() -> None:
         create_topic(cluster.bootstrap, TOPIC)
         commit(cluster, 100)
@@ -189,7 +189,7 @@ async def test_an_undeleted_topic_has_its_offsets(cluster: Cluster, name: str) -
 
 
 @with_grace
-async def test_a_commit_for_the_new_topic_replaces_the_offset_of_the_old_one(
+async def test_commit_for_the_recreated_topic_replaces_the_old_offset(
     cluster: Cluster,
 ) -> None:
     def run() -> None:
@@ -205,8 +205,8 @@ async def test_a_commit_for_the_new_topic_replaces_the_offset_of_the_old_one(
 
 
 def worked_off(cluster: Cluster) -> list[tuple[int, int, int]]:
-    """Accept the records that a new member of a share group gets. Return them: first offset, last
-    offset, count of deliveries.
+    """Accept the records that a new member of a share group gets. Return their ranges: first
+    offset, last offset, delivery count.
     """
     with closing(ShareMember(cluster.bootstrap, SHARE_GROUP)) as member:
         member.join(TOPIC)
@@ -223,7 +223,7 @@ def worked_off(cluster: Cluster) -> list[tuple[int, int, int]]:
         return found
 
 
-async def test_a_share_group_starts_at_the_beginning_of_a_new_topic(alone: Cluster) -> None:
+async def test_share_group_starts_at_the_beginning_of_a_recreated_topic(alone: Cluster) -> None:
     bootstrap = alone.bootstrap
 
     def run() -> None:
@@ -239,7 +239,7 @@ async def test_a_share_group_starts_at_the_beginning_of_a_new_topic(alone: Clust
     await asyncio.to_thread(run)
 
 
-async def test_a_snapshot_has_no_offsets_of_the_old_topic(alone: Cluster) -> None:
+async def test_snapshot_of_a_recreated_topic_contains_no_old_offsets(alone: Cluster) -> None:
     bootstrap = alone.bootstrap
 
     def run() -> None:
@@ -262,7 +262,7 @@ async def set_level(cluster: Cluster, level: int, kind: int = 1) -> None:
 
 
 def is_stored(cluster: Cluster, version: int) -> bool:
-    """Return whether the newest record of the offset has this version."""
+    """Return whether the newest record for the group's offset has this version."""
     values = [
         value
         for key, value in read_internal_topic(cluster.bootstrap, OFFSETS_TOPIC)
@@ -271,7 +271,9 @@ def is_stored(cluster: Cluster, version: int) -> bool:
     return int.from_bytes(values[-1][:2], "big") == version
 
 
-async def test_records_have_ids_only_after_the_upgrade(cluster: Cluster) -> None:
+async def test_offset_records_contain_topic_ids_only_with_the_feature_enabled(
+    cluster: Cluster,
+) -> None:
     """Older software, which cannot read version 4, may join again after a downgrade."""
     await set_level(cluster, 0, kind=3)
     await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
@@ -284,7 +286,7 @@ async def test_records_have_ids_only_after_the_upgrade(cluster: Cluster) -> None
     assert await asyncio.to_thread(committed, cluster, TOPIC) == [7]
 
 
-async def test_a_broker_without_the_feature_holds_it_back(
+async def test_broker_without_the_feature_prevents_enabling_it(
     alone: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = tuple(feature for feature in SUPPORTED if feature.name != OFFSETS_VERSION)

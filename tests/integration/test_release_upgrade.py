@@ -1,5 +1,5 @@
-"""A cluster continues the bucket of a release: with controllers that start on their disks, and with
-controllers that are rebuilt from the bucket alone.
+"""This version continues with the bucket of a release: once with controllers that start from their
+disks, once with controllers rebuilt from the bucket alone.
 """
 
 import asyncio
@@ -41,7 +41,9 @@ Parts = list[tuple[str, dict[str, Any]]]
 async def continued(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[tuple[Cluster, str, dict[str, Any]]]:
-    """A cluster of this version, the address of its store, and the data of the release."""
+    """Start a cluster of this version on data of a release. Yields the cluster, the store URL, and
+    the expected data.
+    """
     release, controllers_from = request.param
     for folder in ("bucket", "controller"):
         shutil.copytree(HERE / release / folder, tmp_path / folder)
@@ -66,7 +68,9 @@ async def continued(
     await store.close()
 
 
-async def test_a_release_continues(continued: tuple[Cluster, str, dict[str, Any]]) -> None:
+async def test_cluster_continues_with_the_data_of_a_release(
+    continued: tuple[Cluster, str, dict[str, Any]],
+) -> None:
     cluster, url, expected = continued
     parts = [
         (topic["name"], partition)
@@ -86,7 +90,7 @@ async def test_a_release_continues(continued: tuple[Cluster, str, dict[str, Any]
 
 
 def check_brokers(cluster: Cluster, expected: dict[str, Any], parts: Parts) -> None:
-    """Check records, offsets of groups, states of share groups, features and configs."""
+    """Check records, committed offsets, share group states, features and configs."""
     servers = cluster.bootstrap
     for topic, partition in parts:
         found = consumed(servers, topic, partition["partition"])
@@ -117,7 +121,7 @@ def write(servers: str, parts: Parts) -> None:
         producer = Producer({"bootstrap.servers": servers, "compression.type": "zstd"})
         producer.produce(topic, b"new", b"new key", partition=partition["partition"])
         assert producer.flush(TIMEOUT_S) == 0
-    # An id that the release has used.
+    # The release has used this transactional id.
     producer = Producer({"bootstrap.servers": servers, "transactional.id": "id 2 0"})
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
@@ -137,13 +141,13 @@ async def move(cluster: Cluster, topic: str, partition: int) -> None:
 
 
 def published(cluster: Cluster, url: str) -> None:
-    """Return when the manifest has all metadata of now."""
+    """Return when the manifest contains all current metadata."""
     end = cluster.broker.image.end_offset
     wait_until(lambda: StoreCluster(url, "").newest_root().metadata_offset >= end)
 
 
 def check_old_and_new(cluster: Cluster, url: str, parts: Parts) -> None:
-    """Readers of the store and of the brokers find the records of both versions."""
+    """Check that store readers and consumers get the records of both versions."""
     published(cluster, url)
     now = [(topic, consumed(cluster.bootstrap, topic, old["partition"])) for topic, old in parts]
     for (topic, old), (_, new) in zip(parts, now, strict=True):
@@ -158,7 +162,7 @@ def check_old_and_new(cluster: Cluster, url: str, parts: Parts) -> None:
 
 
 def check_what_was_kept(cluster: Cluster, url: str, expected: dict[str, Any]) -> None:
-    """Snapshots, deleted topics and deleted records exist, and become topics again."""
+    """Check that snapshots, deleted topics and deleted records exist and can be restored."""
     servers = cluster.bootstrap
     (snapshot,) = expected["snapshots"]
     name = f"{snapshot['name']}@{snapshot['snapshot']}"

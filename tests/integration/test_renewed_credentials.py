@@ -1,5 +1,5 @@
-"""Clients that stay connected while their credentials are renewed: sessions that end (KIP-368), and
-the CA of certificates.
+"""Clients stay connected while their credentials are renewed: expiring sessions (KIP-368) and a CA
+rotation.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ from tests.support.token_issuer import TokenIssuer
 from tests.support.waiting import until
 
 USER, PASSWORD = "carol", "secret"
-"""The user of the issuer's tokens has a password as well."""
+"""The user of the issuer's tokens also has a password."""
 SESSION_MS = 2_000
-"""librdkafka authenticates again after nine tenths of it."""
+"""librdkafka reauthenticates after 90 % of the session lifetime."""
 RENEWALS = 2
 
 
 class Renewals:
-    """How often each connection has authenticated again."""
+    """Counts how often each connection has reauthenticated."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._connections = cluster.broker.server._connections
         self._began: dict[int, set[float]] = defaultdict(set)
 
     def look(self) -> bool:
-        """Return whether the producer and the consumer have done it `RENEWALS` times."""
+        """Return whether the producer and the consumer have reauthenticated `RENEWALS` times."""
         for connection in self._connections:
             sasl = connection.sasl
             if sasl is not None and sasl._reauthentication_began_at is not None:
@@ -44,7 +44,7 @@ class Renewals:
 
 
 class Pipeline:
-    """A producer that never stops, and a consumer of its records."""
+    """A producer that keeps producing, and a consumer of its records."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.errors: list[str] = []
@@ -58,7 +58,7 @@ class Pipeline:
         self._consumer.assign([TopicPartition("t", 0, 0)])
 
     def step(self) -> None:
-        """Send a record, and read available ones."""
+        """Produce one record and read available ones."""
         self._send()
         self._poll(0.01)
 
@@ -101,9 +101,7 @@ class Pipeline:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
-async def test_a_client_that_authenticates_again_loses_no_record(
-    tmp_path: Path, mechanism: str
-) -> None:
+async def test_reauthenticating_client_loses_no_record(tmp_path: Path, mechanism: str) -> None:
     issuer = TokenIssuer()
     keys = tmp_path / "jwks.json"
     keys.write_bytes(issuer.document())
@@ -169,9 +167,9 @@ async def check_is_refused(admin: AdminClient, cluster: Cluster) -> None:
         await asyncio.to_thread(admin.list_topics, timeout=1)
 
 
-async def test_the_ca_of_clients_and_brokers_is_exchanged_without_a_restart(tmp_path: Path) -> None:
+async def test_ca_of_clients_and_brokers_is_replaced_without_a_restart(tmp_path: Path) -> None:
     """First both CAs are trusted, then the broker gets its new certificate, then the old CA is
-    removed. Connections stay open.
+    removed. Existing connections stay open.
     """
     files = SecureFiles(tmp_path / "security")
     old, new = files.authority, Authority.make("the next CA")
@@ -204,5 +202,5 @@ async def test_the_ca_of_clients_and_brokers_is_exchanged_without_a_restart(tmp_
         await changed(3)
         await check_is_refused(by_certificate(cluster, both, of_old), cluster)
         await check_is_let_in(by_certificate(cluster, only_new, of_new))
-        await check_is_let_in(staying)  # its connection is older
+        await check_is_let_in(staying)  # its connection is older than the removal
         assert not watched.refused_count

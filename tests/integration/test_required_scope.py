@@ -1,4 +1,4 @@
-"""`sasl.oauthbearer.required.scope`: only tokens with all these scopes let a client in."""
+"""With `sasl.oauthbearer.required.scope`, a token must contain all of these scopes."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ def admin_with(cluster: Cluster, token: str, told: Callable[[str], None]) -> Adm
 
 
 async def refusal(cluster: Cluster, token: str) -> str:
-    """Return why a client with this token cannot authenticate."""
+    """Return why a client with this token fails to authenticate."""
     reported: list[str] = []
     admin = admin_with(cluster, token, reported.append)
 
@@ -44,7 +44,7 @@ async def refusal(cluster: Cluster, token: str) -> str:
     return reported[0]
 
 
-async def test_a_token_without_a_required_scope_is_refused(tmp_path: Path) -> None:
+async def test_token_without_a_required_scope_is_rejected(tmp_path: Path) -> None:
     async with TokenIssuer() as issuer:
         settings = {
             "ssl_keystore_location": "",

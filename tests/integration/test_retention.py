@@ -1,5 +1,5 @@
-"""Records that go: by age, by size and by request, as clients of three families, readers of the
-store and the object store itself see it.
+"""Records deleted by age, by size and on request, as seen by three client libraries, by store
+readers and in the object store.
 """
 
 import asyncio
@@ -27,7 +27,9 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Uploads within 50 ms, checks 10 times a second, deletes objects within a second."""
+    """Start a cluster that uploads within 50 ms, checks retention 10 times per second, and deletes
+    objects within a second.
+    """
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
     controller = {
         "read_grace_ms": 500,
@@ -60,7 +62,7 @@ def watermarks(bootstrap: str) -> tuple[int, int] | None:
         consumer.close()
 
 
-async def test_old_records_go_with_their_bytes(cluster: Cluster) -> None:
+async def test_expired_records_and_their_objects_are_deleted(cluster: Cluster) -> None:
     now_ms = time.time_ns() // 1_000_000
 
     def run() -> None:
@@ -83,7 +85,7 @@ async def test_old_records_go_with_their_bytes(cluster: Cluster) -> None:
     assert stream.start_offset == COUNT
 
 
-async def test_delete_records_by_three_families_of_clients(cluster: Cluster) -> None:
+async def test_delete_records_works_with_three_client_libraries(cluster: Cluster) -> None:
     def with_confluent() -> None:
         create_topic(cluster.bootstrap, TOPIC, 1)
         fill(cluster.bootstrap, timestamp_ms=time.time_ns() // 1_000_000)
@@ -120,7 +122,7 @@ async def test_delete_records_by_three_families_of_clients(cluster: Cluster) -> 
     assert await asyncio.to_thread(watermarks, cluster.bootstrap) == (COUNT, COUNT)
 
 
-async def test_a_log_start_survives_moves_and_crashes(cluster: Cluster) -> None:
+async def test_log_start_offset_survives_moves_and_crashes(cluster: Cluster) -> None:
     def run() -> None:
         create_topic(cluster.bootstrap, TOPIC, 1)
         fill(cluster.bootstrap, timestamp_ms=time.time_ns() // 1_000_000)

@@ -1,5 +1,5 @@
-"""Secrets that change while brokers and controllers run: CAs of clients, keys of token issuers, and
-delegation tokens across a failover of the controllers.
+"""Secrets that are rotated while brokers and controllers run: client CAs, token issuer keys, and
+delegation tokens across a controller failover.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ from tests.support.waiting import until
 
 API_VERSIONS = bytes.fromhex("0000000e 0012 0000 00000001 0004 74657374")
 
-# --- certificates of clients ----------------------------------------------------------------------
+# --- client certificates --------------------------------------------------------------------------
 
 
 class Client:
-    """Logs in with a certificate, and can resume its sessions."""
+    """A client that authenticates with a certificate and can resume its TLS sessions."""
 
     def __init__(self, files: SecureFiles, shown: Path, highest: ssl.TLSVersion) -> None:
         self._context = ssl.create_default_context(cafile=str(files.directory / "broker.ca.pem"))
@@ -65,7 +65,7 @@ class Client:
 
 
 @pytest.mark.parametrize("highest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_clients_of_a_revoked_ca_are_strangers_without_a_restart(
+async def test_clients_of_a_removed_ca_are_rejected_without_a_restart(
     tmp_path: Path, highest: ssl.TLSVersion
 ) -> None:
     """Also clients that resume a TLS session."""
@@ -94,7 +94,7 @@ async def test_clients_of_a_revoked_ca_are_strangers_without_a_restart(
         assert not await accepted(old, session)
 
 
-# --- keys of token issuers ------------------------------------------------------------------------
+# --- token issuer keys ----------------------------------------------------------------------------
 
 
 async def accepted_by(keys: TokenKeys, token: str) -> bool:
@@ -104,8 +104,10 @@ async def accepted_by(keys: TokenKeys, token: str) -> bool:
         return False
 
 
-async def test_keys_of_an_issuer_rotate() -> None:
-    """Both keys count while both are published, and the old one until the next read."""
+async def test_rotated_issuer_keys_are_followed() -> None:
+    """Both keys are valid while both are published. A removed key is valid until the next read of
+    the published keys.
+    """
     async with TokenIssuer() as issuer:
         keys = TokenKeys(
             f"http://127.0.0.1:{issuer.port}/jwks",
@@ -134,7 +136,7 @@ async def test_keys_of_an_issuer_rotate() -> None:
             await keys.close()
 
 
-async def test_a_live_issuer_is_queried_once_in_a_flood_of_unknown_keys(tmp_path: Path) -> None:
+async def test_unknown_key_ids_query_the_issuer_only_once(tmp_path: Path) -> None:
     async with TokenIssuer() as issuer:
         settings = {
             "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
@@ -213,7 +215,7 @@ class QuorumCluster:
         return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers)
 
     async def fail_over(self) -> None:
-        """Stop the leader, and start it again as a follower."""
+        """Stop the leader and start it again as a follower."""
         leader = await self.quorum.leader()
         await self.quorum.stop_one(leader)
         assert await self.quorum.leader() != leader
@@ -230,7 +232,7 @@ async def quorum_cluster(tmp_path: Path) -> AsyncIterator[QuorumCluster]:
         await cluster.stop()
 
 
-async def test_delegation_tokens_outlive_the_controller_that_made_them(
+async def test_delegation_tokens_survive_a_controller_failover(
     quorum_cluster: QuorumCluster, tmp_path: Path
 ) -> None:
     cluster, config = quorum_cluster, tmp_path / "broker.properties"

@@ -1,4 +1,4 @@
-"""Consumers of one tail on real sockets share responses, and each gets every record once."""
+"""Consumers of one tail on real sockets share log lookups, and each gets every record once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class TailReader:
-    """Follows the tail on a bare socket. offsets: of all batches, in the order of arrival."""
+    """Follows the tail on a raw socket. `offsets`: those of all batches, in order of arrival."""
 
     def __init__(self, number: int) -> None:
         self.offsets: list[tuple[int, int]] = []
@@ -100,14 +100,15 @@ async def test_consumers_of_one_tail_share_lookups_and_get_every_record_once(
             await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, [b"%d" % number], [0])
             alive = [reader for reader, run in zip(readers, runs, strict=True) if not run.done()]
             await until_all_are_at(number + 1, alive)
-            # One of them goes while it waits; often the one that the others follow.
+            # Cancel one of them while it waits. It often has the pending lookup that the others
+            # share.
             runs[number % 4].cancel()
             await asyncio.wait([runs[number % 4]])
     survivors = readers[4:]
     expected = [(number, number + 1) for number in range(ROUNDS)]
     assert all(reader.offsets == expected for reader in survivors)
     responses_count = sum(len(reader.offsets) for reader in readers)
-    # Without sharing, each of them has a lookup before its wait, and one after it.
+    # Without sharing, each fetch would do one lookup before its wait and one after it.
     assert looks_count < 2 * responses_count
     for run in runs:
         run.cancel()

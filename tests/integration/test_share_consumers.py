@@ -1,5 +1,5 @@
-"""Members of share groups (KIP-932) over real sockets: locks, sessions, the start of a group,
-transactions, the log that loses its start, and leaders that change.
+"""Members of share groups (KIP-932) over real sockets: record locks, sessions, start offsets,
+transactions, a moving log start offset, and leader changes.
 """
 
 import asyncio
@@ -36,14 +36,16 @@ TOPIC, GROUP = "jobs", "workers"
 HERE = (TOPIC, 0)
 GROUP_RESOURCE = 32
 WAIT_MS = 20_000
-"""A fetch that waits for something which happens; no test waits as long."""
+"""Wait time of a fetch that an event ends early; no test waits this long."""
 _LONG_WAIT_MS = 250_000
 """Longer than any test may take."""
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Locks end after one second, and the second delivery is the last."""
+    """Start a cluster in which locks expire after one second and records are delivered at most
+    twice.
+    """
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
     async with Cluster(
         tmp_path,
@@ -64,7 +66,7 @@ def leader_address(cluster: Cluster) -> str:
 
 
 def begin(cluster: Cluster, **configs: str) -> None:
-    """Let the group begin at the start of the log, with these configs."""
+    """Let the group start at the log start offset, with these configs."""
     values = {"share.auto.offset.reset": "earliest"} | {
         f"share.{name.replace('_', '.')}": value for name, value in configs.items()
     }
@@ -73,7 +75,7 @@ def begin(cluster: Cluster, **configs: str) -> None:
 
 @contextmanager
 def members(cluster: Cluster, count: int = 1) -> Iterator[list[ShareMember]]:
-    """Members with a connection to the leader. The coordinator may be the other broker."""
+    """Yield members connected to the leader. The coordinator may be the other broker."""
     found: list[ShareMember] = []
     try:
         for _ in range(count):
@@ -99,7 +101,7 @@ def values(count: int) -> list[bytes]:
     return [b"job-%d" % number for number in range(count)]
 
 
-async def test_a_lock_ends_and_the_record_goes_to_a_waiting_member(cluster: Cluster) -> None:
+async def test_record_with_an_expired_lock_goes_to_a_waiting_member(cluster: Cluster) -> None:
     def run() -> None:
         begin(cluster)
         produce(cluster.bootstrap, TOPIC, values(3))
@@ -131,10 +133,10 @@ async def test_released_records_wake_a_waiting_member(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_records_that_are_deleted_while_a_member_reads_do_not_stop_it(
+async def test_fetch_continues_after_records_are_deleted_while_it_reads(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member's read of the store fails, and nothing new arrives afterwards."""
+    """The read from the store fails, and no new record arrives afterwards."""
     reading, deleted = threading.Event(), threading.Event()
     read = Partition.read
 
@@ -143,7 +145,7 @@ async def test_records_that_are_deleted_while_a_member_reads_do_not_stop_it(
             reading.set()
             await asyncio.to_thread(deleted.wait, TIMEOUT_S)
             start, stream_id = partition.log_start_offset, partition.log.data.stream_id
-            if offset < start:  # the objects may be gone already
+            if offset < start:  # the objects may already be deleted
                 raise OffsetOutOfRange(stream_id, offset, start, partition.high_watermark)
         return await read(partition, offset, *args, **kwargs)
 
@@ -169,10 +171,10 @@ async def test_records_that_are_deleted_while_a_member_reads_do_not_stop_it(
         deleted.set()
 
 
-async def test_records_that_come_before_the_wait_begins_end_it(
+async def test_records_that_arrive_before_the_wait_starts_end_the_fetch(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other work runs between the first look of a fetch and its task."""
+    """Other work runs between the first lookup of a fetch and the task that waits."""
     looked, produced = threading.Event(), threading.Event()
     finish = RequestDispatcher._finish
 
@@ -185,7 +187,7 @@ async def test_records_that_come_before_the_wait_begins_end_it(
         return await finish(dispatcher, handler, ctx, work)
 
     def run() -> None:
-        # The end of a lock would wake the fetch.
+        # Otherwise the expiring lock would wake the fetch.
         begin(cluster, record_lock_duration_ms="60000")
         produce(cluster.bootstrap, TOPIC, values(1))
         with members(cluster) as (member,), ThreadPoolExecutor(1) as pool:
@@ -200,7 +202,7 @@ async def test_records_that_come_before_the_wait_begins_end_it(
     await asyncio.to_thread(run)
 
 
-async def test_new_records_wake_one_member_after_the_other(cluster: Cluster) -> None:
+async def test_each_new_record_wakes_one_waiting_member(cluster: Cluster) -> None:
     def run() -> None:
         begin(cluster)
         with members(cluster, 3) as workers, ThreadPoolExecutor(3) as pool:
@@ -214,7 +216,7 @@ async def test_new_records_wake_one_member_after_the_other(cluster: Cluster) -> 
     await asyncio.to_thread(run)
 
 
-async def test_a_closed_connection_gives_its_records_back(cluster: Cluster) -> None:
+async def test_closed_connection_releases_its_records(cluster: Cluster) -> None:
     def run() -> None:
         begin(cluster, record_lock_duration_ms="15000")
         produce(cluster.bootstrap, TOPIC, values(3))
@@ -228,10 +230,10 @@ async def test_a_closed_connection_gives_its_records_back(cluster: Cluster) -> N
     await until(lambda: all(not len(broker.shares) for broker in cluster.brokers.values()))
 
 
-async def test_an_acknowledgement_of_a_replaced_session_changes_nothing(
+async def test_acknowledgment_of_a_replaced_session_has_no_effect(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session is replaced while the rights of its request are checked."""
+    """The session is replaced while the request is being authorized."""
     began, may_go_on = threading.Event(), threading.Event()
 
     async def check(*_: object) -> frozenset[UUID]:
@@ -258,8 +260,8 @@ async def test_an_acknowledgement_of_a_replaced_session_changes_nothing(
     await asyncio.to_thread(run)
 
 
-async def test_only_so_many_records_are_locked(cluster: Cluster) -> None:
-    """At the limit a member waits until others have acknowledged."""
+async def test_locked_records_are_limited(cluster: Cluster) -> None:
+    """At the limit a member waits until others have acknowledged records."""
 
     def run() -> None:
         begin(cluster)
@@ -276,7 +278,7 @@ async def test_only_so_many_records_are_locked(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_sessions_are_limited(cluster: Cluster) -> None:
+async def test_share_sessions_are_limited(cluster: Cluster) -> None:
     def run() -> None:
         with members(cluster, 4) as workers:
             codes = [one.fetch(HERE, max_wait_ms=0)["error_code"] for one in workers]
@@ -287,7 +289,7 @@ async def test_sessions_are_limited(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_deleted_records_are_passed_over(cluster: Cluster) -> None:
+async def test_deleted_records_are_skipped(cluster: Cluster) -> None:
     def run() -> None:
         begin(cluster)
         produce(cluster.bootstrap, TOPIC, values(30), batch_num_messages=10)
@@ -298,14 +300,14 @@ async def test_deleted_records_are_passed_over(cluster: Cluster) -> None:
             (deleted,) = admin.delete_records([TopicPartition(TOPIC, 0, 15)]).values()
             assert deleted.result(TIMEOUT_S).low_watermark == 15
             assert one.acquired(max_wait_ms=WAIT_MS) == [(15, 29, 1)]
-            # They are deleted, whether or not they were done.
+            # Acknowledging deleted records succeeds, whether or not their delivery was complete.
             assert _code(one.acknowledge({HERE: [(0, 9, [RELEASE])]})) == ErrorCode.NONE
             assert _code(one.acknowledge({HERE: [(15, 29, [ACCEPT])]})) == ErrorCode.NONE
 
     await asyncio.to_thread(run)
 
 
-async def test_aborted_records_are_delivered_only_to_read_uncommitted_consumers(
+async def test_aborted_records_are_delivered_only_to_read_uncommitted_groups(
     cluster: Cluster,
 ) -> None:
     def run() -> None:
@@ -327,7 +329,7 @@ async def test_aborted_records_are_delivered_only_to_read_uncommitted_consumers(
         with members(cluster) as (one,), ThreadPoolExecutor(1) as pool:
             got = one.acquired(HERE, max_wait_ms=WAIT_MS)
             offsets = {at for first, last, _ in got for at in range(first, last + 1)}
-            # 0 and 1 are committed by 2, 3 and 4 aborted by 5, 6 belongs to no transaction.
+            # 0 and 1 are committed by 2, 3 and 4 are aborted by 5, and 6 is not transactional.
             assert {0, 1, 6} <= offsets
             assert not {3, 4, 7} & offsets
             waiting = pool.submit(one.acquired, max_wait_ms=WAIT_MS, acks={HERE: _accept(got)})
@@ -337,9 +339,9 @@ async def test_aborted_records_are_delivered_only_to_read_uncommitted_consumers(
     await asyncio.to_thread(run)
 
 
-async def test_a_new_leader_continues(cluster: Cluster) -> None:
-    """The start at the end of the log is kept although nothing was delivered, counts continue, and
-    accepted records are not delivered again.
+async def test_new_leader_continues_with_the_state_of_the_group(cluster: Cluster) -> None:
+    """A start offset at the end of the log is kept although no record was delivered, delivery
+    counts continue, and accepted records are not delivered again.
     """
     old = cluster.leader_of(TOPIC)
 
@@ -366,7 +368,7 @@ async def test_a_new_leader_continues(cluster: Cluster) -> None:
     await asyncio.to_thread(after)
 
 
-async def test_a_move_reports_members_the_new_leader(cluster: Cluster) -> None:
+async def test_members_get_the_new_leader_after_a_move(cluster: Cluster) -> None:
     old = cluster.leader_of(TOPIC)
     (other,) = cluster.brokers.keys() - {old}
 
@@ -395,8 +397,8 @@ async def test_a_move_reports_members_the_new_leader(cluster: Cluster) -> None:
         assert [node["node_id"] for node in response["node_endpoints"]] == [other]
 
 
-async def test_records_that_are_not_cached_are_delivered(cluster: Cluster) -> None:
-    """After an orderly move the new leader has nothing in its cache."""
+async def test_records_outside_the_log_cache_are_delivered(cluster: Cluster) -> None:
+    """After a planned move the cache of the new leader is empty."""
     old = cluster.leader_of(TOPIC)
 
     def before() -> None:
@@ -407,7 +409,7 @@ async def test_records_that_are_not_cached_are_delivered(cluster: Cluster) -> No
         with members(cluster, 2) as (first, second):
             got = first.acquired(HERE, max_wait_ms=WAIT_MS, max_records=20)
             assert got == [(0, 19, 1)]
-            # At least one batch.
+            # At least one batch is delivered.
             assert first.acquired(max_wait_ms=WAIT_MS, max_bytes=1) == [(20, 39, 1)]
             assert second.acquired(HERE, max_wait_ms=WAIT_MS) == [(40, 79, 1)]
 
@@ -417,7 +419,7 @@ async def test_records_that_are_not_cached_are_delivered(cluster: Cluster) -> No
     await asyncio.to_thread(after)
 
 
-async def test_a_deleted_topic_ends_its_share_partitions(cluster: Cluster) -> None:
+async def test_deleted_topic_ends_its_share_partitions(cluster: Cluster) -> None:
     def run() -> None:
         begin(cluster)
         produce(cluster.bootstrap, TOPIC, values(3))
@@ -438,7 +440,7 @@ async def test_a_deleted_topic_ends_its_share_partitions(cluster: Cluster) -> No
     await until(lambda: all(not len(broker.shares) for broker in cluster.brokers.values()))
 
 
-async def test_a_group_begins_with_the_last_minute(cluster: Cluster) -> None:
+async def test_group_may_start_at_records_of_the_last_minute(cluster: Cluster) -> None:
     def run() -> None:
         begin(cluster, auto_offset_reset="by_duration:PT1M")
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
@@ -462,7 +464,7 @@ def _accept(got: list[tuple[int, int, int]]) -> list[tuple[int, int, list[int]]]
 
 
 def _code(response: Any) -> int:
-    """Return the error of the only partition of a ShareAcknowledge."""
+    """Return the error code of the only partition in a ShareAcknowledge response."""
     assert response["error_code"] == 0
     (partition,) = response["responses"][0]["partitions"]
     return int(partition["error_code"])

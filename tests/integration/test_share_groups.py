@@ -1,5 +1,5 @@
-"""Share groups on two brokers, by requests over real sockets: members keep their partitions when
-the coordinator ends or moves, and a deleted group leaves nothing.
+"""Share groups on two brokers, with requests over real sockets: members keep their partitions when
+the coordinator dies or moves, and a deleted group leaves no state.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Client(CoordinatorClient):
-    """Members of the group."""
+    """Sends requests for members of the group."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster, GROUP)
@@ -46,7 +46,7 @@ class Client(CoordinatorClient):
         """Assignments that members received."""
 
     def beat(self, member_id: str, epoch: int | None = None) -> int:
-        """Send a heartbeat. Returns the error code."""
+        """Send a heartbeat. Return the error code."""
         request = share_group_heartbeat.ShareGroupHeartbeatRequest(
             GROUP, member_id, self.epochs.get(member_id, 0) if epoch is None else epoch
         )
@@ -66,7 +66,7 @@ class Client(CoordinatorClient):
         return int(response.error_code)
 
     def settle(self, *member_ids: str) -> None:
-        """Send heartbeats until the members read all partitions between them."""
+        """Send heartbeats until the members together have all partitions."""
 
         def is_settled() -> bool:
             for member_id in member_ids:
@@ -113,7 +113,7 @@ def group_on(cluster: Cluster) -> ShareGroup | None:
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped", "moved"])
-async def test_another_coordinator_continues_without_a_rebalance(
+async def test_group_continues_at_another_coordinator_without_a_rebalance(
     cluster: Cluster, end: str
 ) -> None:
     client = Client(cluster)
@@ -135,7 +135,7 @@ async def test_another_coordinator_continues_without_a_rebalance(
     assert client.changes_count == changes_count
 
 
-async def test_a_deleted_group_leaves_no_state(cluster: Cluster) -> None:
+async def test_deleted_group_leaves_no_state(cluster: Cluster) -> None:
     client = Client(cluster)
     await asyncio.to_thread(client.alter, {0: 5, 1: 0})
     assert await asyncio.to_thread(client.offsets) == {0: 5, 1: 0}
@@ -155,7 +155,7 @@ async def test_a_deleted_group_leaves_no_state(cluster: Cluster) -> None:
     assert await asyncio.to_thread(client.offsets) == {}
 
 
-async def test_members_that_fall_silent_are_replaced(tmp_path: Path) -> None:
+async def test_silent_members_are_replaced(tmp_path: Path) -> None:
     settings = {"group_share_session_timeout_ms": 1_000, "group_share_heartbeat_interval_ms": 100}
     async with Cluster(tmp_path, brokers=1, **settings) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)

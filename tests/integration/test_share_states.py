@@ -1,5 +1,5 @@
-"""Share groups and the states of their partitions on two brokers with real sockets: states are
-read and written wherever they are coordinated, and survive the coordinator.
+"""Share group states on two brokers over real sockets: states are read and written on whichever
+broker coordinates them, and survive the loss of the coordinator.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ COUNT = 12
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Brokers may do nothing but what ClusterAction allows."""
+    """Start a cluster in which brokers have only the rights of ClusterAction."""
     security = SecurityConfig(authorizer="StandardAuthorizer", allow_everyone_if_no_acl_found=True)
     async with Cluster(tmp_path, brokers=2, security=security) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
@@ -77,7 +77,7 @@ def keys(cluster: Cluster) -> list[SharePartitionKey]:
 
 
 def leaders(cluster: Cluster, broker: Broker) -> set[int]:
-    """Return the brokers that coordinate the share partitions."""
+    """Return the node ids of the brokers that coordinate the share partitions."""
     return {
         cluster.leader_of(
             SHARE_STATES_TOPIC, broker.share_coordinator.partition_of(key.coordinator_key) or 0
@@ -125,9 +125,9 @@ async def test_every_broker_reads_and_writes_all_states(cluster: Cluster) -> Non
     assert {summary.start_offset for summary in found} == {NO_START_OFFSET}
 
 
-async def test_requests_of_many_batches_stay_within_their_limit(cluster: Cluster) -> None:
-    """Each write has half as many batches as a request may have elements; all wait for the same
-    connections.
+async def test_combined_write_requests_stay_within_the_element_limit(cluster: Cluster) -> None:
+    """Each write contains half as many batches as a request may contain elements, and all writes
+    wait for the same connections.
     """
     first, second = cluster.brokers.values()
     await initialize(first, cluster)
@@ -152,8 +152,8 @@ async def test_requests_of_many_batches_stay_within_their_limit(cluster: Cluster
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
-async def test_writes_continue_when_the_coordinator_ends(cluster: Cluster, end: str) -> None:
-    """Each confirmed write is present afterwards."""
+async def test_writes_continue_when_the_coordinator_dies(cluster: Cluster, end: str) -> None:
+    """The new coordinator has every acknowledged write."""
     survivor, other = cluster.brokers.values()
     await initialize(survivor, cluster)
     confirmed: dict[int, int] = {}
@@ -201,7 +201,7 @@ def coordinator(cluster: Cluster) -> Broker:
 
 
 async def beat(cluster: Cluster, member_id: str, epoch: int) -> int:
-    """Send a heartbeat to the coordinator until there is one. Returns the epoch of the member."""
+    """Send heartbeats until the coordinator responds. Return the member epoch."""
     names = (TOPIC,) if epoch == 0 else None
     request = ShareHeartbeatRequest(member_id, epoch, subscribed_names=names)
     while True:
@@ -213,8 +213,10 @@ async def beat(cluster: Cluster, member_id: str, epoch: int) -> int:
         assert result.error.retriable, result
 
 
-async def test_a_group_continues_and_its_states_go_with_it(cluster: Cluster) -> None:
-    """The next coordinator has members, assignments and the list of states; a deleted group
+async def test_group_continues_at_another_coordinator_and_its_deletion_deletes_states(
+    cluster: Cluster,
+) -> None:
+    """The next coordinator has the members, assignments and initialized states; a deleted group
     leaves no state.
     """
     await ensure_topic(cluster.broker, OFFSETS_TOPIC)
@@ -245,7 +247,7 @@ async def test_a_group_continues_and_its_states_go_with_it(cluster: Cluster) -> 
 
 
 async def delete_without_epoch(broker: Broker, *requested: SharePartitionKey) -> set[ErrorCode]:
-    """Delete states as Kafka's requests do. Returns the codes."""
+    """Delete states as Kafka's requests do, without an epoch. Return the error codes."""
     partitions = [delete_share_group_state.PartitionData(key.partition) for key in requested]
     data = delete_share_group_state.DeleteStateData(requested[0].topic_id, partitions)
     request = delete_share_group_state.DeleteShareGroupStateRequest(GROUP, [data])
@@ -256,8 +258,8 @@ async def delete_without_epoch(broker: Broker, *requested: SharePartitionKey) ->
     return {ErrorCode(found["error_code"]) for found in response["results"][0]["partitions"]}
 
 
-async def test_states_of_a_group_are_not_deleted_without_an_epoch(cluster: Cluster) -> None:
-    """The state of an existing group is kept, wherever it and the group are coordinated."""
+async def test_delete_without_an_epoch_keeps_states_of_existing_groups(cluster: Cluster) -> None:
+    """On whichever brokers the states and the group are coordinated."""
     await ensure_topic(cluster.broker, OFFSETS_TOPIC)
     await until(lambda: cluster.leader_of(OFFSETS_TOPIC, 0) >= 0)
     epoch = await beat(cluster, "a", 0)
@@ -270,7 +272,7 @@ async def test_states_of_a_group_are_not_deleted_without_an_epoch(cluster: Clust
         broker: [key for key in keys(cluster) if _coordinates(cluster, broker, key)]
         for broker in cluster.brokers.values()
     }
-    for wanted_epoch in (epoch, -1):  # the group has a member, and none
+    for wanted_epoch in (epoch, -1):  # first with a member in the group, then without
         await beat(cluster, "a", wanted_epoch)
         for broker, requested in by_broker.items():
             assert await delete_without_epoch(broker, *requested) == {ErrorCode.INVALID_REQUEST}
@@ -278,7 +280,7 @@ async def test_states_of_a_group_are_not_deleted_without_an_epoch(cluster: Clust
             assert (await first.share_states.summary(key)).state_epoch > 0
     assert await coordinator(cluster).groups.delete_group(GROUP) is ErrorCode.NONE
     for broker, requested in by_broker.items():
-        for key in requested:  # left over from another group with this id
+        for key in requested:  # left over from an earlier group with the same id
             await first.share_states.initialize(key, state_epoch=9, start_offset=5)
         assert await delete_without_epoch(broker, *requested) == {ErrorCode.NONE}
         for key in requested:

@@ -1,4 +1,4 @@
-"""Snapshots: named moments of topics that hold their records, as clients and readers of the store
+"""Snapshots, named points in time of topics that retain their records, as clients and store readers
 see them.
 """
 
@@ -47,7 +47,7 @@ def threaded(tmp_path: Path) -> Iterator[ThreadedCluster]:
 
 
 def freeze(bootstrap: str, *names: str) -> None:
-    """Create topics of snapshots by one request, as any Kafka client can."""
+    """Create snapshots with one CreateTopics request, as any Kafka client can."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     requested = [
         NewTopic(name, -1, -1, config={"penstock.fork.source": name.partition("@")[0]})
@@ -66,13 +66,13 @@ def delete(bootstrap: str, *names: str) -> None:
 def scanned(
     cluster: ThreadedCluster, topic: str = TOPIC, snapshot: str = SNAPSHOT, partitions: int = 1
 ) -> dict[int, list[bytes]]:
-    """Return the values of each partition as a reader of the store finds them."""
+    """Return the values of each partition as a store reader sees them."""
     found: dict[int, list[bytes]] = {number: [] for number in range(partitions)}
 
     def shows() -> bool:
         try:
             table = scan(cluster.store_url, topic, snapshot=snapshot).to_table()
-        except UnknownPartition:  # the manifest does not show the topic yet
+        except UnknownPartition:  # the manifest does not contain the topic yet
             return False
         assert set(table["topic"].to_pylist()) <= {topic}
         table = table.sort_by("offset")
@@ -89,7 +89,7 @@ def scanned(
 def _is_empty(cluster: ThreadedCluster, topic: str) -> bool:
     try:
         return scan(cluster.store_url, topic).to_table().num_rows == 0
-    except OffsetsLost:  # deleted after this scan had fixed its bounds
+    except OffsetsLost:  # deleted after the scan had determined its range
         return False
 
 
@@ -120,7 +120,7 @@ class _Writer(threading.Thread):
         self.join()
 
 
-def test_a_snapshot_keeps_acknowledged_records_whatever_happens_later(
+def test_snapshot_keeps_acknowledged_records_through_deletion_and_retention(
     threaded: ThreadedCluster,
 ) -> None:
     bootstrap = threaded.bootstrap
@@ -142,7 +142,7 @@ def test_a_snapshot_keeps_acknowledged_records_whatever_happens_later(
         len(found[number]) for number in range(PARTITIONS)
     ]
     assert all(part.size_bytes for part in info.partitions)
-    # What deletes records of the topic leaves the snapshot alone.
+    # Deletions in the topic do not affect the snapshot.
     admin = AdminClient({"bootstrap.servers": bootstrap})
     ends = [TopicPartition(TOPIC, number, -1) for number in range(PARTITIONS)]
     for future in admin.delete_records(ends).values():
@@ -151,7 +151,7 @@ def test_a_snapshot_keeps_acknowledged_records_whatever_happens_later(
     assert scanned(threaded, partitions=PARTITIONS) == found
     delete(bootstrap, TOPIC)
     assert scanned(threaded, partitions=PARTITIONS) == found
-    # A fork of it is a topic again, under the old name.
+    # A fork of the snapshot is a regular topic under the old name.
     create_topic(bootstrap, TOPIC, -1, penstock_fork_source=FROZEN)
     assert read(bootstrap, TOPIC) == found
     produce(bootstrap, TOPIC, [b"new"])
@@ -164,7 +164,7 @@ def test_a_snapshot_keeps_acknowledged_records_whatever_happens_later(
     assert read(bootstrap, TOPIC) == {**found, 0: [*found[0], b"new"]}
 
 
-def test_compaction_of_a_topic_leaves_its_snapshot_alone(threaded: ThreadedCluster) -> None:
+def test_compaction_of_a_topic_does_not_change_its_snapshot(threaded: ThreadedCluster) -> None:
     bootstrap = threaded.bootstrap
     compact = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
     create_topic(bootstrap, TOPIC, 1, **compact)
@@ -179,7 +179,7 @@ def test_compaction_of_a_topic_leaves_its_snapshot_alone(threaded: ThreadedClust
     assert scanned(threaded) == {0: values}
 
 
-def test_clients_and_patterns_do_not_see_snapshots(threaded: ThreadedCluster) -> None:
+def test_topic_lists_omit_snapshots(threaded: ThreadedCluster) -> None:
     bootstrap = threaded.bootstrap
     create_topic(bootstrap, TOPIC, 1)
     freeze(bootstrap, FROZEN)
@@ -191,7 +191,7 @@ def test_clients_and_patterns_do_not_see_snapshots(threaded: ThreadedCluster) ->
     assert [(topic.name, topic.snapshot) for topic in found] == [(TOPIC, ""), (TOPIC, SNAPSHOT)]
 
 
-def test_an_open_transaction_is_not_in_a_snapshot_and_aborted_in_its_fork(
+def test_transaction_open_at_a_snapshot_is_not_committed_in_it_and_aborted_in_its_fork(
     threaded: ThreadedCluster,
 ) -> None:
     bootstrap = threaded.bootstrap
@@ -222,7 +222,7 @@ def test_an_open_transaction_is_not_in_a_snapshot_and_aborted_in_its_fork(
     assert committed() == [b"committed"]
 
 
-def test_a_snapshot_contains_the_committed_offsets_of_groups(threaded: ThreadedCluster) -> None:
+def test_snapshot_contains_the_committed_offsets_of_groups(threaded: ThreadedCluster) -> None:
     bootstrap = threaded.bootstrap
     create_topic(bootstrap, TOPIC, 2)
     create_topic(bootstrap, "other", 1)
@@ -248,7 +248,7 @@ def test_a_snapshot_contains_the_committed_offsets_of_groups(threaded: ThreadedC
     assert info.group_offsets == {**expected, "both": {0: 2, 1: 4}, "streams": {0: 5}}
 
 
-async def test_an_object_lives_while_a_snapshot_refers_to_it(cluster: Cluster) -> None:
+async def test_objects_are_kept_while_a_snapshot_references_them(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
 
     def prepare() -> None:
@@ -293,7 +293,7 @@ async def test_an_object_lives_while_a_snapshot_refers_to_it(cluster: Cluster) -
     assert not held & await cluster.data_keys()
 
 
-def test_snapshots_that_cannot_be_are_refused_with_the_reason(threaded: ThreadedCluster) -> None:
+def test_invalid_snapshots_are_refused_with_the_reason(threaded: ThreadedCluster) -> None:
     bootstrap = threaded.bootstrap
     create_topic(bootstrap, TOPIC, 1)
     produce(bootstrap, TOPIC, [b"x"])
@@ -335,7 +335,7 @@ def cli(threaded: ThreadedCluster, *arguments: str, code: int = 0) -> str:
     return result.stdout
 
 
-def test_the_offsets_of_a_streams_group_are_restored(threaded: ThreadedCluster) -> None:
+def test_offsets_of_a_streams_group_are_restored(threaded: ThreadedCluster) -> None:
     bootstrap, group = threaded.bootstrap, "streams"
     create_topic(bootstrap, TOPIC, 1)
     produce(bootstrap, TOPIC, [b"x"] * 9)
@@ -361,7 +361,9 @@ def committed_by(bootstrap: str, group: str, topic: str) -> int:
     return found.offset
 
 
-def test_the_command_line_makes_and_restores_snapshots(threaded: ThreadedCluster) -> None:
+def test_snapshots_are_created_and_restored_from_the_command_line(
+    threaded: ThreadedCluster,
+) -> None:
     bootstrap = threaded.bootstrap
     for topic in (TOPIC, "clicks"):
         create_topic(bootstrap, topic, 1, retention_ms="777777777")

@@ -1,5 +1,5 @@
-"""`penstock.sql` returns from the store what clients wrote: types, transactions, tombstones and
-earlier states; it reads only the objects that a statement needs.
+"""`penstock.sql` returns from the store what clients have written: types, transactions, tombstones
+and earlier states. It reads only the objects that a statement needs.
 """
 
 import json
@@ -48,7 +48,7 @@ HOSTILE = """a"b.c''$'; DROP TABLE x --"""
 
 
 class CountingStore:
-    """Counts the bytes that are read of data objects."""
+    """A store that counts the bytes read from data objects."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class CountingStore:
 
 
 class Sql:
-    """The cluster, and queries on its store."""
+    """A cluster, and queries on its store."""
 
     def __init__(self, cluster: ThreadedCluster) -> None:
         self.cluster = cluster
@@ -115,7 +115,7 @@ def sql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sql]:
         yield Sql(cluster)
 
 
-def test_columns_types_and_forms_of_a_result(sql: Sql) -> None:
+def test_result_columns_types_and_formats(sql: Sql) -> None:
     described = {name: kind for name, kind, *_ in sql("DESCRIBE orders")}
     assert described == {
         "_partition": "INTEGER",
@@ -153,7 +153,9 @@ def test_columns_types_and_forms_of_a_result(sql: Sql) -> None:
 
 
 def test_filters_columns_and_limits_read_only_needed_blocks(sql: Sql) -> None:
-    """The topic consists of blocks of one partition each, small enough to distinguish."""
+    """Each block of the topic contains one partition, and blocks are small enough to tell which
+    ones a statement reads.
+    """
     filler = b"y" * 900_000
     sql.cluster.create("wide", 4)
     for number in range(24):
@@ -207,7 +209,7 @@ def test_filters_columns_and_limits_read_only_needed_blocks(sql: Sql) -> None:
         sql.url = url
 
 
-def test_values_that_do_not_fit_are_null_and_reported(sql: Sql) -> None:
+def test_values_of_another_type_are_null_and_reported(sql: Sql) -> None:
     fine = [
         b'{"n": %d, "ok": true, "s": {"x": 1}, "t": "2026-01-01T00:00:00Z"}' % n for n in range(600)
     ]
@@ -247,7 +249,7 @@ def test_values_that_do_not_fit_are_null_and_reported(sql: Sql) -> None:
     assert len(sql("SELECT n FROM odd WHERE _offset < 100", strict=True)) == 100
 
 
-def test_topics_that_are_not_json_and_hostile_names(sql: Sql) -> None:
+def test_topics_without_json_and_with_unusual_names_are_queried(sql: Sql) -> None:
     sql.write("raw.topic-1", [b"\x00\xff", b"plain", None])
     assert sql('SELECT _offset, value FROM "raw.topic-1" ORDER BY 1') == [
         (0, b"\x00\xff"),
@@ -297,8 +299,8 @@ def sale(*names: str) -> str:
     return json.dumps({"type": "record", "name": "Sale", "fields": fields})
 
 
-def test_schemas_in_headers(sql: Sql) -> None:
-    """Columns follow the schema in most sampled records, whose values have no frame."""
+def test_columns_follow_schemas_in_record_headers(sql: Sql) -> None:
+    """The values have no wire format prefix. Columns follow the schema of most sampled records."""
     value = b"\2\2\2\4"
     with serving(SchemaRegistryServer()) as server:
         number = server.register("headed-value", {"schema": sale("price", "qty")})
@@ -321,9 +323,9 @@ def test_schemas_in_headers(sql: Sql) -> None:
         assert row == (1,)
 
 
-def test_schemas_of_a_registry(sql: Sql, tmp_path: Path) -> None:
-    """Confluent's serializers write; statements and exports decode by the id of each record. The
-    columns follow the newest schema, and a registry that fails makes no dead letters.
+def test_columns_follow_the_newest_schema_of_a_registry(sql: Sql, tmp_path: Path) -> None:
+    """Confluent serializers write the records; statements and exports decode each record by its
+    schema id. A failing registry creates no dead letters.
     """
     place = SerializationContext("sales", MessageField.VALUE)
     with serving(SchemaRegistryServer(user_info="reader:a secret")) as server:
@@ -389,7 +391,7 @@ def test_schemas_of_a_registry(sql: Sql, tmp_path: Path) -> None:
     assert not any(b"a secret" in content for content in files)
 
 
-def test_transactions_compaction_and_binary_keys(sql: Sql) -> None:
+def test_transactions_compacted_topics_and_binary_keys_are_queried(sql: Sql) -> None:
     sql.cluster.create("ledger", 1)
     producer = Producer({"bootstrap.servers": sql.cluster.bootstrap, "transactional.id": "sql"})
     producer.init_transactions(PATIENCE_S)
@@ -425,7 +427,7 @@ def test_transactions_compaction_and_binary_keys(sql: Sql) -> None:
     assert sql("SELECT _key FROM compacted WHERE _value IS NULL") == [("k0",)]
 
 
-def test_earlier_states(sql: Sql) -> None:
+def test_earlier_states_are_queried_by_time_and_by_snapshot(sql: Sql) -> None:
     moment = datetime.fromtimestamp(BASE_MS / 1_000 + 10, UTC)
     query = f"SELECT count(*), max(o.id) FROM orders AS OF TIMESTAMP '{moment.isoformat()}' o"
     assert sql(query) == [(10, 9)]
@@ -448,7 +450,7 @@ def test_earlier_states(sql: Sql) -> None:
     assert sql("SHOW TABLES", snapshot="nightly") == [("orders", "topic", PARTITIONS)]
 
 
-def test_a_topic_that_is_created_again_has_its_own_columns(sql: Sql) -> None:
+def test_recreated_topic_has_columns_of_its_own(sql: Sql) -> None:
     cluster = sql.cluster
     with Session(cluster.store_url) as session:
         for value, columns, row in (
@@ -465,7 +467,7 @@ def test_a_topic_that_is_created_again_has_its_own_columns(sql: Sql) -> None:
             wait_until(lambda: not cluster.has("again"))
 
 
-def test_errors_name_what_exists(sql: Sql, tmp_path: Path) -> None:
+def test_errors_list_existing_topics_and_columns(sql: Sql, tmp_path: Path) -> None:
     sql.write("fields", [json.dumps({f"f{number}": number for number in range(10_000)}).encode()])
     assert sql("SELECT f999, decode(_value)->>'$.f9999' FROM fields") == [(999, "9999")]
     for query, message in {
@@ -501,9 +503,7 @@ def test_errors_name_what_exists(sql: Sql, tmp_path: Path) -> None:
         sql("SELECT 1", memory_limit="lots")
 
 
-def test_limits_cancel_a_statement_and_its_temporary_files_are_removed(
-    sql: Sql, tmp_path: Path
-) -> None:
+def test_limits_cancel_a_statement_and_remove_its_temporary_files(sql: Sql, tmp_path: Path) -> None:
     endless = "SELECT sum(a.id * b.id * c.id) FROM orders a, orders b, orders c"
     with pytest.raises(SqlStopped, match="longer than its limit"):
         sql(endless, max_seconds=0.5)
@@ -531,7 +531,7 @@ def test_limits_cancel_a_statement_and_its_temporary_files_are_removed(
 
 
 ENDLESS_CALL = "SELECT levenshtein(repeat('ab', 200000), repeat('ba', 200000))"
-"""One call of a function that computes for minutes without a check."""
+"""A single function call that computes for minutes without a cancellation check."""
 
 
 FAILING_QUERIES = """
@@ -545,12 +545,12 @@ for query in queries:
         print(" ".join(str(error).split()))
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-"""Print the errors, and the memory of the largest child process. In the test's own process, that
-would include the children of other tests.
+"""Prints the errors and the peak memory of the largest child process. Measured in a separate
+process, because the test process also has children of other tests.
 """
 
 
-def test_limits_hold_within_one_call_of_a_function(sql: Sql, tmp_path: Path) -> None:
+def test_limits_apply_within_one_function_call(sql: Sql, tmp_path: Path) -> None:
     given: dict[str, Any] = {"memory_limit": "300MB", "temp_directory": str(tmp_path)}
     queries = (
         "SELECT length(repeat('x', 2000000000))",
@@ -580,7 +580,7 @@ def test_limits_hold_within_one_call_of_a_function(sql: Sql, tmp_path: Path) -> 
     assert os.listdir(tmp_path) == []
 
 
-def test_a_statement_in_its_own_process_gives_the_same_result(sql: Sql) -> None:
+def test_statement_in_a_separate_process_returns_the_same_result(sql: Sql) -> None:
     query = "SELECT *, _headers, id::VARCHAR::ENUM('1', '2') FROM orders WHERE id IN (1, 2)"
     assert sorted(sql(query, max_seconds=60)) == sorted(sql(query))
     with pytest.raises(SqlError, match="did you mean orders"):

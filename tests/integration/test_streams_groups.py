@@ -1,5 +1,6 @@
-"""Streams groups on two brokers, by requests over real sockets: internal topics are created,
-members keep their tasks when the coordinator ends or moves, and records outlive the brokers.
+"""Streams groups on two brokers, with requests over real sockets: internal topics are created,
+members keep their tasks when the coordinator dies or moves, and group metadata survives the
+brokers.
 """
 
 import asyncio
@@ -68,7 +69,7 @@ def first_heartbeat(member_id: str, topology: Topology = TOPOLOGY) -> StreamsGro
 
 
 class Client(CoordinatorClient):
-    """Members of the group, each in a process of its own."""
+    """Sends requests for members of the group, each in its own process."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster, GROUP)
@@ -108,7 +109,7 @@ class Client(CoordinatorClient):
         return response
 
     def settle(self, *member_ids: str) -> None:
-        """Send heartbeats until the members have all tasks between them."""
+        """Send heartbeats until the members together have all tasks."""
 
         def is_settled() -> bool:
             for member_id in member_ids:
@@ -175,7 +176,7 @@ async def test_internal_topics_are_created_and_tasks_assigned(cluster: Cluster) 
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped", "moved"])
-async def test_another_coordinator_continues_without_a_rebalance(
+async def test_group_continues_at_another_coordinator_without_a_rebalance(
     cluster: Cluster, end: str
 ) -> None:
     client = Client(cluster)
@@ -194,7 +195,7 @@ async def test_another_coordinator_continues_without_a_rebalance(
     assert client.changes_count == changes_count
 
 
-async def test_members_that_fall_silent_are_replaced(tmp_path: Path) -> None:
+async def test_silent_members_are_replaced(tmp_path: Path) -> None:
     settings = {"group_streams_session_timeout_ms": 1_000, "group_streams_heartbeat_interval_ms": 9}
     async with Cluster(tmp_path, brokers=1, **SETTINGS, **settings) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
@@ -210,7 +211,7 @@ async def test_members_that_fall_silent_are_replaced(tmp_path: Path) -> None:
         assert response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_topics_that_cannot_be_created_are_reported(cluster: Cluster) -> None:
+async def test_failed_creation_of_internal_topics_is_reported(cluster: Cluster) -> None:
     client = Client(cluster)
     bad = TopicInfo("counts-bad-changelog", topic_configs=[KeyValue("no.such", "1")])
     topology = Topology(0, [Subtopology("0", [TOPIC], state_changelog_topics=[bad])])
@@ -261,7 +262,7 @@ async def test_internal_topics_are_created_with_the_rights_of_the_client(tmp_pat
         assert all(cluster.broker.image.topics.by_name(name) for name in names)
 
 
-async def test_a_deleted_group_does_not_exist(cluster: Cluster) -> None:
+async def test_deleted_group_does_not_exist(cluster: Cluster) -> None:
     client = Client(cluster)
     await asyncio.to_thread(client.beat, "a", 0)
     assert await asyncio.to_thread(client.delete) is ErrorCode.NON_EMPTY_GROUP

@@ -1,5 +1,5 @@
-"""Every API under an exhausted quota: its handler responds, and the response contains the throttle
-time.
+"""With an exhausted quota, every API is still handled, and its response contains the
+throttle time.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tests.support.conversation import send_request
 from tests.support.host_client import HostClient
 
 
-async def test_every_response_reports_the_wait(tmp_path: Path) -> None:
+async def test_every_response_contains_the_throttle_time(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         for name in (SEEN, HIDDEN):
             await asyncio.to_thread(create_topic, cluster.bootstrap, name)
@@ -34,7 +34,7 @@ async def test_every_response_reports_the_wait(tmp_path: Path) -> None:
 
 
 def _silent(bootstrap: str, ids: dict[str, UUID]) -> list[str]:
-    """Return the requests whose responses have the throttle time field but not the time."""
+    """Return the requests whose responses have a throttle time field without a value."""
     silent: list[str] = []
     for question in (*questions(ids), *share_state_questions(ids[HIDDEN])):
         api = question.api

@@ -1,4 +1,4 @@
-"""A cluster of processes whose nodes and commands speak TLS with each other."""
+"""A cluster of processes whose nodes and commands use mutual TLS."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def nodes(authority: Authority) -> dict[str, CertFiles]:
-    """The files of all brokers and of all controllers."""
+    """The certificate files of all brokers and of all controllers."""
     return {
         "broker": authority.make(BROKER),
         "controller": authority.make("penstock-controller"),
@@ -44,7 +44,7 @@ def nodes(authority: Authority) -> dict[str, CertFiles]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, nodes: Mapping[str, CertFiles]) -> Iterator[LocalCluster]:
-    """Three controllers and two brokers with TLS."""
+    """Start three controllers and two brokers with TLS."""
     config = tmp_path / "penstock.toml"
     config.write_text("\n".join(f"[{role}]\n{toml(files)}" for role, files in nodes.items()))
     store = ["--store", f"file:{tmp_path / 'store'}"]
@@ -54,7 +54,7 @@ def cluster(tmp_path: Path, nodes: Mapping[str, CertFiles]) -> Iterator[LocalClu
 
 
 class Cli:
-    """Run `penstock` as an operator with this certificate; None: without TLS."""
+    """Runs `penstock` as an operator with this certificate, or without TLS if None."""
 
     def __init__(self, controllers: str, files: CertFiles | None) -> None:
         self._environment = os.environ | {"PENSTOCK_CONTROLLER": controllers}
@@ -112,7 +112,7 @@ def controller(cluster: LocalCluster, node_id: int) -> ProcessState:
     return next(item for item in cluster.state().of_role("controller") if item.node_id == node_id)
 
 
-def test_records_moves_and_failovers_work_over_tls_while_the_ca_is_replaced(
+def test_records_moves_and_failovers_work_while_the_ca_is_replaced(
     cluster: LocalCluster, authority: Authority, nodes: Mapping[str, CertFiles], tmp_path: Path
 ) -> None:
     admin = authority.make("penstock-admin")
@@ -135,7 +135,7 @@ def test_records_moves_and_failovers_work_over_tls_while_the_ca_is_replaced(
     traced = cli.run("reassign", "trace", "t-0")
     assert "elected broker 1" in traced.stdout, traced.stderr
 
-    # All certificates are replaced by those of another CA, in three steps.
+    # Replace all certificates by those of another CA, in three steps.
     other = Authority(tmp_path / "other", "other")
     both = tmp_path / "both.pem"
     both.write_bytes(authority.pem + other.pem)
@@ -164,7 +164,7 @@ def _leader(client: AdminClient) -> int:
     return partitions[0].leader if partitions else -1
 
 
-def test_only_certificates_of_nodes_and_admins_get_in(
+def test_controllers_accept_only_certificates_of_nodes_and_admins(
     cluster: LocalCluster, authority: Authority, tmp_path: Path
 ) -> None:
     controllers = cluster.state().controller
@@ -190,7 +190,7 @@ def test_only_certificates_of_nodes_and_admins_get_in(
 
 
 def _broker_log(directory: Path, controllers: str, files: CertFiles | None) -> str:
-    """Run broker 9 until it gives up; return its log lines."""
+    """Run broker 9 until it gives up; return its log."""
     flags = {
         "store": f"file:{directory / 'store' / 'objects'}",
         "node-id": "9",

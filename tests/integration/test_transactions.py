@@ -1,5 +1,5 @@
-"""Transactions with unmodified clients: all or nothing over topics and offsets, zombies are fenced,
-aborted records are invisible, timeouts abort.
+"""Transactions with unmodified clients: atomicity over topics and offsets, fencing of zombies,
+invisible aborted records, and timeouts.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     }
     async with Cluster(tmp_path, brokers=2, **settings) as cluster:
         yield cluster
-        # Collect the producers in tracebacks of errors now, while their brokers live.
+        # Free producers that are still referenced by tracebacks now, while their brokers live.
         gc.collect()
 
 
@@ -47,8 +47,8 @@ def transactional(bootstrap: str, transactional_id: str, **settings: Any) -> Pro
 def committed_values(
     bootstrap: str, topic: str, count: int, partitions: int = 1
 ) -> list[bytes | None]:
-    """Return the values that a read_committed consumer gets up to the last stable offset; there
-    must be `count`.
+    """Return the values that a read_committed consumer gets up to the last stable offset; check
+    that there are `count`.
     """
     consumer = confluent_consumer(
         bootstrap, "reader", isolation_level="read_committed", enable_auto_commit=False
@@ -63,8 +63,8 @@ def committed_values(
 
 
 def transform(bootstrap: str, input_topic: str, outputs: tuple[str, str]) -> int:
-    """Consume, transform and produce. Every third attempt of a round is aborted and the round
-    repeated. Return the aborted values.
+    """Consume, transform and produce in transactions. Every third one is aborted and repeated.
+    Return the aborted values.
     """
     consumer = confluent_consumer(
         bootstrap, "g", enable_auto_commit=False, isolation_level="read_committed"
@@ -135,7 +135,7 @@ async def test_consume_transform_produce_is_exactly_once_over_topics_and_offsets
     await asyncio.to_thread(run)
 
 
-async def test_zombie_is_fenced_and_its_open_transaction_is_aborted(cluster: Cluster) -> None:
+async def test_zombie_producer_is_fenced_and_its_open_transaction_aborted(cluster: Cluster) -> None:
     def run() -> None:
         bootstrap = cluster.bootstrap
         create_topic(bootstrap, "t")
@@ -159,7 +159,7 @@ async def test_zombie_is_fenced_and_its_open_transaction_is_aborted(cluster: Clu
     await asyncio.to_thread(run)
 
 
-async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(
+async def test_transaction_that_times_out_is_aborted_and_its_producer_fenced(
     cluster: Cluster,
 ) -> None:
     def run() -> None:

@@ -1,8 +1,8 @@
-"""Brokers crash between any two steps of a transaction and during its commit: it is atomic over two
-topics and offsets.
+"""Brokers crash between any two steps of a transaction and during its commit: it remains atomic
+over two topics and offsets.
 
-The producer continues from the offset that its own transactions committed, so a repeated or partial
-transaction shows as a repeated or missing number.
+The producer continues from its committed offset, so a repeated or partial transaction shows as a
+repeated or missing number.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 TID: Final = "tid"
 STEPS: Final = ("produced", "offsets sent", "committing", "committed")
-"""Each round crashes at another step."""
+"""Each round crashes after a different step."""
 
 ROUNDS_TIMEOUT_S: Final = PATIENCE_S
 
@@ -34,12 +34,12 @@ async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
         tmp_path, brokers=2, transaction_abort_timed_out_transaction_cleanup_interval_ms=50
     ) as cluster:
         yield cluster
-        # Collect the producers in tracebacks of errors now, while their brokers live.
+        # Free producers that are still referenced by tracebacks now, while their brokers live.
         gc.collect()
 
 
 class Rounds:
-    """One transaction after the other, in a thread; crashes happen on the cluster's event loop."""
+    """Runs transactions in a thread; crashes run on the cluster's event loop."""
 
     def __init__(self, cluster: FaultCluster, victim: str) -> None:
         self._cluster = cluster
@@ -61,8 +61,8 @@ class Rounds:
             while (number := self._next()) < len(STEPS):
                 assert time.monotonic() < deadline, f"round {number} does not end"
                 if self._victim == "all" and number - 1 in self._crashed_rounds:
-                    # librdkafka drops a broker that is missing in metadata for a moment, and then
-                    # waits forever for it as the coordinator of a group.
+                    # If the group coordinator is missing in metadata for a moment, librdkafka drops
+                    # that broker and then waits for it forever.
                     self._producer = None
                 try:
                     self._round(number)
@@ -121,7 +121,8 @@ class Rounds:
             except KafkaException:
                 self._producer = None
         else:
-            # a new one with the same id finishes or aborts what is open, and fences this one
+            # A new producer with the same id completes or aborts the open transaction and fences
+            # this one.
             self._producer = None
 
     def _crash(self, number: int, step: str) -> None:
@@ -156,13 +157,15 @@ class Rounds:
 
 
 @pytest.mark.parametrize("victim", ["coordinator", "leader", "all"])
-async def test_all_or_nothing_whichever_process_crashes(cluster: FaultCluster, victim: str) -> None:
+async def test_transactions_are_atomic_whichever_broker_crashes(
+    cluster: FaultCluster, victim: str
+) -> None:
     await asyncio.to_thread(Rounds(cluster, victim).run)
     expected = [b"%d" % number for number in range(len(STEPS))]
 
     def committed_values(topic: str) -> list[bytes | None]:
-        """Return the committed values. The marker after the last record keeps the record hidden
-        until its transaction has ended.
+        """Return the committed values. The final record stays hidden until its transaction has
+        ended.
         """
         consumer = confluent_consumer(
             cluster.bootstrap, "reader", enable_auto_commit=False, isolation_level="read_committed"

@@ -1,5 +1,5 @@
-"""Transactions of version 2 (KIP-890) over sockets: partitions join them with their first batch,
-every end returns a new epoch, and late requests change nothing.
+"""Transactions version 2 (KIP-890) over sockets: a partition joins a transaction with its first
+batch, every end returns a new epoch, and late requests have no effect.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ def opened(broker: Broker, index: int) -> Partition:
 
 
 def asked_count(cluster: Cluster) -> int:
-    """Return how many requests leaders sent to other brokers."""
+    """Return how many requests leaders have sent to other brokers."""
     key = apis.ADD_PARTITIONS_TO_TXN.key
     return sum(broker.server.requests.responses[key] for broker in cluster.brokers.values())
 
@@ -105,7 +105,7 @@ def ends(
     return work
 
 
-async def test_leaders_request_a_coordinator_elsewhere_once_for_each_partition(
+async def test_leader_asks_a_remote_coordinator_once_per_partition(
     cluster: Cluster,
 ) -> None:
     producer = await begun(cluster)
@@ -123,15 +123,17 @@ async def test_leaders_request_a_coordinator_elsewhere_once_for_each_partition(
         assert len(partition.log.verifications) == 0
 
 
-async def test_plain_batches_send_no_request(cluster: Cluster) -> None:
+async def test_non_transactional_batches_need_no_coordinator_request(cluster: Cluster) -> None:
     before = asked_count(cluster)
     await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, [b"%d" % n for n in range(20)])
     assert asked_count(cluster) == before
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_a_late_batch_cannot_hang(cluster: Cluster, commit: bool) -> None:
-    """Neither where the transaction has written, nor where it has not."""
+async def test_late_batch_cannot_cause_a_hanging_transaction(
+    cluster: Cluster, commit: bool
+) -> None:
+    """Neither in a partition that the transaction has written to, nor in another one."""
     first = await begun(cluster)
     assert await on(leader(cluster, 0), produces(first, 0)) == "NONE"
     code, second = await on(coordinator(cluster), ends(first, commit=commit))
@@ -146,7 +148,7 @@ async def test_a_late_batch_cannot_hang(cluster: Cluster, commit: bool) -> None:
     assert (await on(coordinator(cluster), ends(second)))[0] == "NONE"
 
 
-async def test_a_late_batch_of_version_1_cannot_hang_either(cluster: Cluster) -> None:
+async def test_late_batch_of_transaction_version_1_cannot_hang_either(cluster: Cluster) -> None:
     producer = await begun(cluster)
     for index, version in ((0, 11), (1, 9)):
         code = await on(leader(cluster, index), produces(producer, index, version=version))
@@ -155,7 +157,7 @@ async def test_a_late_batch_of_version_1_cannot_hang_either(cluster: Cluster) ->
 
 
 async def move(cluster: Cluster, *node_ids: int) -> None:
-    """Let these brokers lead the partitions of the topic."""
+    """Move the partitions of the topic to these leaders."""
     targets = [
         PartitionTarget(topic=TOPIC, partition=index, replicas=[NodeId(node_id)])
         for index, node_id in enumerate(node_ids)
@@ -173,7 +175,7 @@ def is_served(cluster: Cluster, index: int, node_id: int) -> bool:
 
 
 async def states(cluster: Cluster) -> list[str]:
-    """Return the states of the transaction in the log of its coordinator, in order."""
+    """Return the states of the transaction in its coordinator's log, in order."""
     log = TopicLog(coordinator(cluster), TRANSACTIONS_TOPIC)
     partition = cluster.broker.transactions.partition_of(NAME)
     assert partition is not None
@@ -187,7 +189,7 @@ async def states(cluster: Cluster) -> list[str]:
 
 @pytest.mark.parametrize("is_here", [True, False])
 @pytest.mark.parametrize("commit", [True, False])
-async def test_an_end_is_one_step_where_its_coordinator_leads_all_partitions(
+async def test_transaction_ends_in_one_step_if_its_coordinator_leads_all_partitions(
     cluster: Cluster, commit: bool, is_here: bool
 ) -> None:
     producer = await begun(cluster)
@@ -207,7 +209,9 @@ async def test_an_end_is_one_step_where_its_coordinator_leads_all_partitions(
     assert (await states(cluster))[-len(steps) - 1 :] == ["Ongoing", *steps]
 
 
-async def test_an_end_is_repeated_at_the_next_coordinator(cluster: Cluster) -> None:
+async def test_repeated_end_gets_the_same_response_from_the_next_coordinator(
+    cluster: Cluster,
+) -> None:
     first = await begun(cluster)
     assert await on(leader(cluster, 0), produces(first, 0)) == "NONE"
     old = coordinator(cluster)
@@ -230,7 +234,9 @@ def coordinator_is_alive(cluster: Cluster, old: Broker) -> bool:
     return leading in cluster.brokers and leading != old.node_id
 
 
-async def test_levels_outlive_the_controller_and_reach_every_broker(cluster: Cluster) -> None:
+async def test_feature_levels_survive_a_controller_restart_and_reach_every_broker(
+    cluster: Cluster,
+) -> None:
     def update(client: TransactionClient) -> int:
         key = update_features.FeatureUpdateKey("transaction.version", 1, 2)
         request = update_features.UpdateFeaturesRequest(feature_updates=[key])

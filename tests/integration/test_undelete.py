@@ -1,4 +1,4 @@
-"""Deleted topics are restored with all acknowledged records, until their grace period ends."""
+"""Deleted topics can be restored with all acknowledged records until their grace period ends."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ COUNT = 200
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Keeps deleted topics for an hour."""
+    """Start a cluster that keeps deleted topics for an hour."""
     async with deleting_cluster(
         tmp_path,
         delete_grace_ms=3_600_000,
@@ -40,8 +40,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Writer:
-    """An idempotent producer that writes numbers to one partition, until it is stopped or its topic
-    is deleted. `acknowledged` has the acknowledged numbers.
+    """An idempotent producer that writes numbers to one partition until it is stopped or its topic
+    is deleted. `acknowledged` contains the acknowledged numbers.
     """
 
     def __init__(self, bootstrap: str, partition: int) -> None:
@@ -60,7 +60,7 @@ class Writer:
             self.failed += 1
 
     def write(self, count: int) -> None:
-        """Write some, and wait for their responses."""
+        """Write `count` records and wait for their responses."""
         for _ in range(count):
             self._producer.produce(
                 TOPIC,
@@ -87,7 +87,7 @@ def undelete(bootstrap: str, requested: str = TOPIC, name: str = TOPIC) -> None:
 
 
 def read(bootstrap: str, count: int, topic: str = TOPIC, partition: int = 0) -> list[bytes | None]:
-    """Return the first `count` values; there must not be more."""
+    """Read exactly `count` values, which must reach the end of the partition."""
     consumer = confluent_consumer(bootstrap, "r")
     part = TopicPartition(topic, partition, 0)
     consumer.assign([part])
@@ -100,7 +100,7 @@ def read(bootstrap: str, count: int, topic: str = TOPIC, partition: int = 0) -> 
 
 
 async def deleted(cluster: Cluster) -> FrozenTopic:
-    """Return the deleted topic, once every broker lists it."""
+    """Return the deleted topic once every broker lists it."""
 
     def known() -> bool:
         return all(len(broker.image.frozen_topics) for broker in cluster.brokers.values())
@@ -110,7 +110,9 @@ async def deleted(cluster: Cluster) -> FrozenTopic:
     return found
 
 
-async def test_all_that_was_acknowledged_is_there_and_clients_continue(cluster: Cluster) -> None:
+async def test_undeleted_topic_has_all_acknowledged_records_and_clients_continue(
+    cluster: Cluster,
+) -> None:
     bootstrap = cluster.bootstrap
 
     def run() -> None:
@@ -141,7 +143,7 @@ async def test_all_that_was_acknowledged_is_there_and_clients_continue(cluster: 
         before = [list(writer.acknowledged) for writer in writers]
         undelete(bootstrap)
         for partition, writer in enumerate(writers):
-            # The topic was deleted for clients, so records that they sent meanwhile are absent.
+            # Records sent while the topic was deleted are absent: they were not acknowledged.
             assert read(bootstrap, len(before[partition]), partition=partition) == before[partition]
             writer.failed = 0
             writer.write(10)
@@ -160,7 +162,7 @@ async def test_all_that_was_acknowledged_is_there_and_clients_continue(cluster: 
 
 
 @pytest.mark.parametrize("undeleted_first", [True, False])
-async def test_the_leader_may_die_before_it_has_closed(
+async def test_topic_is_restored_although_its_leader_died_before_closing_it(
     cluster: Cluster, undeleted_first: bool
 ) -> None:
     bootstrap = cluster.bootstrap
@@ -169,10 +171,10 @@ async def test_the_leader_may_die_before_it_has_closed(
     await asyncio.to_thread(produce, bootstrap, TOPIC, values)
     await cluster.until_served(TOPIC)
     leader = cluster.leader_of(TOPIC)
-    # It dies before it can see the deletion, so that only its WAL has the records.
+    # The leader dies before it sees the deletion, so only its WAL contains the records.
     await cluster.kill_broker(leader)
     bootstrap = cluster.bootstrap
-    # Admin clients may wait for the dead broker, so ask as the living one does for them.
+    # An admin client might wait for the dead broker, so send its requests from the other broker.
     client, topic = cluster.broker.client, cluster.broker.image.topics.by_name(TOPIC)
     assert topic is not None
     await client.delete_topics(DeleteTopics(topic_ids=[topic.topic_id]), timeout_s=TIMEOUT_S)
@@ -196,7 +198,7 @@ async def test_the_leader_may_die_before_it_has_closed(
     assert cluster.leader_of(TOPIC) != leader
 
 
-async def test_another_topic_may_have_its_name_meanwhile(cluster: Cluster) -> None:
+async def test_topic_is_restored_under_another_name_if_its_name_is_taken(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
 
     def run() -> None:
@@ -216,7 +218,7 @@ async def test_another_topic_may_have_its_name_meanwhile(cluster: Cluster) -> No
     await asyncio.to_thread(run)
 
 
-async def test_it_can_return_after_a_failover_of_the_controller(cluster: Cluster) -> None:
+async def test_topic_is_restored_after_a_controller_failover(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
     await asyncio.to_thread(create_topic, bootstrap, TOPIC)
     await asyncio.to_thread(produce, bootstrap, TOPIC, [b"kept"])
@@ -228,7 +230,7 @@ async def test_it_can_return_after_a_failover_of_the_controller(cluster: Cluster
 
 
 @pytest.mark.parametrize("way", ["grace", "purge"])
-async def test_its_objects_go_when_its_grace_is_over_or_it_is_removed(
+async def test_objects_are_deleted_after_the_grace_period_or_a_permanent_deletion(
     cluster: Cluster, way: str
 ) -> None:
     bootstrap = cluster.bootstrap

@@ -1,4 +1,6 @@
-"""Records that DeleteRecords deleted are restored in a new topic, until their grace period ends."""
+"""Records that DeleteRecords has deleted can be restored in a new topic until their grace period
+ends.
+"""
 
 import asyncio
 import json
@@ -29,7 +31,7 @@ VALUES = [b"%d" % number for number in range(100)]
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Keeps deleted records for an hour."""
+    """Start a cluster that keeps deleted records for an hour."""
     async with deleting_cluster(tmp_path, delete_grace_ms=3_600_000) as cluster:
         yield cluster
 
@@ -46,9 +48,7 @@ def bring_back(bootstrap: str, name: str) -> None:
     )
 
 
-async def test_the_command_restores_records_that_delete_records_deleted(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_undelete_command_restores_deleted_records(cluster: Cluster, tmp_path: Path) -> None:
     bootstrap, cli = cluster.bootstrap, Cli(cluster, tmp_path)
     await asyncio.to_thread(create_topic, bootstrap, TOPIC, 1)
     await asyncio.to_thread(produce, bootstrap, TOPIC, VALUES)
@@ -66,8 +66,8 @@ async def test_the_command_restores_records_that_delete_records_deleted(
     assert "earliest in orders" in out
 
 
-async def test_records_return_after_a_move_and_the_loss_of_a_broker(cluster: Cluster) -> None:
-    """Half of them were only in the WAL when they were deleted."""
+async def test_deleted_records_are_restored_after_a_broker_crash(cluster: Cluster) -> None:
+    """Half of the records were only in the WAL when they were deleted."""
     bootstrap = cluster.bootstrap
     await asyncio.to_thread(create_topic, bootstrap, TOPIC, 1)
     await asyncio.to_thread(produce, bootstrap, TOPIC, VALUES[:50])
@@ -82,7 +82,9 @@ async def test_records_return_after_a_move_and_the_loss_of_a_broker(cluster: Clu
     assert await asyncio.to_thread(read, cluster.bootstrap, 100, "whole") == VALUES
 
 
-async def test_objects_go_when_the_grace_is_over(cluster: Cluster) -> None:
+async def test_objects_of_deleted_records_are_deleted_after_the_grace_period(
+    cluster: Cluster,
+) -> None:
     bootstrap = cluster.bootstrap
     await asyncio.to_thread(create_topic, bootstrap, TOPIC, 1)
     await asyncio.to_thread(produce, bootstrap, TOPIC, VALUES)
@@ -100,7 +102,7 @@ async def test_objects_go_when_the_grace_is_over(cluster: Cluster) -> None:
 
 
 def alter_grace(bootstrap: str) -> None:
-    """Set the grace of the topic to 0."""
+    """Set the topic's grace period to 0."""
     entry = ConfigEntry(DELETE_GRACE, "0", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -1,5 +1,5 @@
-"""Readers of topics with records that cannot be read report them, or go past them; what Kafka's
-consumers can read is read.
+"""Readers report unreadable records or skip them, and read every record that Kafka's consumers can
+read.
 """
 
 import json
@@ -59,7 +59,7 @@ for _at, _bad in enumerate(BAD.values()):
 END = 6 * len(BAD) + 3
 READABLE += [END - 3, END - 2, END - 1]
 LOST = sum(max(1, 3 - len(bad.readable)) for bad in BAD.values())
-"""A batch with bytes after its last record has one lost offset."""
+"""In a batch with bytes after its last record, one offset is lost."""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluste
         yield started
 
 
-def test_scan(cluster: ThreadedCluster) -> None:
+def test_scan_raises_at_or_skips_unreadable_records(cluster: ThreadedCluster) -> None:
     with pytest.raises(ReadError, match=r"bad-0 at offset 4: .*on_error=\"skip\"") as raised:
         scan(cluster.store_url, "bad").to_table()
     assert (raised.value.partition, raised.value.offset) == (0, 4)
@@ -90,7 +90,7 @@ def test_scan(cluster: ThreadedCluster) -> None:
         assert skipping.counts() == {0: len(READABLE)}
         assert skipping.unreadable.count == LOST
         assert skipping.to_table().num_rows == len(READABLE)
-    # A reader that begins after an unreadable record does not meet it.
+    # A reader that starts after an unreadable record is not affected by it.
     assert scan(cluster.store_url, "bad", start=5, end=9).to_table()["offset"].to_pylist() == [
         5,
         6,
@@ -101,7 +101,7 @@ def test_scan(cluster: ThreadedCluster) -> None:
         scan(cluster.store_url, "bad", on_error="dead-letter")  # type: ignore[arg-type]
 
 
-def test_sql(cluster: ThreadedCluster) -> None:
+def test_sql_raises_at_or_skips_unreadable_records(cluster: ThreadedCluster) -> None:
     query = "SELECT _offset FROM bad WHERE a = 1 ORDER BY 1"
     with pytest.raises(ReadError, match="offset 4"):
         sql(query, store=cluster.store_url).rows()
@@ -121,7 +121,9 @@ def test_sql(cluster: ThreadedCluster) -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_spark(cluster: ThreadedCluster, streaming: bool) -> None:
+def test_spark_raises_at_or_skips_unreadable_records(
+    cluster: ThreadedCluster, streaming: bool
+) -> None:
     def offsets(**options: str) -> list[int]:
         given = {
             "store": cluster.store_url,
@@ -157,8 +159,10 @@ def test_spark(cluster: ThreadedCluster, streaming: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_table_sync(cluster: ThreadedCluster, mode: str, tmp_path: Path) -> None:
-    # Records without keys are dead letters of upserts.
+def test_table_sync_raises_at_skips_or_dead_letters_unreadable_records(
+    cluster: ThreadedCluster, mode: str, tmp_path: Path
+) -> None:
+    # In upsert mode, records without keys are dead letters.
     expected = 0 if mode == "upsert" else len(READABLE)
 
     def synced(name: str, on_error: str) -> tuple[Any, list[dict[str, Any]]]:
@@ -193,7 +197,7 @@ def test_table_sync(cluster: ThreadedCluster, mode: str, tmp_path: Path) -> None
         SyncOptions(on_error="x")
 
 
-def test_messages_of_the_console(cluster: ThreadedCluster) -> None:
+def test_console_lists_readable_records_and_reports_the_others(cluster: ThreadedCluster) -> None:
     query = RecordSelection(topic="bad", start="earliest", value="a", limit=100)
     found = find_records(cluster.store_url, query, lambda _, data, __: shown_bytes(data))
     assert [view.offset for view in found.records] == READABLE
@@ -206,7 +210,7 @@ def test_messages_of_the_console(cluster: ThreadedCluster) -> None:
     assert (len(found.records), found.problem) == (sum(map(len, ODD.values())), "")
 
 
-def test_records_readable_by_kafka_are_read(cluster: ThreadedCluster) -> None:
+def test_unusual_records_that_kafka_can_read_are_read(cluster: ThreadedCluster) -> None:
     expected = [3 * at + delta for at, deltas in enumerate(ODD.values()) for delta in deltas]
     found = scan(cluster.store_url, "odd", columns=("offset", "timestamp", "headers")).to_table()
     rows = found.to_pylist()
@@ -222,8 +226,8 @@ def test_records_readable_by_kafka_are_read(cluster: ThreadedCluster) -> None:
     assert [(offset, a) for offset, _, a in shown] == [(offset, 1) for offset in expected]
 
 
-def test_times_of_batches_with_a_wrong_newest_timestamp(cluster: ThreadedCluster) -> None:
-    """sarama 1.43 writes max timestamp -1."""
+def test_time_filters_do_not_trust_a_wrong_max_timestamp(cluster: ThreadedCluster) -> None:
+    """sarama 1.43 writes -1 as the max timestamp."""
     first = 3 * list(ODD).index("max timestamp -1")
     since, until = (datetime.fromtimestamp(NOW_MS / 1_000 + s, UTC) for s in (-1, 1))
     rows = scan(cluster.store_url, "odd", start=first, since=since, until=until).to_table()
@@ -241,8 +245,8 @@ def consumed(cluster: ThreadedCluster, topic: str, *arguments: str) -> Completed
 
 
 @pytest.mark.parametrize("name", ["garbage", "framed snappy", "a truncated record"])
-def test_consume(cluster: ThreadedCluster, name: str) -> None:
-    """librdkafka reports only the second."""
+def test_consume_raises_at_or_skips_unreadable_records(cluster: ThreadedCluster, name: str) -> None:
+    """librdkafka itself reports only the second kind."""
     topic = name.replace(" ", "-")
     cluster.create(topic, 1, published=False, configs=UNCHECKED)
     store(cluster.bootstrap, topic, [BAD[name].data, good(), BAD[name].data, good()])
@@ -261,10 +265,10 @@ def test_consume(cluster: ThreadedCluster, name: str) -> None:
 
 
 @pytest.mark.parametrize("delta", [5, 9, 2**31 - 1])
-def test_consume_does_not_end_at_a_record_with_an_offset_after_its_batch(
+def test_consume_does_not_end_at_a_record_offset_beyond_its_batch(
     cluster: ThreadedCluster, delta: int
 ) -> None:
-    """librdkafka returns it; 5 is the last offset of the partition."""
+    """librdkafka returns that record; 5 is the last offset of the partition."""
     topic = f"behind-{delta}"
     cluster.create(topic, 1, published=False, configs=UNCHECKED)
     store(cluster.bootstrap, topic, [batch_of(record(0) + record(1) + record(delta)), good()])
@@ -276,8 +280,8 @@ def test_consume_does_not_end_at_a_record_with_an_offset_after_its_batch(
     assert "left out 1 offset that cannot be read" in skipped.stderr
 
 
-def test_consume_counts_records_with_an_offset_after_their_batch(cluster: ThreadedCluster) -> None:
-    """Kafka's consumers return them, too."""
+def test_consume_counts_records_with_an_offset_beyond_their_batch(cluster: ThreadedCluster) -> None:
+    """Kafka's consumers return these records, too."""
     topic = "behind"
     cluster.create(topic, 1, published=False, configs=UNCHECKED)
     store(cluster.bootstrap, topic, [batch_of(record(0) + record(1) + record(9)), *[good()] * 5])
@@ -312,7 +316,7 @@ def test_consume_prints_no_aborted_records_of_a_damaged_batch(cluster: ThreadedC
         store(cluster.bootstrap, topic, [sealed(damaged)], transactional_id=topic)
         getattr(producer, ends)()
     shown = consumed(cluster, topic, "--on-error", "skip")
-    # Each transaction has a record, the damaged batch of three and a marker.
+    # Each transaction contains one record, the damaged batch of three records, and a marker.
     assert [int(line.split()[0]) for line in shown.stdout.splitlines()] == [0, 1, 2]
     assert "left out 1 offset that cannot be read" in shown.stderr
     everything = consumed(cluster, topic, "--on-error", "skip", "--isolation", "read_uncommitted")
@@ -330,7 +334,9 @@ def test_consume_returns_records_that_kafka_can_read(cluster: ThreadedCluster) -
 
 
 def test_consume_shows_header_keys_that_are_not_utf_8(cluster: ThreadedCluster) -> None:
-    """Compressed, several in a batch, beside keys that are; in a group, and as JSON."""
+    """In compressed batches of several records, beside valid header keys, with a group, and as
+    JSON.
+    """
     topic = "names"
     cluster.create(topic, 1, published=False, configs=UNCHECKED)
     headers = b"\x04\x02a\x02x\x02\xff\x02y"
@@ -359,10 +365,10 @@ def deleted_before(cluster: ThreadedCluster, topic: str, shift_s: float) -> str:
     return done.stderr
 
 
-def test_look_ups_by_time_do_not_trust_headers_that_contradict_themselves(
+def test_time_lookups_do_not_trust_inconsistent_batch_headers(
     cluster: ThreadedCluster,
 ) -> None:
-    """Deleting before a time never deletes records that are not older, nor all records."""
+    """Deleting records before a time never deletes newer records, nor all records."""
     topic, wrong = "sarama", odd("max timestamp -1")
     cluster.create(topic, 1, configs=UNCHECKED)
     old = bytearray(good())
@@ -400,7 +406,7 @@ def test_look_ups_by_time_do_not_trust_headers_that_contradict_themselves(
     assert scan(cluster.store_url, topic).offsets == {0: (0, 15)}
 
 
-def test_deleting_before_a_time_that_no_record_has_deletes_nothing(
+def test_deleting_before_a_time_newer_than_all_records_deletes_nothing(
     cluster: ThreadedCluster,
 ) -> None:
     cluster.create("idle", 1)
@@ -411,7 +417,7 @@ def test_deleting_before_a_time_that_no_record_has_deletes_nothing(
     assert scan(cluster.store_url, "idle").count() == 6
 
 
-def test_doctor(cluster: ThreadedCluster) -> None:
+def test_doctor_reports_unreadable_records(cluster: ThreadedCluster) -> None:
     command = ("doctor", "--json", "--no-objects")
     places = ("--store", cluster.store_url, "--controller", cluster.controller)
 
@@ -429,5 +435,5 @@ def test_doctor(cluster: ThreadedCluster) -> None:
     sentence = found["bad-0"]["sentence"]
     assert "the key of a record header is null (offset 4)" in sentence
     assert "--on-error skip" in found["bad-0"]["mend"]
-    # The last batch is sound, and the one before it has one offset that cannot be read.
+    # The last batch is valid, and the one before it has one unreadable offset.
     assert unreadable(6)["bad-0"]["values"]["count"] == 1

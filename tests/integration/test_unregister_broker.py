@@ -1,4 +1,4 @@
-"""Remove a broker that will not return: over the Kafka protocol and with `penstock nodes`."""
+"""Remove a broker that will not return, over the Kafka protocol and with `penstock nodes`."""
 
 import asyncio
 import json
@@ -29,7 +29,9 @@ GONE = NodeId(1)
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Uploads nothing, so that records stay in WAL slots; deletes objects within a second."""
+    """Start a cluster that uploads nothing, so that records stay in WAL slots, and deletes objects
+    within a second.
+    """
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=600_000)
     controller = {
         "read_grace_ms": 300,
@@ -48,7 +50,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def unregister(cluster: Cluster, node_id: int) -> tuple[int, str | None]:
-    """Ask the first broker."""
+    """Send UnregisterBroker to the first broker. Return the error code and message."""
     with WireClient(f"127.0.0.1:{cluster.broker.port}") as client:
         response = client.send_request(
             apis.UNREGISTER_BROKER,
@@ -59,7 +61,7 @@ def unregister(cluster: Cluster, node_id: int) -> tuple[int, str | None]:
 
 
 async def fill(cluster: Cluster) -> None:
-    """Write to two topics that the broker leads which will die, each batch into its own slot."""
+    """Write to two topics led by the broker that will die, each batch in its own slot."""
     names = (TOPIC, OTHER)
     await cluster.broker.client.create_topics(
         CreateTopics(topics=[NewTopic(name=name, assignment=[[GONE]]) for name in names])
@@ -71,7 +73,7 @@ async def fill(cluster: Cluster) -> None:
 
 
 def slots(image: MetadataImage, topic: str) -> set[str]:
-    """Return the WAL slots of the dead broker that hold records of the topic."""
+    """Return the dead broker's WAL slots that contain records of the topic."""
     found = image.topics.by_name(topic)
     assert found is not None
     stream = image.streams.known(found.partitions[0].data_stream_id)
@@ -88,7 +90,7 @@ def read(cluster: Cluster) -> list[bytes | None]:
         consumer.close()
 
 
-async def test_a_recovered_broker_is_removed_and_its_records_are_kept(cluster: Cluster) -> None:
+async def test_recovered_broker_is_unregistered_and_its_records_are_kept(cluster: Cluster) -> None:
     await fill(cluster)
     code, message = await asyncio.to_thread(unregister, cluster, GONE)
     assert code == ErrorCode.INVALID_REQUEST
@@ -128,7 +130,9 @@ async def test_a_recovered_broker_is_removed_and_its_records_are_kept(cluster: C
     image.check_invariants()
 
 
-async def test_the_command_line_unregisters(cluster: Cluster, tmp_path: Path) -> None:
+async def test_broker_is_unregistered_from_the_command_line(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     await fill(cluster)
     cli = Cli(cluster, tmp_path)
     command = ("nodes", "unregister", "--yes", str(GONE))

@@ -1,5 +1,5 @@
-"""A broker detects a real producer that sends single records to a store as slow as S3, logs it
-once, and reports it to the doctor and the console.
+"""A broker detects a producer that sends single records to a store as slow as S3, logs it once, and
+reports it to the doctor and the console.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def without_linger(bootstrap: str) -> Generator[None]:
     producer.flush(PATIENCE_S)
 
 
-async def test_a_producer_that_is_not_tuned_for_s3_is_reported_once(
+async def test_producer_that_is_not_tuned_for_s3_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer_watch, "WINDOW_S", 1.0)
@@ -88,7 +88,7 @@ async def test_a_producer_that_is_not_tuned_for_s3_is_reported_once(
 
 @asynccontextmanager
 async def in_thread(context: AbstractContextManager[None]) -> AsyncGenerator[None]:
-    """Enter and leave a block in threads, because the event loop serves the cluster."""
+    """Enter and leave the block in threads, because the event loop serves the cluster."""
     await asyncio.to_thread(context.__enter__)
     try:
         yield

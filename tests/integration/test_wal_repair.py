@@ -1,5 +1,5 @@
-"""A real cluster whose store lost a WAL slot of a dead broker: waiting and unaffected partitions,
-reports, and the repair.
+"""A real cluster whose store has lost a WAL slot of a dead broker: affected and unaffected
+partitions, reports, and the repair.
 """
 
 import json
@@ -81,8 +81,8 @@ def findings(cluster: ThreadedCluster) -> dict[str, str]:
 
 
 def lose_a_slot(cluster: ThreadedCluster) -> tuple[str, str, str, bytes]:
-    """Lose the slot of a dead leader. Return a topic that lost a record, a topic of the other
-    broker, the slot's key and its bytes.
+    """Lose a slot of a dead leader. Return the topic that lost a record, an unaffected topic, the
+    slot's key and its bytes.
     """
     for name in ("one", "two"):
         cluster.create(name, 1)
@@ -106,7 +106,7 @@ def lose_a_slot(cluster: ThreadedCluster) -> tuple[str, str, str, bytes]:
     return "one", "two", key, data
 
 
-def test_a_lost_slot_is_named_and_given_up_only_when_somebody_states_so(
+def test_lost_wal_slot_is_reported_and_given_up_only_on_request(
     cluster: ThreadedCluster,
 ) -> None:
     lost, other, key, _ = lose_a_slot(cluster)
@@ -143,7 +143,7 @@ def test_a_lost_slot_is_named_and_given_up_only_when_somebody_states_so(
     ]
 
 
-def test_a_slot_that_is_restored_loses_nothing(
+def test_restored_wal_slot_loses_no_record(
     cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.broker.background.recovery.DAMAGED_RETRY_S", 0.5)

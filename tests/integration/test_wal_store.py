@@ -1,4 +1,4 @@
-"""Clusters whose WALs are in a store of their own, with real brokers, controllers and clients."""
+"""Clusters with a separate WAL store, with real brokers, controllers and clients."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ def read(bootstrap: str, count: int) -> list[bytes | None]:
 
 
 def places(cluster: Cluster) -> set[int]:
-    """Return the stores of the WALs of the running brokers."""
+    """Return the ids of the stores with the running brokers' WALs."""
     wals = [
         cluster.broker.image.nodes.wal(BrokerIncarnation(broker.node_id, broker.node_epoch))
         for broker in cluster.brokers.values()
@@ -57,7 +57,7 @@ def places(cluster: Cluster) -> set[int]:
     return {wal.store_id for wal in wals if wal is not None}
 
 
-async def test_a_dead_broker_is_recovered_from_the_wal_store(tmp_path: Path) -> None:
+async def test_dead_broker_is_recovered_from_the_wal_store(tmp_path: Path) -> None:
     main, wals = MemoryStore(), MemoryStore()
     async with Cluster(
         tmp_path,
@@ -83,7 +83,7 @@ async def test_a_dead_broker_is_recovered_from_the_wal_store(tmp_path: Path) -> 
         assert state.end_offset == len(VALUES)
 
 
-async def test_a_cluster_begins_to_use_a_wal_store_after_the_upgrade(tmp_path: Path) -> None:
+async def test_cluster_starts_using_a_wal_store_after_the_feature_upgrade(tmp_path: Path) -> None:
     wals = MemoryStore()
     async with Cluster(tmp_path) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
@@ -107,7 +107,7 @@ async def test_a_cluster_begins_to_use_a_wal_store_after_the_upgrade(tmp_path: P
         assert found == VALUES + VALUES
 
 
-async def test_the_metadata_are_rebuilt_with_the_wal_store_only(tmp_path: Path) -> None:
+async def test_metadata_is_rebuilt_only_with_the_wal_store(tmp_path: Path) -> None:
     main, wals = MemoryStore(), MemoryStore()
     ours = ConfiguredWalStore(wals, "memory:")
     async with Cluster(tmp_path, store=main, wal_store=ours) as cluster:
@@ -170,7 +170,7 @@ async def test_slots_are_not_given_up_if_the_wal_store_is_unmounted(tmp_path: Pa
         recovery = Recovery(main, cluster_id, now_ms=wall_ms, wal_store=ours)
         async with asyncio.timeout(PATIENCE_S):
             found = await recovery.look()
-            while found.wals:  # until the backup contains the end of the WAL
+            while found.wals:  # until the metadata in the store covers the end of the WAL
                 await asyncio.sleep(0.1)
                 found = await recovery.look()
     assert (await recovery.look()).gaps == []
@@ -179,7 +179,7 @@ async def test_slots_are_not_given_up_if_the_wal_store_is_unmounted(tmp_path: Pa
         await Recovery(main, cluster_id, now_ms=wall_ms, wal_store=unmounted).look()
 
 
-async def test_a_wal_that_vanished_gets_a_fence_once_its_loss_is_accepted(tmp_path: Path) -> None:
+async def test_vanished_wal_is_fenced_after_its_loss_is_accepted(tmp_path: Path) -> None:
     """Its writer may still run, and must not acknowledge anything afterwards."""
     main, wals = MemoryStore(), MemoryStore()
     ours = ConfiguredWalStore(wals, "memory:")
@@ -205,8 +205,10 @@ async def test_a_wal_that_vanished_gets_a_fence_once_its_loss_is_accepted(tmp_pa
     assert fence.is_fence
 
 
-async def test_brokers_do_without_the_wal_store(tmp_path: Path) -> None:
-    """A running broker leaves it, and the next one starts without it."""
+async def test_brokers_fall_back_to_the_main_store(tmp_path: Path) -> None:
+    """A running broker moves its WAL when the WAL store fails, and a new broker starts without the
+    WAL store.
+    """
     wals = FaultyStore(MemoryStore(), Random(1))
     async with Cluster(
         tmp_path,
@@ -230,7 +232,7 @@ async def test_brokers_do_without_the_wal_store(tmp_path: Path) -> None:
         assert found == 4 * VALUES
 
 
-async def test_a_cluster_continues_after_its_wal_store_was_abandoned(tmp_path: Path) -> None:
+async def test_cluster_continues_after_its_wal_store_was_abandoned(tmp_path: Path) -> None:
     """The records of a dead broker are lost, and nodes no longer need a WAL store."""
     wals = FaultyStore(MemoryStore(), Random(1))
     async with Cluster(
@@ -268,8 +270,8 @@ async def test_a_cluster_continues_after_its_wal_store_was_abandoned(tmp_path: P
         assert places(cluster) == {0}
 
 
-async def test_a_cluster_replaces_its_wal_store(tmp_path: Path) -> None:
-    """The WAL moves out of the first store, which nobody needs afterwards, and into another one."""
+async def test_cluster_replaces_its_wal_store(tmp_path: Path) -> None:
+    """WALs move out of the first store, which is then no longer needed, and into another one."""
     first, second = FaultyStore(MemoryStore(), Random(1)), MemoryStore()
     async with Cluster(
         tmp_path,

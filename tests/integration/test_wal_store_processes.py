@@ -1,4 +1,4 @@
-"""Brokers restart one after the other under load: their records leave the WAL store, and no
+"""Brokers restart one after another under load: their records leave the WAL store, and no
 acknowledged record is lost.
 """
 
@@ -32,7 +32,9 @@ INTERVAL = "compaction.wal.store.interval.ms"
 
 
 class Processes:
-    """A controller and two brokers with a directory as the store and another as the WAL store."""
+    """A controller and two brokers, with one directory as the store and another as the
+    WAL store.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._log = directory / "log"
@@ -68,7 +70,7 @@ class Processes:
             )
 
     async def stop(self, name: str, number: int) -> None:
-        """Send a signal and wait for the end of the process."""
+        """Send a signal and wait until the process has ended."""
         process = self.running.pop(name)
         process.send_signal(number)
         await asyncio.to_thread(process.wait, PATIENCE_S)
@@ -110,7 +112,7 @@ async def rewrite_now(bootstrap: str) -> None:
 
 
 @pytest.mark.costly("starts five processes and a producer")
-async def test_brokers_that_restart_leave_no_records_in_the_wal_store(
+async def test_restarted_brokers_leave_no_records_in_the_wal_store(
     processes: Processes,
 ) -> None:
     await create(processes.bootstrap)
@@ -119,12 +121,14 @@ async def test_brokers_that_restart_leave_no_records_in_the_wal_store(
     )
 
     async def is_published() -> bool:
-        """Return whether the manifest, which is published after the metadata, has the topic."""
+        """Return whether the manifest, which is published after the metadata, contains
+        the topic.
+        """
         await view.refresh()
         return bool(view.topics(TOPIC))
 
     async def in_place() -> set[str]:
-        """Return the slots of the WAL store that logs refer to."""
+        """Return the WAL store slots that logs refer to."""
         await view.refresh()
         return {
             key
