@@ -1,3 +1,3 @@
-"""The metadata of the cluster: records, the image built from them, and snapshots. This is the
-public part of the controller for brokers.
+"""The metadata of the cluster: records, the image built from them, and snapshots. Brokers may
+import this package.
 """

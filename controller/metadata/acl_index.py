@@ -1,7 +1,7 @@
-"""Evaluate ACLs like Kafka's StandardAuthorizer (KIP-11, KIP-290). See
+"""Evaluates ACLs like Kafka's StandardAuthorizer (KIP-11, KIP-290). See
 docs/design/authorization.md.
 
-A cached decision takes 1 us, another one 40 us with 10,000 ACLs (`benchmarks/acls.py`).
+A decision takes 1 us if it is cached, and 40 us otherwise with 10,000 ACLs (`benchmarks/acls.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,18 +22,22 @@ from penstock.base.principal import Principal
 from penstock.controller.metadata.records import AclEntry
 
 RESPONSES_MAX: Final = 100_000
-"""A decision takes about 200 bytes. All are dropped when there are more."""
+"""Maximum number of cached decisions. Each takes about 200 bytes. The whole cache is cleared when
+it is full.
+"""
 
 CLIENT_RESPONSES_MAX: Final = 20_000
-"""Decisions for one principal at one host, so that a client that uses many different names does not
-evict those of others.
+"""Maximum number of cached decisions for one principal at one host, so that a client that uses many
+names does not evict the decisions of other clients.
 """
 
 REMEMBERED_CHARS_MAX: Final = 256
-"""Decisions about longer names are not cached. Topic names are shorter."""
+"""Decisions about longer names are not cached. Topic names are never that long."""
 
 HOSTS_MAX: Final = 1_000
-"""Hosts whose canonical form is cached: computing it takes 4 us, and the rest of a decision 2."""
+"""Number of hosts whose canonical form is cached. Computing it takes 4 us, and the rest of a
+decision 2 us.
+"""
 
 _ALL: Final = int(Operation.ALL)
 _IMPLYING: Final[Mapping[Operation, Sequence[Operation]]] = {
@@ -44,30 +48,32 @@ _ALLOWING: Final[Mapping[int, frozenset[int]]] = {
     operation: frozenset(map(int, (operation, Operation.ALL, *_IMPLYING.get(operation, ()))))
     for operation in Operation
 }
-"""The operations whose ALLOW implies an operation."""
+"""Operations whose ALLOW also allows the key."""
 
 _ALLOWED_BY: Final[Mapping[int, int]] = {
     by: sum(1 << operation for operation, allowing in _ALLOWING.items() if by in allowing)
     for by in Operation
 }
-"""The operations implied by an ALLOW of an operation, as a bit field."""
+"""Operations that an ALLOW of the key allows, as a bit field."""
 
 _PROBE_NAME: Final = "hardcode"
-"""Stands for any resource, as in Kafka."""
+"""A name that stands for any resource, as in Kafka."""
 
 _Question = tuple[int, int, str]
-"""Operation, resource type and resource name. A negative type: any resource of it."""
+"""Operation, resource type and resource name. A negative type stands for any resource of this
+type.
+"""
 
 
 _Rule = tuple[str, int, bool]
-"""The canonical host, the operation, and whether it is denied. Plain values: this is the inner
-loop.
+"""Canonical host, operation, and whether the operation is denied. A tuple, because it is evaluated
+in the inner loop.
 """
 _Rules = dict[AclEntry, _Rule]
 
 
 class _Pattern:
-    """The ACLs of one pattern, by principal."""
+    """The ACLs of one resource pattern, by principal."""
 
     __slots__ = ("by_principal",)
 
@@ -86,12 +92,12 @@ class _Pattern:
 
 @dataclass(slots=True)
 class _Patterns:
-    """The patterns of one resource type."""
+    """The resource patterns of one resource type."""
 
     literal: dict[str, _Pattern] = field(default_factory=dict[str, _Pattern])
     prefixed: dict[str, _Pattern] = field(default_factory=dict[str, _Pattern])
     lengths: dict[int, int] = field(default_factory=dict[int, int])
-    """Number of prefixes by length."""
+    """Number of prefixes of each length."""
     by_principal: dict[str, _Rules] = field(default_factory=dict[str, _Rules])
 
     def add(self, acl: AclEntry) -> None:
@@ -134,19 +140,20 @@ class _Patterns:
 
 
 class AclIndex:
-    """The ACLs of a cluster, indexed for evaluation. Not thread-safe. Any change drops all cached
+    """The ACLs of a cluster, indexed for evaluation. Not thread-safe. Any change clears the cached
     decisions.
 
-    The ACLs of a resource are those of its literal name, of the literal name `*`, and of every
-    prefix of its name, for the principal or `User:*`, and for its host or `*`. Hosts are compared
-    as addresses.
+    An ACL applies to a resource if its pattern is the literal name, the literal name `*`, or a
+    prefix of the name; if its principal is the principal or `User:*`; and if its host is the host
+    or `*`. Hosts are compared as addresses.
 
-    Super users may do everything. A DENY of the operation, or of ALL, takes precedence over an
-    ALLOW. An ALLOW of Read, Write, Delete or Alter implies Describe, and one of AlterConfigs
-    implies DescribeConfigs. A resource with ACLs, of which none applies, is denied; one without any
-    follows `allow.everyone.if.no.acl.found`.
+    Super users may do everything. A DENY of the operation or of ALL takes precedence over an ALLOW.
+    An ALLOW of Read, Write, Delete or Alter implies Describe, and an ALLOW of AlterConfigs implies
+    DescribeConfigs. If patterns match the resource but no ACL applies, the operation is denied. If
+    no pattern matches, `allow.everyone.if.no.acl.found` decides.
 
-    super_users: as `User:name`. allows_without_acl: `allow.everyone.if.no.acl.found`.
+    super_users: principals such as `User:name`. allows_without_acl:
+    `allow.everyone.if.no.acl.found`.
     """
 
     def __init__(
@@ -162,7 +169,7 @@ class AclIndex:
         self._acls: dict[AclEntry, None] = {}
         self._decisions: dict[tuple[Principal, str], dict[_Question, bool]] = {}
         self.remembered_count = 0
-        """Cached decisions."""
+        """Number of cached decisions."""
         for acl in acls:
             self.add(acl)
 
@@ -173,7 +180,7 @@ class AclIndex:
         return iter(self._acls)
 
     def add(self, acl: AclEntry) -> None:
-        """Add an ACL, unless it exists."""
+        """Add an ACL unless it exists."""
         if acl not in self._acls:
             self._acls[acl] = None
             self._types.setdefault(acl.resource_type, _Patterns()).add(acl)
@@ -201,7 +208,7 @@ class AclIndex:
     def allows(
         self, principal: Principal, host: str, operation: int, resource_type: int, name: str
     ) -> bool:
-        """Return whether the principal has this right from this host."""
+        """Return whether the principal may perform the operation on the resource from this host."""
         question = operation, resource_type, name
         decisions = self._decisions.get((principal, host))
         if decisions is not None:
@@ -215,7 +222,9 @@ class AclIndex:
     def allows_any(
         self, principal: Principal, host: str, operation: int, resource_type: int
     ) -> bool:
-        """Return whether the principal has this right on at least one resource of the type."""
+        """Return whether the principal may perform the operation on at least one resource of the
+        type.
+        """
         question = operation, -resource_type, ""
         known = self._decisions.get((principal, host), {}).get(question)
         if known is not None:
@@ -229,7 +238,7 @@ class AclIndex:
 
     def operations(self, principal: Principal, host: str, resource_type: int, name: str) -> int:
         """Return the operations that the principal may perform from this host, as a bit field. Not
-        cached: it takes as long as an uncached `allows`.
+        cached, so it takes as long as an `allows` that is not cached.
         """
         supported, text = ALL_OPERATIONS[resource_type], str(principal)
         if text in self._super_users:
@@ -287,8 +296,8 @@ class AclIndex:
         return allowed
 
     def _decide_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
-        """Return whether some ALLOW is not covered by DENY. Nothing is implied here, as
-        in Kafka.
+        """Return whether an ALLOW exists that no DENY covers. Operations do not imply others here,
+        as in Kafka.
         """
         patterns = self._types.get(resource_type)
         denied: set[tuple[int, str]] = set()
@@ -309,7 +318,7 @@ class AclIndex:
 
 @lru_cache(maxsize=HOSTS_MAX)
 def canonical_host(text: str) -> str:
-    """Return the canonical form of an address; other strings unchanged."""
+    """Return the canonical form of an address. Other strings are returned unchanged."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -320,7 +329,7 @@ def canonical_host(text: str) -> str:
 
 
 def _counting(by_principal: Mapping[str, _Rules], principal: str) -> Iterator[_Rule]:
-    """Yield the rules for the principal, and those for all principals."""
+    """Yield the rules for the principal and the rules for all principals."""
     rules = by_principal.get(principal)
     if rules is not None:
         yield from rules.values()
@@ -364,10 +373,10 @@ SUPPORTED: Final[dict[int, Sequence[Operation]]] = {
         Operation.DESCRIBE,
     ),
 }
-"""The operations in responses with authorized operations, by resource type."""
+"""Operations that responses with authorized operations contain, by resource type."""
 
 ALL_OPERATIONS: Final = {
     resource_type: sum(1 << operation for operation in operations)
     for resource_type, operations in SUPPORTED.items()
 }
-"""The same as bit fields."""
+"""The operations of `SUPPORTED` as bit fields."""

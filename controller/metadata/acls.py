@@ -24,7 +24,7 @@ def acl_text(acl: AclEntry) -> str:
 class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Selects ACLs. None and ANY match all values of a field.
 
-    Pattern type MATCH with a name selects every pattern that applies to this resource.
+    The pattern type MATCH with a name selects all patterns that apply to this resource.
     """
 
     resource_type: int = int(ResourceType.ANY)
@@ -36,7 +36,7 @@ class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     permission: int = int(Permission.ANY)
 
     def problem(self) -> str:
-        """Return why this is not a valid filter, or "" if it is."""
+        """Return why the filter is invalid, or "" if it is valid."""
         if not (
             is_known(ResourceType, self.resource_type) and is_known(PatternType, self.pattern_type)
         ):

@@ -1,7 +1,7 @@
-"""Configs of client metrics subscriptions: names, types, defaults and limits of Kafka (KIP-714,
-KIP-1000).
+"""Configs of client metrics subscriptions, with the names, types, defaults and limits of Kafka
+(KIP-714, KIP-1000).
 
-Patterns have the syntax of RE2 instead of Java's.
+Regular expressions use the syntax of RE2 instead of Java's.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ _MATCHED: Final = frozenset(
         "client_source_port",
     }
 )
-"""The client properties that patterns can match."""
+"""Client properties that patterns can match."""
 
 
 class ConfigInvalid(Exception):
@@ -56,7 +56,7 @@ class RequestInvalid(Exception):
 
 
 def canonical(name: str, value: str) -> str:
-    """Return the stored form of a value: a number without sign, a list without duplicates. Raises
+    """Return the stored form of a value: numbers without a sign, lists without duplicates. Raises
     ConfigInvalid, RequestInvalid.
     """
     config = CLIENT_METRICS_CONFIGS.get(name)
@@ -74,7 +74,7 @@ def canonical(name: str, value: str) -> str:
 
 
 def patterns_of(match: str) -> dict[str, str]:
-    """Return the regular expressions of a stored `match`, by client property."""
+    """Return the regular expressions of a stored `match` config by client property."""
     return dict(_pattern(item) for item in match.split(",") if item)
 
 

@@ -1,7 +1,8 @@
-"""Encode and decode records: msgpack arrays with the record's tag, UUIDs as 16 bytes.
+"""Encode and decode records: msgpack arrays that start with the tag of the record. UUIDs have 16
+bytes.
 
-An unknown tag raises FormatUnknown: older versions must not skip facts. Unknown trailing elements
-of a record are ignored.
+Unknown tags raise FormatUnknown, because older versions must not skip records. Unknown trailing
+elements of a record are ignored.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ def encode_record(record: Record) -> bytes:
 def decode_record(data: bytes | memoryview | msgspec.Raw) -> Record:
     """Decode one record.
 
-    Raises FormatUnknown for an unknown kind of record, and msgspec.DecodeError (or its
+    Raises FormatUnknown for an unknown tag, and msgspec.DecodeError (or its subclass
     ValidationError) for invalid bytes.
     """
     try:

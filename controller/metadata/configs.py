@@ -1,4 +1,4 @@
-"""Dynamic configs by resource, as strings validated by the config manager."""
+"""Dynamic configs by resource, stored as strings. The config manager has validated them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,10 +10,12 @@ TOPIC_RESOURCE = 2
 """Resource types have the numbers of Kafka's protocol."""
 
 BROKER_RESOURCE = 4
-"""A broker by its node id, or all brokers by the empty name."""
+"""One broker by its node id, or all brokers with an empty name."""
 
 BROKER_LOGGER_RESOURCE = 8
-"""The loggers of a broker, which have no configs in the metadata: levels belong to a process."""
+"""The loggers of a broker. The metadata contains no configs for them, because log levels belong to
+a process.
+"""
 
 CLIENT_METRICS_RESOURCE = 16
 """A client metrics subscription."""
@@ -26,7 +28,7 @@ RESOURCE_NOUNS: Final = {
     CLIENT_METRICS_RESOURCE: "client metrics",
     GROUP_RESOURCE: "group",
 }
-"""Resource type names in the audit log."""
+"""Names of the resource types in the audit log."""
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -38,7 +40,7 @@ class ConfigsImage:
     )
 
     def get(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
-        """Return the explicit configs of one resource; empty if there are none. Defaults are in
+        """Return the explicit configs of one resource, without defaults. The defaults are in
         `topic_configs`, `group_configs`, `client_metrics` and the broker settings.
         """
         return self._values.get((resource_type, resource_name), _NOTHING)
@@ -54,15 +56,15 @@ class ConfigsImage:
         return self.get(CLIENT_METRICS_RESOURCE, name)
 
     def broker(self, name: str) -> Mapping[str, str]:
-        """Return the configs of one broker by its node id, or of all brokers by the empty name."""
+        """Return the configs of one broker by its node id, or of all brokers for an empty name."""
         return self.get(BROKER_RESOURCE, name)
 
     def names(self, resource_type: int) -> list[str]:
-        """Return the names of all resources of one type that have configs."""
+        """Return the names of all resources of one type that have explicit configs."""
         return [name for kind, name in self._values if kind == resource_type]
 
     def items(self) -> Iterator[tuple[int, str, str, str]]:
-        """Yield (resource type, resource name, config name, value) of every explicit config."""
+        """Yield all explicit configs as (resource type, resource name, config name, value)."""
         for (resource_type, resource_name), values in self._values.items():
             for name, value in values.items():
                 yield resource_type, resource_name, name, value

@@ -1,5 +1,5 @@
-"""The delegation tokens of the cluster by id, without secrets: brokers derive these from the id and
-from a key that only they have (KIP-48, KIP-900).
+"""The delegation tokens of the cluster by id. They contain no secrets: brokers derive a secret from
+the id and from a key that only the brokers have (KIP-48, KIP-900).
 """
 
 from collections.abc import Iterator

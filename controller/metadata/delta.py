@@ -1,7 +1,7 @@
-"""Collect the changes of records, so that subscribers examine only what changed.
+"""Collects what records change, so that subscribers do not have to examine the whole image.
 
-A delta is level-triggered: it lists ids to look up in the image, and may list more than what
-changed.
+A delta is level-triggered: it contains ids to look up in the image. It may contain ids of unchanged
+items.
 """
 
 from collections.abc import Iterable
@@ -60,22 +60,22 @@ from penstock.stream.ports import BrokerIncarnation
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """The ids changed by a run of records.
+    """The ids that consecutive records changed.
 
-    `everything` means that a snapshot replaced the image: subscribers must examine all of it, and
-    the sets are empty.
+    `everything` means that a snapshot replaced the image. Subscribers must then examine the whole
+    image, and the sets are empty.
     """
 
     everything: bool = False
     topic_ids: set[UUID] = field(default_factory=set[UUID])
-    """Topics, including frozen ones, that were created or removed, or whose partitions changed."""
+    """Topics that were created or removed, or whose partitions changed, including frozen topics."""
     removed_topic_ids: set[UUID] = field(default_factory=set[UUID])
     partitions: set[PartitionKey] = field(default_factory=set[PartitionKey])
     node_ids: set[NodeId] = field(default_factory=set[NodeId])
     wals: set[BrokerIncarnation] = field(default_factory=set[BrokerIncarnation])
     stream_ids: set[StreamId] = field(default_factory=set[StreamId])
     trimmed_stream_ids: set[StreamId] = field(default_factory=set[StreamId])
-    """The streams in `stream_ids` whose start has advanced."""
+    """Streams in `stream_ids` whose start has advanced."""
     object_ids: set[ObjectId] = field(default_factory=set[ObjectId])
     configs: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
     """Pairs of resource type and resource name."""

@@ -1,12 +1,13 @@
-"""The error for inconsistent metadata. It is a bug, never an operating condition, so no code below
-the process catches it.
+"""The error for inconsistent metadata. It always indicates a bug, so only the code that ends the
+process catches it.
 """
 
 
 class InvariantBroken(AssertionError):
-    """A record does not fit the image that it is applied to, or the image is inconsistent.
+    """Raised if a record does not fit the image to which it is applied, or if the image is
+    inconsistent.
 
-    The process must stop: continuing would spread the damage.
+    The process must stop, because continuing would spread the damage.
     """
 
 

@@ -1,7 +1,7 @@
 """The finalized feature levels of the cluster (KIP-584, KIP-1022).
 
-A version that does not support a finalized level must not take part, because it would apply the
-rules of another level. Clusters without level records have those of `_LEVELS_BEFORE`.
+A node that does not support a finalized level must not join the cluster, because it would apply the
+rules of another level. `_LEVELS_BEFORE` contains the levels of clusters without level records.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from penstock.controller.metadata.errors import broken
 from penstock.controller.metadata.records import FeatureRange, FeatureRecord
 
 TRANSACTION_VERSION: Final = "transaction.version"
-"""1: records of transactions are flexible. 2: every transaction has its own epoch (KIP-890)."""
+"""1: transaction records are flexible. 2: every transaction has its own epoch (KIP-890)."""
 GROUP_VERSION: Final = "group.version"
 """1: the consumer group protocol (KIP-848)."""
 SHARE_VERSION: Final = "share.version"
@@ -21,10 +21,10 @@ SHARE_VERSION: Final = "share.version"
 STREAMS_VERSION: Final = "streams.version"
 """1: streams groups (KIP-1071)."""
 OFFSETS_VERSION: Final = "offsets.version"
-"""1: records of committed offsets contain topic ids, as version 4 in Kafka."""
+"""1: offset records contain topic ids, as in Kafka's version 4 of these records."""
 
 WAL_STORE_VERSION: Final = "wal.store.version"
-"""1: brokers may open their WALs in a store of its own."""
+"""1: brokers may open their WALs in a separate store."""
 
 SUPPORTED: Final[tuple[FeatureRange, ...]] = (
     FeatureRange(TRANSACTION_VERSION, 0, 2),
@@ -33,15 +33,16 @@ SUPPORTED: Final[tuple[FeatureRange, ...]] = (
     FeatureRange(STREAMS_VERSION, 0, 1),
     FeatureRange(OFFSETS_VERSION, 0, 1),
 )
-"""The supported levels. A new cluster gets the newest levels."""
+"""The supported levels. A new cluster has the newest levels."""
 
 WAL_STORE: Final = FeatureRange(WAL_STORE_VERSION, 0, 1)
-"""Supported by nodes with a WAL store only, so that a cluster without one contains no trace of it.
+"""Only supported by nodes with a WAL store, so that the feature is not visible in clusters without
+one.
 """
 
 METADATA_VERSION: Final = FeatureRange("metadata.version", 29, 29)
-"""The level of Kafka 4.2, whose protocol is implemented, for tools and operators. It is the only
-level and is not stored: metadata formats have their own versions.
+"""The level of Kafka 4.2, whose protocol is implemented, for tools and operators. This is the only
+level, and it is not stored, because the metadata formats have their own versions.
 """
 
 _BY_NAME: Final = {feature.name: feature for feature in (*SUPPORTED, WAL_STORE)}
@@ -54,7 +55,7 @@ def supported_features(*, has_wal_store: bool) -> tuple[FeatureRange, ...]:
 
 
 def newest_levels(*, has_wal_store: bool = False) -> list[FeatureRecord]:
-    """Return the initial records of a new cluster."""
+    """Return the first records of a new cluster."""
     return [
         FeatureRecord(feature.name, feature.max_level)
         for feature in supported_features(has_wal_store=has_wal_store)
@@ -69,12 +70,12 @@ def supported_range(name: str) -> FeatureRange | None:
 class FeaturesImage:
     _levels: dict[str, int] = field(default_factory=dict[str, int])
     plain_offset_topics: frozenset[UUID] = frozenset()
-    """The topics that existed at the last upgrade of `offsets.version`, including deleted ones:
-    only they may have offsets without an id.
+    """Topics that existed at the last upgrade of `offsets.version`, including deleted topics. Only
+    their committed offsets may lack a topic id.
     """
 
     def level(self, name: str) -> int:
-        """Return the finalized level; 0 if the feature is off or unknown."""
+        """Return the finalized level, or 0 if the feature is disabled or unknown."""
         if name == METADATA_VERSION.name:
             return METADATA_VERSION.max_level
         return self._levels.get(name, _LEVELS_BEFORE.get(name, 0))
@@ -85,7 +86,7 @@ class FeaturesImage:
         return {name: level for name, level in levels.items() if level > 0}
 
     def items(self) -> Iterator[tuple[str, int]]:
-        """Yield every level that was set, including 0."""
+        """Yield all levels that were set, including 0."""
         return iter(self._levels.items())
 
     def records(self) -> Iterator[FeatureRecord]:
@@ -111,5 +112,5 @@ class FeaturesImage:
 
 
 def joined_ids(topic_ids: Iterable[UUID]) -> bytes:
-    """Return ids in the form of a record."""
+    """Return the ids in the form that a record contains."""
     return b"".join(sorted(topic_id.bytes for topic_id in topic_ids))

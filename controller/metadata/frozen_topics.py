@@ -1,8 +1,8 @@
 """Frozen topics: snapshot topics, and deleted topics that can be restored.
 
-Brokers do not serve frozen topics: they are in no topic list, and have no leaders. Readers of the
-store find topic `orders` of snapshot `nightly` as `orders@nightly`, a name that no other topic can
-have.
+Brokers do not serve frozen topics: they do not list them, and their partitions have no leaders.
+Readers of the store find topic `orders` of snapshot `nightly` as `orders@nightly`, a name that
+regular topics cannot have.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,21 +35,21 @@ class FrozenTopic:
     configs: Mapping[str, str]
     since_ms: Millis
     keep_ms: int
-    """-1: kept until it is removed on request."""
+    """-1 if the topic is kept until a request removes it."""
     offset: MetadataOffset
-    """End of the log before the topic was frozen, to measure its age."""
+    """End of the metadata log before the topic was frozen, from which its age is measured."""
     partitions: list[PartitionRecord] = field(default_factory=list[PartitionRecord])
     group_offsets: tuple[GroupOffsets, ...] = ()
-    """Group offsets of a snapshot; empty for a deleted topic."""
+    """Consumer group offsets of a snapshot; empty for a deleted topic."""
 
     @property
     def is_deleted(self) -> bool:
-        """Return whether this is a deleted topic instead of a snapshot topic."""
+        """Return whether this is a deleted topic; otherwise it is a snapshot topic."""
         return not self.snapshot
 
     @property
     def full_name(self) -> str:
-        """Return the name for readers of the store."""
+        """Return the name under which readers of the store find the topic."""
         return in_snapshot(self.name, self.snapshot or str(self.topic_id))
 
     def record(self) -> FrozenTopicRecord:
@@ -70,7 +70,7 @@ class FrozenTopicsImage:
     _by_id: dict[UUID, FrozenTopic] = field(default_factory=dict[UUID, FrozenTopic])
     _by_full_name: dict[str, FrozenTopic] = field(default_factory=dict[str, FrozenTopic])
     snapshot_partition_count: int = 0
-    """Partitions of all snapshot topics."""
+    """Number of partitions of all snapshot topics."""
 
     def __iter__(self) -> Iterator[FrozenTopic]:
         return iter(self._by_id.values())
@@ -90,7 +90,9 @@ class FrozenTopicsImage:
         return topic if topic is not None and topic.is_deleted else None
 
     def by_full_name(self, full_name: str) -> FrozenTopic | None:
-        """Return the topic `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted one."""
+        """Return the topic with the full name `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` if it is
+        deleted.
+        """
         return self._by_full_name.get(full_name)
 
     def partition(self, key: PartitionKey) -> PartitionRecord | None:
@@ -134,7 +136,7 @@ class FrozenTopicsImage:
         )
 
     def give_back(self, record: TopicUndeleted) -> FrozenTopic:
-        """Remove a deleted topic, which becomes a regular one again."""
+        """Remove a deleted topic from the image so that it can become a regular topic again."""
         topic = self._remove(record.topic_id)
         if not topic.is_deleted:
             raise broken(f"topic {topic.full_name} is a snapshot topic and was never deleted")
@@ -144,7 +146,7 @@ class FrozenTopicsImage:
         self._remove(record.topic_id)
 
     def set_partition(self, record: PartitionRecord) -> None:
-        """Add the next partition of a topic, or replace one."""
+        """Add the next partition of a topic, or replace a partition."""
         topic = self._by_id[record.topic_id]
         if not 0 <= record.partition <= len(topic.partitions) or record.leader >= 0:
             raise broken(

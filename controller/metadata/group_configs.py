@@ -1,7 +1,7 @@
-"""Group configs: Kafka's names, types, defaults and limits, with documentation.
+"""Group configs with Kafka's names, types, defaults and limits, and with documentation.
 
-Groups need not exist to have configs. Unset configs have the value of a setting of the coordinating
-broker. Members learn about changes in their next heartbeat.
+Groups need not exist to have configs. If a config is not set, a setting of the coordinating broker
+applies. Members learn about changes from the response to their next heartbeat.
 """
 
 import difflib
@@ -31,7 +31,7 @@ DURATION_PATTERN: Final = (
     r"(?:[tT](?=[0-9+])(?:\+?(?P<hours>[0-9]{1,9})[hH])?(?:\+?(?P<minutes>[0-9]{1,9})[mM])?"
     r"(?:\+?(?P<seconds>[0-9]{1,12})(?:[.,](?P<fraction>[0-9]{0,9}))?[sS])?)?"
 )
-"""A non-negative ISO 8601 duration, as accepted by Java's `Duration.parse`."""
+"""A non-negative ISO 8601 duration in the syntax of Java's `Duration.parse`."""
 
 
 def _int(name: str, default: int, doc: str, *, low: int = 1) -> KafkaConfig:
@@ -110,12 +110,12 @@ LONGER_THAN: Final = (
     (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL),
     (STREAMS_SESSION_TIMEOUT, STREAMS_HEARTBEAT_INTERVAL),
 )
-"""A config, and another one that must be smaller."""
+"""Pairs of configs; the first one must be larger than the second."""
 
 
 def problem(name: str, value: str) -> str:
-    """Return why a group cannot have this config, or "" if it can. Unknown names are reported with
-    the most similar known one.
+    """Return why a group cannot have this config, or "" if it can. The error for an unknown name
+    suggests the most similar known name.
     """
     config = GROUP_CONFIGS.get(name)
     if config is not None:
@@ -131,8 +131,8 @@ def canonical(name: str, value: str) -> str:
 
 
 def conflict(configs: Mapping[str, str]) -> str:
-    """Return why these configs of one group are incompatible, or "" if they are compatible. Unset
-    configs are not compared: they depend on the broker.
+    """Return why these configs of one group are incompatible, or "" if they are compatible. Only
+    set configs are compared, because the others depend on the broker.
     """
     for longer, shorter in LONGER_THAN:
         both = configs.get(longer), configs.get(shorter)

@@ -1,5 +1,5 @@
-"""The metadata image: the state built from all records so far. Every controller and every broker
-has one.
+"""The metadata image: the state that results from all records so far. Every controller and every
+broker has an image.
 """
 
 from collections.abc import Callable, Iterable
@@ -88,16 +88,16 @@ _FIRST_NODE_EPOCH = NodeEpoch(1)
 
 @dataclass(slots=True)
 class MetadataImage:
-    """A mutable image, owned by one thread and changed only by `apply`: readers must not keep its
-    lists across an await.
+    """A mutable image. Only one thread uses it, and only `apply` changes it, so readers must not
+    keep references to its lists across an await.
 
-    `check_invariants` holds after each whole transaction (records proposed together), and two
-    images that applied the same records are equal.
+    `check_invariants` succeeds after each whole transaction (records proposed together). Two images
+    that have applied the same records are equal.
     """
 
     cluster_id: str = ""
     end_offset: MetadataOffset = _FIRST_OFFSET
-    """Offset of the next record: the image contains everything below it."""
+    """Offset of the next record. The image contains everything below it."""
     next_stream_id: StreamId = _FIRST_STREAM_ID
     next_object_id: ObjectId = _FIRST_OBJECT_ID
     next_node_epoch: NodeEpoch = _FIRST_NODE_EPOCH
@@ -166,8 +166,7 @@ class MetadataImage:
     def apply(self, record: Record, offset: MetadataOffset) -> None:
         """Apply the record at `offset`.
 
-        Raises InvariantBroken if the record does not fit, which is a bug, and the process must
-        stop.
+        Raises InvariantBroken if the record does not fit. This is a bug, and the process must stop.
         """
         self._appliers[type(record)](record)
         self.end_offset = MetadataOffset(offset + 1)
@@ -178,9 +177,9 @@ class MetadataImage:
             self.apply(record, self.end_offset)
 
     def load(self, records: Iterable[Record]) -> None:
-        """Apply records of a snapshot in order to a fresh image.
+        """Apply records of a snapshot in order to an empty image.
 
-        Call it as often as needed, then call `loaded`.
+        Call it for each part of the snapshot, then call `loaded`.
         """
         if self.end_offset:
             raise broken("a snapshot is loaded into an image that is not fresh")
@@ -188,7 +187,7 @@ class MetadataImage:
             self._appliers[type(record)](record)
 
     def loaded(self, end_offset: MetadataOffset) -> None:
-        """Finish loading a snapshot, which contains everything below `end_offset`."""
+        """Finish loading a snapshot that contains everything below `end_offset`."""
         self.end_offset = end_offset
 
     def find_ranges(
@@ -197,7 +196,7 @@ class MetadataImage:
         """Return the committed ranges of one stream that intersect [start, end), in order, with
         their objects.
 
-        This implements `StreamMetadata.objects`.
+        Implements `StreamMetadata.objects`.
         """
         found: list[ObjectRange] = []
         for entry in self.streams.find(stream_id, start, end, limit):
@@ -227,9 +226,10 @@ class MetadataImage:
         return found
 
     def first_in_wal_store(self, stream_id: StreamId) -> Offset | None:
-        """Return the first offset of the log whose bytes are in a WAL store.
+        """Return the first offset of the log whose data is in a WAL store, or None.
 
-        This implements `StreamMetadata.first_in_wal_store`. O(n log n) for n ranges there.
+        Implements `StreamMetadata.first_in_wal_store`. This takes O(n log n) for n ranges in WAL
+        stores.
         """
         ranges = self.objects.wal_store_ranges(stream_id)
         for start in sorted(ranges):
@@ -239,31 +239,35 @@ class MetadataImage:
 
     @property
     def current_wal_store(self) -> WalStoreIdentity | None:
-        """The store in which brokers open their WALs; None: the cluster's own store."""
+        """The store in which brokers open their WALs, or None for the cluster's own store."""
         current = self.nodes.current_wal_store
         return None if current is None else self.wal_store(current.store_id)
 
     def wal_store_identities(self) -> list[WalStoreIdentity]:
-        """Return the WAL stores other than the cluster's own store, without ended ones."""
+        """Return the WAL stores that have not ended, without the cluster's own store."""
         return [
             WalStoreIdentity(self.cluster_id, store.store_id, store.uuid)
             for store in self.nodes.wal_stores()
         ]
 
     def wal_store_of(self, writer: BrokerIncarnation) -> WalStoreIdentity | None:
-        """Return the WAL store that contains the WAL; None for `store` or an unknown WAL."""
+        """Return the WAL store that contains the WAL, or None for the cluster's own store or an
+        unknown WAL.
+        """
         wal = self.nodes.wal(writer)
         return None if wal is None else self.wal_store(wal.store_id)
 
     def wal_store(self, store_id: WalStoreId) -> WalStoreIdentity | None:
-        """Return a WAL store, also an ended one; None for `store` or an unknown id."""
+        """Return a WAL store, which may have ended, or None for the cluster's own store or an
+        unknown id.
+        """
         store = self.nodes.wal_store(store_id)
         return (
             None if store is None else WalStoreIdentity(self.cluster_id, store.store_id, store.uuid)
         )
 
     def topic_name(self, topic_id: UUID) -> str:
-        """Return the name of a topic, including frozen ones, or "" if the topic does not exist."""
+        """Return the name of a topic, which may be frozen, or "" if it does not exist."""
         topic = self.topics.by_id(topic_id)
         if topic is not None:
             return topic.name
@@ -273,7 +277,7 @@ class MetadataImage:
     def check_invariants(self) -> None:
         """Raise InvariantBroken if the image is inconsistent.
 
-        O(size of the image): for tests and the simulator.
+        This takes O(size of the image) and is used by tests and the simulator.
         """
         invariants.check(self.topics, self.frozen_topics, self.nodes, self.streams, self.objects)
         invariants.check_counters(

@@ -1,7 +1,9 @@
-"""Internal topics, in which coordinators store their state, and operations that clients must not
-perform on them. Kafka allows clients to delete them, add partitions and change all configs. Each of
-these may lose committed offsets or transactions: keys depend on the number of partitions, and
-records are lost through retention or limits.
+"""Internal topics, in which coordinators store their state, and operations on them that clients
+must not perform.
+
+Kafka allows clients to delete these topics, add partitions and change all configs. Each of these
+may lose committed offsets or transactions: keys depend on the number of partitions, and retention
+or limits remove records.
 """
 
 from typing import Final
@@ -21,8 +23,8 @@ _NUMBERS_NOT_BELOW_DEFAULT: Final = frozenset(
 
 
 def config_problem(name: str, value: str) -> str:
-    """Return why an internal topic cannot have this (valid) config, with the allowed values; empty
-    if it can.
+    """Return why an internal topic cannot have this config, with the allowed values, or "" if it
+    can. The value must be valid for a topic.
     """
     if name == CLEANUP_POLICY and value != COMPACT:
         return (

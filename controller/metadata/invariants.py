@@ -1,5 +1,5 @@
-"""Check the invariants of an image between transactions. O(size of the image), for tests and the
-simulator.
+"""Check the invariants of an image between transactions. This takes O(size of the image) and is
+used by tests and the simulator.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ def check(
     streams: StreamsImage,
     objects: ObjectsImage,
 ) -> None:
-    """Raise InvariantBroken for the first violation."""
+    """Check all invariants. Raises InvariantBroken for the first violation."""
     refs: Counter[ObjectId] = Counter()
     for stream in streams:
         _check_log(stream)
@@ -138,7 +138,7 @@ def _check_owners(streams: StreamsImage, nodes: NodesImage) -> None:
 def _check_partitions(
     topics: TopicsImage, streams: StreamsImage, nodes: NodesImage
 ) -> set[StreamId]:
-    """Return the streams of all partitions."""
+    """Check the partitions of all topics, and return their streams."""
     led = {key: leader for leader, keys in topics.leaders().items() for key in keys}
     owned: set[StreamId] = set()
     for topic in topics:
@@ -157,7 +157,7 @@ def _check_partitions(
 def _check_frozen(
     frozen_topics: FrozenTopicsImage, topics: TopicsImage, streams: StreamsImage
 ) -> set[StreamId]:
-    """Return the streams of all partitions of frozen topics."""
+    """Check the partitions of all frozen topics, and return their streams."""
     owned: set[StreamId] = set()
     for topic in frozen_topics:
         if topics.by_id(topic.topic_id) is not None:
@@ -221,7 +221,7 @@ def _check_partition(
 def check_counters(
     streams: StreamsImage, next_stream_id: StreamId, objects: ObjectsImage, next_object_id: ObjectId
 ) -> None:
-    """Check that no used id can be assigned again."""
+    """Check that no id in use can be assigned again."""
     if any(stream.stream_id >= next_stream_id for stream in streams):
         raise broken("a stream id would be assigned twice")
     if any(state.object_id >= next_object_id for state in objects):
@@ -229,7 +229,7 @@ def check_counters(
 
 
 def check_object_counts(objects: ObjectsImage) -> None:
-    """Check that the counts for metrics match the objects."""
+    """Check that the object counts for metrics match the objects."""
     committed = [state for state in objects if state.phase == ObjectPhase.COMMITTED]
     roles = Counter(state.role for state in committed)
     if any(roles[role] != objects.committed_count(role) for role in ObjectRole):

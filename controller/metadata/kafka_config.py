@@ -13,14 +13,17 @@ from penstock.controller.metadata.topic_configs import (
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-"""Unambiguous: if a number could be matched in two ways, 4,096 digits would take 0.4 s of CPU."""
+"""Unambiguous, so that backtracking is cheap: if a number could match in two ways, 4,096 digits
+would take 0.4 s of CPU time.
+"""
 _LIMITS: Final = {ConfigType.INT: INT32_MAX, ConfigType.LONG: INT64_MAX}
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:
-    """low, high: inclusive limits of numbers. choices: allowed strings; empty for any. pattern: an
-    alternative to the choices, described by `wanted`.
+    """A config and its allowed values. low, high: inclusive limits of numbers. choices: allowed
+    strings; empty if all are allowed. pattern: regular expression instead of choices, which
+    `wanted` describes.
     """
 
     name: str
@@ -41,7 +44,7 @@ class KafkaConfig:
         return f"Invalid value {value} for configuration {self.name}: {found}" if found else ""
 
     def canonical(self, value: str) -> str:
-        """Return the stored form of a valid value: without surrounding spaces."""
+        """Return the stored form of a valid value, without surrounding spaces."""
         return value.strip()
 
     def _problem(self, value: str) -> str:

@@ -11,24 +11,24 @@ from penstock.controller.metadata.log_entry import LogEntry
 from penstock.controller.metadata.records import TrimGrace
 
 TRIMS_MAX = 16
-"""Further trims within one grace period are merged with the last one: their records are then
-retained for up to twice the grace period.
+"""Maximum number of trims within one grace period. Further trims are merged with the last one, so
+their records are retained for up to twice the grace period.
 """
 
 
 class KeptTrim(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A trim within its grace period. end_offset: the resulting log start."""
+    """A trim within its grace period. end_offset: the log start after the trim."""
 
     end_offset: Offset
     grace: TrimGrace
 
 
 class KeptLog(msgspec.Struct, frozen=True, gc=False):
-    """The part [start_offset, log start) of a stream. Together with the entries of the log, its
-    entries cover everything from `start_offset` on. Readers, compaction and accounting of the log
+    """The part [start_offset, log start) of a stream. Its entries and the entries of the log
+    together cover everything from `start_offset` on. Readers, compaction and accounting of the log
     ignore them.
 
-    trims: at least one, in order; the last one resulted in the log start.
+    trims: at least one, in order; the last one set the log start.
     """
 
     start_offset: Offset
@@ -36,21 +36,21 @@ class KeptLog(msgspec.Struct, frozen=True, gc=False):
     entries: tuple[LogEntry, ...] = ()
 
     def trimmed(self, trim: KeptTrim, entries: list[LogEntry]) -> "KeptLog":
-        """Return this after another trim, which removed `entries`. They replace all overlapping
-        ones, which were sources of a compaction.
+        """Return the log after another trim, which removed `entries`. They replace all overlapping
+        entries, which were sources of a compaction.
         """
         trims = (*self.trims[: TRIMS_MAX - 1], trim)
         below = self._below(entries[0].start_offset) if entries else len(self.entries)
         return KeptLog(self.start_offset, trims, (*self.entries[:below], *entries))
 
     def with_entry(self, entry: LogEntry) -> "KeptLog":
-        """Return this with another entry of a snapshot that is being loaded."""
+        """Return the log with another entry of a snapshot that is being loaded."""
         at = self._below(entry.start_offset)
         entries = (*self.entries[:at], entry, *self.entries[at:])
         return KeptLog(self.start_offset, self.trims, entries)
 
     def without(self, end_offset: Offset) -> "KeptLog | None":
-        """Return the log after dropping trims up to `end_offset`, or None if it is empty."""
+        """Return the log without the trims up to `end_offset`, or None if no trims are left."""
         trims = tuple(trim for trim in self.trims if trim.end_offset > end_offset)
         if not trims:
             return None
@@ -58,7 +58,7 @@ class KeptLog(msgspec.Struct, frozen=True, gc=False):
         return KeptLog(max(self.start_offset, end_offset), trims, entries)
 
     def _below(self, offset: Offset) -> int:
-        """Return the number of entries that begin below `offset`."""
+        """Return the number of entries that start below `offset`."""
         return bisect_left(self.entries, offset, key=_start)
 
 

@@ -1,4 +1,4 @@
-"""One entry of the log index: the location of a range."""
+"""One entry of the log index, which locates a range."""
 
 import msgspec
 

@@ -1,7 +1,7 @@
-"""Brokers and their WALs: which brokers may write, and which WALs still need recovery.
+"""Brokers and their WALs: which brokers may write, and which WALs must be recovered.
 
-There is one `WalState` of about 100 bytes for each broker start within `wal.fence.retention.ms`,
-and for older ones with referenced slots.
+Each broker start adds a `WalState` of about 100 bytes. It is kept for `wal.fence.retention.ms`, or
+longer while ranges refer to its slots.
 """
 
 from collections.abc import Iterator
@@ -37,11 +37,11 @@ class DrainState(IntEnum):
 
 @dataclass(slots=True)
 class WalState:
-    """The state of one WAL, which never restarts once it has ended.
+    """The state of one WAL. A WAL that has ended never continues.
 
-    `recoverer` is the broker that must recover it, node -1 for none. `end` is set once the WAL was
-    recovered or closed. `store_id` is the store that contains the WAL from `committed` on; those in
-    `left` may contain earlier slots.
+    `recoverer` is the broker that must recover the WAL; its node id is -1 if there is none. `end`
+    is set once the WAL was recovered or closed. `store_id` is the store that contains the slots
+    from `committed` on. The stores in `left` may contain earlier slots.
     """
 
     writer: BrokerIncarnation
@@ -81,9 +81,9 @@ class NodesImage:
         return self._nodes.get(node_id)
 
     def is_alive(self, node: BrokerIncarnation) -> bool:
-        """Return True if exactly this incarnation is registered and not fenced.
+        """Return whether this incarnation is registered and not fenced.
 
-        The image does not contain sessions; only the controller tracks them.
+        The image does not contain sessions, which only the controller tracks.
         """
         state = self._nodes.get(node.node_id)
         return state is not None and state.node_epoch == node.node_epoch and not state.fenced
@@ -98,13 +98,13 @@ class NodesImage:
     def running_wals(self) -> Iterator[WalState]:
         """Yield the WALs that have not ended.
 
-        Those whose writers are not alive wait for recovery.
+        WALs whose writers are not alive wait for recovery.
         """
         return iter(self._running.values())
 
     def wal_stores(self) -> Iterator[WalStoreRecord]:
-        """Yield the WAL stores other than the cluster's own store, in the order of their ids,
-        without ended ones. Nodes must reach all of them.
+        """Yield the WAL stores that have not ended, ordered by id, without the cluster's own store.
+        Nodes must reach all of them.
         """
         return (
             store
@@ -113,42 +113,44 @@ class NodesImage:
         )
 
     def ended_wal_stores(self) -> Iterator[WalStoreRecord]:
-        """Yield the WAL stores that no process uses any more, in the order of their ids: lost and
-        drained ones.
+        """Yield the WAL stores that no process uses any more because they are lost or were drained,
+        ordered by id.
         """
         return (
             store for store in self._wal_stores.values() if self.is_wal_store_ended(store.store_id)
         )
 
     def lost_wal_stores(self) -> Iterator[WalStoreRecord]:
-        """Yield the WAL stores that an operator has abandoned, in the order of their ids."""
+        """Yield the WAL stores that an operator has abandoned, ordered by id."""
         return (
             store for store in self._wal_stores.values() if store.store_id in self._lost_wal_stores
         )
 
     def all_wal_stores(self) -> Iterator[WalStoreRecord]:
-        """Yield all WAL stores that the cluster ever had, in the order of their ids."""
+        """Yield all WAL stores that the cluster ever had, ordered by id."""
         return iter(self._wal_stores.values())
 
     def is_wal_store_lost(self, store_id: WalStoreId) -> bool:
         return store_id in self._lost_wal_stores
 
     def is_wal_store_ended(self, store_id: WalStoreId) -> bool:
-        """Return whether no process uses the WAL store any more: it is lost or was drained."""
+        """Return whether the WAL store is no longer used by any process, because it is lost or was
+        drained.
+        """
         return self.is_wal_store_lost(store_id) or self.drain_of(store_id) == DrainState.ENDED
 
     def drain_of(self, store_id: WalStoreId) -> DrainState:
         return self._drains.get(store_id, DrainState.USED)
 
     def drains(self) -> Iterator[tuple[WalStoreId, DrainState]]:
-        """Yield the WAL stores that are being drained or were drained, in the order of their
-        ids.
+        """Yield the WAL stores that are being drained, were drained, or are in use again after
+        draining was undone, ordered by id.
         """
         return iter(sorted(self._drains.items()))
 
     def next_to_leave(self) -> BrokerIncarnation | None:
-        """Return the broker whose WAL is the next to leave a WAL store that is being drained: the
-        live one with the lowest id. They leave one after the other.
+        """Return the next broker whose WAL leaves a store that is being drained: the live one with
+        the lowest id. The WALs leave one after the other.
         """
         leaving = {store for store, state in self._drains.items() if state == DrainState.DRAINING}
         return min(
@@ -165,23 +167,23 @@ class NodesImage:
 
     @property
     def current_wal_store(self) -> WalStoreRecord | None:
-        """The store in which brokers open their WALs; None: the cluster's own store."""
+        """The store in which brokers open their WALs, or None for the cluster's own store."""
         needed = self.needed_wal_store
         is_used = needed is not None and self.drain_of(needed.store_id) == DrainState.USED
         return needed if is_used else None
 
     @property
     def needed_wal_store(self) -> WalStoreRecord | None:
-        """The store that all nodes must reach: the current one, or the one that is being
-        drained.
+        """The store that all nodes must reach: the current one, or the one that is being drained.
+        None if there is no such store.
         """
         newest = next(reversed(self._wal_stores.values()), None)
         return None if newest is None or self.is_wal_store_ended(newest.store_id) else newest
 
     def wal_is_past(self, writer: BrokerIncarnation, sequence: WalSequence) -> bool:
-        """Return True if no recovery and no commit will need the slot again.
+        """Return whether neither recovery nor a commit will need the slot again.
 
-        Its object is then kept only by ranges that refer to it.
+        Only ranges that refer to its object then keep it.
         """
         wal = self._wals.get(writer)
         return wal is None or wal.ended or sequence < wal.committed

@@ -1,4 +1,4 @@
-"""Objects in the store with an id in the cluster: prepared, committed, destroyed."""
+"""Objects in the store that have an id in the cluster: prepared, committed, or destroyed."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -40,15 +40,15 @@ class ObjectPhase(IntEnum):
 
 class ObjectState(msgspec.Struct, gc=False):
     """The state of one object. `refs` is the number of log entries (of all streams) that refer to
-    it; a destroyed object has none.
+    it. A destroyed object has none.
 
-    `since_ms` is the wall-clock time of the commit (committed) or destruction (destroyed), for
-    information only. `since` is the end of the log before the object was prepared (prepared) or
-    destroyed (destroyed); controllers measure the object's age from it. Only a prepared object has
-    a `ttl_ms`.
+    `since_ms` is the wall-clock time of the commit or the destruction, for information only.
+    `since` is the end of the metadata log before a prepared object was prepared, or before a
+    destroyed object was destroyed; controllers measure the object's age from it. Only a prepared
+    object has a `ttl_ms`.
 
-    `role` and `size_bytes` are 0 until the commit. Only WAL objects committed in place have `wal`
-    and `wal_sequence`.
+    `role` and `size_bytes` are 0 until the commit. `wal` and `wal_sequence` are only set for WAL
+    objects that were committed in place.
     """
 
     object_id: ObjectId
@@ -80,10 +80,12 @@ class ObjectsImage:
     _in_wal_stores: dict[StreamId, dict[Offset, ObjectId]] = field(
         default_factory=dict[StreamId, dict[Offset, ObjectId]]
     )
-    """The log entries of each stream whose bytes are in a WAL store, by their first offsets."""
+    """For each stream, the objects of its log entries in WAL stores, by the first offset of the
+    entry.
+    """
     wal_store_bytes: int = 0
-    """Total size of the referenced objects in WAL stores, also those that only retained deleted
-    records refer to: see `wal_store_usage`.
+    """Total size of the referenced objects in WAL stores, including those to which only retained
+    deleted records refer: see `wal_store_usage`.
     """
     committed_bytes: int = 0
     """Total size of committed objects."""
@@ -98,7 +100,7 @@ class ObjectsImage:
         return self._objects.get(object_id)
 
     def in_place(self, key: str) -> ObjectState | None:
-        """Return the WAL object registered under this key, in any phase."""
+        """Return the WAL object that is registered under this key, in any phase."""
         object_id = self._in_place.get(key)
         return None if object_id is None else self._objects[object_id]
 
@@ -107,8 +109,8 @@ class ObjectsImage:
         return (self._objects[object_id] for object_id in self._in_place.values())
 
     def wal_store_oldest_ms(self, without: Collection[ObjectId] = ()) -> Millis | None:
-        """Return when the first referenced object in WAL stores was committed, apart from some.
-        O(objects committed in place).
+        """Return the time of the first commit among the referenced objects in WAL stores, or None.
+        without: objects to ignore. This takes O(objects committed in place).
         """
         return min(
             (
@@ -120,8 +122,8 @@ class ObjectsImage:
         )
 
     def wal_store_ranges(self, stream_id: StreamId) -> Mapping[Offset, ObjectId]:
-        """Return the objects of the stream's log entries in WAL stores, by their first offsets,
-        with those of retained deleted records.
+        """Return the objects of the stream's log entries in WAL stores by the first offset of the
+        entry. Retained deleted records are included.
         """
         return self._in_wal_stores.get(stream_id, _NO_RANGES)
 
@@ -130,7 +132,9 @@ class ObjectsImage:
         return iter(self._in_wal_stores)
 
     def wals(self) -> set[BrokerIncarnation]:
-        """Return the writers of the WALs with slots that are objects, in any phase."""
+        """Return the writers of the WALs with slots that are registered as objects, in any
+        phase.
+        """
         return {state.wal for state in self.placed() if state.wal is not None}
 
     def count(self, phase: ObjectPhase) -> int:
@@ -151,7 +155,7 @@ class ObjectsImage:
         return (self._objects[object_id] for object_id in self._unreferenced)
 
     def destroyed(self) -> Iterator[ObjectState]:
-        """Yield the destroyed objects, whose bytes may be deleted from the store after their grace
+        """Yield the destroyed objects. Their bytes may be deleted from the store after the grace
         period.
         """
         return (self._objects[object_id] for object_id in self._destroyed)
@@ -172,7 +176,7 @@ class ObjectsImage:
     def commit(self, record: ObjectCommitted) -> None:
         """Commit an object.
 
-        A second commit of the same object adds another stream's range to a WAL object.
+        Another commit of a WAL object adds the range of another stream.
         """
         state = self._objects.get(record.object_id)
         if state is not None and state.phase == ObjectPhase.DESTROYED:
@@ -199,7 +203,7 @@ class ObjectsImage:
             self._in_place[record.key] = record.object_id
 
     def refer(self, object_id: ObjectId, stream_id: StreamId, start: Offset) -> None:
-        """Add a reference: the log entry of the stream that begins at `start`."""
+        """Add a reference from the log entry of the stream that starts at `start`."""
         state = self._objects.get(object_id)
         if state is None or state.phase != ObjectPhase.COMMITTED:
             raise broken(f"a range refers to object {object_id}, which is not committed")

@@ -1,8 +1,8 @@
-"""Find the quota of a user and client (KIP-55, KIP-546). Pure.
+"""Find the quota of a user and client (KIP-55, KIP-546).
 
 Only the most specific quota applies: (user, client), (user, default client), user, (default user,
-client), both defaults, default user, client, default client. A quota of a specific client without a
-user is shared by all its users; other quotas are counted separately.
+client), both defaults, default user, client, default client. All users of a client share a quota
+that is set for this client without a user. Other quotas are counted separately.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class _NoName(Enum):
     """Replaces a name in a scope."""
 
     DEFAULT = 0
-    """Every name without its own quota."""
+    """All names without their own quota."""
     ABSENT = 1
     """The quota does not depend on this name."""
 
@@ -26,13 +26,13 @@ DEFAULT: Final = _NoName.DEFAULT
 ABSENT: Final = _NoName.ABSENT
 
 Scope: TypeAlias = tuple[str | _NoName, str | _NoName]
-"""User and client id. Of a quota: to whom it applies. Of a meter: whose usage it counts, without
-DEFAULT.
+"""User and client id. The scope of a quota contains the clients to which it applies. The scope of a
+meter contains the clients whose usage it counts, and never DEFAULT.
 """
 
 
 def scope_of(entity: Entity) -> Scope | None:
-    """Return the scope of an entity; None if it is not a user or client."""
+    """Return the scope of an entity, or None if it is not a user or client."""
     names = {part.type: DEFAULT if part.name is None else part.name for part in entity}
     if not names or not names.keys() <= {USER, CLIENT_ID}:
         return None
@@ -52,7 +52,8 @@ def entity_of(scope: Scope) -> Entity:
 def resolve(
     quota_of: Callable[[Scope], float | None], user: str, client_id: str
 ) -> tuple[Scope, float] | None:
-    """Return the entity that shares the quota of this client, and the quota; None if there is none.
+    """Return the scope whose clients share the quota that applies to this client, and the quota, or
+    None if there is none.
 
     quota_of: returns the quota of a scope.
     """

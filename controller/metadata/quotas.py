@@ -24,19 +24,19 @@ CLIENT_QUOTAS: Final = (
     REQUEST_PERCENTAGE,
     CONTROLLER_MUTATION_RATE,
 )
-"""Quotas of users and clients; addresses only have a connection rate."""
+"""Quotas of users and clients. Addresses only have a connection rate."""
 
 THROTTLE_MS_MAX: Final = (1 << 31) - 1
-"""The maximum throttle time in a response: 24 days."""
+"""Maximum throttle time in a response: 24 days."""
 
 Entity: TypeAlias = tuple[QuotaTarget, ...]
-"""The entity of a quota: its components in the order of their types, without duplicates."""
+"""The components of a quota entity, ordered by type, without duplicates."""
 
 _NOTHING: Mapping[str, float] = {}
 
 
 def entity_text(entity: Entity) -> str:
-    """Describe an entity in one line, for example `user=alice,client-id=<default>`."""
+    """Describe an entity in one line, such as `user=alice,client-id=<default>`."""
     return ",".join(f"{part.type}={part.name or '<default>'}" for part in entity)
 
 

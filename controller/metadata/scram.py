@@ -17,13 +17,13 @@ class ScramImage:
     shapes: Counter[CredentialShape] = field(default_factory=Counter[CredentialShape])
     """Number of users with a credential of each shape."""
     strongest_shapes: Counter[CredentialShape] = field(default_factory=Counter[CredentialShape])
-    """The same, for the strongest mechanism of each user only."""
+    """Number of users by the shape of their credential with the strongest mechanism."""
 
     def get(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         return self._credentials.get(user, {}).get(mechanism)
 
     def of(self, user: str) -> dict[int, ScramCredential]:
-        """Return the credentials of one user by mechanism; empty if there are none."""
+        """Return the credentials of one user by mechanism. Empty if there are none."""
         return self._credentials.get(user, {})
 
     def users(self) -> list[str]:
@@ -34,7 +34,7 @@ class ScramImage:
         return len(self._credentials)
 
     def records(self) -> Iterator[ScramCredentialRecord]:
-        """Yield a record for each credential."""
+        """Yield one record per credential."""
         for user, credentials in self._credentials.items():
             for mechanism, credential in credentials.items():
                 yield ScramCredentialRecord(user, mechanism, *credential)

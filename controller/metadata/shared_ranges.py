@@ -1,8 +1,8 @@
-"""Find object ranges that several logs refer to: those of forks, snapshots, deleted topics and
-retained deleted records. Pure.
+"""Find object ranges to which several logs refer: ranges of forks, snapshots, deleted topics and
+retained deleted records.
 
-An object that contains several streams is not shared for that reason alone: only ranges count that
-another log refers to.
+An object with several streams is not shared for that reason alone. A range is only shared if
+another log refers to it.
 """
 
 from collections.abc import Iterator
@@ -16,17 +16,21 @@ from penstock.stream.ports import OWN_STREAM
 
 @dataclass(slots=True)
 class SharedRanges:
-    """The other logs that refer to a range. Call `learn` with each of
-    `StreamsImage.sharing` first.
+    """The logs that refer to each range. First call `learn` with each stream of
+    `StreamsImage.sharing`.
     """
 
     _of: dict[tuple[ObjectId, StreamId], dict[StreamId, int]] = field(
         default_factory=dict[tuple[ObjectId, StreamId], dict[StreamId, int]]
     )
-    """By object and the stream under which it contains the range: bytes by referring stream."""
+    """The size of the range in each referring stream, by the object and the stream under which the
+    object contains the range.
+    """
 
     def learn(self, state: StreamState) -> Iterator[int]:
-        """Yield the number of processed entries, so that the caller can yield to the event loop."""
+        """Record the ranges to which the stream refers. Yield the number of processed entries, so
+        that the caller can yield to the event loop.
+        """
         forked = (entry for entry in state.entries if entry.stored_stream_id != OWN_STREAM)
         for number, entry in enumerate((*state.kept_entries, *forked), 1):
             users = self._of.setdefault((entry.object_id, _stored(entry, state)), {})
@@ -34,7 +38,7 @@ class SharedRanges:
             yield number
 
     def shared_bytes(self, state: StreamState, streams: StreamsImage) -> int:
-        """Return the bytes of the log that another log also refers to."""
+        """Return the number of bytes of the log to which another log also refers."""
         return sum(self._shared(entry, state, streams) for entry in state.entries)
 
     def _shared(self, entry: LogEntry, state: StreamState, streams: StreamsImage) -> int:

@@ -1,7 +1,8 @@
-"""Convert an image to records. Replaying them into a fresh image results in an equal one, including
-id counters.
+"""Convert an image to records. Applying them to an empty image results in an equal image, including
+the id counters.
 
-Only live facts are written, so the size depends on the image, not on its history.
+The records describe only the current state, so their number depends on the image and not on its
+history.
 """
 
 from collections.abc import Iterator
@@ -48,10 +49,10 @@ RANGES_PER_RECORD_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ImageCopy:
-    """The contents of an image at one offset. Its states are copies or immutable, so the records
+    """The contents of an image at one offset. All states are copied or immutable, so the records
     can be created in chunks while the image changes.
 
-    Copying takes about 0.5 us per stream and object.
+    The copy takes about 0.5 us per stream and object.
     """
 
     firsts: list[Record]
@@ -63,8 +64,8 @@ class ImageCopy:
     streams: list[StreamState]
     objects: list[ObjectState]
     lasts: list[Record]
-    """Records of configs, features, ACLs, users, delegation tokens, quotas, keys, and WAL stores
-    that are drained or lost.
+    """Records for configs, features, ACLs, users, delegation tokens, quotas, keys, and drained or
+    lost WAL stores.
     """
 
     @staticmethod
@@ -77,7 +78,8 @@ class ImageCopy:
         ]
         streams = list(map(copy, image.streams))
         for stream in streams:
-            stream.entries = stream.entries.copy()  # an empty list is shared as well
+            # copied even if it is empty, because the image appends to it
+            stream.entries = stream.entries.copy()
         topics: list[tuple[TopicRecord | FrozenTopicRecord, list[PartitionRecord]]] = [
             (TopicRecord(topic.topic_id, topic.name), topic.partitions.copy())
             for topic in image.topics
@@ -90,7 +92,7 @@ class ImageCopy:
         lasts += image.delegation_tokens
         lasts += image.quotas.records()
         lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
-        # After the WALs, which cannot be placed in an ended store.
+        # These must follow the WALs, because a WAL cannot be placed in an ended store.
         lasts += [WalStoreDrain(*drain) for drain in image.nodes.drains()]
         lasts += [WalStoreLost(store.store_id) for store in image.nodes.lost_wal_stores()]
         return ImageCopy(
@@ -144,8 +146,8 @@ def _wal(wal: WalState) -> Iterator[Record]:
 def _stream(stream: StreamState) -> Iterator[Record]:
     """Yield the records of one stream.
 
-    They precede the objects, whose ranges then fill the index. A range below the start would not be
-    indexed.
+    They must precede the objects, whose ranges fill the index. With the start of the log already
+    set, ranges below it are not indexed.
     """
     yield StreamCreated(
         stream.stream_id, stream.topic_id, stream.partition, stream.kind, stream.cleaned_end
@@ -164,7 +166,7 @@ def _stream(stream: StreamState) -> Iterator[Record]:
 
 
 def _record_ranges(stream: StreamState, ranges: dict[ObjectId, list[RangeEntry]]) -> None:
-    """Add the stream's entries to `ranges`, by object."""
+    """Add the stream's entries to `ranges`, grouped by object."""
     for entry in (*stream.kept_entries, *stream.entries):
         part = RangeEntry(
             stream.stream_id,

@@ -1,4 +1,4 @@
-"""Streams: the owner of each, and the sorted log index that maps its offsets to objects."""
+"""Streams: their owners, and the sorted log indexes that map offsets to objects."""
 
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
@@ -39,8 +39,9 @@ def _start(entry: LogEntry) -> Offset:
 
 
 def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntry:
-    """Return the entry as referred to by a fork of the stream `source_id`. The record count of a
-    part is rounded down, so that it never accidentally equals the number of offsets.
+    """Return the entry with which a fork refers to an entry of the stream `source_id`. If only a
+    part of the entry is referred to, the record count is rounded down so that it is never equal to
+    the number of offsets by accident.
     """
     end = min(entry.end_offset, end_offset)
     part, whole = end - entry.start_offset, entry.end_offset - entry.start_offset
@@ -57,8 +58,8 @@ def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntr
 
 
 def is_cleaned_beyond(stream: "StreamState", offset: Offset) -> bool:
-    """Return whether log compaction may have removed records below `offset` in favor of others
-    above it. A fork there would have neither.
+    """Return whether log compaction may have removed records below `offset` that later records at
+    or above `offset` supersede. A fork at this offset would contain neither.
     """
     return stream.start_offset < offset < stream.cleaned_end
 
@@ -71,12 +72,12 @@ def _released(before: Sequence[LogEntry], after: Sequence[LogEntry]) -> list[Log
 
 class StreamState(msgspec.Struct, gc=False):
     """The state of one stream. Its entries are contiguous: the first one contains `start_offset`,
-    the last one ends at `end_offset`; there are none if everything below `end_offset` is trimmed.
-    `end_offset` (the committed end) never decreases. `start_offset` may be higher while the trimmed
-    data is still in a WAL.
+    the last one ends at `end_offset`. There are no entries if everything below `end_offset` is
+    trimmed. `end_offset` (the committed end) never decreases. `start_offset` may be higher while
+    the trimmed data is still in a WAL.
 
     `kind` is "meta", "data" or "txn". An `epoch` of -1 means that the stream was never opened.
-    `node_id` and `node_epoch` are those of the owner, or the last owner if the stream is closed.
+    `node_id` and `node_epoch` identify the owner, or the last owner if the stream is closed.
     """
 
     stream_id: StreamId
@@ -91,9 +92,11 @@ class StreamState(msgspec.Struct, gc=False):
     end_offset: Offset = _ORIGIN
     entries: list[LogEntry] = msgspec.field(default_factory=list[LogEntry])
     kept: KeptLog | None = None
-    """Retained records deleted by DeleteRecords, while they can be restored."""
+    """Retained records that DeleteRecords removed and that can be restored."""
     cleaned_end: Offset = _ORIGIN
-    """Log compaction has removed records in favor of others below this offset."""
+    """Log compaction has removed records below this offset that later records below this offset
+    supersede.
+    """
 
     @property
     def owner(self) -> BrokerIncarnation:
@@ -101,24 +104,26 @@ class StreamState(msgspec.Struct, gc=False):
 
     @property
     def kept_offset(self) -> Offset:
-        """Return the offset at which a fork can begin: the start, or that of retained records."""
+        """Return the lowest offset at which a fork can start: the start of the retained records if
+        there are any, otherwise the start of the log.
+        """
         return self.start_offset if self.kept is None else self.kept.start_offset
 
     @property
     def kept_entries(self) -> Sequence[LogEntry]:
-        """Return the entries below the start that can be restored."""
+        """Return the entries below the log start that can be restored."""
         return () if self.kept is None else self.kept.entries
 
     @property
     def next_offset(self) -> Offset:
         """Return the offset at which an owner without uncommitted data continues.
 
-        It is the committed end, or the start if everything up to the start is trimmed.
+        This is the committed end, or the start if it is higher.
         """
         return max(self.end_offset, self.start_offset)
 
     def index_of(self, offset: Offset) -> int:
-        """Return the index of the last entry that begins at or below `offset`, or 0 if all begin
+        """Return the index of the last entry that starts at or below `offset`, or 0 if all start
         above it.
         """
         return max(bisect_right(self.entries, offset, key=_start) - 1, 0)
@@ -126,7 +131,7 @@ class StreamState(msgspec.Struct, gc=False):
     def find(self, start: Offset, end: Offset, limit: int) -> list[LogEntry]:
         """Return at most `limit` entries that intersect [start, end), in order.
 
-        O(log n + result).
+        This takes O(log n + result).
         """
         found: list[LogEntry] = []
         if start >= end:
@@ -149,7 +154,9 @@ class StreamsImage:
     )
     _keeping: set[StreamId] = field(default_factory=set[StreamId])
     _forks: set[StreamId] = field(default_factory=set[StreamId], compare=False)
-    """Every stream with entries of another stream, possibly removed by now."""
+    """All streams with entries that other streams have stored. It may contain streams whose last
+    such entry was removed.
+    """
 
     def __iter__(self) -> Iterator[StreamState]:
         return iter(self._streams.values())
@@ -165,18 +172,18 @@ class StreamsImage:
         return [] if state is None else state.find(start, end, limit)
 
     def has_entry(self, stream_id: StreamId, start: Offset, object_id: ObjectId) -> bool:
-        """Return whether the log contains the offset in this object. Retained deleted records do
-        not count.
+        """Return whether the log contains the offset in this object. Retained deleted records are
+        not included.
         """
         found = self.find(stream_id, start, Offset(start + 1), 1)
         return bool(found) and found[0].object_id == object_id
 
     def has_opened(self, node: BrokerIncarnation) -> bool:
-        """Return whether this broker start owns open streams. O(1)."""
+        """Return whether this broker incarnation owns open streams. This takes O(1)."""
         return node in self._opened_by
 
     def opened_by(self, node: BrokerIncarnation) -> frozenset[StreamId]:
-        """Return the streams that this incarnation, dead or alive, has open."""
+        """Return the streams that this incarnation, which may be dead, has open."""
         return frozenset(self._opened_by.get(node, ()))
 
     def keeping(self) -> Iterator[StreamState]:
@@ -184,7 +191,9 @@ class StreamsImage:
         return map(self.known, self._keeping)
 
     def sharing(self) -> list[StreamState]:
-        """Return the streams that may refer to ranges of another one, or to deleted records."""
+        """Return the streams that may refer to ranges of other streams or to retained deleted
+        records.
+        """
         return [self.known(stream_id) for stream_id in sorted(self._forks | self._keeping)]
 
     def create(self, record: StreamCreated) -> None:
@@ -198,7 +207,8 @@ class StreamsImage:
     def fork(self, record: StreamForked) -> list[LogEntry]:
         """Copy the log of the source below the fork's end, and return the entries of the copy.
 
-        Counts and bytes of the last entry are proportional if the end lies inside it.
+        If the end lies inside the last entry, the counts and bytes of this entry are reduced in
+        proportion.
         """
         state, source = self.known(record.stream_id), self.known(record.source_id)
         if state.entries or state.end_offset or record.end_offset > source.end_offset:
@@ -240,7 +250,7 @@ class StreamsImage:
         state.end_offset = max(state.end_offset, record.end_offset)
 
     def remove(self, stream_id: StreamId) -> list[LogEntry]:
-        """Remove the stream and return its entries, whose references the caller must release."""
+        """Remove the stream. Return its entries, whose references the caller must release."""
         state = self.known(stream_id)
         self._unown(state)
         self._keeping.discard(stream_id)
@@ -249,9 +259,9 @@ class StreamsImage:
         return [*state.kept_entries, *state.entries]
 
     def trim(self, record: StreamTrimmed) -> list[LogEntry]:
-        """Advance the start of the stream and return the entries whose references the caller must
-        release. Removed records are retained if the record says so; otherwise earlier retained ones
-        are dropped as well.
+        """Advance the start of the stream. Return the entries whose references the caller must
+        release. With a grace period in the record, the removed records are retained. Otherwise they
+        are dropped, together with all records retained earlier.
         """
         state, start = self.known(record.stream_id), record.start_offset
         if start < state.start_offset:
@@ -273,8 +283,8 @@ class StreamsImage:
         return _released([*before, *cut], state.kept_entries)
 
     def drop_kept(self, record: KeptLogDropped) -> list[LogEntry]:
-        """Drop retained records removed by trims up to an offset, and return the entries whose
-        references the caller must release.
+        """Drop retained records that were removed by trims up to an offset. Return the entries
+        whose references the caller must release.
         """
         state = self.known(record.stream_id)
         if state.kept is None:
@@ -284,10 +294,10 @@ class StreamsImage:
         return _released(before, state.kept_entries)
 
     def add(self, object_id: ObjectId, part: RangeEntry) -> bool:
-        """Index one range and advance the end of the stream to its end.
+        """Add one range to the index and advance the end of the stream to its end.
 
-        Return False if the range is not indexed, because it lies completely below the start and is
-        not retained, or the stream is removed.
+        Return False if the range was not indexed: the stream is removed, or the whole range is
+        below the start and is not retained.
         """
         state = self._streams.get(part.stream_id)
         if state is None:
@@ -319,7 +329,7 @@ class StreamsImage:
         state.cleaned_end = max(state.cleaned_end, cleaned_end)
 
     def drop(self, stream_id: StreamId, object_ids: frozenset[ObjectId]) -> list[LogEntry]:
-        """Remove the entries of these objects from one stream's index and return them."""
+        """Remove the entries of these objects from one stream's index and return the entries."""
         state = self.known(stream_id)
         dropped = [entry for entry in state.entries if entry.object_id in object_ids]
         state.entries = [entry for entry in state.entries if entry.object_id not in object_ids]

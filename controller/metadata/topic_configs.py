@@ -1,7 +1,7 @@
-"""Topic configs: Kafka's names, types and defaults, and their effect here.
+"""Topic configs with Kafka's names, types and defaults, and with their effect in Penstock.
 
 Names, defaults and accepted values are those of Kafka 4.2 without tiered storage, except that NaN
-is rejected; the doc describes differences in effect.
+is rejected. The `doc` of a config describes where its effect differs.
 """
 
 import difflib
@@ -19,7 +19,7 @@ INT64_MIN = -INT64_MAX - 1
 VALUE_CHARS_MAX = 4_096
 SHOWN_CHARS_MAX = 200
 SCHEMA_CHARS_MAX = 32_767
-"""The maximum string length in Kafka's protocol, in bytes."""
+"""Maximum length of strings in Kafka's protocol, in bytes."""
 RECORD_VALIDATION = "record.validation"
 VALIDATES_ALL = "full"
 VALIDATES_SAMPLES = "sampled"
@@ -27,12 +27,14 @@ VALIDATES_HEADERS = "header"
 _HOUR_MS = 3_600_000
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"([+-]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?)[dDfF]?")
-"""Unambiguous: if a number could be matched in two ways, 4,096 digits would take 0.4 s of CPU."""
+"""Unambiguous, so that backtracking is cheap: if a number could match in two ways, 4,096 digits
+would take 0.4 s of CPU time.
+"""
 _THROTTLED = r"[0-9]+:[0-9]+"
 
 
 class ConfigType(IntEnum):
-    """Like `config_type` of DescribeConfigs v3."""
+    """Config types with the numbers of `config_type` in DescribeConfigs v3."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -46,11 +48,12 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """low, high: inclusive limits of numbers. also: another allowed number. choices: allowed values
-    of a boolean, a string or each list item; empty for any. item: pattern of a list item, or the
-    list is `*`. is_internal: listed only if it is set, as in Kafka. chars_max: maximum length.
-    parse: return the canonical form of a string, or raise ValueError with what is allowed, which
-    `wanted` describes, too.
+    """A topic config and its allowed values. low, high: inclusive limits of numbers. also: another
+    allowed number. choices: allowed values of a boolean, a string or each list item; empty if all
+    are allowed. item: regular expression for list items; the list may also be `*`. is_internal:
+    whether the config is listed only if it is set, as in Kafka. chars_max: maximum length of the
+    value. parse: returns the canonical form of a string, or raises ValueError with the allowed
+    values, which `wanted` also describes.
     """
 
     name: str
@@ -77,8 +80,8 @@ class TopicConfig:
         return f"config {self.name}={shown!r} is not valid: {self._reason(value)}"
 
     def canonical(self, value: str) -> str:
-        """Return a valid value in Kafka's form: without spaces, `true` for `TRUE`, without
-        duplicate items.
+        """Return a valid value in Kafka's form: without spaces, booleans in lower case, lists
+        without duplicates.
         """
         parsed = self._parsed(value)
         assert parsed is not None, "the value was checked"
@@ -102,7 +105,7 @@ class TopicConfig:
                 return f"one of {', '.join(self.choices)}" if self.choices else "any text"
 
     def _parsed(self, value: str) -> str | None:
-        """Return the canonical form of the value; None if it is invalid. Surrounding spaces are
+        """Return the canonical form of the value, or None if it is invalid. Surrounding spaces are
         allowed, as in Kafka.
         """
         value = value.strip()
@@ -128,7 +131,7 @@ class TopicConfig:
                 return value if not self.choices or value in self.choices else None
 
     def _reason(self, value: str) -> str:
-        """Return why a value is invalid, with the allowed ones."""
+        """Return why a value is invalid, with the allowed values."""
         if self.parse is None:
             return self.allowed
         try:
@@ -138,14 +141,14 @@ class TopicConfig:
         return self.allowed
 
     def _has(self, item: str) -> bool:
-        """Return whether the list may have this item."""
+        """Return whether this list item is allowed."""
         return item in self.choices or (
             bool(self.item) and re.fullmatch(self.item, item) is not None
         )
 
 
 def _number(value: str, kind: ConfigType) -> float | int | None:
-    """Return the number, or None."""
+    """Return the number, or None if the value is not a number."""
     if kind != ConfigType.DOUBLE:
         return int(value) if _INTEGER.fullmatch(value) else None
     found = _DECIMAL.fullmatch(value)
@@ -153,14 +156,14 @@ def _number(value: str, kind: ConfigType) -> float | int | None:
 
 
 def cleanup_policies(configs: Mapping[str, str]) -> frozenset[str]:
-    """Return the values of `cleanup.policy`: some of "compact" and "delete"."""
+    """Return the values of `cleanup.policy`, a subset of "compact" and "delete"."""
     return frozenset(
         split_list(configs.get("cleanup.policy", TOPIC_CONFIGS["cleanup.policy"].default))
     )
 
 
 def open_mirror(configs: Mapping[str, str]) -> str:
-    """Return the source of a topic that only a mirror writes to; empty for other topics."""
+    """Return the source of a topic to which only a mirror writes, or "" for other topics."""
     return "" if configs.get(MIRROR_FINISHED) == "true" else configs.get(MIRROR_SOURCE, "")
 
 
@@ -194,15 +197,15 @@ DELETE_GRACE = "penstock.delete.grace.ms"
 MIRROR_SOURCE = "penstock.mirror.source"
 MIRROR_FINISHED = "penstock.mirror.finished"
 UNDELETE = "penstock.undelete"
-"""Not a topic config: in CreateTopics it selects the deleted topic to restore."""
+"""Not a topic config: in CreateTopics, it selects the deleted topic to restore."""
 
 NO_EFFECT = "No effect, accepted for Kafka tools: "
-"""Prefix of the doc of such a config."""
+"""Prefix of the `doc` of configs without an effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaConfigs:
-    """The names of the schema configs for the key or the value of each record."""
+    """The names of the configs with the schema of record keys or record values."""
 
     schema: str
     type: str
@@ -659,18 +662,20 @@ BROKER_SYNONYMS: Mapping[str, str] = {
 BROKER_SYNONYMS_WITHOUT_DEFAULT = frozenset(
     {"flush.ms", "retention.ms", "segment.jitter.ms", "segment.ms"}
 )
-"""Kafka has these defaults in other units, and does not list them among the synonyms."""
+"""Topic configs whose broker defaults have another unit in Kafka and are not listed among the
+synonyms.
+"""
 CONFIG_DEFAULTS = {config.name: config.default for config in _ALL}
 
 
 def is_own(name: str) -> bool:
-    """Return whether a config does not exist in Kafka."""
+    """Return whether a config is specific to Penstock."""
     return name.startswith("penstock.")
 
 
 def problem(name: str, value: str) -> str:
-    """Return why a topic cannot have this config, or "" if it can. Unknown names are reported with
-    the most similar known one.
+    """Return why a topic cannot have this config, or "" if it can. The error for an unknown name
+    suggests the most similar known name.
     """
     config = TOPIC_CONFIGS.get(name)
     if config is not None:
@@ -686,9 +691,9 @@ def canonical(name: str, value: str) -> str:
 
 
 def conflict(configs: Mapping[str, str]) -> str:
-    """Return why these configs of one topic are incompatible, or "" if they are compatible. Absent
-    ones have their defaults. As in Kafka, the two compaction lags depend on each other. A schema is
-    either in the config or registered.
+    """Return why these configs of one topic are incompatible, or "" if they are compatible. Configs
+    that are not set have their defaults. As in Kafka, the minimum compaction lag must not exceed
+    the maximum. A schema is either in the config or registered.
     """
     low, high = (
         int(configs.get(name, TOPIC_CONFIGS[name].default))

@@ -1,4 +1,4 @@
-"""Validation of topic names, as in Kafka. Pure."""
+"""Validate topic names, as in Kafka."""
 
 import re
 

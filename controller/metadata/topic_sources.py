@@ -1,7 +1,7 @@
-"""The source topics of a new topic, with the rights on them that its creator needs.
+"""The source topics of a new topic, with the permissions on them that its creator needs.
 
-Forks, snapshots and mirrors need Read on their source. Restoring a deleted topic needs Delete or
-Alter on the old name, and Read if it gets another one.
+Forks, snapshots and mirrors require Read on their source. Restoring a deleted topic requires Delete
+or Alter on the old name, and also Read if it is restored under another name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ _RESTORE: Final = ((Operation.DELETE, Operation.ALTER),)
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """A source of a new topic. name: the topic name in ACLs. rights: all of these are required; of
-    each, one alternative suffices.
+    """A source of a new topic. name: the topic name in ACLs. rights: for each element, one of its
+    operations must be permitted.
     """
 
     kind: str
@@ -33,8 +33,8 @@ class TopicSource:
 
 
 def of_log(name: str) -> str:
-    """Return the topic whose ACLs apply to a topic. For frozen topics, it is their source: `orders`
-    for its snapshot `orders@before`.
+    """Return the topic whose ACLs apply to a topic. For a frozen topic, this is its source:
+    `orders` for the snapshot topic `orders@before`.
     """
     return name.partition(SNAPSHOT_SEPARATOR)[0]
 
@@ -42,14 +42,16 @@ def of_log(name: str) -> str:
 def sources_of(
     image: MetadataImage, name: str, options: Mapping[str, str | None]
 ) -> Iterator[TopicSource]:
-    """Yield the current or future sources of a new topic. options: its configs."""
+    """Yield the existing sources of a new topic, or of a topic whose configs are changed. options:
+    its configs.
+    """
     if not options:
         return
     if forked := options.get(FORK_SOURCE):
         yield TopicSource("fork of", forked)
     if deleted := options.get(UNDELETE):
         old = _deleted_name(image, deleted)
-        # Under another name, other ACLs apply to its records.
+        # Other ACLs apply to the records under another name.
         needed = _RESTORE if of_log(old) == name else _RESTORE + _READ
         yield TopicSource("undeleted", old, needed)
     mirrored = _mirrored_name(image, options.get(MIRROR_SOURCE) or "")
@@ -58,7 +60,7 @@ def sources_of(
 
 
 def name_of(image: MetadataImage, topic_id: UUID) -> str | None:
-    """Return the full name of a topic, including frozen ones, or None."""
+    """Return the full name of a topic, which may be frozen, or None if it does not exist."""
     found = image.topics.by_id(topic_id)
     if found is not None:
         return found.name
@@ -74,13 +76,13 @@ def _deleted_name(image: MetadataImage, wanted: str) -> str:
     found = image.frozen_topics.deleted_by_id(topic_id)
     if found is not None:
         return found.full_name
-    # This image may not contain its deletion yet.
+    # The image may not contain the deletion yet.
     live = image.topics.by_id(topic_id)
     return wanted if live is None else live.name
 
 
 def _mirrored_name(image: MetadataImage, source: str) -> str | None:
-    """Return the name of a mirror's source, CLUSTER_ID/TOPIC_ID, if it is in this cluster."""
+    """Return the name of a mirror's source (CLUSTER_ID/TOPIC_ID) if it is in this cluster."""
     cluster_id, _, text = source.strip().partition("/")
     topic_id = _id_of(text) if cluster_id == image.cluster_id else None
     found = None if topic_id is None else image.topics.by_id(topic_id)

@@ -22,7 +22,9 @@ class PartitionKey(NamedTuple):
 
 
 def in_order(key: PartitionKey) -> tuple[int, int]:
-    """Return a sort key. UUIDs compare in Python code, which is slow with thousands of keys."""
+    """Return a sort key for a partition. Comparing UUIDs executes Python code, which is slow with
+    thousands of keys.
+    """
     return key.topic_id.int, key.partition
 
 
@@ -42,16 +44,16 @@ def leader_of(partition: PartitionMetadata) -> BrokerIncarnation:
 
 
 def is_moving(partition: PartitionMetadata) -> bool:
-    """Return True during a leader change. The partition has no leader until the source has closed
-    the streams.
+    """Return whether the leader is changing. The partition has no leader until the source has
+    closed the streams.
     """
     return partition.target_replicas is not None
 
 
 def is_reassigning(partition: PartitionMetadata) -> bool:
-    """Return True while a move also changes the candidates.
+    """Return whether the partition is moving and its candidates change.
 
-    Preferred elections, draining and cancelled moves do not change them.
+    Preferred elections, draining and cancelled moves do not change the candidates.
     """
     return partition.target_replicas is not None and partition.target_replicas != partition.replicas
 
@@ -85,9 +87,10 @@ class TopicsImage:
         )
 
     def led_by(self, leader: BrokerIncarnation) -> frozenset[PartitionKey]:
-        """Return the partitions led by this incarnation, or for `NO_LEADER` those without a leader.
+        """Return the partitions that this incarnation leads. `NO_LEADER` returns the partitions
+        without a leader.
 
-        O(number of these partitions).
+        This takes O(number of these partitions).
         """
         return frozenset(self._led_by.get(leader, ()))
 
@@ -96,7 +99,9 @@ class TopicsImage:
 
     @property
     def partition_count(self) -> int:
-        """Number of partitions of all topics. O(broker starts that lead any)."""
+        """Number of partitions of all topics. This takes O(broker incarnations that lead a
+        partition).
+        """
         return sum(map(len, self._led_by.values()))
 
     def leaders(self) -> Mapping[BrokerIncarnation, set[PartitionKey]]:

@@ -1,8 +1,8 @@
-"""Metadata about lost WAL slots: the affected partitions, and losses accepted by an operator. See
-docs/design/wal.md.
+"""Metadata about lost WAL slots: the affected partitions, and the losses that an operator has
+accepted. See docs/design/wal.md.
 
-An acceptance is an entry of the key/value store that lists slots of one WAL. Slots that are lost
-later are not covered.
+An accepted loss is an entry of the key/value store with the lost slots of one WAL. It does not
+include slots that are lost later.
 """
 
 from collections.abc import Collection, Iterable
@@ -16,7 +16,7 @@ _ROOT = "wal-loss-accepted/"
 SLOTS_MAX = 3_000
 """Maximum number of slots of one WAL whose loss can be accepted.
 
-A value of the key/value store has 64 KiB, and a slot takes 21 bytes.
+A value in the key/value store has up to 64 KiB, and a slot takes 21 bytes.
 """
 
 
@@ -25,7 +25,7 @@ def acceptance_key(writer: BrokerIncarnation) -> str:
 
 
 def encode_slots(slots: Collection[WalSequence]) -> bytes:
-    """Encode the slots. Raises ValueError for more than SLOTS_MAX."""
+    """Encode the slots. Raises ValueError if there are more than SLOTS_MAX."""
     if len(slots) > SLOTS_MAX:
         raise ValueError(
             f"the loss of {len(slots):,} slots cannot be accepted at once: at most {SLOTS_MAX:,}"
@@ -47,7 +47,7 @@ def data_streams_of(
 ) -> dict[StreamId, StreamId]:
     """Map each stream to the data stream of its partition.
 
-    A stream without an existing partition maps to itself.
+    A stream whose partition does not exist is mapped to itself.
     """
     found: dict[StreamId, StreamId] = {}
     for stream_id in stream_ids:
@@ -55,7 +55,8 @@ def data_streams_of(
         partition = None
         if stream is not None:
             key = PartitionKey(stream.topic_id, stream.partition)
-            # The streams of a deleted topic may be open until the WAL of its leader is recovered.
+            # The streams of a deleted topic may remain open until the WAL of its leader is
+            # recovered.
             partition = image.topics.partition(key) or image.frozen_topics.partition(key)
         found[stream_id] = stream_id if partition is None else partition.data_stream_id
     return found

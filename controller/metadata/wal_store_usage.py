@@ -1,4 +1,4 @@
-"""Find what rewrites of ranges can remove from WAL stores. Pure."""
+"""Determine how many bytes rewrites of ranges can remove from WAL stores."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -8,9 +8,9 @@ from penstock.controller.metadata.image import MetadataImage
 
 
 class WalStoreUsage(NamedTuple):
-    """Objects in WAL stores that logs need, in bytes. retained_bytes: only retained deleted records
-    refer to these, which no rewrite removes. oldest_ms: when the first of the others was committed;
-    None if there is none.
+    """Sizes of the objects in WAL stores to which logs refer. retained_bytes: objects to which only
+    retained deleted records refer; rewrites do not remove them. rewritable_bytes: all other
+    objects. oldest_ms: time of the first commit among these, or None if there are none.
     """
 
     rewritable_bytes: int
@@ -19,15 +19,18 @@ class WalStoreUsage(NamedTuple):
 
 
 def rewritable_bytes(image: MetadataImage) -> int:
-    """Return the size of the objects in WAL stores that a rewrite can replace.
+    """Return the size of the objects in WAL stores that rewrites can remove.
 
-    O(s + n log m): s streams with retained records, which have n ranges in WAL stores.
+    This takes O(s + n log m) for s streams with retained records and n ranges of them in WAL
+    stores.
     """
     return image.objects.wal_store_bytes - _size_bytes(image, _retained(image))
 
 
 def wal_store_usage(image: MetadataImage) -> WalStoreUsage:
-    """Measure all objects in WAL stores. O(objects committed in place), beside the above."""
+    """Measure all objects in WAL stores. In addition to the time of `rewritable_bytes`, this takes
+    O(objects committed in place).
+    """
     retained = _retained(image)
     size_bytes = _size_bytes(image, retained)
     return WalStoreUsage(
