@@ -1,5 +1,5 @@
 """Connection limits: which connections wait, which are closed, and that others are served
-meanwhile. The time is that of the test.
+meanwhile. The test controls the time.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Time:
 
 @dataclass(eq=False)
 class Guest:
-    """A connection that notes what becomes of it."""
+    """A connection that records what happens to it."""
 
     listener: str = "A"
     peer_host: str = "10.0.0.1"
@@ -98,7 +98,7 @@ class Door:
         return [self.come().state for _ in range(count)]
 
 
-def test_connections_wait_for_room_in_their_order() -> None:
+def test_connections_above_the_limit_wait_in_order() -> None:
     door = Door(broker=ListenerLimits(connections=2))
     guests = [door.come() for _ in range(4)]
     assert [guest.state for guest in guests] == ["in", "in", "held", "held"]
@@ -110,26 +110,26 @@ def test_connections_wait_for_room_in_their_order() -> None:
     assert (door.admission.held_count, door.admission.connections.total_count) == (0, 2)
 
 
-def test_a_full_listener_leaves_the_other_alone() -> None:
+def test_a_full_listener_does_not_affect_other_listeners() -> None:
     door = Door(listeners={"A": ListenerLimits(connections=1)})
     assert [door.come(name).state for name in "AAB"] == ["in", "held", "in"]
 
 
-def test_more_room_admits_waiting_connections() -> None:
+def test_a_higher_limit_admits_waiting_connections() -> None:
     door = Door(broker=ListenerLimits(connections=1))
     guests = [door.come() for _ in range(3)]
     door.admission.configure(ConnectionSettings(broker=ListenerLimits(connections=2)))
     assert [guest.state for guest in guests] == ["in", "in", "held"]
 
 
-def test_as_many_wait_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_waiting_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "HELD_MAX", 2)
     door = Door(broker=ListenerLimits(connections=1))
     assert door.come_all(4)[:3] == ["in", "held", "held"]
     assert door.come().state.startswith("closed: too many connections wait")
 
 
-def test_the_listener_of_brokers_takes_the_place_of_an_idle_client() -> None:
+def test_the_inter_broker_listener_evicts_an_idle_client() -> None:
     door = Door(broker=ListenerLimits(connections=2), protected="B")
     busy, idle = door.come(at=5.0), door.come(at=1.0)
     for guest in (busy, idle):
@@ -141,7 +141,7 @@ def test_the_listener_of_brokers_takes_the_place_of_an_idle_client() -> None:
     assert door.come("A").state == "held"
 
 
-def test_an_address_with_too_many_connections_is_closed() -> None:
+def test_connections_above_the_limit_per_address_are_closed() -> None:
     door = Door(per_address=2, by_address={"10.0.0.2": 1, "10.0.0.3": 0})
     guests = [door.come() for _ in range(2)]
     assert door.come().state.startswith("closed: more than 2 connections of one address")
@@ -152,9 +152,9 @@ def test_an_address_with_too_many_connections_is_closed() -> None:
     assert door.come().state == "in"
 
 
-def test_new_connections_wait_above_the_rate() -> None:
-    """Ten seconds of the rate may come at once, as in Kafka; then a sample at most is waited for
-    each connection.
+def test_connections_above_the_creation_rate_wait() -> None:
+    """As in Kafka, ten seconds of the rate may arrive at once; after that, each connection waits
+    for at most one sample.
     """
     door = Door(broker=ListenerLimits(creation_rate=1))
     assert door.come_all(12) == ["in"] * 10 + ["held"] * 2
@@ -166,14 +166,14 @@ def test_new_connections_wait_above_the_rate() -> None:
     assert door.admission.connections.total_count == 12
 
 
-def test_a_rate_of_one_listener() -> None:
+def test_a_creation_rate_of_a_single_listener() -> None:
     door = Door(listeners={"A": ListenerLimits(creation_rate=1)})
     for _ in range(10):
         door.come("A")
     assert [door.come(name).state for name in "AB"] == ["held", "in"]
 
 
-def test_an_address_that_connects_too_often_is_closed_after_the_wait() -> None:
+def test_a_connection_above_the_rate_of_its_address_is_closed_after_a_wait() -> None:
     door = Door()
     door.admission.connections.set_address_quotas({"10.0.0.1": 1.0}, 2.0)
     assert door.come_all(11) == ["in"] * 10 + ["held"]
@@ -186,7 +186,7 @@ def test_an_address_that_connects_too_often_is_closed_after_the_wait() -> None:
     assert door.come().state == "in"
 
 
-def test_as_many_addresses_are_remembered_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_tracked_addresses_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "ADDRESSES_MAX", 2)
     door = Door()
     door.admission.connections.set_address_quotas({}, 0.1)
@@ -194,7 +194,7 @@ def test_as_many_addresses_are_remembered_as_allowed(monkeypatch: pytest.MonkeyP
     assert door.come(host="a").state == "in"
 
 
-def test_a_connection_that_ends_while_it_waits_is_forgotten() -> None:
+def test_a_connection_that_closes_while_it_waits_is_dropped() -> None:
     door = Door(broker=ListenerLimits(connections=1))
     guests = [door.come() for _ in range(3)]
     door.admission.gone(guests[1])
@@ -216,7 +216,7 @@ def test_a_flood_replaces_its_own_unauthenticated_connections() -> None:
     assert door.admission.unauthenticated_count == 4
 
 
-def test_addresses_of_one_ipv6_network_count_together() -> None:
+def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
     door = Door(unauthenticated=3)
     client = door.come(host="2001:db8:1::1")
     flood = [door.come(host=f"2001:db8:2::{number}") for number in range(5)]
@@ -224,13 +224,13 @@ def test_addresses_of_one_ipv6_network_count_together() -> None:
     assert states(flood) == ["closed"] * 3 + ["in"] * 2
 
 
-def test_of_many_addresses_the_oldest_connection_is_closed() -> None:
+def test_a_flood_from_many_addresses_closes_the_oldest_connection() -> None:
     door = Door(unauthenticated=3)
     guests = [door.come(host=f"10.0.1.{number}") for number in range(5)]
     assert states(guests) == ["closed"] * 2 + ["in"] * 3
 
 
-def test_a_flood_of_one_listener_leaves_the_others_alone() -> None:
+def test_a_flood_on_one_listener_does_not_affect_other_listeners() -> None:
     door = Door(unauthenticated=2, protected="B")
     broker = door.come("B")
     flood = [door.come("A") for _ in range(5)]
@@ -246,7 +246,7 @@ def test_a_flood_of_one_listener_leaves_the_others_alone() -> None:
         {"listeners": {"A": ListenerLimits(connections=3)}},
     ],
 )
-def test_a_flood_gives_way_to_other_addresses_when_there_is_no_room(
+def test_connections_of_a_flood_are_replaced_by_other_addresses_at_the_limit(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "HELD_MAX", 2)
@@ -259,7 +259,7 @@ def test_a_flood_gives_way_to_other_addresses_when_there_is_no_room(
     assert states(flood[1:5]) == ["in"] * 2 + ["held"] * 2
 
 
-def test_a_flood_that_waits_does_not_keep_others_from_waiting(
+def test_a_waiting_flood_does_not_take_all_waiting_places(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(admission, "HELD_MAX", 2)
@@ -271,7 +271,7 @@ def test_a_flood_that_waits_does_not_keep_others_from_waiting(
     assert states([user, *flood, client]) == ["in", "closed", "held", "held"]
 
 
-def test_a_broker_takes_the_place_of_an_unauthenticated_connection_first() -> None:
+def test_a_broker_evicts_unauthenticated_connections_first() -> None:
     door = Door(broker=ListenerLimits(connections=2), protected="B")
     user, stranger = door.come(at=1.0), door.come(at=5.0)
     door.admission.authenticated(user)
@@ -279,7 +279,7 @@ def test_a_broker_takes_the_place_of_an_unauthenticated_connection_first() -> No
     assert states([user, stranger]) == ["in", "closed"]
 
 
-def test_overrides() -> None:
+def test_overrides_per_address_are_parsed() -> None:
     assert parse_overrides(["10.0.0.1:5", "[::1]:7", "::2:9"]) == {
         "10.0.0.1": 5,
         "::1": 7,
@@ -340,7 +340,7 @@ async def sockets() -> AsyncIterator[Sockets]:
         yield sockets
 
 
-async def test_a_held_connection_is_served_when_another_one_closes(sockets: Sockets) -> None:
+async def test_a_waiting_connection_is_served_when_another_one_closes(sockets: Sockets) -> None:
     first, second = await sockets.connect(b"first"), await sockets.connect(b"second")
     assert [await receive(first), await receive(second)] == [b"first", b"second"]
     third = await sockets.connect(b"third")
@@ -353,7 +353,7 @@ async def test_a_held_connection_is_served_when_another_one_closes(sockets: Sock
     assert await receive(third) == b"third"
 
 
-async def test_one_address_may_have_so_many_connections() -> None:
+async def test_connections_per_address_are_limited() -> None:
     async with Sockets(connections_per_ip_max=1) as sockets:
         first = await sockets.connect(b"first")
         assert await receive(first) == b"first"

@@ -1,4 +1,4 @@
-"""Find late requests, with bounded memory."""
+"""Detection of late requests, with limited memory."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ import pytest
 from penstock.broker.coordination.connection_order import ConnectionOrder, LateRequest
 
 
-def test_a_request_on_an_older_connection_is_late() -> None:
+def test_a_request_on_an_older_connection_counts_as_late() -> None:
     order = ConnectionOrder()
     order.admit("tid", 7, 0, 1)
     order.admit("tid", 7, 0, 3)
@@ -23,13 +23,13 @@ def test_a_request_on_an_older_connection_is_late() -> None:
 
 
 @pytest.mark.parametrize("other", [("another", 7, 0), ("tid", 8, 0), ("tid", 7, 1)])
-def test_names_producers_and_epochs_do_not_concern_each_other(other: tuple[str, int, int]) -> None:
+def test_names_producers_and_epochs_are_tracked_separately(other: tuple[str, int, int]) -> None:
     order = ConnectionOrder()
     order.admit("tid", 7, 0, 3)
     order.admit(*other, 1)
 
 
-def test_the_producer_that_requested_longest_ago_is_forgotten() -> None:
+def test_the_least_recently_active_producer_is_evicted() -> None:
     order = ConnectionOrder(entries_max=2)
     order.admit("a", 1, 0, 5)
     order.admit("b", 2, 0, 5)
@@ -41,7 +41,7 @@ def test_the_producer_that_requested_longest_ago_is_forgotten() -> None:
         order.admit("c", 3, 0, 1)
 
 
-def test_a_commit_that_only_advances_is_late_after_a_move_back() -> None:
+def test_an_advancing_commit_is_late_after_offsets_moved_back() -> None:
     order = ConnectionOrder()
     commit = partial(order.admit_commit, "g", "m")
     commit(5, advances=False, moves_back=False)
@@ -58,7 +58,7 @@ def test_a_commit_that_only_advances_is_late_after_a_move_back() -> None:
     order.admit_commit("g", "", 1, advances=False, moves_back=True)
 
 
-def test_a_move_back_is_remembered_while_its_member_commits() -> None:
+def test_a_backward_move_is_remembered_while_its_member_commits() -> None:
     order = ConnectionOrder(entries_max=4)
     order.admit_commit("g", "m", 5, advances=False, moves_back=True)
     for number in range(9):

@@ -24,7 +24,7 @@ def members(
 
 
 def moved(before: Mapping[str, Assignment], after: Mapping[str, Assignment]) -> int:
-    """Return how many partitions have another owner than before."""
+    """Return how many partitions have a different owner than before."""
     owners = {
         (topic, index): name
         for name, topics in before.items()
@@ -50,7 +50,7 @@ def test_ranges_are_the_same_for_topics_of_the_same_size() -> None:
     assert found["c"] == {T: {5, 6}, U: {5, 6}}
 
 
-def test_ranges_begin_with_static_members() -> None:
+def test_ranges_start_with_static_members() -> None:
     subscribers = [
         Subscriber("a", None, frozenset([T]), {}),
         Subscriber("b", "z", frozenset([T]), {}),
@@ -60,7 +60,7 @@ def test_ranges_begin_with_static_members() -> None:
     assert found == {"c": {T: {0}, U: {0}}, "b": {T: {1}}, "a": {T: {2}}}
 
 
-def test_uniform_moves_only_what_must_move() -> None:
+def test_uniform_moves_no_more_partitions_than_necessary() -> None:
     names, counts = [f"m{number:03}" for number in range(99)], {T: 300, U: 200}
     before = assign(UNIFORM, members(names, [T, U]), counts)
     assert sizes(before)[0] == 5
@@ -71,7 +71,7 @@ def test_uniform_moves_only_what_must_move() -> None:
     assert moved(joined, left) == gone, "the partitions of the two that left"
 
 
-def test_100_members_over_500_partitions_take_milliseconds() -> None:
+def test_assigning_500_partitions_to_100_members_takes_milliseconds() -> None:
     names, counts = [f"m{number:03}" for number in range(100)], {T: 300, U: 200}
     before = assign(UNIFORM, members(names[:-1], [T, U]), counts)
     began = process_time()
@@ -99,7 +99,7 @@ def groups(draw: st.DrawFn) -> tuple[list[Subscriber], dict[UUID, int]]:
 
 
 @given(st.sampled_from(ASSIGNORS), groups())
-def test_each_partition_has_one_owner_that_subscribes(
+def test_each_partition_has_one_subscribed_owner(
     assignor: str, group: tuple[list[Subscriber], dict[UUID, int]]
 ) -> None:
     subscribers, counts = group
@@ -117,7 +117,7 @@ def test_each_partition_has_one_owner_that_subscribes(
 
 
 @given(groups())
-def test_uniform_is_balanced_and_stays_as_it_is(
+def test_uniform_is_balanced_and_stable(
     group: tuple[list[Subscriber], dict[UUID, int]],
 ) -> None:
     subscribers, counts = group
@@ -135,5 +135,5 @@ def test_uniform_is_balanced_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_no_members_get_nothing(assignor: str) -> None:
+def test_a_group_without_members_has_an_empty_assignment(assignor: str) -> None:
     assert assign(assignor, [], {T: 3}) == {}

@@ -1,5 +1,5 @@
-"""The coordinator of consumer groups over an in-memory log: durability, failover, compaction,
-offsets, and groups that change their protocol.
+"""The consumer group coordinator over an in-memory log: durability, failover, compaction, offsets,
+and groups that change their protocol.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ async def join(coordinator: GroupCoordinator, member_id: str, **fields: Any) -> 
 
 
 async def other(log: MemoryLog, coordinator: GroupCoordinator, **limits: Any) -> GroupCoordinator:
-    """Return the next coordinator, when it has loaded."""
+    """Return the next coordinator after it has loaded the log."""
     coordinator.close()
     following = coordinator_on(log, **limits)
     await following.ready("g")
@@ -122,7 +122,7 @@ def group_of(coordinator: GroupCoordinator) -> Any:
 
 
 def live_kinds(log: MemoryLog) -> set[str]:
-    """Return the kinds of the live records in the log."""
+    """Return the types of the live records in the log."""
     live: dict[bytes, bytes | None] = {}
     for batches in log.durable.values():
         for batch in batches:
@@ -163,7 +163,7 @@ async def test_a_response_waits_until_its_records_are_durable() -> None:
     coordinator.close()
 
 
-async def test_the_next_coordinator_needs_no_rebalance() -> None:
+async def test_a_failover_needs_no_rebalance() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     first = await join(coordinator, "a", instance_id="i")
@@ -184,7 +184,7 @@ async def test_the_next_coordinator_needs_no_rebalance() -> None:
     following.close()
 
 
-async def test_an_append_that_fails_is_reported_and_forgotten() -> None:
+async def test_a_failed_append_is_reported_and_rolled_back() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await join(coordinator, "a")
@@ -201,7 +201,7 @@ async def test_an_append_that_fails_is_reported_and_forgotten() -> None:
     coordinator.close()
 
 
-async def test_a_member_of_version_0_gets_an_id() -> None:
+async def test_a_member_with_version_0_gets_an_id() -> None:
     coordinator = coordinator_on(MemoryLog())
     await coordinator.ready("g")
     request = HeartbeatRequest(
@@ -213,7 +213,7 @@ async def test_a_member_of_version_0_gets_an_id() -> None:
     coordinator.close()
 
 
-async def test_a_silent_consumer_member_makes_the_group_classic() -> None:
+async def test_the_expiry_of_the_last_consumer_member_downgrades_the_group() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log, session_timeout_ms=50, heartbeat_interval_ms=10)
     await coordinator.ready("g")
@@ -224,7 +224,7 @@ async def test_a_silent_consumer_member_makes_the_group_classic() -> None:
     coordinator.close()
 
 
-async def test_members_that_are_silent_leave_a_durable_trace() -> None:
+async def test_the_removal_of_silent_members_is_durable() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log, session_timeout_ms=50, heartbeat_interval_ms=10)
     await join(coordinator, "a")
@@ -235,7 +235,7 @@ async def test_members_that_are_silent_leave_a_durable_trace() -> None:
     following.close()
 
 
-async def test_sessions_begin_again_at_the_next_coordinator() -> None:
+async def test_sessions_restart_at_the_next_coordinator() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await join(coordinator, "a")
@@ -289,7 +289,7 @@ async def test_commits_of_transactions_are_checked(
     coordinator.close()
 
 
-async def test_offsets_of_subscribed_topics_are_kept() -> None:
+async def test_offsets_of_subscribed_topics_are_neither_deleted_nor_expired() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await join(coordinator, "a")
@@ -363,8 +363,8 @@ async def sync(
     return await coordinator.sync("g", request)
 
 
-async def test_a_live_group_changes_its_protocol_and_back() -> None:
-    """A coordinator that fails at any step leaves the next one the same group."""
+async def test_a_live_group_is_upgraded_and_downgraded() -> None:
+    """After a failover at any step, the next coordinator loads the same group."""
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await coordinator.ready("g")
@@ -396,7 +396,7 @@ async def test_a_live_group_changes_its_protocol_and_back() -> None:
     coordinator.close()
 
 
-async def test_a_static_member_changes_its_protocol_by_a_restart() -> None:
+async def test_a_static_member_changes_its_protocol_by_restarting() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await coordinator.ready("g")
@@ -412,7 +412,7 @@ async def test_a_static_member_changes_its_protocol_by_a_restart() -> None:
     following.close()
 
 
-async def test_waiting_classic_members_are_reported_to_join_again() -> None:
+async def test_waiting_classic_members_are_told_to_rejoin() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await coordinator.ready("g")
@@ -447,7 +447,7 @@ async def test_classic_members_have_to_join_and_sync_in_time() -> None:
         ("bidirectional", True, GroupType.CLASSIC),
     ],
 )
-async def test_the_migration_policy(
+async def test_the_migration_policy_decides_about_upgrades_and_downgrades(
     migration: str, may_upgrade: bool, type_in_the_end: GroupType
 ) -> None:
     log = MemoryLog()
@@ -469,10 +469,10 @@ async def test_the_migration_policy(
     ("instance_id", "topics", "epoch"),
     [("i", ("t",), 1), ("i", ("t", "u"), 2), ("j", ("t",), 2), (None, ("t",), 2)],
 )
-async def test_an_upgrade_begins_an_epoch_only_if_the_group_changes(
+async def test_an_upgrade_starts_an_epoch_only_if_the_group_changes(
     instance_id: str | None, topics: tuple[str, ...], epoch: int
 ) -> None:
-    """A static member that returns with the consumer protocol changes nothing but itself."""
+    """A static member that returns with the consumer protocol changes only its own state."""
     coordinator = coordinator_on(MemoryLog())
     await coordinator.ready("g")
     joined = await coordinator.join("g", classic_join(instance_id="i"))
@@ -539,7 +539,7 @@ async def test_a_change_of_the_protocol_that_the_log_rejects_changes_nothing(
     coordinator.close()
 
 
-async def test_members_that_leave_wait_until_that_is_durable(
+async def test_leave_group_responses_wait_for_durability(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = MemoryLog()
@@ -563,8 +563,10 @@ async def test_members_that_leave_wait_until_that_is_durable(
     following.close()
 
 
-async def test_a_classic_group_that_waits_for_members_writes_nothing_more() -> None:
-    """Its only member leaves while the first rebalance is delayed, and another one is announced."""
+async def test_a_classic_group_in_its_initial_delay_writes_no_further_records() -> None:
+    """Its only member leaves while the first rebalance is delayed, and another member has announced
+    itself.
+    """
     log = MemoryLog()
     coordinator = coordinator_on(log, initial_rebalance_delay_ms=50)
     await coordinator.ready("g")
@@ -579,7 +581,7 @@ async def test_a_classic_group_that_waits_for_members_writes_nothing_more() -> N
     following.close()
 
 
-async def test_a_refused_heartbeat_makes_no_group() -> None:
+async def test_a_rejected_heartbeat_creates_no_group() -> None:
     coordinator = coordinator_on(MemoryLog())
     refused = await join(coordinator, "a", subscribed_names=None, subscribed_regex="a(")
     assert refused.error is ErrorCode.INVALID_REGULAR_EXPRESSION
@@ -607,8 +609,10 @@ async def test_compaction_keeps_the_records_of_consumer_groups() -> None:
     following.close()
 
 
-async def test_matching_thousands_of_topics_lets_others_run() -> None:
-    """Each turn of the event loop matches one slice; without slices it would take one turn."""
+async def test_matching_thousands_of_topics_yields_to_the_event_loop() -> None:
+    """Each iteration of the event loop matches one slice; without slices, one iteration would match
+    all.
+    """
     coordinator = coordinator_on(MemoryLog(1))
     image = image_with(1)
     for number in range(5_000):
@@ -632,8 +636,8 @@ async def test_matching_thousands_of_topics_lets_others_run() -> None:
     coordinator.close()
 
 
-async def test_looking_at_thousands_of_rights_lets_others_run() -> None:
-    """Each turn of the event loop requests one unknown slice."""
+async def test_authorizing_thousands_of_topics_yields_to_the_event_loop() -> None:
+    """Each iteration of the event loop checks one slice of topics that were not checked before."""
     coordinator = coordinator_on(MemoryLog(1))
     image = image_with(1)
     for number in range(5 * CHECKED_PER_SLICE_COUNT):

@@ -1,5 +1,5 @@
 """The core of consumer groups (KIP-848): epochs, reconciliation, fencing, static members, timeouts,
-and topics that change.
+and topic changes.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Topics:
     counts: dict[str, int] = field(default_factory=dict)
     version: int = 0
     hidden: frozenset[str] = frozenset()
-    """What the client of the next heartbeat may not describe."""
+    """Topics that the client of the next heartbeat is not authorized to describe."""
 
     def set(self, name: str, count: int | None) -> None:
         self.version += 1
@@ -59,7 +59,7 @@ def topic_id(name: str) -> UUID:
 
 
 class World:
-    """One group, the topics, a clock, and what each member believes to own."""
+    """One group, the topics, a clock, and the partitions that each member believes it owns."""
 
     def __init__(self, limits: ConsumerLimits = LIMITS, **counts: int) -> None:
         self.topics = Topics(dict(counts))
@@ -93,7 +93,7 @@ class World:
         return self._told(member_id, self.send(member_id, 0, **fields))
 
     def beat(self, member_id: str, **fields: Any) -> HeartbeatResult:
-        """Send the heartbeat of a client: its epoch and its tasks."""
+        """Send a client's heartbeat with its epoch and its owned partitions."""
         fields = {"owned": self.owned[member_id]} | fields
         return self._told(member_id, self.send(member_id, self.epochs[member_id], **fields))
 
@@ -108,7 +108,7 @@ class World:
         del self.owned[member_id]
 
     def settle(self) -> int:
-        """Beat until nothing changes. Returns the number of rounds."""
+        """Send heartbeats until nothing changes. Returns the number of rounds."""
         for rounds in range(20):
             before = (dict(self.owned), dict(self.epochs))
             for member_id in list(self.owned):
@@ -118,7 +118,7 @@ class World:
         raise AssertionError("the group does not settle")
 
     def restored(self) -> ConsumerGroup:
-        """Return the group as the next coordinator sees it."""
+        """Return the group as loaded by the next coordinator."""
         group = ConsumerGroup("g", self.limits)
         group.restore(self.records.items(), self.now_ms)
         group.check_invariants()
@@ -139,7 +139,7 @@ def refused(error: ErrorCode, call: Any, *args: Any, **kwargs: Any) -> str:
     return caught.value.result.message or ""
 
 
-def test_a_first_member_gets_everything_at_once() -> None:
+def test_the_first_member_is_assigned_all_partitions_at_once() -> None:
     world = World(t=3)
     result = world.join("a", "t")
     assert (result.member_epoch, result.heartbeat_interval_ms) == (1, 1_000)
@@ -210,11 +210,9 @@ def test_a_silent_member_is_removed() -> None:
         (0, True, None),
     ],
 )
-def test_epochs_of_members_are_checked(
-    epoch: int, owns_more: bool, error: ErrorCode | None
-) -> None:
-    """The previous epoch is accepted from a member that owns only its assignment, because the
-    response may have been lost.
+def test_member_epochs_are_validated(epoch: int, owns_more: bool, error: ErrorCode | None) -> None:
+    """The previous epoch is accepted if the member owns only its assignment, because the response
+    with the new epoch may have been lost.
     """
     world = World(t=2, u=1)
     world.join("a", "t")
@@ -228,7 +226,7 @@ def test_epochs_of_members_are_checked(
         refused(error, world.send, "a", epoch, **fields)
 
 
-def test_a_member_may_lose_the_request_to_revoke_partitions() -> None:
+def test_the_response_that_requests_a_revocation_may_get_lost() -> None:
     world = World(t=2)
     world.join("a", "t")
     world.topics.set("u", 2)
@@ -244,7 +242,7 @@ def test_a_member_may_lose_the_request_to_revoke_partitions() -> None:
     assert (len(world.partitions("a")), len(world.partitions("b"))) == (2, 2)
 
 
-def test_a_late_heartbeat_fences_no_member() -> None:
+def test_a_late_heartbeat_does_not_fence_its_member() -> None:
     world = World(t=2)
     world.join("a", "t")
     late = {"owned": world.owned["a"], "rebalance_timeout_ms": 1, "subscribed_names": ("t",)}
@@ -255,15 +253,15 @@ def test_a_late_heartbeat_fences_no_member() -> None:
     assert world.beat("a", subscribed_names=("t",), rebalance_timeout_ms=1).member_epoch == 3
 
 
-def test_a_late_heartbeat_revokes_no_partition() -> None:
-    """It was sent before the member owned anything."""
+def test_a_late_heartbeat_does_not_revoke_partitions() -> None:
+    """The heartbeat was sent before the member owned any partition."""
     world = World(t=2)
     late = {"owned": {}, "rebalance_timeout_ms": 5_000, "subscribed_names": ("t",)}
     world.join("a", "t")
     world.topics.set("t", 3)
     world.beat("a", subscribed_names=("t",))
     world.join("b", "t")
-    for _ in range(2):  # once before the member is asked to revoke partitions, and once after
+    for _ in range(2):  # once before the coordinator requests a revocation, and once afterwards
         world.send("a", 1, **late)
         current = world.group.members["a"].current
         assert current.state is MemberState.UNREVOKED_PARTITIONS
@@ -301,7 +299,7 @@ def test_members_that_lose_several_responses_are_not_fenced(seed: int) -> None:
     world.settle()
 
 
-def test_unknown_members_and_full_groups_are_refused() -> None:
+def test_unknown_members_and_members_of_full_groups_are_rejected() -> None:
     world = World(t=2)
     refused(ErrorCode.UNKNOWN_MEMBER_ID, world.send, "a", 5, owned={})
     for number in range(5):
@@ -311,7 +309,7 @@ def test_unknown_members_and_full_groups_are_refused() -> None:
     assert world.group.epoch == 5
 
 
-def test_a_static_member_returns_to_its_partitions() -> None:
+def test_a_returning_static_member_gets_its_partitions_back() -> None:
     world = World(t=4)
     world.join("a1", "t", instance_id="a")
     world.join("b1", "t", instance_id="b")
@@ -329,7 +327,7 @@ def test_a_static_member_returns_to_its_partitions() -> None:
     assert set(world.restored().members) == {"a2", "b1"}
 
 
-def test_a_static_member_that_stays_away_is_removed() -> None:
+def test_a_static_member_that_does_not_return_is_removed() -> None:
     world = World(t=4)
     world.join("a1", "t", instance_id="a")
     world.leave("a1", -2, instance_id="a")
@@ -340,7 +338,7 @@ def test_a_static_member_that_stays_away_is_removed() -> None:
 
 
 def revoking(**fields: Any) -> World:
-    """A group whose member "a" has to revoke two of its four partitions for "b"."""
+    """Return a group whose member "a" has to revoke two of its four partitions for "b"."""
     world = World(t=4)
     world.join("a", "t", **fields)
     world.join("b", "t")
@@ -351,7 +349,7 @@ def revoking(**fields: Any) -> World:
     return world
 
 
-def test_a_member_may_not_keep_partitions_because_the_coordinator_changed() -> None:
+def test_the_revocation_deadline_survives_a_failover() -> None:
     world = revoking()
     group = world.restored()
     world.now_ms += 4_999
@@ -372,7 +370,7 @@ def test_a_leaving_static_member_releases_its_pending_revocations() -> None:
     assert len(world.partitions("b")) == 2
 
 
-def test_members_that_leave_give_their_partitions_back() -> None:
+def test_partitions_of_leaving_members_are_reassigned() -> None:
     world = World(t=4)
     world.join("a", "t")
     world.join("b", "t")
@@ -385,7 +383,7 @@ def test_members_that_leave_give_their_partitions_back() -> None:
     assert {key.kind.name for key in world.records} == {"GROUP", "TARGET_EPOCH"}
 
 
-def test_topics_that_change_begin_a_new_epoch() -> None:
+def test_topic_changes_start_a_new_epoch() -> None:
     world = World(t=2)
     world.join("a", "t", "u")
     world.topics.set("other", 3)
@@ -400,7 +398,7 @@ def test_topics_that_change_begin_a_new_epoch() -> None:
     assert (world.partitions("a"), world.epochs["a"]) == ({("u", 0)}, 4)
 
 
-def test_a_regex_follows_the_topics() -> None:
+def test_a_regex_subscription_follows_created_and_deleted_topics() -> None:
     world = World(late1=2, early=1)
     world.join("a", subscribed_names=None, subscribed_regex="late.*")
     assert world.partitions("a") == {("late1", 0), ("late1", 1)}
@@ -415,7 +413,7 @@ def test_a_regex_follows_the_topics() -> None:
     assert world.group.regexes == {}
 
 
-def test_a_regex_is_dropped_with_its_last_member() -> None:
+def test_a_regex_is_removed_with_its_last_member() -> None:
     world = World(t1=1, t2=1)
     for member_id in ("a", "b"):
         world.join(member_id, subscribed_names=None, subscribed_regex="t.*")
@@ -425,7 +423,7 @@ def test_a_regex_is_dropped_with_its_last_member() -> None:
     assert world.group.regexes == {}
 
 
-def test_a_regex_matches_what_its_client_may_describe() -> None:
+def test_a_regex_matches_only_topics_that_its_client_may_describe() -> None:
     world = World(t1=1, t2=1)
     world.topics.hidden = frozenset({"t2"})
     world.join("a", subscribed_names=None, subscribed_regex="t.*")
@@ -442,7 +440,7 @@ def test_a_regex_matches_what_its_client_may_describe() -> None:
     assert world.partitions("a") | world.partitions("b") == {("t2", 0), ("t3", 0)}
 
 
-def test_a_regex_follows_rights_after_a_while() -> None:
+def test_a_regex_follows_acl_changes_after_the_refresh_interval() -> None:
     world = World(t1=1, t2=1)
     world.join("a", subscribed_names=None, subscribed_regex="t.*")
     world.join("b", "t1", "t2")
@@ -466,7 +464,7 @@ def test_a_regex_follows_rights_after_a_while() -> None:
     assert world.partitions("a") == {("t1", 0), ("t2", 0)}
 
 
-def test_a_hidden_topic_that_another_member_names_leaves_the_regex() -> None:
+def test_a_regex_excludes_a_hidden_topic_that_another_member_subscribes_to() -> None:
     world = World(t1=2, t2=2)
     world.join("a", subscribed_names=None, subscribed_regex="t.*")
     world.join("b", "t1", "t2")
@@ -477,8 +475,8 @@ def test_a_hidden_topic_that_another_member_names_leaves_the_regex() -> None:
     assert world.partitions("b") >= {("t2", 0), ("t2", 1)}
 
 
-def test_a_step_without_a_client_matches_no_regex() -> None:
-    """A timeout has no rights."""
+def test_changes_without_a_client_do_not_match_regexes() -> None:
+    """A timeout is not a client request and has no rights."""
     world = World(t1=1)
     world.join("a", subscribed_names=None, subscribed_regex="t.*")
     world.now_ms += 9_000
@@ -494,7 +492,7 @@ def test_a_step_without_a_client_matches_no_regex() -> None:
     assert world.partitions("b") == {("t2", 0)}
 
 
-def test_a_bad_regex_changes_nothing() -> None:
+def test_an_invalid_regex_changes_nothing() -> None:
     world = World(t=1)
     world.join("a", "t")
     message = refused(ErrorCode.INVALID_REGULAR_EXPRESSION, world.beat, "a", subscribed_regex="a(")
@@ -510,7 +508,7 @@ def test_a_regex_takes_linear_time() -> None:
     assert world.partitions("a") == set()
 
 
-def test_another_coordinator_restores_the_group() -> None:
+def test_the_next_coordinator_restores_the_group() -> None:
     world = World(t=6)
     for name in "abc":
         world.join(name, "t")
@@ -526,7 +524,7 @@ def test_another_coordinator_restores_the_group() -> None:
     assert {len(world.partitions(name)) for name in "abc"} == {2}
 
 
-def test_an_unwritten_step_is_rolled_back() -> None:
+def test_a_change_that_cannot_be_written_is_rolled_back() -> None:
     world = World(t=2)
     world.join("a1", "t", instance_id="a")
     world.leave("a1", -2, instance_id="a")
@@ -542,7 +540,7 @@ def test_an_unwritten_step_is_rolled_back() -> None:
     assert world.group.next_deadline_ms() == deadline_ms
 
 
-def test_commits_need_the_current_epoch() -> None:
+def test_commits_require_the_current_epoch() -> None:
     world = World(t=2)
     check = world.group.check_commit
     assert check("", -1) is ErrorCode.NONE
@@ -575,7 +573,7 @@ STAY = HeartbeatRequest("m", 1)
         ("g", HeartbeatRequest("m", 1, server_assignor="x"), 1, ErrorCode.UNSUPPORTED_ASSIGNOR),
     ],
 )
-def test_heartbeats_are_checked(
+def test_invalid_heartbeats_are_rejected(
     group_id: str, request_: HeartbeatRequest, version: int, error: ErrorCode | None
 ) -> None:
     if error is None:

@@ -1,4 +1,6 @@
-"""A coordinator's log stays in proportion to its live keys, and loading it lets other tasks run."""
+"""The size of a coordinator's log stays proportional to its live keys, and loading it yields to
+other tasks.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,7 +27,7 @@ LIMITS = CompactionLimits(
 
 
 class Table:
-    """A coordinator whose state is the newest value of each key. Values that begin with "open"
+    """A coordinator whose state is the newest value of each key. Values that start with "open"
     represent open transactions.
     """
 
@@ -83,7 +85,7 @@ async def quiet() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_is_loaded_is_bounded_by_what_is_live() -> None:
+async def test_loading_reads_an_amount_proportional_to_the_live_keys() -> None:
     log = MemoryLog(1)
     table = await Table(log).open()
     for number in range(2_000):
@@ -100,7 +102,7 @@ def table_of(count: int) -> dict[bytes, bytes]:
     return {b"key %d" % (number % 10): b"%d" % number for number in range(count - 10, count)}
 
 
-async def test_a_log_that_has_grown_under_other_leaders_is_compacted_after_loading() -> None:
+async def test_a_log_that_grew_too_long_is_compacted_after_loading() -> None:
     log = MemoryLog(1)
     log.durable[0] = [
         LogBatch([(b"key %d" % (number % 10), b"%d" % number)]) for number in range(2_000)
@@ -112,7 +114,7 @@ async def test_a_log_that_has_grown_under_other_leaders_is_compacted_after_loadi
     table.led.close()
 
 
-async def test_a_log_of_nothing_but_live_keys_is_left_alone() -> None:
+async def test_a_log_that_contains_only_live_keys_is_not_compacted() -> None:
     log = MemoryLog(1)
     log.durable[0] = [LogBatch([(b"key %d" % number, b"x")]) for number in range(2_000)]
     table = await Table(log).open()
@@ -121,7 +123,7 @@ async def test_a_log_of_nothing_but_live_keys_is_left_alone() -> None:
     table.led.close()
 
 
-async def test_a_leader_that_stops_in_the_middle_changes_nothing() -> None:
+async def test_a_leader_that_stops_during_compaction_trims_nothing() -> None:
     log = MemoryLog(1)
     log.durable[0] = [
         LogBatch([(b"key %d" % (number % 10), b"%d" % number)]) for number in range(2_000)
@@ -141,7 +143,7 @@ async def test_a_leader_that_stops_in_the_middle_changes_nothing() -> None:
     again.led.close()
 
 
-async def test_a_copy_that_is_not_written_stops_the_pass_and_trims_nothing() -> None:
+async def test_a_failed_copy_stops_the_compaction_without_trimming() -> None:
     log = MemoryLog(1)
     log.durable[0] = [
         LogBatch([(b"key %d" % (number % 10), b"%d" % number)]) for number in range(2_000)
@@ -158,9 +160,9 @@ async def test_a_copy_that_is_not_written_stops_the_pass_and_trims_nothing() -> 
     table.led.close()
 
 
-async def test_passes_that_fail_append_less_than_clients_do() -> None:
+async def test_failed_compactions_append_less_than_clients() -> None:
     class Overloaded(MemoryLog):
-        """Accept single records of clients, and refuse copies."""
+        """Accept single records of clients, and reject copies."""
 
         refused_count = 0
 
@@ -180,7 +182,7 @@ async def test_passes_that_fail_append_less_than_clients_do() -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-async def test_a_key_with_an_open_transaction_is_waited_for(ends: bool) -> None:
+async def test_compaction_waits_for_keys_with_open_transactions(ends: bool) -> None:
     log = MemoryLog(1)
     limits = (
         LIMITS
@@ -204,7 +206,7 @@ async def test_a_key_with_an_open_transaction_is_waited_for(ends: bool) -> None:
     table.led.close()
 
 
-async def test_loads_share_the_loop_one_slice_in_a_turn() -> None:
+async def test_loads_process_one_slice_per_event_loop_iteration() -> None:
     partitions, batches = 5, 10 * LOAD_SLICE_COUNT
     log = MemoryLog(partitions)
     log.durable = {
@@ -215,7 +217,7 @@ async def test_loads_share_the_loop_one_slice_in_a_turn() -> None:
         for batch in log.durable[partition]:
             yield batch
 
-    log.read = read  # without turns of its own
+    log.read = read  # without yielding by itself
     table = Table(log, CompactionLimits(log_bytes_min=1 << 30))
     for partition in range(partitions):
         table.led.opened(partition)
@@ -227,7 +229,7 @@ async def test_loads_share_the_loop_one_slice_in_a_turn() -> None:
     table.led.close()
 
 
-async def test_trimmed_records_are_not_needed_by_the_next_leader() -> None:
+async def test_the_next_leader_does_not_need_trimmed_records() -> None:
     harness = PartitionHarness()
     harness.brokers = [await harness.broker(number) for number in range(2)]
     harness.topic("t")

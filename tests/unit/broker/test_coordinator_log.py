@@ -1,5 +1,5 @@
-"""A walk over a coordinator's log ends for any content of the storage, because it shares the event
-loop.
+"""Reading a coordinator's log terminates for any content of the storage, because it shares the
+event loop.
 """
 
 import asyncio
@@ -27,9 +27,7 @@ async def nothing(*_):
     return []
 
 
-async def test_what_was_appended_is_read_and_a_read_that_gives_nothing_is_an_error(
-    harness, monkeypatch
-):
+async def test_appended_records_are_read_and_an_empty_read_is_an_error(harness, monkeypatch):
     broker = harness.brokers[0]
     await broker.opened("t")
     for value in (b"a", b"b"):
@@ -41,7 +39,7 @@ async def test_what_was_appended_is_read_and_a_read_that_gives_nothing_is_an_err
         [found async for found in log.read(0)]
 
 
-async def test_events_of_transactions_that_are_not_there_are_an_error(harness, monkeypatch):
+async def test_missing_transaction_events_are_an_error(harness, monkeypatch):
     broker = harness.brokers[0]
     partition = await broker.opened("t")
     await broker.produce("t", transactional(7, 0, b"a"))
@@ -54,7 +52,7 @@ async def test_events_of_transactions_that_are_not_there_are_an_error(harness, m
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-async def test_a_record_and_its_markers_are_appended_together_or_not_at_all(harness, is_refused):
+async def test_a_record_and_its_markers_are_appended_atomically(harness, is_refused):
     broker = harness.brokers[0]
     harness.topic("u")
     led, other = await broker.opened("t"), await broker.opened("u")

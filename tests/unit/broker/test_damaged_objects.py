@@ -1,5 +1,5 @@
-"""A broker serves objects that the store lost or damaged: intact records are returned, the rest is
-an error.
+"""A broker serves topics with lost or damaged objects: it returns intact records, and errors for
+the rest.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ ROUNDS = 4
 
 
 class Damaged:
-    """A topic of three partitions with four records each, one object for each round. The broker
-    that reads it has none of it in memory.
+    """A topic of three partitions with four records each: one object per round. The broker that
+    reads it has nothing in memory.
     """
 
     def __init__(self, harness, broker, keys):
@@ -84,11 +84,11 @@ async def damaged():
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Treat a missing object as lost without waiting."""
+    """Treat missing objects as lost without waiting."""
     monkeypatch.setattr("penstock.stream.read.damage.CERTAIN_S", 0.0)
 
 
-async def test_a_read_returns_what_lies_before_a_missing_object_and_then_fails(damaged):
+async def test_a_read_returns_the_records_before_a_missing_object_and_then_fails(damaged):
     await damaged.lose(2)
     for index in range(PARTITIONS):
         assert await damaged.read(index) == (
@@ -99,7 +99,7 @@ async def test_a_read_returns_what_lies_before_a_missing_object_and_then_fails(d
         assert await damaged.read(index, 2) == ([], ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-async def test_wrong_bytes_are_an_error_of_their_partition_alone(damaged):
+async def test_corrupt_bytes_are_an_error_only_for_their_partition(damaged):
     await damaged.spoil(2, value(2, 1))
     assert await damaged.read(0) == ([value(number, 0) for number in range(ROUNDS)], ErrorCode.NONE)
     assert await damaged.read(1) == ([value(0, 1), value(1, 1)], ErrorCode.CORRUPT_MESSAGE)
@@ -107,7 +107,7 @@ async def test_wrong_bytes_are_an_error_of_their_partition_alone(damaged):
     assert await damaged.read(2) == ([value(number, 2) for number in range(ROUNDS)], ErrorCode.NONE)
 
 
-async def test_the_other_partitions_of_the_same_fetch_get_responses(damaged):
+async def test_other_partitions_of_the_same_fetch_are_served(damaged):
     await damaged.spoil(2, value(2, 1))
     response = await damaged.broker.fetch_all([("t", 0, 0), ("t", 1, 2), ("t", 2, 2)])
     parts = {part.partition_index: part for part in response.responses[0].partitions}
@@ -123,7 +123,7 @@ async def test_the_other_partitions_of_the_same_fetch_get_responses(damaged):
     ]
 
 
-async def test_the_very_first_object_is_missing(damaged):
+async def test_a_read_fails_if_the_first_object_is_missing(damaged):
     await damaged.lose(0)
     assert await damaged.read(0) == ([], ErrorCode.KAFKA_STORAGE_ERROR)
     assert (await damaged.read(0, 1))[0] == [value(number, 0) for number in range(1, ROUNDS)]
@@ -134,7 +134,7 @@ async def test_consumers_raise_the_error_of_a_permanently_missing_object(damaged
     assert await damaged.read(0) == ([value(0, 0)], ErrorCode.CORRUPT_MESSAGE)
 
 
-async def test_only_time_reports_that_an_object_is_lost(damaged, monkeypatch):
+async def test_a_missing_object_counts_as_lost_only_after_a_while(damaged, monkeypatch):
     await damaged.lose(1)
     assert (await damaged.read(0))[1] == ErrorCode.KAFKA_STORAGE_ERROR
     (found,) = damaged.broker.storage.damage.listed(asyncio.get_running_loop().time())
@@ -142,7 +142,7 @@ async def test_only_time_reports_that_an_object_is_lost(damaged, monkeypatch):
     assert (await damaged.read(0))[1] == ErrorCode.CORRUPT_MESSAGE
 
 
-async def test_an_object_that_returns_is_read(damaged):
+async def test_an_object_that_reappears_is_read(damaged):
     data = await damaged.harness.store.get(damaged.keys[1])
     await damaged.lose(1)
     assert await damaged.read(0) == ([value(0, 0)], ErrorCode.KAFKA_STORAGE_ERROR)
@@ -182,7 +182,7 @@ async def test_damage_is_logged_once_a_minute_and_counted(damaged):
 
 
 @pytest.mark.parametrize("fault", [Fault.FLIPPED_BIT, Fault.TRUNCATED])
-async def test_a_single_wrong_response_does_not_count_as_damage(damaged, fault):
+async def test_a_single_corrupt_response_does_not_count_as_damage(damaged, fault):
     store = FaultyStore(damaged.harness.store, Random(1))
     damaged.broker.storage._objects._store = store
     store.script(fault)
@@ -201,7 +201,7 @@ async def test_a_failing_store_does_not_count_as_damage(damaged, monkeypatch):
     assert await damaged.read(0) == ([value(number, 0) for number in range(ROUNDS)], ErrorCode.NONE)
 
 
-async def test_a_time_is_looked_up_where_damage_can_not_hide_the_response(damaged):
+async def test_timestamp_lookups_succeed_unless_the_result_is_in_a_damaged_object(damaged):
     await damaged.lose(1)
     await damaged.spoil(3, value(3, 1))
     assert (await damaged.broker.list_offsets("t", NOW)).offset == 0
@@ -217,7 +217,7 @@ async def test_a_time_is_looked_up_where_damage_can_not_hide_the_response(damage
     ] == [ROUNDS, 0]
 
 
-async def test_a_partition_opens_beside_damage_that_lies_before_its_checkpoint(damaged):
+async def test_a_partition_opens_despite_damage_before_its_checkpoint(damaged):
     await damaged.lose(1)
     third = await damaged.harness.broker(3)
     damaged.harness.lead("t", third)
@@ -226,7 +226,7 @@ async def test_a_partition_opens_beside_damage_that_lies_before_its_checkpoint(d
     await third.close()
 
 
-async def test_reads_of_the_stream_layer_raise_the_error(damaged, at_once):
+async def test_stream_reads_raise_the_error(damaged, at_once):
     await damaged.lose(1)
     await damaged.spoil(2, value(2, 0))
     stream_id = damaged.harness.record("t").stream_ids[1]
@@ -239,7 +239,7 @@ async def test_reads_of_the_stream_layer_raise_the_error(damaged, at_once):
 
 
 class Crashed:
-    """A leader that died with records after its last checkpoint, and the broker that has to open
+    """A leader that crashed with records after its last checkpoint, and the broker that has to open
     its partitions.
     """
 
@@ -264,7 +264,7 @@ async def crashed():
     await next_leader.close()
 
 
-async def test_a_partition_that_does_not_open_is_reported_with_the_reason_until_it_does(crashed):
+async def test_a_partition_that_fails_to_open_is_reported_with_the_reason(crashed):
     harness, next_leader = crashed.harness, crashed.next_leader
     lost = crashed.keys[0]
     await harness.fail_over(crashed.writer, next_leader)

@@ -1,4 +1,4 @@
-"""DeleteRecords: which log starts it sets, and which requests it refuses."""
+"""DeleteRecords: which log starts it sets, and which requests it rejects."""
 
 import pytest
 
@@ -10,8 +10,10 @@ from tests.support.partition_harness import PartitionHarness, batch, idempotent,
 
 
 async def requested(broker, topics, version=2, timeout_ms=5_000):
-    """Return {topic: {partition: (error, low watermark)}} for a request in which `topics` are pairs
-    of a name and pairs of partition and offset. Nothing gets two responses.
+    """Send a request; return {topic: {partition: (error, low watermark)}}.
+
+    `topics` are pairs of a name and pairs of partition and offset. Each partition must occur in the
+    response once.
     """
     wanted = [
         wire.DeleteRecordsTopic(name, [wire.DeleteRecordsPartition(*item) for item in items])
@@ -74,7 +76,7 @@ async def test_minus_one_deletes_up_to_the_high_watermark(one):
 
 
 @pytest.mark.parametrize("offset", [4, -2])
-async def test_offsets_outside_of_the_log_are_refused(one, offset):
+async def test_offsets_outside_of_the_log_are_rejected(one, offset):
     assert await delete(one, "t", offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 
 
@@ -107,7 +109,7 @@ async def test_a_lost_response_of_the_controller_loses_no_log_start(one, world, 
     assert (await one.fetch("t", 2)).log_start == 2
 
 
-async def test_producers_are_remembered_after_all_their_records_are_deleted(one, world):
+async def test_producer_state_is_kept_after_all_records_are_deleted(one, world):
     assert await delete(one, "t", -1) == (0, 3)
     await one.crash()
     other = await world.broker(2)
@@ -149,7 +151,7 @@ async def test_a_request_for_many_partitions_flushes_once(one, world, monkeypatc
     assert len(flushes) == 1
 
 
-# --- responses of Kafka 4.2 to the same requests, in versions 0, 1 and 2 --------------------------
+# --- responses of Kafka 4.2 to the same requests, versions 0 to 2 ---------------------------------
 
 BEYOND = (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 COMPACTED = (ErrorCode.POLICY_VIOLATION, -1)
@@ -192,7 +194,7 @@ KAFKA_RESPONSES = [
         {"__transaction_state": {0: INTERNAL, 99: UNKNOWN}},
     ),
     ([("__cluster_metadata", [(0, 0)])], {"__cluster_metadata": {0: UNKNOWN}}),
-    # Of a partition that is named twice, the last offset counts.
+    # If a partition occurs twice, the last offset applies.
     ([("t", [(0, 4), (0, 4)])], {"t": {0: (0, 4)}}),
     ([("t", [(0, 6), (0, 5)])], {"t": {0: (0, 5)}}),
     ([("t", [(0, 5), (0, 6)])], {"t": {0: (0, 6)}}),
@@ -216,7 +218,9 @@ KAFKA_RESPONSES = [
 
 @pytest.fixture
 async def asked_kafka(world):
-    """Ten records in partition 0 of each topic, which has two; the log of `t` begins at 3."""
+    """Return ten records in partition 0 of each topic, which has two partitions; the log of `t`
+    starts at 3.
+    """
     broker = await world.broker(1)
     policies = {"t": "delete", "c": "compact", "cd": "compact,delete", "dc": "delete,compact"}
     for name, policy in {**policies, "kept": ""}.items():
@@ -233,15 +237,15 @@ async def asked_kafka(world):
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize(("topics", "expected"), KAFKA_RESPONSES)
-async def test_responses_are_those_of_kafka(asked_kafka, topics, expected, version):
+async def test_responses_match_kafka(asked_kafka, topics, expected, version):
     assert await requested(asked_kafka, topics, version) == expected
 
 
-async def test_internal_topics_that_do_not_exist_are_unknown(one):
+async def test_nonexistent_internal_topics_are_unknown(one):
     assert await delete(one, "__consumer_offsets", 0) == UNKNOWN
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 1, -(2**31)])
-async def test_a_short_timeout_is_long_enough_for_the_leader(one, timeout_ms):
+async def test_the_leader_deletes_records_however_short_the_timeout_is(one, timeout_ms):
     """Kafka's leader moves its log start before it checks the timeout."""
     assert await delete(one, "t", 2, timeout_ms=timeout_ms) == (0, 2)

@@ -1,5 +1,5 @@
-"""DescribeProducers, and markers that an administrator writes. The expected responses are those of
-Kafka 4.2; tests/interop compares both.
+"""DescribeProducers, and transaction markers written by an administrator. The expected responses
+are those of Kafka 4.2; tests/interop compares both.
 """
 
 import pytest
@@ -53,7 +53,9 @@ def idempotent(pid, **options):
 
 
 async def producers(broker, topic="t", index=0):
-    """(id, epoch, last sequence, last timestamp, coordinator epoch, first offset) of each."""
+    """Return (id, epoch, last sequence, last timestamp, coordinator epoch, first offset) of each
+    producer.
+    """
     ((_, _, part),) = await send_request(broker, (topic, [index]))
     assert (part.error_code, part.error_message) == (0, None)
     return [
@@ -69,7 +71,7 @@ async def producers(broker, topic="t", index=0):
     ]
 
 
-async def test_the_life_of_a_transaction(harness, one):
+async def test_producer_state_during_a_transaction(harness, one):
     assert await producers(one) == []
     await one.produce("t", transactional(7, 0, b"a", b"b"))
     await one.produce("t", idempotent(8, timestamp=NOW - 9))
@@ -83,7 +85,7 @@ async def test_the_life_of_a_transaction(harness, one):
     assert (await producers(one))[1] == (7, 1, -1, LATER, 3, -1)
 
 
-async def test_the_next_leader_tracks_the_same_producers(harness, pair):
+async def test_the_next_leader_returns_the_same_producers(harness, pair):
     one, other = pair
     await one.produce("t", transactional(7, 0, b"a"))
     await one.produce("t", idempotent(8))
@@ -97,7 +99,7 @@ async def test_the_next_leader_tracks_the_same_producers(harness, pair):
     assert (part.error_code, part.active_producers) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
 
 
-async def test_the_broker_s_clock_is_the_timestamp_where_the_topic_states_so(harness, one):
+async def test_the_timestamp_is_the_append_time_if_the_topic_uses_it(harness, one):
     harness.topic("clocked")
     harness.configure("clocked", "message.timestamp.type", "LogAppendTime")
     harness.lead("clocked", one)
@@ -107,7 +109,7 @@ async def test_the_broker_s_clock_is_the_timestamp_where_the_topic_states_so(har
     assert await producers(one, "clocked") == [(7, 0, 0, LATER, -1, 0)]
 
 
-async def test_partitions_are_refused_one_by_one(one):
+async def test_each_partition_has_its_own_error(one):
     responses = await send_request(
         one, ("t", [0, 7, -1, 0]), ("none", [0]), ("a b", [0]), ("", [0])
     )
@@ -125,7 +127,7 @@ async def test_partitions_are_refused_one_by_one(one):
     assert await send_request(one) == []
 
 
-async def test_a_broker_without_a_session_sends_clients_away(one):
+async def test_a_broker_without_a_session_returns_not_leader(one):
     one.writable = False
     ((_, _, part),) = await send_request(one, ("t", [0]))
     assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -142,7 +144,7 @@ async def test_clients_fetch_again_when_a_response_is_full(one, monkeypatch):
     assert len((await send_request(one, ("t", [1])))[0][2].active_producers) == 2
 
 
-# --- markers of an administrator ------------------------------------------------------------------
+# --- administrator markers ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -155,7 +157,7 @@ async def test_an_administrator_aborts_a_transaction(one, version):
     assert (await producers(one))[-1][-2:] == (0, -1)
 
 
-async def test_a_marker_does_not_go_around_a_later_producer_or_coordinator(one):
+async def test_a_marker_of_an_older_producer_or_coordinator_epoch_is_rejected(one):
     await one.produce("t", transactional(7, 0, b"a", epoch=2))
     await one.mark("t", 7, 2, commit=True, coordinator_epoch=5)
     await one.produce("t", transactional(7, 1, b"b", epoch=2))
@@ -171,7 +173,7 @@ async def test_a_marker_does_not_go_around_a_later_producer_or_coordinator(one):
     assert await producers(one) == before
 
 
-async def test_a_transaction_of_version_2_ends_with_the_next_epoch(one):
+async def test_a_version_2_transaction_ends_with_the_next_epoch(one):
     await one.produce("t", transactional(7, 0, b"a"))
     settings = {"commit": False, "version": 2, "transaction_version": 2}
     assert await one.mark("t", 7, 0, **settings) == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -181,8 +183,10 @@ async def test_a_transaction_of_version_2_ends_with_the_next_epoch(one):
     assert await producers(one) == [(7, 1, -1, NOW, 0, -1)]
 
 
-async def test_the_coordinator_s_marker_comes_after_that_of_an_administrator(one):
-    """It has a serial, as has the late copy of its predecessor, which must have no effect."""
+async def test_the_coordinator_marker_is_accepted_after_one_of_an_administrator(one):
+    """The coordinator's marker has a serial, and so does the late copy of its predecessor, which
+    must have no effect.
+    """
     await one.produce("t", transactional(7, 0, b"first"))
     await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=10)
     await one.produce("t", transactional(7, 1, b"second"))

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: pages, cursors and refusals. The expected responses are those of Kafka
+"""DescribeTopicPartitions: pages, cursors and errors. The expected responses are those of Kafka
 4.2; tests/interop compares both.
 """
 
@@ -21,7 +21,7 @@ from tests.support.handlers import Fixture, broker_record
 
 Place = tuple[str, int]
 Shown = tuple[dict[str, list[int]], Place | None]
-"""The partitions by topic, and the cursor."""
+"""The partitions by topic, and the next cursor."""
 
 
 @pytest.fixture
@@ -75,14 +75,16 @@ PAGES: list[tuple[list[str], int, Place | None, Shown]] = [
 
 
 @pytest.mark.parametrize(("names", "limit", "cursor", "expected"), PAGES, ids=str)
-async def test_pages(
+async def test_pages_match_kafka(
     fixture: Fixture, names: list[str], limit: int, cursor: Place | None, expected: Shown
 ) -> None:
     assert shown(await send_request(fixture, names, limit, cursor)) == expected
 
 
 @pytest.mark.parametrize("cursor", [("taz", 1), ("tc", 0), ("", 0), ("ta", -1)], ids=str)
-async def test_a_wrong_cursor_refuses_every_topic(fixture: Fixture, cursor: Place) -> None:
+async def test_an_invalid_cursor_is_an_error_for_every_topic(
+    fixture: Fixture, cursor: Place
+) -> None:
     response = await send_request(fixture, ["tb", "ta"], 4, cursor)
     assert [(topic.name, topic.error_code) for topic in response.topics] == [
         ("tb", ErrorCode.INVALID_REQUEST),
@@ -91,7 +93,7 @@ async def test_a_wrong_cursor_refuses_every_topic(fixture: Fixture, cursor: Plac
     assert response.next_cursor is None
 
 
-async def test_missing_topics_take_no_room_on_a_page(fixture: Fixture) -> None:
+async def test_missing_topics_do_not_count_towards_the_page_size(fixture: Fixture) -> None:
     names = ["nope", "a b", "", "ta", "__consumer_offsets", "zz"]
     response = await send_request(fixture, names, 3)
     missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -119,7 +121,7 @@ async def test_a_page_has_a_limit_that_clients_cannot_raise(fixture: Fixture) ->
     )
 
 
-async def test_partitions_have_the_leaders_of_metadata(fixture: Fixture) -> None:
+async def test_partitions_have_the_same_leaders_as_in_metadata(fixture: Fixture) -> None:
     fixture.topic("moved", leader=2)
     fixture.image.apply_all([broker_record(2, fenced=True)])
     (part,) = (await send_request(fixture, ["moved"])).topics[0].partitions
@@ -131,13 +133,15 @@ async def test_partitions_have_the_leaders_of_metadata(fixture: Fixture) -> None
     assert (part.error_code, part.leader_id) == (0, -1)
 
 
-async def test_a_broker_without_a_session_does_not_name_itself(fixture: Fixture) -> None:
+async def test_a_broker_without_a_session_does_not_report_itself_as_leader(
+    fixture: Fixture,
+) -> None:
     fixture.node.can_write = lambda: False
     (part,) = (await send_request(fixture, ["tb"], 1)).topics[0].partitions
     assert part.leader_id == -1
 
 
-async def test_a_page_has_a_limit_of_topics_that_do_not_exist(fixture: Fixture) -> None:
+async def test_nonexistent_topics_per_page_are_limited(fixture: Fixture) -> None:
     names = [f"u{number:05}" for number in range(TOPICS_MAX + 1)]
     response = await send_request(fixture, names)
     assert [topic.name for topic in response.topics] == names[:-1]
@@ -149,10 +153,10 @@ async def test_a_page_has_a_limit_of_topics_that_do_not_exist(fixture: Fixture) 
 
 
 @pytest.mark.parametrize("cursor", [None, ("h0001", 0), ("ta", 0)], ids=str)
-async def test_cursors_name_no_topic_that_the_client_may_not_describe(
+async def test_cursors_never_contain_a_topic_hidden_from_the_client(
     fixture: Fixture, cursor: Place | None
 ) -> None:
-    """Pages with more hidden topics than one has."""
+    """The pages have more hidden topics than fit on one page."""
     for number in range(TOPICS_MAX + 1):
         fixture.topic(f"h{number:04}", partitions=1)
         fixture.topic(f"u{number:04}", partitions=1)
@@ -161,7 +165,7 @@ async def test_cursors_name_no_topic_that_the_client_may_not_describe(
     assert shown(await send_request(fixture, [], 2_000, cursor)) == ({"tb": [0, 1]}, None)
 
 
-async def test_a_full_page_of_described_topics_has_a_cursor_among_hidden_ones(
+async def test_a_full_page_followed_by_hidden_topics_has_a_cursor(
     fixture: Fixture,
 ) -> None:
     for number in range(TOPICS_MAX + 2):

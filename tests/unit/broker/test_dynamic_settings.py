@@ -1,4 +1,4 @@
-"""Settings of brokers under configs from the metadata."""
+"""Broker settings with dynamic configs from the metadata."""
 
 import pytest
 
@@ -23,7 +23,7 @@ STATIC = BrokerSettings(BrokerConfig(connections_max=50), StreamConfig(), Compac
 LOW, HIGH = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
 
 
-def test_the_last_layer_wins_over_the_settings_of_the_process() -> None:
+def test_the_last_layer_overrides_static_settings() -> None:
     settings, problems = settle(
         STATIC,
         {"max.connections": "60", "num.partitions": "7"},
@@ -37,7 +37,7 @@ def test_the_last_layer_wins_over_the_settings_of_the_process() -> None:
     assert settle(STATIC) == (STATIC, {})
 
 
-def test_values_that_depend_on_each_other_change_together() -> None:
+def test_dependent_values_change_together() -> None:
     both = {LOW: "2000000", HIGH: "3000000"}
     assert conflict(STATIC, both) == ""
     settings, problems = settle(STATIC, both)
@@ -47,7 +47,7 @@ def test_values_that_depend_on_each_other_change_together() -> None:
 
 
 def test_configs_that_a_broker_rejects_are_skipped_and_reported() -> None:
-    """Another version may have written it."""
+    """Another version may have written the config."""
     requested = {
         "node.id": "7",
         "no.such": "1",
@@ -87,11 +87,11 @@ def test_values_are_stored_without_units(name: str, value: str, stored: str) -> 
         ("log.cleaner.io.buffer.load.factor", "half"),
     ],
 )
-def test_bad_values_come_with_what_is_allowed(name: str, value: str) -> None:
+def test_errors_of_invalid_values_list_the_allowed_ones(name: str, value: str) -> None:
     assert problem(name, value).startswith(f"Invalid value {value} for configuration {name}: ")
 
 
-def test_names_without_effect_change_nothing() -> None:
+def test_unused_kafka_configs_change_nothing() -> None:
     values = {name: config.default for name, config in UNUSED.items()}
     assert settle(STATIC, values) == (STATIC, {})
     assert conflict(STATIC, values) == ""

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): the contents of a response, and which requests have no session."""
+"""Fetch sessions (KIP-227): response contents, and which requests have no session."""
 
 import asyncio
 from random import Random
@@ -29,7 +29,7 @@ async def broker():
 
 
 def held(response):
-    """The partitions in a response, in order."""
+    """Return the partitions in a response, in order."""
     return [part.partition_index for topic in response.responses for part in topic.partitions]
 
 
@@ -41,7 +41,7 @@ async def begin(broker, offset=0):
     return response.session_id
 
 
-async def test_a_response_holds_only_partitions_with_news(broker):
+async def test_a_response_contains_only_changed_partitions(broker):
     session = await begin(broker)
     response = await broker.fetch_all([], session=(session, 1))
     assert (response.session_id, held(response)) == (session, [])
@@ -61,7 +61,7 @@ async def test_a_wait_without_a_timeout_checks_the_partitions_once(broker, monke
     assert sorted(looked) == [("t", index) for index in range(PARTITIONS)]
 
 
-async def test_partitions_with_records_come_last_the_next_time(broker):
+async def test_partitions_that_returned_records_come_last_in_the_next_response(broker):
     session = await begin(broker)
     for index in range(PARTITIONS):
         await broker.produce("t", batch(b"a"), index=index)
@@ -72,7 +72,7 @@ async def test_partitions_with_records_come_last_the_next_time(broker):
     assert [order[0] for order in orders] == [0, 1, 2]
 
 
-async def test_errors_are_repeated_and_their_end_is_news(broker):
+async def test_errors_are_repeated_and_the_recovery_is_reported(broker):
     session = await begin(broker)
     broker.harness.lead("t", None, 2)
     for epoch in (1, 2):
@@ -87,7 +87,7 @@ async def test_errors_are_repeated_and_their_end_is_news(broker):
     assert response.responses[0].partitions[0].error_code == 0
 
 
-async def test_a_new_log_start_is_news(broker):
+async def test_a_new_log_start_is_reported(broker):
     await broker.produce("t", batch(b"a"), index=0)
     session = await begin(broker, offset=0)
     await broker.fetch_all([("t", 0, 1)], session=(session, 1))
@@ -98,7 +98,7 @@ async def test_a_new_log_start_is_news(broker):
     assert response.responses[0].partitions[0].log_start_offset == 1
 
 
-async def test_forgotten_partitions_are_removed_and_an_empty_session_ends(broker):
+async def test_forgotten_partitions_are_removed_and_an_empty_session_is_closed(broker):
     session = await begin(broker)
     for index in range(PARTITIONS):
         await broker.produce("t", batch(b"a"), index=index)
@@ -120,7 +120,7 @@ async def test_a_wrong_epoch_changes_nothing(broker):
     assert held(await broker.fetch_all([], session=(session, 1))) == [0]
 
 
-async def test_a_parked_request_whose_session_went_on_is_refused(broker):
+async def test_a_waiting_request_is_rejected_if_its_session_continued_meanwhile(broker):
     session = await begin(broker)
     parked = asyncio.ensure_future(
         broker.fetch_all([], session=(session, 1), min_bytes=1, max_wait_ms=60_000)
@@ -132,13 +132,13 @@ async def test_a_parked_request_whose_session_went_on_is_refused(broker):
     assert held(await broker.fetch_all([], session=(session, 3))) == [0]
 
 
-async def test_a_request_of_all_topics_by_id_needs_a_session_by_id(broker):
+async def test_a_session_with_topic_names_rejects_requests_with_topic_ids(broker):
     session = await begin(broker)
     response = await broker.fetch_all([], session=(session, 1), version=16)
     assert response.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-async def test_the_last_request_ends_the_session(broker):
+async def test_the_final_request_closes_the_session(broker):
     session = await begin(broker)
     response = await broker.fetch_all([("t", 0, 0)], session=(session, -1))
     assert (response.session_id, held(response)) == (0, [0])
@@ -158,7 +158,7 @@ class Cache:
         self.sessions = FetchSessions(slots, Random(1), partitions_max)
 
     def begin(self, count, now):
-        """Return the id of a new session with so many partitions; 0 if there is none."""
+        """Return the id of a new session with this many partitions; 0 if none was created."""
         partitions = [FetchPartition(partition=index) for index in range(count)]
         request = FetchRequest(
             session_epoch=0, topics=[FetchTopic(topic="t", partitions=partitions)]
@@ -172,7 +172,7 @@ class Cache:
         return self.sessions.begin(request, 12, now).error_code
 
 
-def test_a_full_cache_gives_up_the_session_that_no_one_used_for_longest():
+def test_a_full_cache_evicts_the_least_recently_used_session():
     cache = Cache(slots=2)
     first, second = cache.begin(5, 0), cache.begin(5, 1)
     assert cache.use(first, 1, 100) == 0
@@ -183,7 +183,7 @@ def test_a_full_cache_gives_up_the_session_that_no_one_used_for_longest():
     assert cache.sessions.evicted_count == 1
 
 
-def test_a_full_cache_gives_up_a_smaller_session_that_is_not_new():
+def test_a_full_cache_evicts_a_smaller_session_that_is_not_new():
     cache = Cache(slots=2)
     small, large = cache.begin(1, 0), cache.begin(5, 0)
     now = EVICTION_S + 1
@@ -209,11 +209,11 @@ def test_partitions_are_limited_and_counted():
     assert cache.begin(2, 0) == 0
 
 
-def test_without_slots_there_are_no_sessions():
+def test_no_sessions_are_created_if_the_cache_has_no_slots():
     assert Cache(slots=0).begin(3, 0) == 0
 
 
-def test_the_epoch_begins_again_after_its_maximum():
+def test_the_epoch_restarts_at_1_after_its_maximum():
     cache = Cache(slots=1)
     session = cache.begin(1, 0)
     cache.sessions._sessions[session].epoch = 2**31 - 1
@@ -221,7 +221,7 @@ def test_the_epoch_begins_again_after_its_maximum():
     assert cache.use(session, 1, 0) == 0
 
 
-def test_topics_by_id_are_distinguished():
+def test_partitions_are_distinguished_by_topic_id():
     sessions = FetchSessions(1, Random(1))
     topics = [
         FetchTopic(topic_id=UUID(int=number), partitions=[FetchPartition(partition=0)])

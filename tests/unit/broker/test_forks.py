@@ -1,4 +1,4 @@
-"""Forks of partitions: where they are left, and what their first leader makes of them."""
+"""Forks of partitions: fork points, and the state that the first leader of a fork derives."""
 
 from random import Random
 
@@ -38,7 +38,7 @@ async def fork(harness, leader, source, name, requested=NOWHERE, *, with_kept=Fa
     return point
 
 
-async def test_a_fork_continues_epochs_and_tracks_them(cluster):
+async def test_a_fork_continues_the_leader_epochs_of_its_source(cluster):
     harness, first, second = cluster
     harness.topic("t")
     for leader in (first, second, first):
@@ -56,7 +56,7 @@ async def test_a_fork_continues_epochs_and_tracks_them(cluster):
     assert await second.values("f") == [b"a", b"b"] * 2
 
 
-async def test_a_fork_is_left_at_the_border_of_a_batch(cluster):
+async def test_a_fork_point_is_at_a_batch_boundary(cluster):
     harness, leader, _ = cluster
     harness.topic("t")
     harness.lead("t", leader)
@@ -82,7 +82,7 @@ async def test_a_fork_is_left_at_the_border_of_a_batch(cluster):
     assert (await leader.produce("f", batch(b"own"))).base_offset == 2
 
 
-async def test_a_leader_that_is_none_names_no_fork_point(cluster):
+async def test_only_the_leader_reports_fork_points(cluster):
     harness, leader, other = cluster
     harness.topic("t")
     harness.lead("t", leader)
@@ -95,7 +95,7 @@ async def test_a_leader_that_is_none_names_no_fork_point(cluster):
     assert isinstance(refused, PointRefusal)
 
 
-async def test_a_producer_of_the_source_begins_anew_in_the_fork(cluster):
+async def test_producers_of_the_source_are_unknown_in_the_fork(cluster):
     harness, leader, other = cluster
     harness.topic("t")
     harness.lead("t", leader)
@@ -119,7 +119,7 @@ async def test_a_producer_of_the_source_begins_anew_in_the_fork(cluster):
     assert await other.committed("f") == [b"a", b"b", b"d"], "7 is open again in the fork"
 
 
-async def test_deleted_records_return_with_the_outcomes_of_transactions(cluster):
+async def test_forking_restores_deleted_records_and_transaction_outcomes(cluster):
     harness, leader, other = cluster
     harness.grace_ms = 1_000
     harness.topic("t")
@@ -142,13 +142,13 @@ async def test_deleted_records_return_with_the_outcomes_of_transactions(cluster)
 
 
 class Source:
-    """A partition with random content, and what its markers decide."""
+    """A partition with random content, and the transactions that its markers complete."""
 
     def __init__(self, rng):
         self._rng = rng
         self._sequences = {}
         self.batches = []
-        """(base offset, end offset, values, producer id, None or whether it commits)"""
+        """(base offset, end offset, values, producer id, None or whether the batch commits)"""
 
     async def grow(self, leader):
         number = len(self.batches)
@@ -179,7 +179,7 @@ class Source:
         return found
 
     def values(self, start, end):
-        """The records below `end`: all, and the committed ones."""
+        """Return the values below `end`: all of them, and the committed ones."""
         everything, committed, pending = [], [], {}
         for base, stop, values, pid, commits in self.batches:
             if stop > end:
@@ -198,7 +198,7 @@ class Source:
 
 
 @pytest.mark.parametrize("seed", range(25))
-async def test_forks_of_random_logs_have_the_records_decided_below_them(cluster, seed):
+async def test_forks_of_random_logs_contain_the_decided_records_below_the_fork_point(cluster, seed):
     harness, leader, other = cluster
     rng, source = Random(seed), Source(Random(seed))
     harness.topic("t")
@@ -224,7 +224,7 @@ async def test_forks_of_random_logs_have_the_records_decided_below_them(cluster,
         assert await other.committed(name, start) == committed
         assert forked.last_stable_offset == forked.high_watermark
         assert (await other.produce(name, batch(b"own"))).error_code == 0
-        # Again from its objects, by a leader that has none of it in memory.
+        # Again from the objects, by a leader that has nothing in memory.
         harness.lead(name, leader)
         await leader.opened(name)
         assert await leader.committed(name, start) == [*committed, b"own"]
@@ -248,14 +248,14 @@ async def test_forks_of_random_logs_have_the_records_decided_below_them(cluster,
         ),
     ],
 )
-def test_fork_options_are_read(configs, request_):
+def test_fork_options_are_parsed(configs, request_):
     given = dict(configs)
     assert take_fork_request(given) == request_
     assert not {"penstock.fork.timestamp.ms", "penstock.fork.offsets"} & given.keys()
 
 
 @pytest.mark.parametrize("offsets", ["", "0", "0:", ":1", "0:-1", "0:1,", "0:1,0:2", "a:1", "0:²"])
-def test_wrong_fork_offsets_are_refused(offsets):
+def test_invalid_fork_offsets_are_rejected(offsets):
     with pytest.raises(KafkaError, match=r"penstock\.fork\.offsets") as caught:
         take_fork_request({FORK_SOURCE: "t", "penstock.fork.offsets": offsets})
     assert caught.value.code is ErrorCode.INVALID_CONFIG
@@ -278,7 +278,7 @@ def test_wrong_fork_offsets_are_refused(offsets):
         },
     ],
 )
-def test_deleted_records_return_only_as_a_whole_log(given):
+def test_restoring_only_a_part_of_a_deleted_log_is_rejected(given):
     with pytest.raises(KafkaError) as caught:
         take_fork_request(given)
     assert caught.value.code is ErrorCode.INVALID_CONFIG

@@ -1,4 +1,4 @@
-"""The configs of a group as its coordinator sees them."""
+"""Group configs as seen by the coordinator."""
 
 import pytest
 
@@ -19,7 +19,7 @@ SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
 
-def test_settings_of_the_broker_hold_where_a_group_has_no_configs() -> None:
+def test_broker_settings_apply_to_groups_without_configs() -> None:
     image = MetadataImage()
     config = BrokerConfig(
         group_consumer_session_timeout_ms=9_000,
@@ -49,7 +49,7 @@ def test_settings_of_the_broker_hold_where_a_group_has_no_configs() -> None:
     assert group_defaults(config)[SESSION] == "9000"
 
 
-def test_defaults_are_those_of_kafka() -> None:
+def test_defaults_match_kafka() -> None:
     assert group_defaults(BrokerConfig()) == {
         name: config.default for name, config in GROUP_CONFIGS.items()
     }
@@ -71,11 +71,11 @@ def test_defaults_are_those_of_kafka() -> None:
         ),
     ],
 )
-def test_where_a_share_group_begins(value: str, reset: InitialOffset) -> None:
+def test_the_initial_offset_of_share_groups_is_parsed(value: str, reset: InitialOffset) -> None:
     assert parse_initial_offset(value) == reset
 
 
-def test_limits_are_settings_of_the_broker() -> None:
+def test_limits_of_group_configs_are_broker_settings() -> None:
     config = BrokerConfig(group_consumer_min_session_timeout_ms=1_000)
     assert group_problem(BrokerConfig(), {SESSION: "2000"}).endswith(
         "group.consumer.min.session.timeout.ms"

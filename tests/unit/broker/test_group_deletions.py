@@ -1,5 +1,5 @@
-"""Members that join while the tombstones of their empty group are in flight: the next coordinator
-continues with the group that they joined.
+"""Members join while the tombstones of their empty group are in flight: the next coordinator loads
+the group that they joined.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ class Groups:
         return coordinator
 
     async def fail_over(self) -> Any:
-        """Return the group as the next coordinator loads it."""
+        """Return the group as loaded by the next coordinator."""
         self.coordinator.close()
         self.coordinator = self._next()
         await self.coordinator.ready("g")
         return group_of(self.coordinator)
 
     async def begin(self, trigger: str) -> asyncio.Task[ErrorCode]:
-        """Let the tombstones of the group be in flight, and nothing else."""
+        """Keep the tombstones of the group in flight, and nothing else."""
         if trigger == "expiry":
             self.log.hold = True
             self.coordinator.expire()
@@ -75,7 +75,7 @@ class Groups:
 
 
 async def consumer(coordinator: GroupCoordinator, member_id: str, epoch: int) -> Any:
-    """A pattern of the client matches no topic yet."""
+    """Join with a pattern that matches no topic yet."""
     request = HeartbeatRequest(member_id, epoch)
     if epoch == 0:
         request = HeartbeatRequest(
@@ -116,7 +116,7 @@ CASES = [
 
 
 async def emptied(groups: Groups, beat: Beat) -> int:
-    """Let members join and leave. Returns the epoch of the empty group."""
+    """Let members join and leave. Returns the epoch of the now empty group."""
     await groups.coordinator.ready("g")
     for number in range(3):
         joined = await beat(groups.coordinator, f"m{number}", 0)
@@ -127,7 +127,9 @@ async def emptied(groups: Groups, beat: Beat) -> int:
 
 
 @pytest.mark.parametrize(("beat", "trigger"), CASES)
-async def test_a_member_that_joins_meanwhile_is_in_a_new_group(beat: Beat, trigger: str) -> None:
+async def test_a_member_that_joins_during_the_deletion_starts_a_new_group(
+    beat: Beat, trigger: str
+) -> None:
     groups = Groups()
     before = await emptied(groups, beat)
     deletion = await groups.begin(trigger)
@@ -149,7 +151,7 @@ async def test_a_member_that_joins_meanwhile_is_in_a_new_group(beat: Beat, trigg
 
 @pytest.mark.parametrize(("beat", "trigger"), CASES)
 @pytest.mark.parametrize("is_immediate", [False, True])
-async def test_a_deletion_that_fails_changes_nothing(
+async def test_a_failed_deletion_changes_nothing(
     beat: Beat, trigger: str, is_immediate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = Groups()
@@ -192,7 +194,7 @@ async def test_a_group_that_is_being_deleted_is_not_described(beat: Beat) -> Non
 
 
 @pytest.mark.parametrize("trigger", ["DeleteGroups", "expiry"])
-async def test_a_classic_member_that_joins_meanwhile_stays(trigger: str) -> None:
+async def test_a_classic_member_that_joins_during_the_deletion_stays(trigger: str) -> None:
     groups = Groups()
     await groups.coordinator.ready("g")
 

@@ -1,5 +1,5 @@
-"""The classic group state machine, first with plain events, then with random ones; invariants are
-checked after each event.
+"""The state machine of classic groups, first with single events, then with random ones; invariants
+are checked after each event.
 """
 
 from functools import partial
@@ -90,7 +90,7 @@ def stable_pair(group: ClassicGroup) -> tuple[str, str]:
     return first, second
 
 
-def test_no_one_learns_an_assignment_before_it_is_durable() -> None:
+def test_assignments_are_sent_only_after_they_are_durable() -> None:
     group = make_group()
     member = joins(group.join(join_request(), 1, 0))[1].member_id
     effects = group.sync(SyncRequest(member, None, 1, None, None, {member: b"all"}), 2, 0)
@@ -98,7 +98,7 @@ def test_no_one_learns_an_assignment_before_it_is_durable() -> None:
     assert syncs(group.assignment_persisted(1, ErrorCode.NONE, 0))[2].assignment == b"all"
 
 
-def test_failed_persistence_makes_all_members_rejoin() -> None:
+def test_all_members_rejoin_after_the_assignment_could_not_be_stored() -> None:
     group = make_group()
     member = joins(group.join(join_request(), 1, 0))[1].member_id
     group.sync(SyncRequest(member, None, 1, None, None, {member: b"all"}), 2, 0)
@@ -107,7 +107,7 @@ def test_failed_persistence_makes_all_members_rejoin() -> None:
     assert group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_kip_394_nameless_member_is_reported_its_id_and_must_return() -> None:
+def test_kip_394_a_member_without_id_gets_one_and_must_rejoin() -> None:
     group = make_group()
     response = joins(group.join(join_request(known=True), 1, 0))[1]
     assert response.error is ErrorCode.MEMBER_ID_REQUIRED
@@ -117,7 +117,7 @@ def test_kip_394_nameless_member_is_reported_its_id_and_must_return() -> None:
     )
 
 
-def test_given_id_that_never_returns_does_not_block_the_group() -> None:
+def test_a_member_id_that_is_never_used_does_not_block_the_group() -> None:
     group = make_group()
     group.join(join_request(known=True), 1, 0)
     member = group.join(join_request(), 2, 0)
@@ -126,7 +126,7 @@ def test_given_id_that_never_returns_does_not_block_the_group() -> None:
     assert joins(group.tick(SESSION_MS))[2].error is ErrorCode.NONE
 
 
-def test_leader_alone_sees_the_members() -> None:
+def test_only_the_leader_receives_the_member_list() -> None:
     group = make_group()
     first, second = stable_pair(group)
     group.join(join_request(second, metadata=b"other"), 6, 0)
@@ -135,7 +135,7 @@ def test_leader_alone_sees_the_members() -> None:
     assert responses[6].members == ()
 
 
-def test_heartbeat_reports_of_a_rebalance_then_of_an_old_generation() -> None:
+def test_heartbeats_report_a_rebalance_and_then_an_old_generation() -> None:
     group = make_group()
     first, second = stable_pair(group)
     generation = group.generation
@@ -147,7 +147,7 @@ def test_heartbeat_reports_of_a_rebalance_then_of_an_old_generation() -> None:
     assert group.heartbeat("nobody", None, generation, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_silent_member_expires_and_the_others_rebalance() -> None:
+def test_a_silent_member_expires_and_the_others_rebalance() -> None:
     group = make_group()
     first, second = stable_pair(group)
     assert group.heartbeat(first, None, group.generation, SESSION_MS - 1) is ErrorCode.NONE
@@ -157,7 +157,7 @@ def test_silent_member_expires_and_the_others_rebalance() -> None:
     assert group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_member_that_does_not_rejoin_is_out_at_the_rebalance_deadline() -> None:
+def test_a_member_that_does_not_rejoin_is_removed_at_the_rebalance_timeout() -> None:
     group = make_group()
     first, second = stable_pair(group)
     group.join(join_request(first, metadata=b"new"), 6, 0)
@@ -167,7 +167,7 @@ def test_member_that_does_not_rejoin_is_out_at_the_rebalance_deadline() -> None:
     assert set(group.members) == {first}
 
 
-def test_leader_that_never_syncs_is_out_at_the_sync_deadline() -> None:
+def test_a_leader_that_never_syncs_is_removed_at_the_sync_timeout() -> None:
     group = make_group()
     first = joins(group.join(join_request(), 1, 0))[1].member_id
     group.join(join_request(), 2, 0)
@@ -181,7 +181,7 @@ def test_leader_that_never_syncs_is_out_at_the_sync_deadline() -> None:
     assert set(group.members) == {second}
 
 
-def test_initial_delay_gathers_members_into_one_generation() -> None:
+def test_the_initial_delay_collects_members_into_one_generation() -> None:
     group = make_group(delay_ms=3_000)
     assert group.join(join_request(), 1, 0) == []
     assert group.join(join_request(), 2, 2_000) == []
@@ -199,7 +199,9 @@ def stable_static(group: ClassicGroup) -> str:
 
 
 @pytest.mark.parametrize("skips", [True, False])
-def test_static_member_restarts_without_a_rebalance_and_fences_its_old_self(skips: bool) -> None:
+def test_a_static_member_restarts_without_a_rebalance_and_fences_its_old_instance(
+    skips: bool,
+) -> None:
     group = make_group()
     old = stable_static(group)
     assert group.join(join_request(instance_id="i", skips=skips), 3, 0) == [PersistGroup(1)], (
@@ -208,8 +210,8 @@ def test_static_member_restarts_without_a_rebalance_and_fences_its_old_self(skip
     response = joins(group.assignment_persisted(1, ErrorCode.NONE, 0))[3]
     assert (response.error, response.generation) == (ErrorCode.NONE, 1)
     assert response.member_id != old
-    # A leader that assigned again would do so from nothing: it is told to skip that, or that its
-    # old self leads.
+    # A leader that assigned again would start from an empty assignment: it is told to skip that, or
+    # that its old instance is the leader.
     assert (response.leader, response.skip_assignment) == (
         (response.member_id, True) if skips else (old, False)
     )
@@ -223,7 +225,7 @@ def test_static_member_restarts_without_a_rebalance_and_fences_its_old_self(skip
     )
 
 
-def test_static_member_whose_new_id_is_not_durable_joins_again() -> None:
+def test_a_static_member_rejoins_if_its_new_id_could_not_be_stored() -> None:
     group = make_group()
     stable_static(group)
     group.join(join_request(instance_id="i"), 3, 0)
@@ -235,7 +237,7 @@ def test_static_member_whose_new_id_is_not_durable_joins_again() -> None:
     assert joins(group.unload())[4].error is ErrorCode.NOT_COORDINATOR
 
 
-def test_follower_that_waits_for_the_assignment_does_not_expire() -> None:
+def test_a_follower_does_not_expire_while_it_waits_for_the_assignment() -> None:
     group = make_group()
     first = joins(group.join(join_request(), 1, 0))[1].member_id
     group.join(join_request(), 2, 0)
@@ -246,7 +248,7 @@ def test_follower_that_waits_for_the_assignment_does_not_expire() -> None:
     assert sorted(group.members) == sorted([first, second])
 
 
-def test_slow_store_at_the_sync_deadline_is_waited_for() -> None:
+def test_a_sync_timeout_waits_for_a_slow_store() -> None:
     group = make_group()
     member = joins(group.join(join_request(), 1, 0))[1].member_id
     group.sync(SyncRequest(member, None, 1, None, None, {member: b"all"}), 2, 0)
@@ -269,14 +271,14 @@ def test_slow_store_at_the_sync_deadline_is_waited_for() -> None:
         (join_request(metadata=bytes(2 << 20)), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_join_is_refused(request_: JoinRequest, error: ErrorCode) -> None:
+def test_invalid_joins_are_rejected(request_: JoinRequest, error: ErrorCode) -> None:
     group = make_group()
     stable_pair(group)
     assert joins(group.join(request_, 9, 0))[9].error is error
     assert group.state is GroupState.STABLE
 
 
-def test_full_group_refuses_newcomers() -> None:
+def test_a_full_group_rejects_new_members() -> None:
     group = make_group()
     for token in range(5):
         group.join(join_request(), token, 0)
@@ -294,7 +296,7 @@ STANDALONE = [
 
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize("caller", STANDALONE)
-def test_standalone_consumers_commit_while_the_group_is_empty(
+def test_standalone_consumers_can_commit_while_the_group_is_empty(
     caller: tuple[str, str | None, int], transactional: bool
 ) -> None:
     group = make_group()
@@ -310,7 +312,7 @@ def test_standalone_consumers_commit_while_the_group_is_empty(
     assert check("own id", None, 0) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_commit_rules() -> None:
+def test_commits_require_the_current_generation_and_no_rebalance() -> None:
     group = make_group()
     first, second = stable_pair(group)
     assert group.check_commit(first, None, group.generation, 0) is ErrorCode.NONE
@@ -322,7 +324,7 @@ def test_commit_rules() -> None:
     assert commit(transactional=True) is ErrorCode.NONE
 
 
-def test_unload_completes_all_waiting_requests() -> None:
+def test_unloading_a_group_completes_all_waiting_requests() -> None:
     group = make_group(delay_ms=3_000)
     group.join(join_request(), 1, 0)
     assert joins(group.unload())[1].error is ErrorCode.NOT_COORDINATOR
@@ -330,8 +332,8 @@ def test_unload_completes_all_waiting_requests() -> None:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Random members, restarts, silence and lost persistence. Every parked request gets a response
-    once, and the group settles after a quiet time.
+    """Random joins, restarts, silence and failed writes. Every waiting request gets one response,
+    and the group becomes stable after a quiet time.
     """
 
     members = Bundle("members")

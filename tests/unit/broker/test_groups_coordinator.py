@@ -1,5 +1,5 @@
-"""Records of `__consumer_offsets`, and the coordinator over an in-memory log: durable state
-survives a change of coordinator.
+"""The records of `__consumer_offsets`, and the coordinator over an in-memory log: durable state
+survives a coordinator failover.
 """
 
 import asyncio
@@ -83,9 +83,9 @@ def joining(member_id: str = "") -> JoinRequest:
     )
 
 
-async def test_a_coordinator_that_may_not_lead_alone_reports_no_offsets() -> None:
-    """The next coordinator may have newer ones. A commit here is safe, because its response waits
-    until it is durable.
+async def test_a_coordinator_that_may_have_been_replaced_returns_no_offsets() -> None:
+    """The next coordinator may have newer offsets. Commits are safe here, because their responses
+    wait until they are durable.
     """
     log = MemoryLog()
     coordinator = coordinator_on(log)
@@ -118,7 +118,7 @@ async def test_offsets_are_visible_only_when_durable() -> None:
     coordinator.close()
 
 
-async def test_failed_append_is_reported_and_changes_nothing() -> None:
+async def test_a_failed_append_is_reported_and_changes_nothing() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
@@ -134,7 +134,7 @@ async def test_failed_append_is_reported_and_changes_nothing() -> None:
     coordinator.close()
 
 
-async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
+async def test_the_next_coordinator_loads_members_generation_and_offsets() -> None:
     log = MemoryLog()
     first = coordinator_on(log)
     await loaded(first)
@@ -165,7 +165,7 @@ async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
     second.close()
 
 
-async def test_requests_wait_for_a_group_that_is_loading_but_not_for_one_elsewhere() -> None:
+async def test_requests_wait_for_a_loading_group_but_not_for_one_of_another_broker() -> None:
     log = MemoryLog()
     here = partition_for("g", log.partition_count)
     elsewhere = next(
@@ -207,7 +207,7 @@ async def test_losing_the_partition_completes_waiting_members() -> None:
     coordinator.close()
 
 
-async def test_delete_needs_an_empty_group_and_survives_a_reload() -> None:
+async def test_only_empty_groups_can_be_deleted_and_stay_deleted_after_a_reload() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
@@ -225,7 +225,7 @@ async def test_delete_needs_an_empty_group_and_survives_a_reload() -> None:
     again.close()
 
 
-async def test_groups_without_members_and_offsets_past_retention_are_forgotten() -> None:
+async def test_empty_groups_and_offsets_past_retention_are_removed() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
@@ -262,7 +262,7 @@ async def test_groups_without_members_and_offsets_past_retention_are_forgotten()
         ("\U0001f600" * 2_049, ErrorCode.OFFSET_METADATA_TOO_LARGE),
     ],
 )
-async def test_metadata_are_measured_in_characters_of_java(
+async def test_metadata_length_is_measured_in_java_characters(
     text: str, code: ErrorCode, is_transactional: bool
 ) -> None:
     log = MemoryLog()
@@ -278,7 +278,7 @@ async def test_metadata_are_measured_in_characters_of_java(
     coordinator.close()
 
 
-async def test_too_long_metadata_is_refused_alone() -> None:
+async def test_only_offsets_with_too_long_metadata_are_rejected() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
@@ -293,13 +293,15 @@ async def test_too_long_metadata_is_refused_alone() -> None:
     coordinator.close()
 
 
-# Well known values of Java's String.hashCode; the last one is Integer.MIN_VALUE, which has no
-# absolute value: Kafka takes 0.
+# Known results of Java's String.hashCode; the last one is Integer.MIN_VALUE, which has no absolute
+# value: Kafka uses 0.
 @pytest.mark.parametrize(
     ("group_id", "positive_hash"),
     [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", 0)],
 )
-def test_partition_for_is_javas_hash(group_id: str, positive_hash: int) -> None:
+def test_the_partition_of_a_group_is_computed_with_javas_hash(
+    group_id: str, positive_hash: int
+) -> None:
     assert partition_for(group_id, 50) == positive_hash % 50
 
 
@@ -334,7 +336,7 @@ def test_group_records_round_trip(
 
 
 @given(st.binary(max_size=60))
-def test_foreign_bytes_raise_nothing_else(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_the_documented_error(data: bytes) -> None:
     for decode in (decode_key, decode_offset_value, decode_group_value):
         with contextlib.suppress(MalformedGroupRecord):
             decode(data)
@@ -344,8 +346,8 @@ PRODUCER = TransactionalProducer(7, 0)
 ANYBODY = ("", None, -1)
 
 
-async def test_offsets_of_a_transaction_count_once_its_marker_is_durable() -> None:
-    """The next coordinator reads the same from its log."""
+async def test_transactional_offsets_are_visible_once_the_marker_is_durable() -> None:
+    """The next coordinator loads the same state from its log."""
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
@@ -383,7 +385,7 @@ async def test_offsets_of_a_transaction_count_once_its_marker_is_durable() -> No
 @pytest.mark.parametrize("is_reloaded", [False, True])
 @pytest.mark.parametrize("is_in_flight", [False, True])
 @pytest.mark.parametrize("has_committed", [False, True])
-async def test_a_deleted_group_gets_no_offset_when_a_transaction_ends(
+async def test_a_deleted_group_gets_no_offsets_from_a_transaction_that_ends_later(
     has_committed: bool, is_in_flight: bool, is_reloaded: bool
 ) -> None:
     """is_in_flight: the offset of the transaction is not durable yet when the group is deleted."""
@@ -437,7 +439,7 @@ async def test_a_deleted_group_gets_no_offset_when_a_transaction_ends(
     coordinator.close()
 
 
-async def test_the_empty_group_id_is_for_offsets_of_consumers_without_a_group() -> None:
+async def test_the_empty_group_id_accepts_only_offsets_of_standalone_consumers() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator, "")
@@ -467,7 +469,7 @@ async def test_the_empty_group_id_is_for_offsets_of_consumers_without_a_group() 
     coordinator.close()
 
 
-async def test_a_marker_that_comes_while_the_group_is_loaded_is_not_lost() -> None:
+async def test_a_marker_that_arrives_while_the_group_is_loading_is_not_lost() -> None:
     log = MemoryLog()
     first = coordinator_on(log)
     await loaded(first)
@@ -477,14 +479,14 @@ async def test_a_marker_that_comes_while_the_group_is_loaded_is_not_lost() -> No
     second = coordinator_on(log)
     partition = second.partition_of("g")
     assert partition is not None
-    await asyncio.sleep(0)  # the load has begun, and reads what was durable then
+    await asyncio.sleep(0)  # the load has started, and reads what was durable then
     second.complete_transaction(partition, 7, True)
     await loaded(second)
     assert committed(second.fetch_offsets("g")) == {key: after}
     second.close()
 
 
-async def test_offsets_that_failed_to_be_written_leave_nothing_pending() -> None:
+async def test_offsets_that_could_not_be_written_are_not_pending() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
@@ -516,7 +518,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_the_offset_appended_last_wins_whatever_ends_first(
+def test_the_offset_appended_last_wins_regardless_of_completion_order(
     actions: list[tuple[str, int, set[int]]],
 ) -> None:
     offsets = GroupOffsets()
@@ -546,7 +548,7 @@ def test_the_offset_appended_last_wins_whatever_ends_first(
 
 
 def test_a_marker_ends_only_earlier_durable_records() -> None:
-    """An append in flight follows the marker in the log, so it belongs to the producer's next
+    """An append in flight comes after the marker in the log, so it belongs to the producer's next
     transaction.
     """
     offsets, key = GroupOffsets(), ("t", 0)

@@ -1,5 +1,5 @@
-"""Commits, deletions, expiry and compaction while appends are in flight: the visible offsets are
-those that the next coordinator reads.
+"""Commits, deletions, expiry and compaction while appends are in flight: the visible offsets equal
+those that the next coordinator loads.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ async def after_a_reload(log: MemoryLog) -> dict[TopicPartition, int]:
 async def committing(
     coordinator: GroupCoordinator, offset: int, commit_ms: int = NOW_MS, key: TopicPartition = KEY
 ) -> asyncio.Task[ErrorCode]:
-    """Start a commit; return once it is appended or refused."""
+    """Start a commit; return once it is appended or rejected."""
 
     async def commit() -> ErrorCode:
         return (
@@ -95,7 +95,7 @@ async def staging(
     return task
 
 
-async def test_a_deleted_offset_may_be_in_flight_and_a_later_one_stays() -> None:
+async def test_deleting_an_offset_in_flight_keeps_a_later_commit() -> None:
     log = MemoryLog(1)
     coordinator = await coordinator_on(log)
     assert await (await committing(coordinator, 1, key=("t", 1))) is ErrorCode.NONE
@@ -116,7 +116,7 @@ async def test_a_deleted_offset_may_be_in_flight_and_a_later_one_stays() -> None
     coordinator.close()
 
 
-async def test_a_pending_offset_that_was_deleted_does_not_return() -> None:
+async def test_a_deleted_pending_offset_does_not_reappear() -> None:
     for is_first in (True, False):
         log = MemoryLog(1)
         coordinator = await coordinator_on(log)
@@ -141,7 +141,7 @@ async def test_a_pending_offset_that_was_deleted_does_not_return() -> None:
         coordinator.close()
 
 
-async def test_expiry_spares_an_offset_with_a_commit_in_flight() -> None:
+async def test_an_offset_with_a_commit_in_flight_does_not_expire() -> None:
     log = MemoryLog(1)
     coordinator = await coordinator_on(log)
     first = await committing(coordinator, 1, OLD_MS)
@@ -195,7 +195,7 @@ async def test_a_commit_after_the_deletion_of_its_group_is_visible() -> None:
     coordinator.close()
 
 
-async def test_offsets_of_a_transaction_after_a_deletion_count_after_its_marker() -> None:
+async def test_transactional_offsets_after_a_deletion_are_visible_after_the_marker() -> None:
     log = MemoryLog(1)
     coordinator = await coordinator_on(log)
     assert await (await committing(coordinator, 1)) is ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""Handshakes take turns, and a share of the time of the event loop."""
+"""TLS handshakes run one after another and use a limited share of the event loop's time."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ class Loop:
         self.now_s = 100.0
         self.turns_count = 0
         self.hosts: list[str] = []
-        """Whose steps ran."""
+        """The connections whose steps ran."""
         self._next: list[tuple[float, Callable[[], None]]] = []
         self.order = HandshakeOrder(self.call_soon, self.call_later, lambda: self.now_s)
 
@@ -53,7 +53,7 @@ def test_a_few_handshakes_do_not_wait() -> None:
     assert loop.turns_count == 3 * few
 
 
-def test_many_handshakes_take_their_share_of_the_time() -> None:
+def test_many_handshakes_use_only_their_share_of_the_time() -> None:
     loop = Loop()
     began_s, count = loop.now_s, 2_000
     loop.add(count, STEP_S)
@@ -64,7 +64,7 @@ def test_many_handshakes_take_their_share_of_the_time() -> None:
     assert len(loop.order) == 0
 
 
-def test_slow_handshakes_do_not_wait_for_long() -> None:
+def test_slow_handshakes_wait_for_a_limited_time() -> None:
     loop = Loop()
     began_s, count = loop.now_s, 100
     loop.add(count, 2 * SHARE * STEP_S_MAX)
@@ -72,7 +72,7 @@ def test_slow_handshakes_do_not_wait_for_long() -> None:
     assert loop.now_s - began_s <= 1.01 * count * STEP_S_MAX
 
 
-def test_an_address_that_floods_does_not_keep_others_out() -> None:
+def test_a_flood_from_one_address_does_not_block_handshakes_of_others() -> None:
     loop = Loop()
     loop.add(1_000, STEP_S, "10.0.0.1")
     loop.add(2, STEP_S, "10.0.0.2")

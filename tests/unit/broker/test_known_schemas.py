@@ -1,5 +1,5 @@
-"""The cache of registered schemas and the client of registries, with a registry in this
-process, and the worker process.
+"""The cache of registered schemas, the registry client with a registry in this process, and the
+worker process.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ async def known(server: SchemaRegistryServer, clock: Clock) -> AsyncIterator[Kno
     known.close()
 
 
-async def test_a_schema_is_fetched_once_and_its_subjects_again(
+async def test_a_schema_is_fetched_once_and_its_subjects_repeatedly(
     known: KnownSchemas, server: SchemaRegistryServer, clock: Clock
 ) -> None:
     number = server.register("t-value", SCHEMA)
@@ -71,7 +71,7 @@ async def test_a_schema_is_fetched_once_and_its_subjects_again(
     assert len(server.requests) == 3
 
 
-async def test_an_unknown_id_is_remembered_for_a_while(
+async def test_an_unknown_id_is_cached_for_a_while(
     known: KnownSchemas, server: SchemaRegistryServer, clock: Clock
 ) -> None:
     assert await known.find([1]) == {1: RegisteredSchema("")}
@@ -81,7 +81,7 @@ async def test_an_unknown_id_is_remembered_for_a_while(
     assert (await known.find([1]))[1].type == "avro"
 
 
-async def test_a_failing_registry_gets_fewer_requests_and_known_schemas_are_kept(
+async def test_a_failing_registry_gets_fewer_requests_and_known_schemas_stay_valid(
     known: KnownSchemas, server: SchemaRegistryServer, clock: Clock
 ) -> None:
     number = server.register("t-value", SCHEMA)
@@ -101,17 +101,17 @@ async def test_a_failing_registry_gets_fewer_requests_and_known_schemas_are_kept
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'{"schema": 5}', b'[{"subject": "t"}]', b"[" * 100_000, b"\xff"]
 )
-async def test_a_registry_that_returns_garbage_is_one_that_fails(
+async def test_malformed_registry_responses_count_as_failures(
     known: KnownSchemas, server: SchemaRegistryServer, body: bytes
 ) -> None:
-    """An empty list of subjects is followed by the question for the schema."""
+    """After an empty list of subjects, the client requests the schema."""
     server.register("t-value", SCHEMA)
     server.body = body
     with pytest.raises(RegistryError, match="failed: "):
         await known.find([1])
 
 
-async def test_a_registry_that_returns_endlessly_is_cut_off(
+async def test_endless_registry_responses_are_cut_off(
     known: KnownSchemas, server: SchemaRegistryServer
 ) -> None:
     server.register("t-value", SCHEMA)
@@ -120,7 +120,7 @@ async def test_a_registry_that_returns_endlessly_is_cut_off(
         await known.find([1])
 
 
-async def test_a_registry_that_hangs_costs_its_timeout(
+async def test_a_hanging_registry_delays_a_check_by_its_timeout(
     known: KnownSchemas, server: SchemaRegistryServer
 ) -> None:
     server.hangs.clear()
@@ -147,7 +147,7 @@ async def test_the_cache_and_the_lookups_are_limited(
         await known.find(range(10, 20))
 
 
-def test_credentials_stay_with_the_registry(server: SchemaRegistryServer) -> None:
+def test_credentials_are_sent_only_to_the_registry(server: SchemaRegistryServer) -> None:
     with pytest.raises(RegistryError, match="returned 401") as refused:
         SchemaRegistry(server.url.replace("//", "//broker:wrong@")).subjects_of(1)
     assert "wrong" not in str(refused.value)
@@ -190,13 +190,15 @@ async def test_the_certificate_of_a_registry_is_verified(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("url", ["host:8081", "ftp://host", "https://u:secret@host", "http://"])
-def test_a_wrong_url_is_refused_without_its_secret(url: str) -> None:
+def test_the_error_of_an_invalid_url_does_not_contain_its_password(url: str) -> None:
     with pytest.raises(SettingInvalid, match="credentials belong in") as refused:
         BrokerConfig(schema_registry_url=url)
     assert "secret" not in str(refused.value)
 
 
-def test_references_precede_their_referrers(server: SchemaRegistryServer) -> None:
+def test_referenced_schemas_come_before_schemas_that_refer_to_them(
+    server: SchemaRegistryServer,
+) -> None:
     def refer(*names: str) -> list[dict[str, object]]:
         return [{"name": name, "subject": name, "version": 1} for name in names]
 
@@ -213,10 +215,12 @@ def test_references_precede_their_referrers(server: SchemaRegistryServer) -> Non
         registry.by_id(number)
 
 
-async def test_a_process_that_is_killed_is_replaced(
+async def test_a_killed_worker_process_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pending check is to be repeated: the records may be valid. Its files are removed."""
+    """The pending check fails with a retriable error, because the records may be valid. The files
+    of the process are removed.
+    """
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     process = CheckProcess()
     request = CheckSchema(FieldRule("json", "true"))
@@ -239,7 +243,7 @@ async def test_a_process_that_is_killed_is_replaced(
     assert not os.listdir(tmp_path)
 
 
-async def test_topics_take_turns() -> None:
+async def test_checks_of_different_topics_are_interleaved() -> None:
     process = CheckProcess()
     done: list[str] = []
 

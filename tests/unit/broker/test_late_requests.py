@@ -1,5 +1,5 @@
-"""Late requests of group members: copies that the client gave up, and sent again on a newer
-connection. They change nothing.
+"""Late requests of group members have no effect: copies that the client gave up and repeated on a
+newer connection.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -88,7 +88,7 @@ async def share_joins(coordinator: GroupCoordinator, member_id: str, connection:
 
 
 @pytest.mark.parametrize("joins", [consumer_joins, streams_joins, share_joins])
-async def test_a_late_first_heartbeat_is_refused(joins: Send) -> None:
+async def test_a_late_first_heartbeat_is_rejected(joins: Send) -> None:
     coordinator = coordinator_on(MemoryLog())
     await coordinator.ready("g")
     for connection in (7, 7, 9):
@@ -97,7 +97,7 @@ async def test_a_late_first_heartbeat_is_refused(joins: Send) -> None:
     with pytest.raises(LateRequest, match=r"of member m is late: its connection \(8\) is older"):
         await joins(coordinator, "m", 8)
     assert group_of(coordinator).modern.members == before
-    # Another member may have an older connection, and this one a new one.
+    # Another member may use an older connection, and this member a new one.
     assert (await joins(coordinator, "other", 1)).error is ErrorCode.NONE
     assert (await joins(coordinator, "m", 10)).error is ErrorCode.NONE
     coordinator.close()
@@ -134,7 +134,7 @@ async def test_a_late_join_creates_no_group(joins: Send) -> None:
 
 
 class FullLog(MemoryLog):
-    """Reject appends at once, as a leader whose WAL takes no more records."""
+    """Reject appends at once, as a leader does whose WAL is full."""
 
     def _append(self, partition: int, batch: LogBatch, done: Done) -> None:
         done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -161,7 +161,7 @@ async def test_a_join_that_cannot_be_stored_creates_no_group(joins: Send) -> Non
 
 
 async def test_members_without_an_id_are_never_late() -> None:
-    """Version 0 of ConsumerGroupHeartbeat: the coordinator chooses the id."""
+    """With version 0 of ConsumerGroupHeartbeat, the coordinator chooses the id."""
     coordinator = coordinator_on(MemoryLog())
     await coordinator.ready("g")
     request = HeartbeatRequest(
@@ -185,7 +185,7 @@ async def test_late_join_and_sync_requests_are_refused() -> None:
     assert (again.error, again.generation) == (ErrorCode.NONE, 2)
     with pytest.raises(LateRequest):
         await coordinator.join("g", known, 6)
-    # Another API may have a connection of its own.
+    # Each API may use its own connection.
     assert (await coordinator.sync("g", syncing, 3)).error is ErrorCode.NONE
     assert (await coordinator.sync("g", syncing, 8)).error is ErrorCode.NONE
     with pytest.raises(LateRequest):
@@ -232,7 +232,7 @@ async def test_a_late_commit_does_not_move_an_offset_back(
 
 
 async def test_a_late_commit_that_only_advances_is_executed() -> None:
-    """Clients with a pool of connections use older ones again."""
+    """Clients with a connection pool reuse older connections."""
     coordinator = coordinator_on(MemoryLog())
     await coordinator.ready("g")
     member_id, epoch = await consumer_epoch(coordinator)
@@ -250,7 +250,7 @@ async def test_a_late_commit_that_only_advances_is_executed() -> None:
     for offset, metadata in ((39, ""), (40, "")):
         with pytest.raises(LateRequest):
             await put(offset, 4, metadata)
-    with pytest.raises(LateRequest):  # its first offset may have been deleted since
+    with pytest.raises(LateRequest):  # the first offset of the member may have been deleted since
         await put(50, 4, partition=1)
     await put(50, 4)
     await put(45, 6)
@@ -261,7 +261,7 @@ async def test_a_late_commit_that_only_advances_is_executed() -> None:
 
 
 @pytest.mark.parametrize("member_id", ["", "an admin client"])
-async def test_commits_without_a_generation_may_go_back_on_any_connection(member_id: str) -> None:
+async def test_commits_without_a_generation_may_move_back_on_any_connection(member_id: str) -> None:
     coordinator = coordinator_on(MemoryLog())
     await coordinator.ready("g")
     for offset, connection in ((20, 6), (10, 4)):
@@ -287,7 +287,7 @@ def test_late_requests_of_a_share_session_are_refused(api: Any) -> None:
 
 
 def test_an_acknowledgement_of_an_earlier_session_is_late() -> None:
-    """However its session ended, and whatever sessions came in between."""
+    """This applies however its session ended, and whichever sessions followed."""
     sessions = ShareSessions(10)
     sessions.open(OWNER, 4, [PART])
     sessions.open(OWNER, 5, [PART])
@@ -305,7 +305,9 @@ def test_an_acknowledgement_of_an_earlier_session_is_late() -> None:
     sessions.admit(apis.SHARE_ACKNOWLEDGE.key, OWNER, 40)
 
 
-def test_the_connections_of_earlier_sessions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_connections_of_earlier_sessions_are_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("penstock.broker.groups.share.partitions.sessions.MEMBERS_MAX", 2)
     sessions = ShareSessions(10)
     for connection in (4, 5, 6, 7):
@@ -316,7 +318,7 @@ def test_the_connections_of_earlier_sessions_are_limited(monkeypatch: pytest.Mon
             sessions.admit(apis.SHARE_ACKNOWLEDGE.key, OWNER, connection)
 
 
-def test_acknowledgements_may_have_an_older_connection_of_their_own() -> None:
+def test_acknowledgements_may_use_their_own_older_connection() -> None:
     sessions = ShareSessions(10)
     sessions.open(OWNER, 4, [PART])
     sessions.admit(apis.SHARE_ACKNOWLEDGE.key, OWNER, 3)
@@ -329,8 +331,12 @@ def cooperative(*topics: str, owned: Iterable[int] = ()) -> tuple[Protocol, ...]
 
 
 @pytest.mark.parametrize("joins_count", [0, 1, 2])
-async def test_an_upgrade_before_sync_keeps_what_cooperative_members_own(joins_count: int) -> None:
-    """A rebalance that begins again before its leader has assigned forgets the assignments."""
+async def test_an_upgrade_before_sync_keeps_the_partitions_of_cooperative_members(
+    joins_count: int,
+) -> None:
+    """A rebalance that restarts before the leader has sent assignments discards the
+    earlier ones.
+    """
     coordinator = coordinator_on(MemoryLog())
     await coordinator.ready("g")
     request = replace(JOINING, protocols=cooperative("t"))

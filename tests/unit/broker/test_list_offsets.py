@@ -35,10 +35,10 @@ async def one():
         (NOW, 1, (3, NOW + 300)),
     ],
 )
-async def test_special_times_need_the_versions_that_kafka_requests_for(
+async def test_special_timestamps_require_the_same_versions_as_in_kafka(
     one, timestamp, first_version, expected
 ):
-    """The log is trimmed up to offset 2, where an older record is the newest of the two."""
+    """The log is trimmed up to offset 2; the record there is older than one of the deleted ones."""
     await one.produce("t", batch(b"a", b"b", timestamp=NOW + 900))
     await one.produce("t", batch(b"c", timestamp=NOW - 100))
     await one.produce("t", batch(b"d", b"e", timestamp=NOW + 300))
@@ -53,13 +53,13 @@ async def test_special_times_need_the_versions_that_kafka_requests_for(
             assert found.leader_epoch == (0 if has_epoch else -1)
 
 
-async def test_a_time_that_no_version_has_is_refused_before_the_partition_is_sought(one):
+async def test_an_unknown_special_timestamp_is_rejected_before_the_partition_lookup(one):
     for timestamp in (-7, -8):
         found = await one.list_offsets("none", timestamp, version=11)
         assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_a_partition_that_is_requested_twice_gets_a_response_once(one):
+async def test_a_partition_that_is_requested_twice_is_returned_once(one):
     await one.produce("t", batch(b"a"))
     part = wire.ListOffsetsPartition
     request = wire.ListOffsetsRequest(
@@ -77,7 +77,7 @@ async def test_a_partition_that_is_requested_twice_gets_a_response_once(one):
     ]
 
 
-async def test_a_lookup_ends_with_the_timeout_of_the_request(one, monkeypatch):
+async def test_a_lookup_stops_at_the_timeout_of_the_request(one, monkeypatch):
     async def never(*_args):
         await asyncio.Event().wait()
 
@@ -91,7 +91,7 @@ async def test_a_lookup_ends_with_the_timeout_of_the_request(one, monkeypatch):
     assert found.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
-async def test_committed_reads_find_the_newest_record_that_they_can_read(one):
+async def test_read_committed_lookups_return_the_newest_stable_record(one):
     await one.produce("t", batch(b"a", timestamp=NOW - 100))
     await one.produce("t", transactional(8, 0, b"x"))
     uncommitted = await one.list_offsets("t", -3)
@@ -101,7 +101,7 @@ async def test_committed_reads_find_the_newest_record_that_they_can_read(one):
     assert (await one.list_offsets("t", -1, isolation_level=1)).offset == 1
 
 
-# --- records without timestamps, and headers that contradict themselves ---------------------------
+# --- records without timestamps, and headers that contradict the records --------------------------
 
 NONE = -1
 LOGS = {
@@ -111,7 +111,7 @@ LOGS = {
     "hidden": [[10], [(20, 40)], [30], [NONE], [(7, 35, 3)]],
     "hidden last": [[10], [NONE], [(5, 90)]],
 }
-"""Milliseconds of the records of each batch. A tuple: the header says -1."""
+"""Timestamps in milliseconds of the records of each batch. A tuple: the header contains -1."""
 
 
 def stored(times):
@@ -134,7 +134,7 @@ def expected(times, timestamp, start, end):
 
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize("start", [0, 1])
-async def test_offsets_by_time_where_timestamps_are_not_known(name, start):
+async def test_lookups_by_timestamp_with_unknown_timestamps(name, start):
     """In memory, in WAL slots, in one object, and with the log start inside a batch."""
     world = PartitionHarness()
     one, two = await world.broker(1), await world.broker(2)
@@ -165,7 +165,7 @@ async def test_offsets_by_time_where_timestamps_are_not_known(name, start):
     await two.close()
 
 
-async def test_the_newest_record_of_a_range_that_continues_after_the_stable_end():
+async def test_the_newest_stable_record_of_a_range_that_continues_after_the_last_stable_offset():
     world = PartitionHarness()
     one, two = await world.broker(1), await world.broker(2)
     world.topic("t")

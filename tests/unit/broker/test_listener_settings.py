@@ -1,4 +1,4 @@
-"""Settings of single listeners: names, precedence, and error messages."""
+"""Settings of individual listeners: names, precedence, and error messages."""
 
 from pathlib import Path
 
@@ -50,8 +50,8 @@ def refusal(
     return str(caught.value)
 
 
-def test_the_value_of_a_listener_wins_over_that_of_all(tmp_path: Path) -> None:
-    """From the file, --set and variables, in the order in which these win themselves."""
+def test_the_value_of_a_listener_overrides_the_general_value(tmp_path: Path) -> None:
+    """Values come from the file, --set and variables, each of which overrides the previous one."""
     effective = loaded(
         tmp_path,
         'listener.name.out_2.sasl.enabled.mechanisms = ["PLAIN", "SCRAM-SHA-256"]',
@@ -85,7 +85,7 @@ def test_the_value_of_a_listener_wins_over_that_of_all(tmp_path: Path) -> None:
     assert shown["listener.name.sasl_ssl.connections.max.reauth.ms"][0] == "1h"
 
 
-def test_listeners_with_sasl_request_certificates_only_by_a_value_of_their_own() -> None:
+def test_sasl_listeners_request_certificates_only_by_their_own_setting() -> None:
     config = SecurityConfig(
         ssl_client_auth="required", listener_values=(("listener.name.b.ssl.client.auth", "none"),)
     )
@@ -95,7 +95,7 @@ def test_listeners_with_sasl_request_certificates_only_by_a_value_of_their_own()
     assert (own.client_auth("SASL_SSL"), own.client_auth("SSL")) == ("requested", "none")
 
 
-def test_every_setting_of_a_listener_has_a_variable_of_its_own() -> None:
+def test_every_listener_setting_has_its_own_environment_variable() -> None:
     for name, field in listener_settings().items():
         for listener in ("a", "sasl_ssl", "ssl_key"):
             own = f"listener.name.{listener}.{name}"
@@ -159,13 +159,15 @@ def test_every_setting_of_a_listener_has_a_variable_of_its_own() -> None:
         ),
     ],
 )
-def test_mistakes_are_reported_with_their_place(tmp_path: Path, line: str, told: str) -> None:
+def test_errors_contain_the_source_of_the_invalid_value(
+    tmp_path: Path, line: str, told: str
+) -> None:
     found = refusal(tmp_path, line)
     assert told in found
     assert "f.toml: " in found or "sasl.oauthbearer" in told
 
 
-def test_mistakes_in_variables_and_flags_are_reported(tmp_path: Path) -> None:
+def test_errors_in_variables_and_flags_are_reported(tmp_path: Path) -> None:
     name = "PENSTOCK_LISTENER_NAME_IN_NUM_PARTITIONS"
     found = refusal(tmp_path, variables={name: "1"})
     assert f"environment: {name} is not a setting of a single listener; these are max.conn" in found
@@ -179,8 +181,8 @@ def test_mistakes_in_variables_and_flags_are_reported(tmp_path: Path) -> None:
     assert "hush" not in found
 
 
-def test_brokers_need_a_mechanism_that_their_listener_has(tmp_path: Path) -> None:
-    """Kafka checks that as well."""
+def test_the_inter_broker_mechanism_must_be_enabled_on_its_listener(tmp_path: Path) -> None:
+    """Kafka has the same check."""
     own = 'inter.broker.listener.name = "OUT_2"\nsasl.inter.broker.username = "broker"'
     loaded(tmp_path, own)
     found = refusal(tmp_path, own, 'listener.name.out_2.sasl.enabled.mechanisms = "PLAIN"')
@@ -188,14 +190,14 @@ def test_brokers_need_a_mechanism_that_their_listener_has(tmp_path: Path) -> Non
     assert "the listener OUT_2, by which brokers connect to each other (PLAIN)" in found
 
 
-def test_other_names_are_no_settings_of_a_listener() -> None:
+def test_unknown_names_are_not_listener_settings() -> None:
     for name in ("max.connections", "listener.security.protocol.map", "listener.name.x.y.z"):
         assert listener_field(name) is None
     assert listener_key_problem("listener.security.protocol.map") == ""
     assert listener_key_problem("listener.name.a.max.connections") == ""
 
 
-def test_values_of_all_parts_are_found_by_name() -> None:
+def test_values_are_found_by_name_in_all_parts_of_the_config() -> None:
     limit, auth = "listener.name.plaintext.max.connections", "listener.name.ssl.ssl.client.auth"
     settings = BrokerSettings(
         BrokerConfig(listener_values=((limit, 7),)),

@@ -1,4 +1,4 @@
-"""Log compaction keeps the newest record of each key, and loses nothing else of value."""
+"""Log compaction keeps the newest record of each key and everything else that consumers need."""
 
 import asyncio
 from random import Random
@@ -30,7 +30,7 @@ COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
 def keyed(*pairs, timestamp=NOW, **options):
-    """A batch of (key, value) pairs; a value of None is a tombstone."""
+    """Return a batch of (key, value) pairs; a value of None is a tombstone."""
     records = [Record(at, timestamp, key, value) for at, (key, value) in enumerate(pairs)]
     return memoryview(encode_batch(records, **options))
 
@@ -69,7 +69,7 @@ def duty_of(broker, cleaner):
 
 
 class Log:
-    """One partition that two brokers lead in turns: a change of the leader commits its records."""
+    """One partition led by two brokers in turn: a change of leaders commits its records."""
 
     def __init__(self, world, brokers):
         self.world, self.brokers = world, brokers
@@ -85,13 +85,13 @@ class Log:
             assert response.error_code == 0, response
 
     async def commit(self):
-        """Put everything into objects."""
+        """Upload and commit everything by changing the leader."""
         self.leads += 1
         self.world.lead("t", self.leader)
         await self.leader.opened("t")
 
     async def upload(self):
-        """Put everything into objects. The leader stays, and keeps it in memory."""
+        """Upload everything without changing the leader, which keeps the records in memory."""
         await self.leader.storage.upload()
 
     async def clean(self, **limits):
@@ -102,7 +102,9 @@ class Log:
         return duty
 
     async def records(self, **options):
-        """All records, by as many fetches as it takes. Batches follow without holes."""
+        """Return all records, in as many fetches as necessary. The batches must have no gaps
+        between them.
+        """
         found, offset = [], 0
         while True:
             response = (await self.leader.fetch("t", offset, **options)).raw
@@ -119,7 +121,7 @@ class Log:
                 offset = header.next_offset
 
     async def headers(self):
-        """The headers of all batches."""
+        """Return the headers of all batches."""
         found, offset = [], 0
         while data := (await self.leader.fetch("t", offset)).raw.records:
             found += [header for _, header in iter_headers(data) if header.next_offset > offset]
@@ -168,7 +170,7 @@ async def test_the_newest_record_of_each_key_is_kept(log, codec):
     assert [record.timestamp_ms for record in await log.records()] == [NOW - 5, NOW, NOW, NOW]
 
 
-async def test_a_clean_log_is_left_alone(log):
+async def test_a_clean_log_is_not_rewritten(log):
     await log.produce(keyed((b"a", b"1"), (b"b", b"1")))
     duty = await log.clean()
     assert (duty.passes, duty.removed_records, duty.written_bytes) == (1, 0, 0)
@@ -176,7 +178,7 @@ async def test_a_clean_log_is_left_alone(log):
     assert again.passes == 0, "the next leader learns that the log is clean"
 
 
-async def test_a_long_gap_is_one_batch_without_records(log):
+async def test_a_long_gap_becomes_one_batch_without_records(log):
     await log.produce(*(keyed((b"a", b"%d" % at)) for at in range(50)))
     await log.clean()
     assert await log.pairs() == [(49, b"a", b"49")]
@@ -188,7 +190,7 @@ async def test_a_long_gap_is_one_batch_without_records(log):
     ]
 
 
-async def test_a_clean_log_is_not_dirty_however_much_of_it_is_gaps(log, world):
+async def test_gaps_do_not_make_a_clean_log_dirty(log, world):
     await log.produce(*(keyed((b"%d" % (at % 20), b"")) for at in range(60)))
     await log.produce(*(keyed((b"%d" % at, b"")) for at in range(0, 20, 2)))
     await log.clean()
@@ -208,7 +210,7 @@ async def test_every_offset_can_be_fetched_after_cleaning(log):
         ]
 
 
-async def test_a_block_that_keeps_nothing_is_not_read_again(log):
+async def test_a_block_without_remaining_records_is_not_read_again(log):
     sizes = []
     for value in (b"1", b"2", b"3"):
         batches = [keyed((b"a", value * 500)), keyed((b"b", value * 500))]
@@ -227,7 +229,7 @@ async def test_a_block_that_keeps_nothing_is_not_read_again(log):
 
 
 async def test_a_large_range_is_read_in_parts(log, monkeypatch):
-    value = b"x" * 700_000  # a block each
+    value = b"x" * 700_000  # one block each
     await log.produce(*(keyed((key, value)) for key in (b"a", b"b", b"a", b"c")))
     real, counts = ObjectReader.load_uncached, []
 
@@ -247,7 +249,7 @@ async def test_a_large_range_is_read_in_parts(log, monkeypatch):
     assert [header.base_offset for header in await log.headers()] == [0, 1, 2, 3]
 
 
-async def test_records_without_a_key_go(log, world):
+async def test_records_without_a_key_are_deleted(log, world):
     world.configure("t", "cleanup.policy", "delete")
     await log.produce(keyed((b"a", b"1"), (None, b"2"), (None, b"3")))
     world.configure("t", "cleanup.policy", "compact")
@@ -257,7 +259,7 @@ async def test_records_without_a_key_go(log, world):
     assert refused.error_code == ErrorCode.INVALID_RECORD
 
 
-async def test_keys_that_do_not_fit_into_the_map_take_more_passes(log):
+async def test_more_keys_than_the_map_holds_take_several_passes(log):
     for _ in range(2):
         await log.produce(*(keyed((b"%04d" % at, b"x" * 9)) for at in range(20)))
     limits = {"key_map_bytes_max": ENTRY_BYTES_MAX * 7}
@@ -315,7 +317,7 @@ async def test_a_tombstone_is_deleted_after_its_retention(log, world):
     assert [record.timestamp_ms for record in await log.records()] == [NOW, NOW, NOW + 8]
 
 
-async def test_the_retention_of_tombstones_counts_from_their_first_cleaning(log, world):
+async def test_tombstone_retention_starts_at_the_first_compaction(log, world):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", None)))
     world.now_ms += 30 * DAY_MS
     await log.clean()
@@ -323,7 +325,7 @@ async def test_the_retention_of_tombstones_counts_from_their_first_cleaning(log,
     assert [record.timestamp_ms for record in await log.records()] == [NOW]
 
 
-# --- what is not uploaded yet ---------------------------------------------------------------------
+# --- records that are not uploaded yet ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -336,7 +338,7 @@ async def test_the_retention_of_tombstones_counts_from_their_first_cleaning(log,
     ],
     ids=["ratio", "max lag", "min lag"],
 )
-async def test_a_log_that_is_due_is_uploaded(log, world, configs):
+async def test_a_log_is_uploaded_when_it_is_due_for_compaction(log, world, configs):
     for name, value in configs.items():
         world.configure("t", name, value)
     await log.produce(*(keyed((b"a", b"%d" % at), timestamp=NOW - 1) for at in range(3)))
@@ -353,7 +355,7 @@ async def test_a_log_that_is_due_is_uploaded(log, world, configs):
     assert duty.uploads == 1, "an idle log costs nothing"
 
 
-async def test_one_upload_serves_all_logs_that_are_due(log, world, monkeypatch):
+async def test_one_upload_serves_all_logs_due_for_compaction(log, world, monkeypatch):
     monkeypatch.setattr(cleaner_duty, "UPLOAD_INTERVAL_S", 3_600)
     leader = log.leader
     topics = ["t", "u", "v"]
@@ -376,7 +378,7 @@ async def test_one_upload_serves_all_logs_that_are_due(log, world, monkeypatch):
 
 
 async def test_only_cleanable_ranges_are_uploaded(log, world):
-    """Neither records after an open transaction nor logs that are not compacted."""
+    """Records after an open transaction and logs without compaction are not uploaded."""
     world.topic("plain")
     world.lead("plain", log.leader)
     await log.leader.opened("plain")
@@ -387,7 +389,7 @@ async def test_only_cleanable_ranges_are_uploaded(log, world):
     assert (duty.uploads, duty.passes) == (0, 0)
 
 
-# --- what is too young or undecided ---------------------------------------------------------------
+# --- young and undecided records ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("later_ms", "count"), [(0, 2), (999, 2), (1_000, 1)])
@@ -404,7 +406,7 @@ async def test_young_records_are_kept(log, world, later_ms, count):
     assert await log.pairs() == [(0, b"a", b"1"), (1, b"a", b"2")][-count:]
 
 
-async def test_records_without_timestamps_are_as_young_as_their_object(log, world):
+async def test_records_without_timestamps_have_the_age_of_their_object(log, world):
     world.configure("t", "min.compaction.lag.ms", "1000")
     await log.produce(keyed((b"a", b"1"), timestamp=-1), keyed((b"a", b"2"), timestamp=-1))
     await log.commit()
@@ -444,13 +446,13 @@ async def test_nothing_after_an_open_transaction_is_cleaned(log):
 
 
 @pytest.mark.parametrize("young_from_ms", [None, Millis(NOW - 1)])
-async def test_the_batch_at_the_end_of_the_clean_part_stays_as_it_is(log, young_from_ms):
-    """A tombstone gets its horizon in the pass that cleans it. Here the pass ends before it,
-    because its transaction is open, or because it is too young.
+async def test_the_last_batch_of_the_clean_part_is_unchanged(log, young_from_ms):
+    """A tombstone gets its delete horizon in the pass that cleans it. Here the pass stops before
+    it, because its transaction is open or because it is too young.
     """
     await log.produce(*(keyed((b"a", value), timestamp=NOW - 2) for value in (b"1", b"2")))
     await log.produce(transactional(7, 0, (b"b", None)))
-    await log.upload()  # one range
+    await log.upload()  # a single range
     partition = await log.leader.opened("t")
     end = Offset(2) if young_from_ms is None else partition.high_watermark
     task = CleaningTask(
@@ -466,7 +468,7 @@ async def test_the_batch_at_the_end_of_the_clean_part_stays_as_it_is(log, young_
     assert {header.delete_horizon_ms for header in await log.headers()} == {None}
 
 
-async def test_a_commit_marker_goes_when_no_record_of_its_transaction_is_left(log, world):
+async def test_a_commit_marker_is_deleted_after_all_records_of_its_transaction(log, world):
     async def marker_count():
         found = (await log.leader.fetch("t", 0)).raw
         return sum(header.is_control for _, header in iter_headers(found.records))
@@ -484,8 +486,10 @@ async def test_a_commit_marker_goes_when_no_record_of_its_transaction_is_left(lo
     assert await log.leader.committed("t") == [b"2", b"1"]
 
 
-async def test_the_block_of_a_transaction_is_read_again(log):
-    """Its marker gets its horizon in the pass after the one that removes its last record."""
+async def test_a_block_with_a_transaction_is_read_again(log):
+    """The marker gets its delete horizon in the pass after the one that removes the last record of
+    its transaction.
+    """
     await log.produce(transactional(7, 0, (b"a", b"1")))
     await log.commit()
     assert await log.leader.mark("t", 7, commit=True) == 0
@@ -498,7 +502,7 @@ async def test_the_block_of_a_transaction_is_read_again(log):
 # --- producers ------------------------------------------------------------------------------------
 
 
-async def test_a_producer_is_remembered_after_its_records_are_deleted(log, world):
+async def test_producer_state_is_kept_after_compaction_deletes_its_records(log, world):
     def idempotent(sequence, value):
         return keyed((b"a", value), producer_id=9, producer_epoch=0, base_sequence=sequence)
 
@@ -523,7 +527,7 @@ async def test_a_producer_is_remembered_after_its_records_are_deleted(log, world
 # --- faults ---------------------------------------------------------------------------------------
 
 
-async def test_a_broker_that_closes_the_log_meanwhile_changes_nothing(log, world):
+async def test_a_compaction_is_discarded_if_the_broker_closes_the_log(log, world):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
     await log.commit()
     duty = cleaner_of(log.leader)
@@ -590,8 +594,10 @@ async def test_a_lost_commit_response_loses_no_records(log, world):
     assert await log.pairs() == [(1, b"a", b"2")]
 
 
-async def test_readers_do_not_get_cleaned_records_from_memory(log):
-    """A value from memory would outlive the tombstone, and its reader miss the deletion."""
+async def test_readers_do_not_get_compacted_records_from_memory(log):
+    """Otherwise a value in memory could outlive its tombstone, and a reader would miss the
+    deletion.
+    """
     for value in (b"1", None, b"3"):
         await log.produce(keyed((b"a", value)), keyed((b"b", value)))
         await log.upload()
@@ -606,7 +612,7 @@ async def test_object_compaction_does_not_write_back_what_is_still_in_memory(log
         await log.produce(keyed((b"a", b"%d" % number)))
         await log.upload()
     broker = log.leader
-    # As a job outside of the brokers does it, which reaches no cache.
+    # As an external job does it, without updating any cache.
     cleaner = log_cleaner_of(broker, lambda *_: None, group_bytes_max=1)
     await duty_of(broker, cleaner).check()
     stream_id = (await broker.opened("t")).log.data.stream_id
@@ -629,7 +635,7 @@ async def test_object_compaction_does_not_write_back_what_is_still_in_memory(log
     assert await log.pairs() == [(2, b"a", b"2")]
 
 
-# --- when -----------------------------------------------------------------------------------------
+# --- scheduling -----------------------------------------------------------------------------------
 
 
 POLICY = CleaningPolicy(0.5, 0, 10_000, DAY_MS)
@@ -647,14 +653,14 @@ POLICY = CleaningPolicy(0.5, 0, 10_000, DAY_MS)
         (90, 100, CleaningPolicy(0.5, 100, 10_000, DAY_MS), True),
     ],
 )
-def test_a_log_is_due_when_it_is_dirty_enough_or_waits_too_long(
+def test_a_log_is_due_when_it_is_dirty_enough_or_has_waited_too_long(
     dirty_bytes, waited_ms, policy, expected
 ):
     dirty = DirtyPart(100, dirty_bytes, Millis(NOW - waited_ms))
     assert is_due(dirty, policy, Millis(NOW)) is expected
 
 
-def test_the_configs_of_a_topic_decide():
+def test_the_compaction_policy_comes_from_topic_configs():
     assert CleaningPolicy.from_configs({}) is None
     assert CleaningPolicy.from_configs({"cleanup.policy": "delete"}) is None
     found = CleaningPolicy.from_configs(
