@@ -1,8 +1,9 @@
-"""Keep the image of a controller that does not lead: apply committed records as they arrive, ready
-to lead with it.
+"""Keeps the image of a controller that does not lead up to date, by applying committed records as
+they arrive, so that the controller can become the leader quickly.
 
-The writer takes the image over at the start of a leadership. Afterwards it is loaded again from
-snapshot and log, because the writer's image may contain records that were never committed.
+When the controller becomes the leader, the writer takes over the image. Afterwards the image is
+loaded again from snapshot and log, because the writer's image may contain records that were never
+committed.
 """
 
 import asyncio
@@ -19,8 +20,8 @@ from penstock.objectstore.errors import ObjectStoreError
 
 _log = structlog.get_logger(__name__)
 _REPLAY_BYTES = 128 << 10
-"""Bytes of records replayed in 10 to 20 ms, before yielding to the event loop, which also handles
-the quorum's heartbeats.
+"""Bytes of records that are replayed before yielding to the event loop, which also handles the
+heartbeats of the quorum. They take 10 to 20 ms.
 """
 
 _RETRY_S = 0.2
@@ -41,8 +42,8 @@ class Standby:
 
     @property
     def committed_image(self) -> MetadataImage | None:
-        """The image, if it contains committed records only; None from `hand_over` until `rebuild`
-        has ended.
+        """The image if it contains only committed records. None from `hand_over` until `rebuild`
+        has completed.
         """
         return None if self._is_handed_over else self.image
 
@@ -61,8 +62,8 @@ class Standby:
         return loaded
 
     async def rebuild(self) -> None:
-        """Drop the image after leadership was lost and load it again. Waits for the store without a
-        timeout.
+        """Drop the image after leadership was lost, and load it again. This waits for the store
+        without a timeout.
         """
         while True:
             try:
@@ -74,8 +75,9 @@ class Standby:
                 await asyncio.sleep(_RETRY_S)
 
     async def catch_up(self) -> None:
-        """Apply committed records. If the log begins after the end of the image, load a snapshot
-        from the store; an image from a newer snapshot waits until the log has reached it.
+        """Apply committed records. If the log starts after the end of the image, load a snapshot
+        from the store. If the loaded snapshot is ahead of the committed records, wait until they
+        have reached it.
         """
         quorum = self._quorum
         if quorum.needs_snapshot or self.image.end_offset < quorum.first_offset:
@@ -106,7 +108,7 @@ class Standby:
         _log.info("snapshot_installed", offset=loaded.offset, index=loaded.base.index)
 
     async def _trim(self) -> None:
-        """Drop the part of the log that two snapshots cover. The leader takes the snapshots."""
+        """Drop the part of the log that two snapshots contain. The leader creates the snapshots."""
         quorum = self._quorum
         try:
             needed_from = await self._snapshots.needed_from()

@@ -143,9 +143,7 @@ class NodesImage:
         return self._drains.get(store_id, DrainState.USED)
 
     def drains(self) -> Iterator[tuple[WalStoreId, DrainState]]:
-        """Yield the WAL stores that are being drained, were drained, or are in use again after
-        draining was undone, ordered by id.
-        """
+        """Yield the WAL stores that are being drained or were drained, ordered by id."""
         return iter(sorted(self._drains.items()))
 
     def next_to_leave(self) -> BrokerIncarnation | None:

@@ -78,7 +78,7 @@ class ImageCopy:
         ]
         streams = list(map(copy, image.streams))
         for stream in streams:
-            # copied even if it is empty, because the image appends to it
+            # Copy empty lists as well, because the image appends to them.
             stream.entries = stream.entries.copy()
         topics: list[tuple[TopicRecord | FrozenTopicRecord, list[PartitionRecord]]] = [
             (TopicRecord(topic.topic_id, topic.name), topic.partitions.copy())

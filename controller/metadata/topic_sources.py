@@ -42,9 +42,7 @@ def of_log(name: str) -> str:
 def sources_of(
     image: MetadataImage, name: str, options: Mapping[str, str | None]
 ) -> Iterator[TopicSource]:
-    """Yield the existing sources of a new topic, or of a topic whose configs are changed. options:
-    its configs.
-    """
+    """Yield the sources of a new topic, which need not exist. options: configs of the new topic."""
     if not options:
         return
     if forked := options.get(FORK_SOURCE):

@@ -1,3 +1,3 @@
-"""Raft for the controller quorum: a pure core (`core`), its parts, and the driver (`node`) that
-connects it to disk and network.
+"""Raft for the controller quorum: a pure core (`core`) with its parts, and a driver (`node`) that
+connects it to the disk and the network.
 """

@@ -1,5 +1,5 @@
-"""The Raft state machine of one voter: elections, replication, commit, reads, leadership transfer,
-membership changes. Pure.
+"""The Raft state machine of one voter, without I/O: elections, replication, commits, reads,
+leadership transfer and membership changes.
 
 See Raft sections 5 to 7; Ongaro's thesis 3.10, 4, 6.4, 9.6; etcd/raft `raft.go`.
 """
@@ -42,15 +42,15 @@ class Role(Enum):
 class RaftCore:
     """The state of one voter. The contract with the driver is that of etcd's `Ready`.
 
-    The messages of `take_messages` may be sent immediately. The result of `take_write` must be
-    durable before its own messages are sent; the driver then calls `persisted`. There is one write
-    at a time. Votes, vote requests and append replies are only sent with or after such a write. The
-    leader's appends do not wait for its own disk, but it counts itself only after `persisted`.
-    Replies to heartbeats do not wait for the disk either, so a stalled disk of a follower does not
-    cost the leader its majority.
+    The messages of `take_messages` may be sent immediately. The messages of a write from
+    `take_write` may be sent once the write is durable; the driver then calls `persisted`. Only one
+    write is in progress at a time. Votes, vote requests and append replies are sent only with or
+    after such a write. Appends of the leader do not wait for its own disk, but the leader counts
+    its own log only after `persisted`. Replies to heartbeats do not wait for the disk either, so a
+    leader does not lose its majority because a follower's disk stalls.
 
     With check-quorum, a leader steps down before any voter that heard from it may vote for another
-    one, so its leadership lease only depends on the rates of the clocks.
+    candidate, so the leadership lease depends only on the rates of the clocks.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RaftCore:
         *,
         commit: int = 0,
     ) -> None:
-        """commit: index known to be committed, from a snapshot."""
+        """commit: index that is known to be committed, from a snapshot."""
         self._config = config
         self._rng = rng
         self._now_ms = now_ms
@@ -75,8 +75,8 @@ class RaftCore:
         self.leader: int | None = None
         self.commit = max(log.base.index, commit)
         self.needs_snapshot = 0
-        """Index that a snapshot from the store must reach, because the leader's log begins after
-        the end of ours; 0: no snapshot is needed.
+        """Minimum index of a snapshot that must be loaded from the store, because the leader's log
+        starts after the end of our log. 0 if no snapshot is needed.
         """
         self.transferring_to: int | None = None
         self._transfer_until_ms = 0
@@ -93,7 +93,7 @@ class RaftCore:
         self._term_start = 0
         self._heartbeat_at_ms = 0
         self.promises = Promises()
-        """Promises of this controller's disk and of others."""
+        """Promises of the disks of all controllers, including this one."""
         self.fsyncs = FsyncWindow()
         self._volume = SlowVolume(config.heartbeat_ms * 500, config.election_ms)
         self._heard_leader_ms = now_ms - config.election_ms
@@ -108,28 +108,30 @@ class RaftCore:
 
     @property
     def is_ready_to_serve(self) -> bool:
-        """Whether this voter leads and all entries of earlier leaders are known to be committed
+        """Whether this voter leads and knows that all entries of earlier leaders are committed
         (Raft section 8).
         """
         return self.is_leader and self.commit >= self._term_start
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` must be called next; None if no timer is pending."""
+        """Time of the next `tick`, or None if no timer is pending."""
         if not self.is_leader:
             return self._election_at_ms if self.may_campaign else None
         return self._heartbeat_at_ms if self._progress else None
 
     @property
     def is_voter(self) -> bool:
-        """Whether this controller, with this disk, is a voter in the newest members of the log."""
+        """Whether this controller, with this disk, is a voter in the newest member list of the
+        log.
+        """
         return self.log.members.is_voter(self.id, self._config.directory)
 
     @property
     def may_campaign(self) -> bool:
-        """Whether this controller may campaign: it is a voter, or was one before the newest,
-        uncommitted members. If one of two voters is removed, only that voter can commit the
-        removal.
+        """Whether this controller may campaign: it is a voter in the newest member list, or was a
+        voter before this list if the list is not committed yet. If one of two voters is removed,
+        only the removed voter may be able to commit its removal.
         """
         log = self.log
         if log.members_index <= self.commit:
@@ -148,8 +150,8 @@ class RaftCore:
 
     @property
     def confirmed_round(self) -> int:
-        """Newest heartbeat round acknowledged by a majority: no other leader had been elected
-        before it was sent.
+        """Newest heartbeat round that a majority has acknowledged. No other leader was elected
+        before this round was sent.
         """
         return self._majority_reached(
             {peer: progress.round for peer, progress in self._progress.items()}, self._round
@@ -161,8 +163,8 @@ class RaftCore:
         return messages
 
     def take_write(self) -> Write | None:
-        """Return the next write, or None if there is none or one is in progress. If there
-        is nothing to write, release the messages that waited for it.
+        """Return the next write, or None if there is none or if a write is in progress. If there is
+        nothing to write, the messages that waited for a write are released.
         """
         if self._in_flight is not None:
             return None
@@ -182,7 +184,9 @@ class RaftCore:
         return self._in_flight
 
     def persisted(self, took_us: int = 0) -> None:
-        """Record that the current write is durable. took_us: its duration; 0: unknown."""
+        """Record that the current write is durable. took_us: duration of the write, or 0 if
+        unknown.
+        """
         if took_us:
             self.fsyncs.add(took_us, self._now_ms)
         write, self._in_flight = self._in_flight, None
@@ -195,7 +199,7 @@ class RaftCore:
     # --- inputs -----------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Advance the time; call this at `deadline_ms`."""
+        """Advance the time. The driver calls this at `deadline_ms`."""
         self._now_ms = max(self._now_ms, now_ms)
         if not self.is_leader:
             if self._now_ms >= self._election_at_ms and self.may_campaign:
@@ -211,7 +215,9 @@ class RaftCore:
             self._leave_slow_volume()
 
     def campaign(self) -> None:
-        """Campaign now instead of at the deadline: a quorum of one need not wait."""
+        """Campaign now instead of at the deadline, because a quorum with one voter need not
+        wait.
+        """
         if not self.is_leader and self.may_campaign:
             self._start_pre_vote()
 
@@ -226,8 +232,8 @@ class RaftCore:
         return index
 
     def propose_members(self, members: Members) -> str | None:
-        """Propose a membership change, which applies immediately (Raft section 6). Return why it is
-        rejected, or None.
+        """Propose a membership change, which takes effect immediately (Raft section 6). Return why
+        it is rejected, or None.
         """
         if not self.is_leader or self.transferring_to is not None:
             return "this controller is not the leader"
@@ -244,8 +250,8 @@ class RaftCore:
         return why
 
     def read_round(self) -> int | None:
-        """Start a heartbeat round. A read may be served once `confirmed_round` reaches the returned
-        round. Return None if this is currently impossible.
+        """Start a heartbeat round and return its number, or None if no read can be served now. A
+        read may be served once `confirmed_round` reaches this number.
         """
         if not self.is_ready_to_serve:
             return None
@@ -253,8 +259,8 @@ class RaftCore:
         return self._round
 
     def transfer(self, target: int) -> bool:
-        """Transfer leadership; give up after one election timeout. Proposals are rejected
-        meanwhile.
+        """Transfer leadership to another voter. The transfer is abandoned after one election
+        timeout. Proposals are rejected during the transfer. Return whether it has started.
         """
         if (
             not self.is_leader
@@ -270,7 +276,7 @@ class RaftCore:
         return True
 
     def installed(self, base: Base) -> None:
-        """Continue from `base`: the driver has loaded a snapshot that ends there."""
+        """Continue from `base`, the end of a snapshot that the driver has loaded."""
         if base.index > self.commit:
             self.log.reset(base)
             self._base_to_write = self.log.base
@@ -299,8 +305,8 @@ class RaftCore:
     # --- elections --------------------------------------------------------------------------------
 
     def _start_pre_vote(self) -> None:
-        """Request pre-votes: determine whether an election could be won, before a new term disrupts
-        the others.
+        """Request pre-votes, to find out whether an election can be won before a new term disrupts
+        the other voters.
         """
         self.role = Role.PRE_CANDIDATE
         self.leader = None
@@ -315,7 +321,7 @@ class RaftCore:
         self._count_votes()
 
     def _start_election(self, *, transfer: bool) -> None:
-        """Start a new term and request votes. Our own vote, like all others, counts once it is
+        """Start a new term and request votes. Like all votes, our own vote counts once it is
         durable.
         """
         self._new_term(self.term + 1)
@@ -345,20 +351,24 @@ class RaftCore:
             self._respond_to_vote(request)
 
     def _has_live_leader(self) -> bool:
-        """Return whether this voter leads, or heard from a leader within the election timeout."""
+        """Return whether this voter leads or has heard from a leader within the election
+        timeout.
+        """
         if self.is_leader:
             return True
         silent_ms = self._now_ms - self._heard_leader_ms
         return self.leader is not None and silent_ms < self._config.election_ms
 
     def _respond_to_pre_vote(self, request: Vote) -> None:
-        """Respond immediately: a pre-vote changes no state, so nothing has to be durable first."""
+        """Respond immediately, because a pre-vote does not change any state that must be
+        durable.
+        """
         granted = request.term > self.term and self._is_up_to_date(request)
         term = request.term if granted else self.term
         self._messages.append(VoteReply(self.id, request.sender, term, granted, pre=True))
 
     def _respond_to_vote(self, request: Vote) -> None:
-        """Grant at most one vote per term. The reply waits until the vote is durable."""
+        """Grant at most one vote per term. The reply is sent after the vote is durable."""
         if request.term > self.term:
             self._become_follower(request.term, None)
         may_vote = self.vote == request.sender or (self.vote == NOBODY and self.leader is None)
@@ -413,8 +423,8 @@ class RaftCore:
         self._broadcast()
 
     def _become_follower(self, term: int, leader: int | None) -> None:
-        """Become a follower, in a new term or because the current leadership or election
-        is lost.
+        """Become a follower, either in a new term or because the leadership or the election was
+        lost.
         """
         self._new_term(term)
         self.role = Role.FOLLOWER
@@ -424,8 +434,8 @@ class RaftCore:
         self._reset_election_timer()
 
     def _new_term(self, term: int) -> None:
-        """Start a later term. Messages that wait for the disk belong to the old term, and must not
-        be sent any more.
+        """Start a later term. Messages that wait for the disk belong to the old term and are
+        discarded.
         """
         if term > self.term:
             self.term = term
@@ -440,7 +450,7 @@ class RaftCore:
     # --- following --------------------------------------------------------------------------------
 
     def _on_earlier_term(self, message: Message) -> None:
-        """Notify a leader of an earlier term that the term has ended."""
+        """Inform the leader of an earlier term that its term has ended."""
         if isinstance(message, Append | Install):
             self._reply(AppendReply(self.id, message.sender, self.term, 0, rejected=True))
 
@@ -513,9 +523,10 @@ class RaftCore:
         self._reply_accepted(install, self.commit)
 
     def _respond_to_heartbeat(self, message: Append | Install) -> None:
-        """Respond to the first message of each heartbeat round immediately if the disk is busy.
+        """Respond immediately to the first message of each heartbeat round if the disk is busy.
 
-        Not before the term is durable: a voter that has lost it could follow the previous leader.
+        The term must be durable first, because a voter that has lost its term could follow the
+        previous leader.
         """
         write = self._in_flight
         if (
@@ -530,8 +541,8 @@ class RaftCore:
             )
 
     def _reply(self, reply: AppendReply) -> None:
-        """Send the reply once everything that it acknowledges is durable. It replaces a waiting
-        reply that it covers, so that replies do not accumulate while the disk hangs.
+        """Send the reply once everything that it acknowledges is durable. It replaces an earlier
+        waiting reply that it covers, so that replies do not accumulate while the disk stalls.
         """
         waiting = self._after_write
         last = waiting[-1] if waiting else None
@@ -553,11 +564,11 @@ class RaftCore:
         return log.last_index
 
     def _sync_progress(self) -> None:
-        """Keep the progress of each other member in the newest members of the log, and of removed
-        ones until they have received their removal.
+        """Track the progress of all other members of the newest member list. Removed members are
+        tracked until they have received their removal.
 
-        The progress of one disk is not valid for a disk that replaced it, possibly with the same
-        id.
+        If a disk was replaced, its progress does not apply to the new disk, even if the id is the
+        same.
         """
         members, known = self.log.members, self._progress
         for member in members.everyone:
@@ -575,14 +586,14 @@ class RaftCore:
                 progress.directory = directory
 
     def _send_removal(self, member: int) -> None:
-        """Send a removed member that campaigns the log up to its removal, once."""
+        """Send the log up to the removal to a removed member that campaigns. This happens once."""
         if member not in self._progress:
             self._progress[member] = progress = Progress(self.log.last_index + 1, self._now_ms)
             progress.leaves_at_ms = self._now_ms + self._config.election_ms
             self._send_appends(member)
 
     def _forget_removed(self) -> None:
-        """Drop removed members one election timeout after their removal was committed."""
+        """Stop tracking removed members one election timeout after their removal was committed."""
         log, now_ms = self.log, self._now_ms
         for member in [member for member in self._progress if member not in log.members.everyone]:
             leaves_at_ms = self._progress[member].leaves_at_ms
@@ -606,7 +617,7 @@ class RaftCore:
             self.transfer(target)
 
     def _heartbeat(self) -> None:
-        """Start a heartbeat round; the replies also reveal lost messages."""
+        """Start a heartbeat round. The replies also reveal lost messages."""
         self._forget_removed()
         self._round += 1
         self.promises.acknowledged(self.id, self.term, self.log.stable, self.commit)
@@ -627,7 +638,7 @@ class RaftCore:
             self._send_appends(member)
 
     def _send_appends(self, member: int) -> None:
-        """Send as many entries as the follower's window allows; send a probe even without
+        """Send as many entries as the follower's window allows. A probe is sent even without
         entries.
         """
         config, log, progress = self._config, self.log, self._progress[member]
@@ -699,7 +710,7 @@ class RaftCore:
         self._finish_transfer(reply.sender)
 
     def _finish_transfer(self, member: int) -> None:
-        """Make the target campaign immediately, if it has the whole log."""
+        """Request that the target campaigns immediately, if it has the whole log."""
         if member == self.transferring_to and self._progress[member].match == self.log.last_index:
             self._messages.append(TimeoutNow(self.id, member, self.term))
 
@@ -715,21 +726,21 @@ class RaftCore:
             self._become_follower(self.term, None)
 
     def _send_commit(self, member: int, progress: Progress) -> None:
-        """Send the commit index immediately, not with the next heartbeat: followers serve committed
-        records.
+        """Send the commit index immediately instead of with the next heartbeat, because followers
+        serve committed records.
         """
         if progress.state is State.REPLICATE and progress.commit_sent < self.commit:
             self._send_append(member, progress, [])
 
     def _may_commit(self, index: int) -> bool:
-        """Return whether `index` may be committed by counting: only entries of the leader's own
-        term (Raft section 5.4.2).
+        """Return whether the leader may commit `index` by counting replicas: only entries of its
+        own term (Raft section 5.4.2).
         """
         return self.log.term_at(index) == self.term
 
     def _quorum_contact_ms(self) -> int:
-        """Return when the newest message acknowledged by a majority was sent: until then, a
-        majority certainly followed us.
+        """Return the send time of the newest message that a majority has acknowledged. At this
+        time, a majority still followed this leader.
         """
         return self._majority_reached(
             {member: progress.contact_ms for member, progress in self._progress.items()},
@@ -746,7 +757,9 @@ class RaftCore:
         return base
 
     def _release(self, messages: list[Message]) -> None:
-        """Send messages that have waited; messages to ourselves (our own vote) count now."""
+        """Send messages that have waited for the disk. Messages to this voter (its own vote) are
+        handled immediately.
+        """
         for message in messages:
             if message.to == self.id:
                 self.step(message, self._now_ms)

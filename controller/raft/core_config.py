@@ -5,17 +5,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """heartbeat_ms: also the time after which a lost append is detected. election_ms: silence after
-    which a voter may campaign; each voter waits up to twice as long, at random. The other values
-    limit in-flight messages to one follower. A leader whose fsync p99 exceeds half a heartbeat
-    transfers leadership to a voter with a faster disk.
+    """Raft settings. heartbeat_ms: interval of heartbeats, after which lost appends are detected.
+    election_ms: how long the leader must be silent before a voter may campaign; each voter waits
+    for one to two times this, at random. The other values limit the in-flight messages to one
+    follower. A leader whose fsync p99 exceeds half a heartbeat transfers leadership to a voter with
+    a faster disk.
     """
 
     node_id: int
     heartbeat_ms: int = 100
     election_ms: int = 1_000
     directory: str = ""
-    """Directory id of this disk; a member with another one is a different controller."""
+    """Directory id of this disk. A member with another directory id is another controller."""
 
     inflight_count_max: int = 16
     inflight_bytes_max: int = 4 << 20

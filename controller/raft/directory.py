@@ -1,5 +1,6 @@
-"""Ports to one controller's data directory: the journal's files, the thread for blocking calls, and
-the identity. The simulator implements slow and failing disks that lose unsynced data.
+"""Ports to the data directory of a controller: the files of the journal, the thread for blocking
+calls, and the identity. The simulator implements them with slow and failing disks that lose
+unsynced data.
 """
 
 import os
@@ -11,8 +12,8 @@ from penstock.controller.raft.identity import Identity, sync_directory
 
 
 class AppendFile(Protocol):
-    """A file that is only appended to. `sync` makes its bytes durable, `sync` of the directory its
-    name. Methods raise OSError.
+    """A file that is only appended to. `sync` makes its contents durable. Its name is durable after
+    `JournalFiles.sync`. Methods raise OSError.
     """
 
     def append(self, data: bytes) -> None: ...
@@ -21,8 +22,8 @@ class AppendFile(Protocol):
 
 
 class JournalFiles(Protocol):
-    """A directory of append-only files. Methods block, so call them in the volume's thread, and
-    raise OSError.
+    """A directory of append-only files. Methods block, so they must be called in
+    `DataDirectory.thread`. They raise OSError.
     """
 
     def names(self) -> list[str]: ...
@@ -31,15 +32,15 @@ class JournalFiles(Protocol):
     def rename(self, old: str, new: str) -> None: ...
     def remove(self, name: str) -> None: ...
     def cut(self, name: str, size_bytes: int) -> None:
-        """Shorten a file durably."""
+        """Truncate a file durably."""
         ...
 
     def sync(self) -> None: ...
 
 
 class JournalOwner(Protocol):
-    """The journal state that the data directory stores next to the journal. Methods block, like
-    those of JournalFiles, and raise OSError.
+    """The journal state that the data directory stores outside the journal. Methods block and raise
+    OSError, as in JournalFiles.
     """
 
     @property
@@ -47,17 +48,17 @@ class JournalOwner(Protocol):
 
     @property
     def journal_number(self) -> int:
-        """Number of the newest segment; 0: none."""
+        """Number of the newest segment, or 0 if there is none."""
         ...
 
     def record_journal(self, number: int) -> None:
-        """Store the number of a durable new segment. Durable on return."""
+        """Store the number of a new segment, which must be durable. Durable on return."""
         ...
 
 
 class DataDirectory(Protocol):
-    """The machine resources of a `ControllerServer`. thread: runs blocking calls one
-    after another.
+    """The disk and the thread of a `ControllerServer`. thread: runs blocking calls one after
+    another.
     """
 
     @property
@@ -72,7 +73,9 @@ class DataDirectory(Protocol):
 
 
 class _LocalFile:
-    """Readable by its owner only: the metadata contain the salted keys of users."""
+    """A file that only its owner can read, because the metadata contains the salted keys of
+    users.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(
@@ -92,7 +95,7 @@ class _LocalFile:
 
 
 class LocalFiles:
-    """Implement JournalFiles. `names` creates the directory."""
+    """Implements JournalFiles. `names` creates the directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -129,7 +132,7 @@ class LocalFiles:
 
 
 class LocalDirectory:
-    """Implement DataDirectory on the local file system."""
+    """Implements DataDirectory with the local file system."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

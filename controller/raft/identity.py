@@ -1,4 +1,6 @@
-"""The identity of a data directory: its cluster, its disk, and whether it must still join."""
+"""The identity of a data directory: its cluster, its disk, and whether its controller still has to
+join the quorum.
+"""
 
 import fcntl
 import os
@@ -20,12 +22,12 @@ def new_id() -> str:
 
 
 class Identity:
-    """The identity of a data directory, locked by its process until `close`. A directory belongs to
-    one cluster permanently.
+    """The identity of a data directory, which is locked by its process until `close`. A directory
+    belongs to one cluster permanently.
 
-    Its directory id is generated once, to distinguish a controller whose disk was lost from its
-    earlier self (KIP-853). It stores the number of its journal's newest segment, so that it rejects
-    another journal.
+    The directory id is generated once. It distinguishes a controller that has lost its disk from
+    the same controller before the loss (KIP-853). The directory also stores the number of its
+    journal's newest segment, so that it rejects another journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +41,7 @@ class Identity:
             os.close(self._lock)
             raise DataDirInUse(str(path)) from None
         self.is_new = not self._read(_CLUSTER)
-        """Whether the directory had no cluster before this start."""
+        """Whether the directory did not belong to a cluster before this start."""
         self.directory_id = self._read(_DIRECTORY)
 
     def close(self) -> None:
@@ -47,18 +49,21 @@ class Identity:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id; empty: the directory belongs to none yet."""
+        """The id of the cluster, or "" if the directory does not belong to a cluster yet."""
         return self._read(_CLUSTER)
 
     @property
     def is_joining(self) -> bool:
-        """Whether the directory was created to join a quorum that has not added it yet."""
+        """Whether the directory was created to join a quorum and the quorum has not added it
+        yet.
+        """
         return bool(self._read(_JOINING))
 
     def claim(self, cluster_id: str, *, joins: bool) -> None:
-        """Assign the directory to `cluster_id`. joins: an existing quorum, if the directory is new.
+        """Assign the directory to `cluster_id`. joins: whether a new directory will join an
+        existing quorum.
 
-        Raises InvalidConfig, and JournalStateLost if an earlier start was retired.
+        Raises InvalidConfig, and JournalStateLost if the directory was retired.
         """
         if forgot := self._read(_FORGOT):
             raise JournalStateLost(str(self), forgot)
@@ -76,8 +81,8 @@ class Identity:
             self._write(_CLUSTER, cluster_id)
 
     def joined(self) -> None:
-        """Record that the quorum added this controller: if it is removed later, it does not join
-        again by itself.
+        """Record that the quorum has added this controller. If it is removed later, it does not
+        join again on its own.
         """
         (self._path / _JOINING).unlink(missing_ok=True)
         sync_directory(self._path)
@@ -92,7 +97,9 @@ class Identity:
         self._write(_JOURNAL, str(number))
 
     def retire(self, why: str) -> None:
-        """Retire a directory that lost its promises: no later start uses it. Durable on return."""
+        """Retire a directory that has lost its promises, so that it cannot be used again. Durable
+        on return.
+        """
         self._write(_FORGOT, why)
 
     def __str__(self) -> str:

@@ -1,6 +1,7 @@
-"""Join a quorum with an empty directory: request it until this controller is a learner (KIP-853).
+"""Join a quorum with an empty directory: repeat the request until this controller is a learner
+(KIP-853).
 
-A removed controller does not join again by itself.
+A controller that was removed does not join again on its own.
 """
 
 import asyncio
@@ -38,8 +39,8 @@ async def join(
     address: str,
     client: ControllerClient,
 ) -> None:
-    """Return when this controller is a member. An operator may have to remove its earlier disk
-    first. Closes the client, which contacts `config.join`.
+    """Join the quorum and return when this controller is a member. An operator may have to remove
+    its earlier disk first. Closes the client, which connects to `config.join`.
     """
     request = m.AddLearner(
         node_id=config.controller_id, address=address, directory_id=identity.directory_id

@@ -1,5 +1,5 @@
-"""The log and hard state of one voter on disk: append-only segment files of checksummed frames, one
-frame and one fdatasync per write.
+"""The log and the hard state of one voter on disk: append-only segment files of frames with
+checksums. Each write appends one frame and calls fdatasync once.
 
 See Rebello et al., "Can Applications Recover from fsync Failures?" (ATC 2020).
 """
@@ -15,14 +15,14 @@ from penstock.controller.api.errors import JournalCorrupt, JournalFailed, Journa
 from penstock.controller.raft.directory import AppendFile, JournalFiles, JournalOwner
 from penstock.controller.raft.messages import Base, Entry, HardState, Members
 
-_MAGIC = 0x4A50_5332  # "2SPJ" in file order
+_MAGIC = 0x4A50_5332  # "2SPJ" in the file
 _HEADER = struct.Struct("<IIII")
 _HEADER_CHECKED_BYTES = _HEADER.size - 4
 _CRC = struct.Struct("<I")
 _MAGIC_BYTES = struct.pack("<I", _MAGIC)
 _SUFFIX = ".journal"
 FRAME_BYTES_MAX = 256 << 20
-"""Larger frames are a bug: the queues of runtime and transport hold less."""
+"""Larger frames indicate a bug, because the queues of the runtime and the transport are smaller."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -36,13 +36,13 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Frame)
 NEW_HARD_STATE = HardState()
 NEW_BASE = Base(0, 0, 0, Members(()))
-"""State of an empty journal."""
+"""The base of an empty journal."""
 
 
 @dataclass(slots=True)
 class Recovered:
-    """The contents of the journal when it was opened. `cut_bytes`: length of the removed
-    torn end.
+    """The contents of the journal when it was opened. `cut_bytes`: length of the torn end that was
+    removed.
     """
 
     hard: HardState = NEW_HARD_STATE
@@ -51,8 +51,8 @@ class Recovered:
     cut_bytes: int = 0
 
     def replay(self, frame: Frame) -> None:
-        """Apply a frame. The first remaining segment may begin before the base of a later one, so
-        positions count from its own first entry.
+        """Apply a frame. The first segment that is left may start before the base of a later one,
+        so positions are relative to its own first entry.
         """
         self.hard = frame.hard or self.hard
         if frame.base is not None:
@@ -74,8 +74,8 @@ class Recovered:
 def encode_frame(
     hard: HardState | None, base: Base | None, entries: Sequence[Entry], directory: str = ""
 ) -> bytes:
-    """Return one frame. directory: in a segment's first frame only. Cost: a copy and a CRC of the
-    payload.
+    """Return one frame. directory: only set in the first frame of a segment. This copies the
+    payload and computes its CRC.
     """
     payload = _encode((hard, base, entries, directory) if directory else (hard, base, entries))
     assert len(payload) <= FRAME_BYTES_MAX, f"a frame of {len(payload)} bytes"
@@ -84,7 +84,7 @@ def encode_frame(
 
 
 def parse_frame(data: memoryview, at: int) -> tuple[Frame, int] | str:
-    """Return the frame at `at` and its size in bytes, or why it is invalid."""
+    """Return the frame at `at` and its size in bytes, or the reason why it is invalid."""
     if len(data) - at < _HEADER.size:
         return f"{len(data) - at} bytes are less than a frame header"
     magic, length, payload_crc, header_crc = _HEADER.unpack_from(data, at)
@@ -103,19 +103,20 @@ def parse_frame(data: memoryview, at: int) -> tuple[Frame, int] | str:
 
 
 class Journal:
-    """Appends to one directory of segments, in one thread of one process.
+    """Appends to one directory of segments. Only one thread of one process may use it.
 
     Frame (little endian): magic u32, payload bytes u32, CRC32C of the payload u32, CRC32C of the
     header before this field u32; then the payload, msgpack [hard state | nil, base | nil, [entry,
-    ...], directory id]. A hard state replaces the previous one; a base that continues the log drops
-    everything before it, any other base replaces the log; an entry replaces the one with its index
-    and everything after it. A segment `<number, 20 digits>.journal` begins with a frame of hard
-    state, base and directory id, so that earlier segments can be deleted.
+    ...], directory id]. A hard state replaces the previous one. A base that continues the log drops
+    everything before it; any other base replaces the log. An entry replaces the entry with the same
+    index and everything after it. A segment `<number, 20 digits>.journal` starts with a frame with
+    hard state, base and directory id, so that earlier segments can be deleted.
 
     Frames are written one at a time, so a crash can only tear the last frame of the last segment.
-    After a failed write or fsync the journal is unusable: the contents of the disk are unknown, and
-    a second fsync may succeed wrongly (Linux drops the dirty pages). The data directory stores the
-    number of the newest segment, so that an emptied, replaced or restored journal is detected.
+    After a failed write or fsync, the journal must not be used: the contents of the disk are
+    unknown, and another fsync may report success although data was lost (Linux drops the dirty
+    pages). The data directory stores the number of the newest segment, so that an emptied, replaced
+    or restored journal is detected.
     """
 
     def __init__(self, files: JournalFiles, owner: JournalOwner) -> None:
@@ -124,18 +125,21 @@ class Journal:
         self._file: AppendFile | None = None
         self._failed = False
         self._last_index_of: dict[int, int] = {}
-        """Highest index in each segment, by its number: once a snapshot covers it, the segment is
-        useless.
+        """Highest index in each segment by segment number. A segment can be deleted once a snapshot
+        covers its highest index.
         """
         self._number = 0
         self._hard = HardState()
         self._begins_at = NEW_BASE
-        """Base of the last segment; earlier segments stay until it begins after their end."""
+        """Base of the last segment. Earlier segments are kept until their last index is at or below
+        a base.
+        """
 
     def open(self) -> Recovered:
-        """Read everything and truncate a torn end, at about 200 MB/s. Raises JournalStateLost, and
-        JournalCorrupt for a broken frame before an intact one, or in an older segment: acknowledged
-        data is damaged.
+        """Read the journal at about 200 MB/s, and truncate a torn end. Raises JournalStateLost if
+        segments are missing or belong to another directory. Raises JournalCorrupt for a broken
+        frame before an intact one or in an older segment, because acknowledged data is then
+        damaged.
         """
         segments = self._segments()
         recovered = Recovered()
@@ -170,17 +174,17 @@ class Journal:
         return recovered
 
     def start(self, base: Base) -> int:
-        """Begin a segment at `base`, the new start of the log. Durable on return. Raises
+        """Start a segment at `base`, the new start of the log. Durable on return. Raises
         JournalFailed.
 
-        Return its number, which no earlier start of this data directory had.
+        Return the number of the segment, which no earlier start of this data directory has used.
         """
         self._roll(base)
         return self._number
 
     def append(self, hard: HardState | None, base: Base | None, entries: Sequence[Entry]) -> None:
-        """Append a frame. Durable on return. Raises JournalFailed; then nothing more may be
-        appended.
+        """Append a frame. Durable on return. Raises JournalFailed, after which the journal cannot
+        be used.
         """
         assert not self._failed, "the journal failed before; the process should have ended"
         try:
@@ -192,8 +196,8 @@ class Journal:
         self._note(self._number, entries)
 
     def drop_before(self, base: Base) -> None:
-        """Delete segments without entries after `base`, the new start of the log. Begin a new
-        segment for the next time.
+        """Delete segments without entries after `base`, the new start of the log. Start a new
+        segment, so that the next call can delete the current one.
         """
         if self._begins_at != base:
             self._roll(base)
@@ -205,7 +209,7 @@ class Journal:
         self._files.sync()
 
     def close(self) -> None:
-        """Close the file. Everything appended is durable already."""
+        """Close the file. All appended frames are already durable."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -271,7 +275,9 @@ def _segment_name(number: int) -> str:
 
 
 def _whole_frame_follows(data: memoryview, at: int) -> bool:
-    """Return whether a valid frame follows a broken one, which is then not a torn end."""
+    """Return whether a valid frame follows a broken one. If so, the broken frame is not a torn
+    end.
+    """
     raw = bytes(data[at:])
     found = raw.find(_MAGIC_BYTES)
     while found >= 0:

@@ -1,5 +1,5 @@
-"""The in-memory log of one voter: entries after a base, and which of them are on disk. Pure. See
-Raft 5.3 and 7, and etcd/raft `log.go`.
+"""The in-memory log of one voter: the entries after a base, and which of them are on disk. See Raft
+5.3 and 7, and etcd/raft `log.go`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -9,14 +9,14 @@ from penstock.controller.raft.messages import Base, Entry, Members
 
 
 class RaftLog:
-    """Indexes and record offsets are contiguous from the base. stable <= written <= last_index; an
-    entry at or below `stable` is on disk. One write is in progress at a time: entries truncated
-    meanwhile are removed from `written`, so that the end of that write does not count for later
-    entries (etcd's "append ABA race").
+    """Indexes and record offsets are contiguous from the base. stable <= written <= last_index.
+    Entries up to `stable` are on disk. Only one write is in progress at a time. If entries are
+    truncated during the write, `written` decreases, so that the completed write does not
+    acknowledge the entries that replaced them (etcd's "append ABA race").
     """
 
     def __init__(self, base: Base, entries: Sequence[Entry]) -> None:
-        """entries: as recovered from the disk."""
+        """entries: the entries recovered from disk."""
         self.base = base
         self._entries = list(entries)
         assert not entries or entries[0].index == base.index + 1, (
@@ -47,25 +47,27 @@ class RaftLog:
 
     @property
     def members_index(self) -> int:
-        """Index of the entry that set the members; 0: the base did."""
+        """Index of the entry that contains the newest members, or 0 if the base contains them."""
         return self._members[-1][0] if self._members else 0
 
     def members_at(self, index: int) -> Members:
-        """Return the newest members at or before `index`, for a snapshot that ends there."""
+        """Return the newest members at or before `index`, for a snapshot at this index."""
         for at, members in reversed(self._members):
             if at <= index:
                 return members
         return self.base.members
 
     def term_at(self, index: int) -> int | None:
-        """Return the term of an entry, or None if it is compacted or not in the log yet."""
+        """Return the term of an entry, or None if the entry was compacted or is not in the log
+        yet.
+        """
         if index == self.base.index:
             return self.base.term
         at = index - self.base.index - 1
         return self._entries[at].term if 0 <= at < len(self._entries) else None
 
     def offset_at(self, index: int) -> int:
-        """Return the end offset of the records up to `index`, which the log must contain."""
+        """Return the end offset of the records up to `index`. The log must contain this index."""
         at = index - self.base.index
         assert 0 <= at <= len(self._entries), (
             f"index {index} outside [{self.base.index}, {self.last_index}]"
@@ -73,14 +75,14 @@ class RaftLog:
         return self._entries[at - 1].end_offset if at else self.base.offset
 
     def index_at(self, offset: int) -> int:
-        """Return the last index up to which all records lie below `offset`."""
+        """Return the last index whose records all have offsets below `offset`."""
         return self.base.index + bisect_right(
             self._entries, offset, key=lambda entry: entry.end_offset
         )
 
     def covered_index(self, offset: int) -> int:
-        """Return the last index covered by every snapshot of `offset`, wherever it was taken in a
-        run of entries without records.
+        """Return the last index that every snapshot at `offset` covers. Entries without records do
+        not change the offset, so snapshots at the same offset may have different indexes.
         """
         at = bisect_left(self._entries, offset, key=lambda entry: entry.end_offset)
         ends_here = (
@@ -94,8 +96,8 @@ class RaftLog:
         return self.term_at(index) == term
 
     def last_agreeing(self, index: int, term: int) -> tuple[int, int]:
-        """Return the last (index, term) at or before `index` whose term is at most `term`: a log
-        that ends there cannot have a later one.
+        """Return the last (index, term) at or before `index` whose term is at most `term`. The log
+        cannot agree with the other log at a later position.
         """
         at = min(index, self.last_index)
         while at > self.base.index and self._entries[at - self.base.index - 1].term > term:
@@ -105,7 +107,9 @@ class RaftLog:
     def slice(
         self, start: int, count_max: int, bytes_max: int, stop: int | None = None
     ) -> list[Entry]:
-        """Return entries from `start` on within the limits, at least one if there is one."""
+        """Return the entries from `start` on within the limits, but at least one if there is
+        one.
+        """
         end = self.last_index if stop is None else stop
         found: list[Entry] = []
         size_bytes = 0
@@ -129,8 +133,8 @@ class RaftLog:
             self._members.append((entry.index, entry.members))
 
     def accept(self, entries: Sequence[Entry]) -> None:
-        """Add the leader's entries after one that matched. Only a conflict truncates the log: an
-        old, delayed message removes nothing.
+        """Add the leader's entries after a matching one. The log is truncated only at a conflict,
+        so a delayed old message does not remove entries.
         """
         for entry in entries:
             if entry.index <= self.base.index or self.matches(entry.index, entry.term):
@@ -139,7 +143,7 @@ class RaftLog:
             self.append(entry)
 
     def truncate(self, index: int) -> None:
-        """Remove everything from `index` on."""
+        """Remove all entries from `index` on."""
         del self._entries[index - self.base.index - 1 :]
         self.written = min(self.written, index - 1)
         self.stable = min(self.stable, index - 1)
@@ -150,17 +154,15 @@ class RaftLog:
         return self._entries[self.written - self.base.index :]
 
     def handed_over(self) -> None:
-        """Record that all entries were passed to the disk."""
+        """Record that all entries were passed to the disk for writing."""
         self.written = self.last_index
 
     def persisted(self, last_index: int) -> None:
-        """Record that the write that ended with `last_index` is durable."""
+        """Record that the write up to `last_index` is durable."""
         self.stable = max(self.stable, min(last_index, self.written))
 
     def compact(self, index: int) -> None:
-        """Drop entries up to `index`, which are in a snapshot. Entries that are not on disk yet
-        must stay.
-        """
+        """Drop the entries up to `index`, which a snapshot contains. They must be on disk."""
         assert index <= self.stable, f"compact at {index}, the disk has entries up to {self.stable}"
         term = self.term_at(index)
         if index <= self.base.index or term is None:
@@ -173,7 +175,7 @@ class RaftLog:
         self.base = base
 
     def reset(self, base: Base) -> None:
-        """Replace the log by a snapshot; keep entries that continue it."""
+        """Replace the log with a snapshot. Entries that continue the snapshot are kept."""
         if self.matches(base.index, base.term):
             if base.index <= self.stable:
                 self.compact(base.index)

@@ -1,4 +1,4 @@
-"""Count majorities of voters. Pure. The tables may contain other nodes, which are ignored."""
+"""Count majorities of voters. The arguments may contain other nodes, which are ignored."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -11,7 +11,7 @@ class Tally(Enum):
 
 
 def majority(voters: int) -> int:
-    """Return the smallest number of voters such that any two groups of it overlap."""
+    """Return the smallest number of voters for which any two groups of this size overlap."""
     return voters // 2 + 1
 
 

@@ -1,8 +1,8 @@
-"""Decide which membership changes are allowed: one voter at a time, and only after the last change
-is committed. Pure.
+"""Decide which membership changes are allowed: one voter at a time, and only after the previous
+change is committed.
 
-See Ongaro's thesis 4.1 and 4.2.1, and KIP-853. A controller is an id and a disk: one that lost its
-disk is another controller, and must be removed and added.
+See Ongaro's thesis 4.1 and 4.2.1, and KIP-853. A controller is identified by its id and its disk.
+After a disk is lost, the controller must be removed and added again.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,9 @@ def founded(addresses: Iterable[tuple[int, str]]) -> Members:
 def added_learner(
     members: Members, node_id: int, address: str = "", directory: str = ""
 ) -> Members:
-    """Return the members with a new learner, which receives the log and becomes a voter later."""
+    """Return the members with a new learner, which receives the log and may become a voter
+    later.
+    """
     if node_id in members.everyone:
         return members
     endpoints = _with(members.endpoints, Endpoint(node_id, address, directory))
@@ -31,7 +33,9 @@ def added_learner(
 
 
 def promoted(members: Members, node_id: int) -> Members:
-    """Return the members with a learner promoted to voter; a voter stays one."""
+    """Return the members with a learner promoted to voter. If it is already a voter, nothing
+    changes.
+    """
     if node_id not in members.learners:
         return members
     learners = tuple(learner for learner in members.learners if learner != node_id)
@@ -52,8 +56,8 @@ def removed(members: Members, node_id: int) -> Members:
 
 
 def introduced(members: Members, endpoints: Iterable[Endpoint]) -> Members:
-    """Return the members with the addresses and disks that they sent. A disk other than the known
-    one is not a change of that member but another controller.
+    """Return the members with the addresses and disks that controllers have sent. An endpoint with
+    another disk than the member's is ignored, because it belongs to another controller.
     """
     known = members.endpoints
     for endpoint in endpoints:
@@ -67,18 +71,19 @@ def introduced(members: Members, endpoints: Iterable[Endpoint]) -> Members:
 
 
 def is_impostor(members: Members, node_id: int, directory: str, version: int) -> bool:
-    """Return whether the sender has a disk other than that of the member it claims to be, and its
-    members (of that version) are no newer than ours.
+    """Return whether the sender claims to be a member but has another disk, according to a member
+    list that is at least as new as the sender's (`version`).
 
-    Its messages must not be counted: the member was removed and added again, or it lost its disk.
+    Messages of such a sender must not be counted: the member was removed and added again, or it has
+    lost its disk.
     """
     listed = members.endpoint(node_id).directory
     return listed not in {"", directory} and version <= members.version
 
 
 def is_intended_receiver(members: Members, own: Endpoint, wanted: str, version: int) -> bool:
-    """Return whether a call is for this controller's disk, or for an earlier disk because the
-    caller's members (of that version) are older than ours.
+    """Return whether a call is intended for this controller's disk. It may also name an earlier
+    disk, if the caller's member list (`version`) is older than ours.
     """
     return wanted in {"", own.directory} or (
         version < members.version and members.endpoint(own.node_id).directory == own.directory
@@ -88,21 +93,21 @@ def is_intended_receiver(members: Members, own: Endpoint, wanted: str, version: 
 def refusal(
     old: Members, new: Members, *, is_pending: bool, has_committed_in_term: bool
 ) -> str | None:
-    """Return why the leader may not propose `new` now, or None."""
+    """Return why the leader must not propose `new` now, or None if it may."""
     if is_pending:
         return "another change of the quorum is not committed yet"
     if not has_committed_in_term:
         return "the leader has not committed anything in its term yet"
-    # Every majority of the old voters then has a voter in common with every majority of the new
-    # ones. Otherwise two leaders could be elected in one term, while some voters use the old set
-    # and some the new one.
+    # Every majority of the old voters must have a voter in common with every majority of the new
+    # ones. Otherwise two leaders could be elected in one term while some voters use the old set and
+    # some the new one.
     if len(set(old.voters) ^ set(new.voters)) > 1:
         return f"voters {old.voters} can become {new.voters} only one at a time"
     if not new.voters:
         return "a quorum needs a voter"
     if len(set(new.everyone)) != len(new.everyone):
         return f"a controller is listed twice: voters {new.voters}, learners {new.learners}"
-    # `new` must be derived from the current members, not from those before another change.
+    # `new` must be derived from the current members, not from the members before another change.
     if new.version != old.version + 1:
         return f"the quorum has changed: version {new.version} does not follow {old.version}"
     return None

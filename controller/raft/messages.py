@@ -1,5 +1,5 @@
-"""Messages between voters, stored values, and output of the core for its driver. All are encoded as
-msgpack arrays, on the wire and in the journal.
+"""Messages between voters, stored values, and the output of the core for its driver. On the wire
+and in the journal, they are encoded as msgpack arrays.
 """
 
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import msgspec
 
 NOBODY = -1
-"""No voter has this id: no vote was granted."""
+"""An id that no voter has: no vote was granted."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):
     """A controller and one of its disks (KIP-853: the directory id of a voter).
 
-    address: host:port; empty: unknown. directory: generated for a new directory; empty: any, until
-    the controller has sent it.
+    address: host:port, or "" if unknown. directory: id generated for a new directory. It is ""
+    until the controller has sent it, and then matches any disk.
     """
 
     node_id: int
@@ -23,11 +23,11 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Members(msgspec.Struct, frozen=True, array_like=True):
-    """The members of the quorum with their addresses, sorted by id. Learners receive the log and do
-    not count.
+    """The members of the quorum with their addresses, sorted by id. Learners receive the log but do
+    not count toward majorities.
 
     version: number of the change that resulted in this list. If two lists contain a controller with
-    different disks, the one with the higher version is valid.
+    different disks, the one with the higher version is correct.
     """
 
     voters: tuple[int, ...]
@@ -40,7 +40,7 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
         return self.voters + self.learners
 
     def endpoint(self, node_id: int) -> Endpoint:
-        """Return the endpoint of a member; without address and directory if it is unknown."""
+        """Return the endpoint of a member. It has no address and no directory if it is unknown."""
         for endpoint in self.endpoints:
             if endpoint.node_id == node_id:
                 return endpoint
@@ -48,17 +48,17 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
 
     def is_voter(self, node_id: int, directory: str) -> bool:
         """Return whether the controller with this disk is a voter. A disk that replaced a lost one
-        is not: it may lack a promise.
+        is not, because it may lack promises of the lost disk.
         """
         return node_id in self.voters and self.endpoint(node_id).directory in {"", directory}
 
     def lists(self, node_id: int, directory: str) -> bool:
-        """Return whether the controller, with this disk, is a voter or learner."""
+        """Return whether the controller with this disk is a voter or a learner."""
         return node_id in self.everyone and self.endpoint(node_id).directory in {"", directory}
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One proposal: its records are committed together or not at all. An entry without records
+    """One proposal, whose records are committed together or not at all. An entry without records
     starts a leader's term or contains new members.
     """
 
@@ -79,8 +79,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True):
-    """The start of a log: its entries follow `index`, and a snapshot contains everything
-    up to it.
+    """The start of a log. Entries of the log follow `index`, and a snapshot contains everything up
+    to it.
     """
 
     index: int
@@ -90,17 +90,17 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):
-    """The state that a voter must never lose."""
+    """The state that a voter must not lose."""
 
     term: int = 0
     vote: int = NOBODY
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):
-    """One start of a controller and its durable state at that time.
+    """One start of a controller, with its durable state at that time.
 
-    number: increases with every start of a data directory. nonce: generated at the start, to
-    distinguish two copies of a directory.
+    number: increases with every start of a data directory. nonce: generated at the start, so that
+    copies of a directory can be distinguished.
     """
 
     number: int = 0
@@ -111,7 +111,9 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Promise(msgspec.Struct, frozen=True, array_like=True):
-    """The promises of start `number` of the disk `directory`: see `controller.raft.promises`."""
+    """The promises that start `number` of the disk `directory` made: see
+    `controller.raft.promises`.
+    """
 
     directory: str
     number: int
@@ -129,8 +131,8 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Vote(_Message, frozen=True, array_like=True, tag=1):
-    """Request a vote. pre: request a pre-vote, which changes nothing. transfer: the leader itself
-    requested this election.
+    """Request for a vote. pre: request for a pre-vote, which does not change any state. transfer:
+    whether the leader requested this election.
     """
 
     last_index: int
@@ -145,11 +147,11 @@ class VoteReply(_Message, frozen=True, array_like=True, tag=2):
 
 
 class Append(_Message, frozen=True, array_like=True, tag=3):
-    """Send entries that follow (prev_index, prev_term); without entries, a heartbeat. round,
-    sent_ms: the leader's, returned in the reply.
+    """Entries that follow (prev_index, prev_term). An append without entries is a heartbeat. round,
+    sent_ms: values of the leader that the reply returns.
 
-    promises: of all voters, with each heartbeat, so that followers also detect a disk that lost its
-    promises.
+    promises: promises of all voters, sent with each heartbeat, so that followers can also detect a
+    disk that has lost promises.
     """
 
     prev_index: int
@@ -162,10 +164,10 @@ class Append(_Message, frozen=True, array_like=True, tag=3):
 
 
 class AppendReply(_Message, frozen=True, array_like=True, tag=4):
-    """The reply to an append. index: the log equals the leader's up to it, durably; if rejected,
-    the prev_index that did not match.
+    """The reply to an append. index: the follower's durable log equals the leader's log up to this
+    index; if the append was rejected, the prev_index that did not match.
 
-    hint_index, hint_term: the last position at which a rejecting log may still agree.
+    hint_index, hint_term: the last position at which the logs may still agree after a rejection.
     """
 
     index: int
@@ -175,12 +177,12 @@ class AppendReply(_Message, frozen=True, array_like=True, tag=4):
     round: int = 0
     sent_ms: int = 0
     fsync_us: int = 0
-    """p99 of the follower's writes to its journal; 0: unknown."""
+    """p99 of the follower's journal writes, or 0 if unknown."""
 
 
 class HeartbeatReply(_Message, frozen=True, array_like=True, tag=7):
-    """The reply to a heartbeat while the disk is busy: this voter still follows the leader, but
-    acknowledges no entries.
+    """The reply to a heartbeat while the disk is busy: the voter still follows the leader, but does
+    not acknowledge entries.
     """
 
     round: int
@@ -188,8 +190,8 @@ class HeartbeatReply(_Message, frozen=True, array_like=True, tag=7):
 
 
 class Install(_Message, frozen=True, array_like=True, tag=5):
-    """Ask the receiver to load a snapshot of at least `index` from the store, because the leader's
-    log begins after the end of the receiver's.
+    """Request to load a snapshot at or after `index` from the store, because the leader's log
+    starts after the end of the receiver's log.
     """
 
     index: int
@@ -198,7 +200,7 @@ class Install(_Message, frozen=True, array_like=True, tag=5):
 
 
 class TimeoutNow(_Message, frozen=True, array_like=True, tag=6):
-    """Ask the receiver to campaign immediately: the leader transfers leadership."""
+    """Request to campaign immediately, because the leader transfers leadership."""
 
 
 Message = Vote | VoteReply | Append | AppendReply | HeartbeatReply | Install | TimeoutNow
@@ -206,8 +208,8 @@ Message = Vote | VoteReply | Append | AppendReply | HeartbeatReply | Install | T
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What must be durable, in this order, before `messages` may be sent. base: the log was
-    replaced by a snapshot.
+    """State that must be durable, in this order, before `messages` may be sent. base: set if a
+    snapshot replaced the log.
     """
 
     hard: HardState | None

@@ -1,5 +1,5 @@
-"""The driver of one Raft core, like etcd's `raft.Node`: messages and time in, disk and
-network out.
+"""The driver of one Raft core, like etcd's `raft.Node`: it passes messages and the time to the
+core, and the core's output to the disk and the network.
 """
 
 import asyncio
@@ -20,25 +20,26 @@ _T = TypeVar("_T")
 
 
 class Transport(Protocol):
-    """Send messages to other voters, or lose them; never block."""
+    """Sends messages to other voters. Messages may be lost, and sending never blocks."""
 
     def send(self, message: Message) -> None: ...
 
 
 class RaftNode:
-    """Runs one voter. Call `open`, then `start`; call `close` once.
+    """Runs one voter. Call `open`, then `start`, and `close` once.
 
-    The messages of a write are sent only when it is durable, and there is one write at a time.
-    Everything that arrives meanwhile shares the next fdatasync. A failed journal ends the node. A
-    disk with promises ignores messages at first: it neither votes nor acknowledges until the other
-    voters, which may remember more, have had time to report that.
+    The messages of a write are sent only after the write is durable, and only one write is in
+    progress at a time. Everything that arrives during a write is written with the next fdatasync.
+    If the journal fails, the node ends. A disk with promises ignores messages after the start: the
+    voter neither votes nor acknowledges until the other voters, which may remember more promises,
+    have had time to report them.
     """
 
     def __init__(self, journal: Journal, thread: Executor, changed: Callable[[], None]) -> None:
-        """thread: runs the journal's work, one call after another; `close` shuts it down.
+        """thread: runs the blocking calls of the journal one after another; `close` shuts it down.
 
-        changed: called after every input, when term, leader, commit or confirmed reads may have
-        changed.
+        changed: called after every input, because the term, the leader, the commit index or the
+        confirmed reads may have changed.
         """
         self._journal = journal
         self._thread = thread
@@ -52,12 +53,12 @@ class RaftNode:
         self._writing_since_s = 0.0
         self._ignores_messages = False
         self.start_number = 0
-        """Number of this start of the data directory; 0: not started."""
+        """Number of this start of the data directory, or 0 before the start."""
         self.writes = LatencyHistogram()
-        """Latency of the journal's frames until they are durable."""
+        """Time until frames of the journal are durable."""
         self.failed: asyncio.Future[None] = self._loop.create_future()
-        """Done when the node ends: with a result after `close`, otherwise with the exception that
-        ended it.
+        """Done when the node has ended: with a result after `close`, otherwise with the exception
+        that ended it.
         """
 
     @property
@@ -66,7 +67,7 @@ class RaftNode:
         return self._core
 
     async def open(self) -> Recovered:
-        """Return the contents of the disk. Raises JournalCorrupt."""
+        """Return the contents of the journal. Raises JournalCorrupt."""
         return await self.blocking(self._journal.open)
 
     async def start(
@@ -78,8 +79,8 @@ class RaftNode:
         *,
         commit: int,
     ) -> None:
-        """Take part in the quorum. recovered: the initial log; its base may be newer than the
-        disk's.
+        """Take part in the quorum. recovered: the initial log; its base may be newer than the base
+        on disk.
         """
         self.start_number = await self.blocking(lambda: self._journal.start(recovered.base))
         log = RaftLog(recovered.base, recovered.entries)
@@ -104,7 +105,9 @@ class RaftNode:
         self._thread.shutdown(wait=False)
 
     def accept_messages(self) -> None:
-        """Accept messages: no reachable voter has reported a promise that this disk lost."""
+        """Accept messages, because no reachable voter has reported a promise that this disk
+        lost.
+        """
         self._ignores_messages = False
 
     def receive(self, message: Message) -> None:
@@ -114,13 +117,13 @@ class RaftNode:
             self.pump()
 
     def check_running(self) -> None:
-        """Raise QuorumClosed, or the error that ended the node, if it has ended."""
+        """Raise QuorumClosed if the node has ended, or the error that ended it."""
         if self.failed.done():
             error = self.failed.exception()
             raise error or QuorumClosed("the quorum was stopped")
 
     async def compact(self, index: int) -> None:
-        """Drop entries up to `index`, as far as they are on disk."""
+        """Drop the entries up to `index` that are on disk and committed."""
         core = self.core
         core.log.compact(min(index, core.log.stable, core.commit))
         base: Base = core.log.base
@@ -133,7 +136,7 @@ class RaftNode:
         return await self._loop.run_in_executor(self._thread, work)
 
     def pump(self) -> None:
-        """Process the core's output; call this after every input."""
+        """Process the output of the core. Call this after every input."""
         core = self.core
         if self.failed.done():
             return
@@ -166,7 +169,7 @@ class RaftNode:
             self.pump()
 
     def fail(self, error: BaseException) -> None:
-        """Stop sending; waiters get `error`."""
+        """End the node. Waiters fail with `error`."""
         if not self.failed.done():
             self.failed.set_exception(error)
             self.failed.exception()
@@ -175,8 +178,8 @@ class RaftNode:
         self._changed()
 
     def _set_timer(self, deadline_ms: int | None) -> None:
-        """Set the timer. An earlier timer is kept, and set again when it fires, because heartbeats
-        move the deadline often and timers are expensive.
+        """Set the timer. A timer that fires earlier is kept, and set again when it fires, because
+        heartbeats change the deadline often and setting a timer is expensive.
         """
         if deadline_ms is None:
             return

@@ -1,8 +1,8 @@
-"""The progress of one follower, as known to the leader, and how much may be sent to it. Pure. See
+"""The progress of one follower from the leader's point of view, and how much may be sent to it. See
 etcd/raft `tracker/progress.go`.
 
-One append is in flight in PROBE, a limited number of appends and bytes in REPLICATE, and none in
-SNAPSHOT, while the follower loads a snapshot from the store.
+One append is in flight in PROBE, and a limited number of appends and bytes in REPLICATE. No append
+is in flight in SNAPSHOT, while the follower loads a snapshot from the store.
 """
 
 from collections import deque
@@ -18,29 +18,29 @@ class State(Enum):
 class Progress:
     def __init__(self, next_index: int, now_ms: int, directory: str = "") -> None:
         self.directory = directory
-        """Directory id of the disk, which this progress is valid for."""
+        """Directory id of the follower's disk. The progress applies only to this disk."""
         self.leaves_at_ms = 0
-        """For a removed follower: until when the leader sends it its removal. 0: it is a member, or
-        its removal is not committed.
+        """For a removed follower, the time until which the leader sends the log with the removal. 0
+        for a member, or until the removal is committed.
         """
         self.fsync_us = 0
         self.caught_up_ms = 0
-        """When it last had the leader's whole log; 0: never."""
+        """Last time at which the follower had the whole log of the leader, or 0."""
         self.match = 0
-        """Index up to which the follower has the leader's entries. It never decreases, because only
-        durable entries are acknowledged.
+        """Index up to which the follower's log equals the leader's log. It never decreases, because
+        followers acknowledge only durable entries.
         """
         self.next = next_index
-        """Index of the next entry to send, always greater than `match`."""
+        """Index of the next entry to send. Always greater than `match`."""
         self.state = State.PROBE
         self.round = 0
-        """Newest heartbeat round that it has acknowledged."""
+        """Newest heartbeat round that the follower has acknowledged."""
         self.heard_ms = now_ms
-        """When the newest message was sent that it has acknowledged with its log, after
-        its disk.
+        """Send time of the newest message that the follower has acknowledged with its log, which
+        requires its disk.
         """
         self.contact_ms = now_ms
-        """When the newest message was sent that it has acknowledged in any way."""
+        """Send time of the newest message that the follower has acknowledged in any way."""
         self.commit_sent = 0
         self.probe_is_out = False
         self._inflight: deque[tuple[int, int]] = deque()
@@ -62,18 +62,18 @@ class Progress:
             self.probe_is_out = True
 
     def responded(self, round_number: int, sent_ms: int) -> None:
-        """Record a reply with the follower's log."""
+        """Record a reply that contains the state of the follower's log."""
         self.contacted(round_number, sent_ms)
         self.heard_ms = max(self.heard_ms, sent_ms)
 
     def contacted(self, round_number: int, sent_ms: int) -> None:
-        """Record any reply: the follower follows, its disk may be busy."""
+        """Record any reply: the follower follows this leader, even if its disk is busy."""
         self.round = max(self.round, round_number)
         self.contact_ms = max(self.contact_ms, sent_ms)
 
     def acknowledged(self, index: int) -> bool:
-        """Record that the follower has entries up to `index` durably. Return whether that
-        is new.
+        """Record that the follower has durable entries up to `index`. Return whether `match` has
+        increased.
         """
         while self._inflight and self._inflight[0][0] <= index:
             self._inflight_bytes -= self._inflight.popleft()[1]
@@ -84,11 +84,11 @@ class Progress:
         return is_news
 
     def rejected(self, prev_index: int, agreed_max: int) -> bool:
-        """Record that the follower does not have (prev_index, its term); it may agree up to
-        `agreed_max`.
+        """Record that the follower does not have the entry (prev_index, prev_term). The logs may
+        agree up to `agreed_max`.
 
-        Return False if that changes nothing: the reply is old, or from a disk that lacks what it
-        has acknowledged, and gets no response.
+        Return False if nothing changes and no append needs to be sent: the reply is old, or it is
+        from a disk that lacks entries that it has acknowledged.
         """
         if self.state is State.REPLICATE:
             if prev_index <= self.match:

@@ -1,7 +1,9 @@
-"""Track the promises of controllers' disks, and detect a disk that lost some. Pure. See
-docs/design/metadata.md. A disk that was restored from an older copy still has its directory id: it
-would vote twice in a term and acknowledge the same index twice. Its own files do not reveal that,
-but the other controllers remember its promises.
+"""Track the promises of controllers' disks, and detect disks that have lost promises. See
+docs/design/metadata.md.
+
+A disk that was restored from an older copy has the same directory id. It would vote twice in a term
+and acknowledge the same index twice. Its own files do not reveal the loss, but the other
+controllers remember its promises.
 """
 
 from collections.abc import Iterable
@@ -10,15 +12,17 @@ from dataclasses import dataclass
 from penstock.controller.raft.messages import NOBODY, Promise, Start
 
 DISKS_MAX = 64
-"""Number of tracked directories; the oldest is dropped. A quorum has at most five voters."""
+"""Maximum number of tracked directories; the oldest one is dropped. A quorum has at most five
+voters.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Promised:
     """The promises recorded on one disk.
 
-    term: reached, durably. index: acknowledged to the leader of that term; vote: granted in it.
-    committed: acknowledged and committed.
+    term: durable term. index: last index acknowledged to the leader of this term. vote: vote in
+    this term. committed: last index that was acknowledged and committed.
     """
 
     term: int = 0
@@ -48,27 +52,27 @@ class _Disk:
     number: int = 0
     nonce: int = 0
     before: Promised = NOTHING
-    """Promised by starts before `number`."""
+    """Promises of starts before `number`."""
     now: Promised = NOTHING
 
 
 class Promises:
-    """The promises of all disks known to one controller.
+    """The promises of all disks that one controller knows.
 
-    Each start of a controller has a number that increases with every start of its directory, and
-    the state with which it began, which must contain what earlier starts promised. Leaders collect
-    promises from replies and votes, and send them to followers with each heartbeat. Promises that
-    no running controller remembers are not checked.
+    Each start of a controller has a number, which increases with every start of its directory, and
+    an initial state, which must contain the promises of earlier starts. Leaders collect promises
+    from replies and votes, and send them to followers with each heartbeat. Promises that no running
+    controller remembers cannot be checked.
     """
 
     def __init__(self) -> None:
         self._disks: dict[str, _Disk] = {}
         self._directory_of: dict[int, str] = {}
-        """Directory id of each controller, in its last message."""
+        """Directory id of each controller according to its last message."""
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
-        """Return why nothing from this start of a controller may be counted, or "" if it may. Call
-        this before each of its messages counts.
+        """Return why messages of this start of a controller must not be counted, or "" if they may.
+        Call this before each message is counted.
         """
         disk = self._disk(directory)
         if (start.number, start.nonce) != (disk.number, disk.nonce):
@@ -89,7 +93,7 @@ class Promises:
         self._note(member, Promised(term, 0, 0, candidate))
 
     def promises_of(self, members: Iterable[int]) -> tuple[Promise, ...]:
-        """Return the promises of `members` that a leader sends to its followers."""
+        """Return the promises of `members`, which a leader sends to its followers."""
         promises: list[Promise] = []
         for member in members:
             directory = self._directory_of.get(member)
@@ -110,7 +114,7 @@ class Promises:
         return tuple(promises)
 
     def learn(self, promises: Iterable[Promise]) -> None:
-        """Add promises sent by a leader."""
+        """Add promises that a leader has sent."""
         for promise in promises:
             disk = self._disk(promise.directory)
             if promise.number > disk.number:
@@ -141,8 +145,8 @@ class Promises:
 
 
 def forgotten(start: Start, promised: Promised) -> str:
-    """Return which promises are missing in the initial state of a disk, or "" if none. A disk that
-    lost nothing is never accused.
+    """Return which promises the initial state of a disk lacks, or "" if there are none. A disk that
+    has not lost anything is never reported.
     """
     if start.term < promised.term:
         return f"it had reached term {promised.term}, its journal is in term {start.term}"

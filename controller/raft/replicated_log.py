@@ -1,4 +1,4 @@
-"""The replicated log of the runtime (`Quorum`), implemented with Raft for one or several voters.
+"""The replicated log of the runtime (`Quorum`), implemented with Raft for one or more voters.
 Records are not decoded.
 """
 
@@ -35,11 +35,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The current leader. address: of the leader; empty: unknown.
+    """The current leader. address: address of the leader, or "" if unknown.
 
-    active: this process leads, with `epoch`, which is Raft's term. Everything that earlier leaders
-    committed is committed here, so an image at `committed_offset` is complete. False during a
-    transfer, when proposals are rejected.
+    active: whether this process leads in `epoch`, which is Raft's term. Everything that earlier
+    leaders committed is then committed here, so an image at `committed_offset` is complete. False
+    during a leadership transfer, when proposals are rejected.
     """
 
     active: bool
@@ -60,8 +60,8 @@ class CommittedRecords:
 
 
 class Quorum(Protocol):
-    """A log of encoded records on a majority of voters. Offsets have no gaps, and no reader gets a
-    record before it is committed.
+    """A log of encoded records on a majority of voters. Offsets have no gaps, and records can only
+    be read after they are committed.
     """
 
     @property
@@ -74,7 +74,7 @@ class Quorum(Protocol):
 
     @property
     def first_offset(self) -> MetadataOffset:
-        """Offset of the oldest record in the log; older ones are only in snapshots."""
+        """Offset of the oldest record in the log. Only snapshots contain older records."""
         ...
 
     @property
@@ -83,36 +83,36 @@ class Quorum(Protocol):
         ...
 
     async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
-        """Commit records; return the committed end offset. Raises QuorumClosed, JournalFailed, and
-        NotLeader if `epoch` has ended; the caller then drops its image, whose last records may not
-        be committed.
+        """Commit records and return the committed end offset. Raises QuorumClosed, JournalFailed,
+        and NotLeader if `epoch` has ended. The caller must then drop its image, because its last
+        records may not be committed.
         """
         ...
 
     def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
-        """Return committed records from `offset` on, at least one if there is one. Needs
-        first_offset <= offset <= committed_offset.
+        """Return the committed records from `offset` on, within the limit but at least one if there
+        is one. Requires first_offset <= offset <= committed_offset.
         """
         ...
 
     async def wait_committed(self, offset: MetadataOffset) -> None:
-        """Return when a record at or after `offset` is committed. Raises QuorumClosed."""
+        """Return once a record at or after `offset` is committed. Raises QuorumClosed."""
         ...
 
     async def confirm(self, epoch: ControllerEpoch) -> None:
-        """Return when a majority has confirmed, after this call, that `epoch` still leads: reads
+        """Return once a majority has confirmed, after this call, that `epoch` still leads. Reads
         may then be served. Raises the errors of `propose`.
         """
         ...
 
     def point_at(self, offset: MetadataOffset) -> Base:
-        """Return the position in the log at which a snapshot of the records below `offset` ends;
-        all of them must be committed.
+        """Return the log position of a snapshot with the records below `offset`, all of which must
+        be committed.
         """
         ...
 
     async def drop_before(self, offset: MetadataOffset) -> None:
-        """Drop records below `offset`, which a snapshot covers; some may remain."""
+        """Drop records below `offset`, which a snapshot must contain. Some of them may remain."""
         ...
 
 
@@ -128,7 +128,7 @@ class RaftQuorum:
     """Runs one controller of a Raft quorum: a voter, a learner, or a controller that is not a
     member.
 
-    addresses: configured host:port of controllers; an address in the log takes precedence.
+    addresses: configured host:port by controller. An address in the log takes precedence.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class RaftQuorum:
         addresses: Mapping[int, str],
         rng: Random,
     ) -> None:
-        """identity: of the opened directory."""
+        """identity: identity of the opened directory."""
         self._identity = identity
         self._config = config
         self._addresses = dict(addresses)
@@ -155,24 +155,26 @@ class RaftQuorum:
         self._reads: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._epoch_ends: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
         self.began_empty = False
-        """Whether the disk was empty at the start: the log came from a snapshot or from other
-        controllers.
+        """Whether the disk was empty at the start, so that the log came from a snapshot or from
+        other controllers.
         """
         self.begun = Start()
-        """The initial state of this start of the controller, once it is known."""
+        """The initial state of this start of the controller, set by `start`."""
         self._accepted_by: set[int] = set()
-        """Voters that know of no promise that this disk lost."""
+        """Voters that do not know any promise that this disk has lost."""
         self._endpoints_heard: dict[int, Endpoint] = {}
-        """Addresses sent by members; the leader proposes new ones."""
+        """Endpoints that controllers have sent. The leader proposes new ones."""
         self._has_new_endpoints = False
         self._was_outside = False
         self._transferring_to: int | None = None
         self._members_seen = Members(())
         self._leader_seen = (ControllerEpoch(-1), "")
         self.leader_changes = 0
-        """Number of changes of the leader since the first known one."""
+        """Number of leader changes after the first known leader."""
         self.failed = self._node.failed
-        """Done when the quorum ends: with a result after `close`, with JournalFailed otherwise."""
+        """Done when the quorum ends: with a result after `close`, with an exception such as
+        JournalFailed otherwise.
+        """
 
     async def start(
         self,
@@ -184,12 +186,14 @@ class RaftQuorum:
     ) -> None:
         """Recover and take part in the quorum.
 
-        snapshot: the newest intact one, which the caller has loaded. passed_over: a newer one is
-        damaged. members: of a new cluster; empty: of an existing one, whose leader will send them.
+        snapshot: base of the newest intact snapshot, which the caller has loaded. passed_over: set
+        if a newer snapshot is damaged. members: members of a new cluster; empty for an existing
+        cluster, whose leader sends them.
 
-        Raises JournalCorrupt, JournalStateLost, SnapshotMissing (a gap before the journal),
-        SnapshotCorrupt (`passed_over`, and the disk is empty: records after the older snapshot may
-        only be in the damaged one, for example after `penstock controller recover`).
+        Raises JournalCorrupt, JournalStateLost, SnapshotMissing (records before the journal are
+        missing), and SnapshotCorrupt if the disk is empty and `passed_over` is set: only the
+        damaged snapshot may contain the records after the older one, for example after `penstock
+        controller recover`.
         """
         recovered = await self._node.open()
         if recovered.cut_bytes:
@@ -219,7 +223,7 @@ class RaftQuorum:
         core.promises.refusal(core.id, self._config.directory, self.begun)
 
     async def close(self) -> None:
-        """Stop taking part, after the current write. Waiters get QuorumClosed."""
+        """Complete the current write and stop. Waiters fail with QuorumClosed."""
         await self._node.close()
         self._publish_changes()
 
@@ -232,8 +236,8 @@ class RaftQuorum:
         return self.core.promises.refusal(member, directory, start) if self.begun.number else ""
 
     def responded(self, member: int, why: str) -> None:
-        """Record another controller's check of the initial state of this start. why: what this disk
-        lost; empty: nothing, as far as it knows.
+        """Record that another controller has checked the initial state of this start. why: what
+        this disk has lost, or "" if that controller does not know of any loss.
         """
         if why:
             self._retire(member, why)
@@ -257,13 +261,13 @@ class RaftQuorum:
 
     @property
     def members(self) -> Members:
-        """The newest members in the log; none before `start`."""
+        """The newest members in the log. Empty before `start`."""
         return self._members_seen
 
     @property
     def is_outside(self) -> bool:
-        """Whether a quorum exists and this disk is not a member: it was removed, or not
-        added yet.
+        """Whether a quorum exists of which this disk is not a member, because it was removed or has
+        not been added yet.
         """
         core = self.core
         return (
@@ -279,16 +283,16 @@ class RaftQuorum:
         return tuple(filter(None, (self.address_of(node_id) for node_id in members.everyone)))
 
     def address_of(self, node_id: int | None) -> str:
-        """Return the address of a controller: from the log, otherwise as configured; empty:
-        unknown.
+        """Return the address of a controller from the log or, if there is none, from the
+        configuration. Return "" if it is unknown.
         """
         if node_id is None:
             return ""
         return self._members_seen.endpoint(node_id).address or self._addresses.get(node_id, "")
 
     def introduce(self, endpoint: Endpoint) -> None:
-        """Record the address sent by a controller, possibly this one. If it is a member, the leader
-        proposes it to all.
+        """Record the endpoint that a controller has sent, which may be this one. If the controller
+        is a member, the leader proposes the endpoint to all members.
         """
         if self._endpoints_heard.get(endpoint.node_id) != endpoint:
             self._endpoints_heard[endpoint.node_id] = endpoint
@@ -296,7 +300,7 @@ class RaftQuorum:
             self._loop.call_soon(self._propose_endpoints)
 
     async def change(self, members: Members) -> None:
-        """Commit a change of the members. Raises ChangeRefused, NotLeader, QuorumClosed,
+        """Commit a membership change. Raises ChangeRefused, NotLeader, QuorumClosed,
         JournalFailed.
         """
         core = self.core
@@ -320,7 +324,7 @@ class RaftQuorum:
 
     @property
     def writes(self) -> LatencyHistogram:
-        """Latency of the journal's writes."""
+        """Latency of journal writes."""
         return self._node.writes
 
     @property
@@ -341,14 +345,14 @@ class RaftQuorum:
 
     @property
     def needs_snapshot(self) -> bool:
-        """Whether the leader's log begins after the end of ours: load the newest snapshot and call
-        `installed`.
+        """Whether the leader's log starts after the end of our log. The caller must then load the
+        newest snapshot and call `installed`.
         """
         return self.core.needs_snapshot > self.core.commit
 
     async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
-        """See Quorum.propose. Cost: one write and one fdatasync here and on a majority, 0.5 to 5
-        ms.
+        """See Quorum.propose. This takes one write and one fdatasync here and on a majority: 0.5 to
+        5 ms.
         """
         core = self.core
         self._node.check_running()
@@ -363,7 +367,9 @@ class RaftQuorum:
         return await proposed.response
 
     async def confirm(self, epoch: ControllerEpoch) -> None:
-        """See Quorum.confirm. One round trip to a majority; nothing for a quorum of one."""
+        """See Quorum.confirm. This takes one round trip to a majority, and none in a quorum of
+        one.
+        """
         core = self.core
         self._node.check_running()
         number = core.read_round() if core.term == epoch else None
@@ -375,7 +381,7 @@ class RaftQuorum:
         await response
 
     def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
-        """See Quorum.read. From memory; records are not copied."""
+        """See Quorum.read. The records are in memory and are not copied."""
         log, commit = self.core.log, self.core.commit
         assert log.base.offset <= offset <= self._committed, (
             f"read at {offset} outside [{log.base.offset}, {self._committed}]"
@@ -401,8 +407,8 @@ class RaftQuorum:
             await self._commit_moved.wait()
 
     async def wait_changed(self) -> None:
-        """Return at the next commit, leadership change, or need for a snapshot; possibly more
-        often.
+        """Return at the next commit, leadership change or need for a snapshot. It may also return
+        at other times.
         """
         self._node.check_running()
         await self._commit_moved.wait()
@@ -418,25 +424,27 @@ class RaftQuorum:
         return Base(index, term, log.offset_at(index), log.members_at(index))
 
     async def drop_before(self, offset: MetadataOffset) -> None:
-        """See Quorum.drop_before. Deletes whole segment files, and begins a new one so that the
-        next snapshot can drop this one.
+        """See Quorum.drop_before. This deletes whole segment files. It also starts a new segment,
+        so that the next call can delete the current one.
         """
         await self._node.compact(self.core.log.covered_index(offset))
 
     def installed(self, base: Base) -> None:
-        """Continue from `base`: a snapshot that ends there was loaded into the image."""
+        """Continue from `base`, after a snapshot at this position was loaded into the image."""
         self.core.installed(base)
         self._node.pump()
 
     def transfer(self, target: int) -> bool:
-        """Start to transfer leadership to another voter; return whether it has started."""
+        """Start to transfer leadership to another voter. Return whether the transfer has
+        started.
+        """
         begun = self.core.transfer(target)
         self._node.pump()
         return begun
 
     def end_of(self, epoch: ControllerEpoch) -> "asyncio.Future[None]":
-        """Return a future that is done when this process no longer leads `epoch`. Cancel it if it
-        is no longer needed.
+        """Return a future that is done when this process no longer leads `epoch`. Cancel the future
+        when it is no longer needed.
         """
         over: asyncio.Future[None] = self._loop.create_future()
         self._epoch_ends.append((epoch, over))
@@ -452,9 +460,7 @@ class RaftQuorum:
         self._epoch_ends = [end for end in self._epoch_ends if not end[1].done()]
 
     def _publish_changes(self) -> None:
-        """Complete decided proposals and reads, and publish what has changed. Called after every
-        input.
-        """
+        """Complete decided proposals and reads, and publish changes. Called after every input."""
         if self.failed.done():
             self._end()
             return
@@ -512,16 +518,16 @@ class RaftQuorum:
         self._wake()
 
     def _publish_is_outside(self) -> None:
-        """Wake waiters when this controller leaves or joins the quorum, which does not change any
-        offset.
+        """Wake waiters when this controller leaves or joins the quorum, because this does not
+        change any offset.
         """
         was_outside, self._was_outside = self._was_outside, self.is_outside
         if was_outside != self._was_outside:
             self._wake()
 
     def _propose_endpoints(self) -> None:
-        """Propose new addresses and disks as one membership change. If that is currently
-        impossible, it is retried later.
+        """Propose new addresses and disks as one membership change. If this is not possible now, it
+        is retried later.
         """
         if self.failed.done() or not self.core.is_ready_to_serve:
             return
@@ -556,7 +562,7 @@ class RaftQuorum:
                 _refuse(response, NotLeader(self.address_of(core.leader)))
 
     def _end(self) -> None:
-        """Fail all waiters: this controller no longer decides."""
+        """Fail all waiters, because this controller no longer takes part."""
         self._leadership = Leadership(active=False, epoch=self._leadership.epoch)
         try:
             self._node.check_running()
@@ -586,7 +592,9 @@ def _refuse(response: "asyncio.Future[_T]", error: Exception) -> None:
 
 
 def _join(recovered: Recovered, snapshot: Base) -> None:
-    """Replace the journal by a snapshot that it does not reach: the disk is behind, or was lost."""
+    """Replace the journal with a snapshot if the journal does not reach it, because the disk is
+    behind or was lost.
+    """
     at = snapshot.index - recovered.base.index
     if at == 0 or (
         at <= len(recovered.entries) and recovered.entries[at - 1].term == snapshot.term

@@ -1,6 +1,6 @@
-"""Send messages between voters over gRPC: one stream per direction, dialed by the sender.
+"""Sends messages between voters over gRPC, with one stream per direction. The sender connects.
 
-Heartbeats share the stream with appends, so that a blocked stream also stops the heartbeats.
+Heartbeats and appends share the stream, so that a blocked stream also stops the heartbeats.
 """
 
 import asyncio
@@ -31,29 +31,29 @@ _log = structlog.get_logger(__name__)
 
 BACKOFF_S = 0.1
 REFUSED_BACKOFF_S = 1.0
-"""Pause before dialing a controller that rejects the stream (another cluster, another disk) or
-whose name cannot be resolved; longer than for one that may be starting. Each lookup of a name opens
-several sockets.
+"""Pause before reconnecting to a controller that rejects the stream (another cluster, another disk)
+or whose name cannot be resolved. It is longer than `BACKOFF_S`, which is for controllers that may
+be starting, because each name lookup opens several sockets.
 """
 _UNRESOLVED: Final = ("errors resolving", "DNS resolution failed")
-"""gRPC's message for an unresolved name."""
+"""gRPC's error texts for a name that cannot be resolved."""
 
 WRITE_TIMEOUT_S = 2.0
-"""Timeout of a write; then the stream is dialed again."""
+"""Timeout of a write, after which the sender reconnects."""
 
 WAITING_COUNT_MAX = 1_024
-"""Number of messages waiting for one voter; more are lost."""
+"""Maximum number of messages that wait for one voter. Further messages are dropped."""
 
 WAITING_DISCONNECTED_MAX = 32
-"""The same limit without a connection: old messages are useless."""
+"""The same limit without a connection. It is lower, because old messages are useless."""
 
 GROUP_BYTES = 4 << 20
 """Approximate size of one gRPC message."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The first message of a stream. to_directory: disk of the receiver; empty: any. version: of
-    the sender's members. start: the sender's.
+    """The first message of a stream. to_directory: disk of the receiver, or "" for any. version:
+    version of the sender's member list. start: the current start of the sender.
     """
 
     cluster_id: str
@@ -71,12 +71,14 @@ class Memory(Protocol):
     def begun(self) -> Start: ...
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
-        """Return why nothing from this start of a controller may be counted, or "" if it may."""
+        """Return why messages of this start of a controller must not be counted, or "" if they
+        may.
+        """
         ...
 
     def responded(self, member: int, why: str) -> None:
-        """Record another controller's response to `begun`: what this disk lost; empty: nothing, as
-        far as it knows.
+        """Record that another controller has checked `begun`. why: what this disk has lost, or ""
+        if that controller does not know of any loss.
         """
         ...
 
@@ -95,7 +97,7 @@ class _NoMemory:
 
 
 class Refused(NamedTuple):
-    """Raised if a stream must end. forgot: the sender's disk has lost promises."""
+    """Why a stream must end. forgot: whether the sender's disk has lost promises."""
 
     why: str
     forgot: bool = False
@@ -112,11 +114,12 @@ _NOBODY = Members(())
 
 
 class PeerTransport:
-    """Sends and receives messages for one controller. `send` never blocks and never fails;
-    undelivered messages are lost, which Raft tolerates. A controller is dialed at the address that
-    it sent, then at the one in the log, then at the configured one.
+    """Sends and receives the messages of one controller. `send` never blocks and never fails.
+    Messages that cannot be delivered are dropped, which Raft tolerates. To connect to a controller,
+    the transport tries the address that the controller has sent, then the one in the log, then the
+    configured one.
 
-    peers: configured host:port of the others.
+    peers: configured host:port of the other controllers.
     """
 
     def __init__(
@@ -132,8 +135,9 @@ class PeerTransport:
         tls: TlsFiles | None = None,
         gate: Gate | None = None,
     ) -> None:
-        """members: returns the current members. introduce: called with the address of each
-        connected controller. tls: None for plaintext. gate: checks senders; None: all may send.
+        """members: returns the current members. introduce: called with the endpoint of each
+        controller that connects. tls: None for plaintext. gate: checks senders; None if all may
+        send.
         """
         self._tls = tls
         self._gate = gate or Gate()
@@ -146,13 +150,13 @@ class PeerTransport:
         self._introduce = introduce
         self._heard: dict[int, Endpoint] = {}
         self._refused = ""
-        """The last logged reason, to log repeated ones once."""
+        """The last logged reason, so that a repeated reason is not logged again."""
 
         self._senders: dict[int, _Sender] = {}
         self._started = False
 
     def start(self, address: str) -> None:
-        """Start to send. Dial the members immediately, so that they learn our `address`."""
+        """Start sending. Connect to the members immediately, so that they receive our `address`."""
         self._own = Endpoint(self._own.node_id, address, self._own.directory)
         self._started = True
         for member in sorted({*self._peers, *self._members().everyone} - {self._own.node_id}):
@@ -171,7 +175,7 @@ class PeerTransport:
             sender.offer(message)
 
     async def serve(self, _: object, context: StreamContext) -> None:
-        """Receive another controller's stream."""
+        """Receive the stream of another controller."""
         data = await context.read()
         if data is END_OF_STREAM:
             return
@@ -202,7 +206,7 @@ class PeerTransport:
             )
 
     async def _listen(self, hello: Hello, context: StreamContext) -> Refused | None:
-        """Deliver messages until the stream ends or must end; return why it must."""
+        """Deliver messages until the stream ends or must end. Return why it must end, or None."""
         sender = hello.sender
         self._heard[sender.node_id] = sender
         self._introduce(sender)
@@ -221,8 +225,8 @@ class PeerTransport:
                 del self._heard[sender.node_id]
 
     def _refusal(self, hello: Hello) -> Refused | None:
-        """Return why the sender is rejected, or None. Checked with every group, because members and
-        promises change during a stream.
+        """Return why the sender is rejected, or None. This is checked for every group of messages,
+        because members and promises may change during a stream.
         """
         own, sender, members = self._own, hello.sender, self._members()
         if hello.cluster_id != self._cluster_id:
@@ -270,8 +274,8 @@ class PeerTransport:
         )
 
     def _addresses_of(self, node_id: int) -> list[str]:
-        """Return the possible addresses of a controller, most likely first; none if it should not
-        be dialed.
+        """Return the possible addresses of a controller, most likely first. Empty if the transport
+        should not connect to it.
         """
         members = self._members()
         listed, heard = members.endpoint(node_id), self._heard.get(node_id)
@@ -286,7 +290,7 @@ class PeerTransport:
 
 
 class _Sender:
-    """Sends to one controller, as long as its address is known."""
+    """Sends to one controller as long as its address is known."""
 
     def __init__(
         self,
@@ -323,7 +327,7 @@ class _Sender:
 
     async def _run(self) -> None:
         logged: str | None = None
-        """The last logged failure, to log repeated ones once."""
+        """The last logged failure, so that a repeated failure is not logged again."""
         attempt = 0
         while addresses := self._addresses_of(self._node_id):
             address = addresses[attempt % len(addresses)]
@@ -360,7 +364,9 @@ class _Sender:
             await asyncio.sleep(backoff_s)
 
     def _problem(self, error: BaseException) -> str:
-        """Return the problem with TLS or this controller's certificate, or "" if there is none."""
+        """Return the problem with TLS or with this controller's certificate, or "" if there is
+        none.
+        """
         if not isinstance(error, RpcFailed):
             return ""
         if error.code() is StatusCode.UNAUTHENTICATED:
@@ -368,8 +374,8 @@ class _Sender:
         return explain(error.details() or "", has_tls=self._tls is not None)
 
     async def _send_all(self, call: StreamCall, hello: Hello) -> float:
-        """Send until the stream breaks or the receiver's disk is another one. The other side sends
-        a welcome message and its end.
+        """Send until the stream breaks or the receiver's disk has been replaced. The receiver only
+        sends a welcome message and the end of the stream.
 
         Return the seconds until the next attempt.
         """
@@ -394,7 +400,7 @@ class _Sender:
             return BACKOFF_S
         finally:
             ending.cancel()
-            # `await ending` would confuse our cancellation with the task's.
+            # `await ending` could not distinguish our own cancellation from that of the task.
             await asyncio.wait((ending,))
             if not ending.cancelled():
                 ending.exception()
@@ -418,7 +424,7 @@ class _Sender:
 
 
 def pause_after(error: BaseException) -> float:
-    """Return the seconds until the next attempt to reach a controller."""
+    """Return the seconds until the next attempt to connect to a controller."""
     is_lasting = isinstance(error, RpcFailed) and (
         error.code() in _REFUSALS or any(words in _detail(error) for words in _UNRESOLVED)
     )

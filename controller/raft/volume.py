@@ -1,7 +1,7 @@
-"""Decide when a leader with a slow disk transfers leadership, and to whom. Pure.
+"""Decide when a leader with a slow disk transfers leadership, and to which voter.
 
-Every promise of the leader waits for its own disk, and clients notice delays of more than half a
-heartbeat.
+Every acknowledgment of the leader waits for its own disk, and clients notice delays of more than
+half a heartbeat.
 """
 
 from bisect import bisect_left, insort
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 
 SAMPLES_MAX = 256
 SAMPLES_MIN = 10
-"""Fewer writes do not result in a p99."""
+"""Minimum number of writes for computing a p99."""
 
 AGE_MS_MAX = 30_000
 SLOW_COUNT_MIN = 3
-"""Number of writes that must exceed the limit."""
+"""Minimum number of writes that must exceed the limit."""
 
 HOLD_ELECTIONS = 2
 PAUSE_ELECTIONS = 5
 COOL_DOWN_ELECTIONS = 30
-"""In election timeouts: how long the disk must be slow, the pause of a new leader, and the pause
-after a transfer.
+"""Durations in election timeouts: how long the disk must be slow, the pause after leadership is
+gained, and the pause after a transfer.
 """
 
 
 class FsyncWindow:
-    """Durations of the last writes until they were durable."""
+    """The latencies of the last durable writes."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, int]] = deque()
@@ -41,7 +41,7 @@ class FsyncWindow:
 
     @property
     def p99_us(self) -> int:
-        """p99 in microseconds; 0: unknown."""
+        """p99 in microseconds, or 0 if unknown."""
         count = len(self._ordered)
         return self._ordered[-(-99 * count // 100) - 1] if count >= SAMPLES_MIN else 0
 
@@ -51,7 +51,7 @@ class FsyncWindow:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A voter that responded within the election timeout."""
+    """A voter that has responded within the election timeout."""
 
     node_id: int
     match: int
@@ -59,10 +59,11 @@ class Candidate:
 
 
 class SlowVolume:
-    """Decides for one controller, over all its leaderships. A leader transfers leadership only if
-    its disk was slow for a while, to a follower whose fsync takes at most half of the limit. After
-    a transfer, and at the start of a leadership, time passes before the next one, so that
-    leadership does not alternate between two slow disks.
+    """Decides whether one controller should transfer leadership. One object serves all terms in
+    which the controller leads. A leader transfers leadership only if its disk has been slow for a
+    while, and only to a follower whose fsync p99 is at most half of the limit. After a transfer,
+    and after leadership is gained, it pauses before the next transfer, so that leadership does not
+    alternate between two slow disks.
     """
 
     def __init__(self, limit_us: int, election_ms: int) -> None:
@@ -72,13 +73,13 @@ class SlowVolume:
         self._not_before_ms = 0
 
     def gained(self, now_ms: int) -> None:
-        """Record that leadership begins."""
+        """Record that this controller has become the leader."""
         self._slow_since_ms = None
         self._not_before_ms = max(self._not_before_ms, now_ms + PAUSE_ELECTIONS * self._election_ms)
 
     def target(self, now_ms: int, own: FsyncWindow, candidates: Iterable[Candidate]) -> int | None:
-        """Return the voter that should lead instead: of those with a fast disk, the one with the
-        longest log.
+        """Return the voter to which leadership should be transferred, or None. Of the voters with a
+        fast disk, it is the one with the longest log.
         """
         if not self._is_slow(now_ms, own) or now_ms < self._not_before_ms:
             return None
@@ -89,8 +90,8 @@ class SlowVolume:
         return max(good, key=lambda each: (each.match, -each.fsync_us, -each.node_id)).node_id
 
     def _is_slow(self, now_ms: int, own: FsyncWindow) -> bool:
-        """Return whether the disk has been slow long enough: slow above the limit, fast again below
-        half of it.
+        """Return whether the disk has been slow long enough. It becomes slow above the limit, and
+        fast again at half of the limit.
         """
         if own.is_beyond(self._limit_us):
             self._slow_since_ms = now_ms if self._slow_since_ms is None else self._slow_since_ms
