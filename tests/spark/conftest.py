@@ -1,4 +1,6 @@
-"""Share one Spark session and one cluster among these tests: each takes seconds to start."""
+"""Share one Spark session and one cluster among these tests, because each takes seconds
+to start.
+"""
 
 from collections.abc import Iterator
 

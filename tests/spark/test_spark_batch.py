@@ -1,4 +1,4 @@
-"""Check that batch queries return the records that a Kafka consumer gets from the brokers."""
+"""Batch queries return the records that a Kafka consumer gets from the brokers."""
 
 from collections.abc import Sequence
 
@@ -58,13 +58,13 @@ def consumed(cluster: ThreadedCluster) -> Sequence[Row]:
     return cluster.consume("flights", PARTITIONS, count)
 
 
-def test_rows_are_those_of_a_consumer(
+def test_batch_query_returns_the_records_of_a_consumer(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
     assert rows_of(reader(spark, cluster, includeHeaders="true").load()) == list(consumed)
 
 
-def test_columns_are_chosen_by_schema_or_option(
+def test_columns_are_selected_by_schema_or_option(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
     by_schema = (
@@ -108,7 +108,7 @@ def test_unsupported_schemas_are_refused(
      "option 'store': .*it does not begin with s3:, gs:, az:, file: or memory:"),
     ({"wal_store": "memory:"}, "option 'wal_store': .*memory: is a separate store"),
 ])  # fmt: skip
-def test_impossible_options_are_refused(
+def test_invalid_options_are_refused(
     spark: SparkSession,
     cluster: ThreadedCluster,
     consumed: Sequence[Row],
@@ -119,7 +119,7 @@ def test_impossible_options_are_refused(
         reader(spark, cluster, **options).load().collect()
 
 
-def test_topics_by_pattern_and_by_assignment(
+def test_topics_are_selected_by_pattern_and_by_assignment(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
     cluster.create("flowers", 1)
@@ -139,7 +139,7 @@ def test_topics_by_pattern_and_by_assignment(
     assert places(assigned) == [row[3:5] for row in consumed if row[3] == 2]
 
 
-def test_a_snapshot_is_read_as_its_topics_were(
+def test_snapshot_is_read_with_its_original_records(
     spark: SparkSession, cluster: ThreadedCluster
 ) -> None:
     create_topic(cluster.bootstrap, "trips", 2)
@@ -162,17 +162,17 @@ def test_a_snapshot_is_read_as_its_topics_were(
     begin = '{"trips":{"0":3}}'
     some = query(assign='{"trips":[0]}', snapshot="monday", startingOffsets=begin)
     assert places(some) == [(0, 3), (0, 4)]
-    # Without the option no pattern matches it.
+    # Without the option, patterns do not match snapshots.
     assert places(query(subscribePattern="trips.*")) == sorted([*expected, (0, 5)])
     with pytest.raises(AnalysisException, match="topics do not exist: trips@tuesday"):
         query(subscribe="trips", snapshot="tuesday").collect()
 
 
-def test_ranges_by_offset_and_by_timestamp(
+def test_ranges_are_selected_by_offset_and_by_timestamp(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
-    """The topic holds five runs of records, and the timestamps start again in each run. A range by
-    timestamp begins at the first record that is late enough.
+    """The topic contains five series of records, each with the same timestamps. A range by
+    timestamp starts at the first record that is late enough.
     """
 
     def first(partition: int, timestamp_ms: int) -> int:
@@ -221,7 +221,7 @@ FILTERS = [
 
 
 @needs_pushdown
-def test_filters_are_pushed_down_if_the_setting_allows(
+def test_filters_are_pushed_down_only_if_the_setting_allows(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
     setting = "spark.sql.python.filterPushdown.enabled"
@@ -251,7 +251,7 @@ def plan_of(frame: DataFrame) -> str:
 
 
 @pytest.mark.costly("plans and runs several SQL statements in Python workers")
-def test_a_table_keeps_the_options_that_it_was_created_with(
+def test_table_keeps_the_options_of_its_creation(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
     options = f"store '{cluster.store_url}', subscribe 'flights', columns 'offset,partition'"
@@ -299,7 +299,9 @@ def test_tasks_are_packed_by_bytes_and_split_on_demand(
     assert places(few) == [row[3:5] for row in consumed]
 
 
-def test_deleted_records_are_a_data_loss(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_query_for_deleted_records_reports_data_loss(
+    spark: SparkSession, cluster: ThreadedCluster
+) -> None:
     cluster.create("short", 1)
     cluster.produce([{"topic": "short", "value": b"%d" % number} for number in range(30)])
     cluster.trim("short", 10)
@@ -317,7 +319,7 @@ def test_deleted_records_are_a_data_loss(spark: SparkSession, cluster: ThreadedC
     ]
 
 
-def test_records_removed_by_compaction_are_not_losses(
+def test_records_removed_by_compaction_are_not_data_loss(
     spark: SparkSession, cluster: ThreadedCluster
 ) -> None:
     create_topic(
@@ -344,7 +346,7 @@ def test_records_removed_by_compaction_are_not_losses(
     assert sorted(row["value"] for row in frame.collect()) == [b"46", b"47"]
 
 
-def test_an_empty_topic_has_no_rows(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_empty_topic_has_no_rows(spark: SparkSession, cluster: ThreadedCluster) -> None:
     cluster.create("empty", 2)
     assert reader(spark, cluster, subscribe="empty").load().count() == 0
 
@@ -352,8 +354,8 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, cluster: ThreadedCluste
 def test_objects_deleted_after_planning_are_planned_again(
     spark: SparkSession, cluster: ThreadedCluster
 ) -> None:
-    """Plan while the records are in WAL slots. Read after the records were uploaded and the slots
-    deleted.
+    """The query is planned while the records are in WAL slots, and runs after they were uploaded
+    and the slots deleted.
     """
     cluster.create("moving", 2)
     before = cluster.keys("wal/")
@@ -371,9 +373,7 @@ def test_objects_deleted_after_planning_are_planned_again(
     assert places(frame) == [(partition, offset) for partition in range(2) for offset in range(100)]
 
 
-def test_a_damaged_object_is_named_by_the_error(
-    spark: SparkSession, cluster: ThreadedCluster
-) -> None:
+def test_error_names_the_damaged_object(spark: SparkSession, cluster: ThreadedCluster) -> None:
     cluster.create("damaged", 1)
     before = cluster.keys("data/")
     cluster.produce([{"topic": "damaged", "value": b"x" * 1_000} for _ in range(50)])
@@ -386,7 +386,9 @@ def test_a_damaged_object_is_named_by_the_error(
 def test_offsets_are_counted_without_reading_records(
     spark: SparkSession, cluster: ThreadedCluster
 ) -> None:
-    """A record is damaged, which only readers of records notice. Markers are not rows."""
+    """The topic has a damaged record, which fails only queries that read records. Transaction
+    markers are not counted.
+    """
     register(spark)
     cluster.create("counted", 1)
     before = cluster.keys("data/")
@@ -419,10 +421,10 @@ def test_offsets_are_counted_without_reading_records(
     assert reader(spark, cluster, **committed).load().count() == 1
 
 
-def test_upper_bounds_of_time_and_gaps_of_compaction(
+def test_time_bounds_are_exact_in_a_compacted_topic(
     spark: SparkSession, cluster: ThreadedCluster
 ) -> None:
-    """Timestamps come in any order, and most records are compacted away."""
+    """Timestamps are unordered, and most records have been compacted away."""
     register(spark)
     create_topic(
         cluster.bootstrap, "compacted", 1, cleanup_policy="compact", min_cleanable_dirty_ratio="0"

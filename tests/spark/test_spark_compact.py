@@ -1,6 +1,5 @@
-"""Check that `penstock compact` does not change the log, while clients work and drivers are killed.
-
-The cluster runs as processes.
+"""`penstock compact` does not change the log while clients work and drivers are killed. The cluster
+runs as processes.
 """
 
 import asyncio
@@ -72,7 +71,7 @@ def cluster() -> Iterator[HurriedCluster]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The objects that hold the committed part of a topic, and their total size."""
+    """The objects that contain the committed part of a topic, and their total size."""
 
     objects: int
     ends: dict[int, int]
@@ -142,7 +141,7 @@ def output_of(process: "subprocess.Popen[str]", code: int = 0) -> str:
 
 
 def scanned(cluster: HurriedCluster, topic: str) -> dict[int, list[tuple[int, int]]]:
-    """Return (offset, number) of each record as read from the store, in the form of `read_back`."""
+    """Return (offset, number) of each record read from the store, in the form of `read_back`."""
     found: dict[int, list[tuple[int, int]]] = {partition: [] for partition in PARTITIONS}
     for batch in scan(cluster.state().store_url, topic, columns=["partition", "offset", "value"]):
         columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "value")]
@@ -152,7 +151,9 @@ def scanned(cluster: HurriedCluster, topic: str) -> dict[int, list[tuple[int, in
 
 
 def is_clean(cluster: HurriedCluster) -> bool:
-    """Return True if no object is prepared and the metadata refer to every data object."""
+    """Return whether no object is in the prepared state and the metadata references every data
+    object.
+    """
 
     async def keys() -> set[str]:
         store = await background().store(cluster.state().store_url)
@@ -168,7 +169,7 @@ def is_clean(cluster: HurriedCluster) -> bool:
     return read_metadata(cluster.state().controller, of)
 
 
-async def test_offsets_stay_while_producers_and_readers_work(
+async def test_offsets_are_unchanged_while_producers_and_readers_work(
     spark: SparkSession, cluster: HurriedCluster
 ) -> None:
     """The rewrite runs in Spark executors."""
@@ -196,8 +197,8 @@ async def test_offsets_stay_while_producers_and_readers_work(
     check(load, await asyncio.to_thread(scanned, cluster, "busy"))
 
 
-async def test_a_killed_driver_loses_nothing_and_leaves_nothing(cluster: HurriedCluster) -> None:
-    """Run the three cases at once, because each mostly waits until objects may be deleted."""
+async def test_killed_driver_loses_no_record_and_leaves_no_object(cluster: HurriedCluster) -> None:
+    """The three cases run concurrently, because each mostly waits for the deletion of objects."""
     await asyncio.gather(
         *(
             killed(cluster, where)
@@ -235,8 +236,8 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
     await asyncio.to_thread(wait_until, lambda: is_clean(cluster))
 
 
-async def test_two_compactions_at_once_lose_nothing(cluster: HurriedCluster) -> None:
-    """Run one compaction with local threads and one as a Spark job."""
+async def test_two_concurrent_compactions_lose_no_record(cluster: HurriedCluster) -> None:
+    """One compaction runs with local threads and one as a Spark job."""
     create(cluster, "twice")
     async with PacedLoad(cluster.bootstrap, "twice", PARTITIONS) as load:
         await asyncio.to_thread(many_objects, cluster, "twice")
@@ -254,7 +255,7 @@ async def test_two_compactions_at_once_lose_nothing(cluster: HurriedCluster) -> 
     await asyncio.to_thread(wait_until, lambda: is_clean(cluster))
 
 
-def test_a_plan_changes_nothing_and_errors_include_advice(cluster: HurriedCluster) -> None:
+def test_dry_run_changes_nothing_and_errors_include_advice(cluster: HurriedCluster) -> None:
     create(cluster, "idle")
     wait_until(lambda: layout(cluster, "idle").ends == dict.fromkeys(PARTITIONS, 0))
     plan = json.loads(output_of(compacting(cluster, "idle", "--dry-run", "--json")))
@@ -270,8 +271,10 @@ def test_a_plan_changes_nothing_and_errors_include_advice(cluster: HurriedCluste
     assert "nowhere" in output_of(compacting(cluster, "nowhere"), 1)
 
 
-def test_a_log_is_compacted_by_key_in_spark(spark: SparkSession, cluster: HurriedCluster) -> None:
-    """Its ratio keeps the brokers from doing it. A checkpoint follows within 30 s."""
+def test_log_is_compacted_by_key_in_spark(spark: SparkSession, cluster: HurriedCluster) -> None:
+    """The topic's dirty ratio keeps brokers from compacting it. A checkpoint follows
+    within 30 s.
+    """
     engine = SparkEngine("")
     assert spark.getActiveSession() is not None, "the engine must run in this session"
     create_topic(

@@ -1,4 +1,4 @@
-"""Run a streaming query while producers send, brokers compact, a bulk rewrite runs, a broker is
+"""A streaming query runs while producers send, brokers compact, a bulk rewrite runs, a broker is
 killed, and partitions are reassigned.
 """
 
@@ -37,7 +37,7 @@ def cluster() -> Iterator[HurriedCluster]:
 
 
 class Rows:
-    """An idempotent sink in memory that keeps the rows of each batch by its id."""
+    """An idempotent in-memory sink that keeps the rows of each batch by its id."""
 
     def __init__(self) -> None:
         self._batches: dict[int, list[tuple[int, int, int]]] = {}
@@ -84,7 +84,7 @@ def start(spark: SparkSession, store_url: str, sink: Rows, directory: Path) -> S
 async def running(
     spark: SparkSession, store_url: str, sink: Rows, directory: Path
 ) -> StreamingQuery:
-    """Start the query, and start it again if the Python process of its source could not connect.
+    """Run the query, and restart it if the Python process of its source could not connect.
 
     Spark gives this process ten seconds to connect (PythonWorkerFactory; there is no option), which
     can be too short on a busy machine. In production a supervisor restarts such a query.
@@ -97,7 +97,7 @@ async def running(
         assert "failed to connect back" in str(query.exception()), query.exception()
 
 
-async def test_the_rows_of_the_query_equal_the_acknowledged_records(
+async def test_query_returns_exactly_the_acknowledged_records(
     spark: SparkSession, cluster: HurriedCluster, tmp_path: Path
 ) -> None:
     sink, store_url = Rows(), cluster.state().store_url
@@ -134,7 +134,7 @@ async def test_the_rows_of_the_query_equal_the_acknowledged_records(
 
 def rewrite(cluster: HurriedCluster) -> None:
     """Run `penstock compact`. Brokers that compact at the same time may win every conflict at the
-    end of the log. The command must then report unresolved exchanges.
+    end of the log; the command must then report unresolved conflicts.
     """
     done = penstock(cluster, "compact", "t", "--json")
     report = json.loads(done.stdout)
@@ -162,7 +162,7 @@ def leaders_of(cluster: HurriedCluster) -> dict[int, int]:
 
 
 async def brokers_compacted(store_url: str) -> None:
-    """Wait until small ranges in the manifest have been replaced by larger ones."""
+    """Wait until larger ranges have replaced small ones in the manifest."""
     store = open_store(store_url)
     try:
         view = ClusterView(store)

@@ -1,6 +1,5 @@
-"""Kill an executor and the JVM of the driver with SIGKILL. No row may be lost or duplicated.
-
-Both are separate processes here.
+"""Kill an executor and the driver's JVM with SIGKILL. No row may be lost or duplicated. Both are
+separate processes here.
 """
 
 import json
@@ -41,8 +40,8 @@ def waiting(directory: Path) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
-    """Delete the work directories of executors. A local cluster creates them in the installation of
-    Spark, whatever the settings say.
+    """Delete the work directories of executors. A local cluster creates them in the Spark
+    installation regardless of the settings.
     """
     work = Path(pyspark.__file__).parent / "work"
     before = set(work.glob("app-*"))
@@ -51,7 +50,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
         shutil.rmtree(left)
 
 
-def test_each_row_arrives_once_if_an_executor_and_a_driver_die(
+def test_each_row_arrives_once_if_an_executor_and_the_driver_die(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("jvms", 2)

@@ -1,5 +1,5 @@
-"""Kill drivers and Python workers of a streaming query with SIGKILL, several times on one
-checkpoint. An idempotent sink must have each row once.
+"""Kill drivers and Python workers of a streaming query with SIGKILL, several times with one
+checkpoint. An idempotent sink must contain each row once.
 """
 
 import json
@@ -26,15 +26,15 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 LIFE_S = 200.0
-"""The deadline of one driver. Most of it is for the start of the JVM on a busy machine."""
+"""The deadline of one driver, mostly for starting the JVM on a busy machine."""
 
 Row = tuple[int, int, str]
 
 
 @contextmanager
 def running(job: Job) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run one driver process, and wait at the end until its JVM has ended, so that two drivers
-    never share the checkpoint.
+    """Run one driver process. At the end, wait until its JVM has ended, so that two drivers never
+    share the checkpoint.
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     command = (
@@ -91,7 +91,7 @@ def rows_in(path: Path) -> list[Row]:
 
 
 def logged(job: Job, batch_id: int) -> dict[str, int]:
-    """Return the end offset of the batch in each partition, from the query's offset log."""
+    """Return the end offsets of the batch from the query's offset log, by partition."""
     found = json.loads((job.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2])
     return dict(found[job.topic])
 
@@ -145,7 +145,7 @@ def planned(cluster: ThreadedCluster) -> list[PartitionPlan]:
 
 
 def compact(cluster: ThreadedCluster) -> None:
-    """Rewrite the topic, so that the next driver reads other objects."""
+    """Rewrite the topic, so that the next driver reads different objects."""
     report = rewrite_topic(
         Target(cluster.store_url, "", "deaths"), cluster.controller, LocalEngine(), RewriteOptions()
     )
@@ -174,7 +174,7 @@ def check(job: Job, spark: SparkSession, before: int) -> None:
 
 
 def replay(job: Job, spark: SparkSession, batches: dict[int, list[Row]]) -> None:
-    """Read each batch again, by the offset log alone, from the objects that exist now."""
+    """Read each batch again, using only the offset log, from the current objects."""
     starts = {"0": 0, "1": 0}
     for batch_id in sorted(batches):
         ends = logged(job, batch_id)

@@ -1,6 +1,5 @@
-"""Call the readers as Spark does, without a Spark session but with a real cluster.
-
-The tests cover lost data, limits of a micro-batch, and where a query starts over several runs.
+"""The readers called as Spark calls them, without a Spark session but with a real cluster: data
+loss, micro-batch limits, and the start of a query over several runs.
 """
 
 import json
@@ -35,7 +34,8 @@ def source(cluster: ThreadedCluster, topic: str, **options: object) -> DefaultSo
     given = {
         "store": cluster.store_url,
         "subscribe": topic,
-        # Without the timestamp rows come from the plan, and no object has to be there.
+        # Without the timestamp column, rows would come from the plan, and objects would not be
+        # read.
         "columns": "partition,offset,timestamp",
         "fetchOffset.retryIntervalMs": "10",
         **options,
@@ -64,13 +64,13 @@ def read(reader: StreamReader | BatchReader, partitions: Sequence[InputPartition
 
 
 def plain(offsets: OffsetsJson) -> OffsetsJson:
-    """Return offsets without the ids of topics, as Kafka's source reads them."""
+    """Return offsets without topic ids, as Kafka's source writes them."""
     return {topic: parts for topic, parts in offsets.items() if parts}
 
 
 def without_bodies(tasks: Sequence[InputPartition]) -> list[InputPartition]:
-    """Return the tasks as they are for large slots: without the bytes that planning has read. Each
-    object must exist when the task runs, or its offsets are planned again.
+    """Return the tasks as they are for large slots, without the bytes already read during planning.
+    Each object must exist when its task runs; otherwise its offsets are planned again.
     """
     return [InputPartition(replace(task.value, bodies={})) for task in tasks]
 
@@ -86,13 +86,13 @@ def fill(cluster: ThreadedCluster, topic: str, count: int, partitions: int = 1) 
 def test_spark_sees_the_inherited_push_filters_method(
     cluster: ThreadedCluster,
 ) -> None:
-    """Spark refuses readers that override the method while the setting for push-down is off."""
+    """Spark refuses readers that override this method while push-down is disabled."""
     assert DefaultSource.name() == "penstock"
     cluster.create("found", 1)
     assert batch(cluster, "found").pushFilters.__func__ is DataSourceReader.pushFilters
 
 
-def test_a_topic_that_was_just_created_is_waited_for(cluster: ThreadedCluster) -> None:
+def test_query_waits_for_a_newly_created_topic(cluster: ThreadedCluster) -> None:
     cluster.create("fresh", 1, published=False)
     reader = stream(cluster, "fresh", **{"fetchOffset.retryIntervalMs": 2_000})
     assert plain(reader.initialOffset()) == {"fresh": {"0": 0}}
@@ -102,7 +102,7 @@ def test_a_topic_that_was_just_created_is_waited_for(cluster: ThreadedCluster) -
         stream(cluster, "nothing").initialOffset()
 
 
-def test_objects_deleted_between_plan_and_read(cluster: ThreadedCluster) -> None:
+def test_objects_deleted_between_plan_and_read_are_planned_again(cluster: ThreadedCluster) -> None:
     cluster.create("gone", 2)
     before = cluster.keys("wal/")
     fill(cluster, "gone", 300, 2)
@@ -121,7 +121,7 @@ def test_objects_deleted_between_plan_and_read(cluster: ThreadedCluster) -> None
     reader.stop()
 
 
-def test_a_topic_that_is_deleted_and_created_again(cluster: ThreadedCluster) -> None:
+def test_query_on_a_recreated_topic_reports_data_loss(cluster: ThreadedCluster) -> None:
     cluster.create("vanish", 1)
     cluster.create("stays", 1)
     fill(cluster, "vanish", 10)
@@ -153,10 +153,10 @@ def test_a_topic_that_is_deleted_and_created_again(cluster: ThreadedCluster) -> 
 
 
 @pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(3), ReadMaxBytes(1 << 20)])
-def test_a_checkpoint_of_a_recreated_topic_is_noticed(
+def test_checkpoint_of_a_recreated_topic_is_detected(
     cluster: ThreadedCluster, limit: ReadLimit
 ) -> None:
-    """Without `queryId`, after a restart, where the new topic is longer than the old one."""
+    """Without `queryId`, after a restart, when the new topic is longer than the old one."""
     name = f"again-{type(limit).__name__}"
     for topic in (name, f"{name}-stays"):
         cluster.create(topic, 1)
@@ -195,7 +195,7 @@ def test_a_checkpoint_of_a_recreated_topic_is_noticed(
     assert restarted.latestOffset(end, limit) == end
 
 
-def test_a_checkpoint_without_ids_of_topics_continues(cluster: ThreadedCluster) -> None:
+def test_checkpoint_without_topic_ids_continues(cluster: ThreadedCluster) -> None:
     """Kafka's source and older versions write such checkpoints."""
     cluster.create("older", 1)
     fill(cluster, "older", 10)
@@ -231,11 +231,11 @@ def test_deleted_records_fail_a_micro_batch_or_are_skipped(cluster: ThreadedClus
 
 
 @pytest.mark.parametrize("is_told_start", [True, False], ids=["4.2", "4.1"])
-def test_a_manifest_older_than_the_checkpoint_is_waited_for(
+def test_query_waits_for_a_manifest_as_new_as_its_checkpoint(
     cluster: ThreadedCluster, is_told_start: bool
 ) -> None:
-    """Spark 4.0 and 4.1 plan the end of the checkpoint, and then request the end without a
-    start.
+    """Spark 4.0 and 4.1 plan the end offsets of the checkpoint, and then request the latest offsets
+    without passing a start.
     """
     topic = f"behind-{is_told_start}"
     cluster.create(topic, 2)
@@ -261,7 +261,7 @@ def test_a_manifest_older_than_the_checkpoint_is_waited_for(
         assert late.result(PATIENCE_S) == {topic: {"0": 20, "1": 10}}
 
 
-def test_a_query_that_starts_at_latest_begins_before_its_first_end(
+def test_query_that_starts_at_latest_begins_before_its_first_end(
     cluster: ThreadedCluster,
 ) -> None:
     """Spark 4.0 and 4.1 request the start after the end, and records arrive in between."""
@@ -283,7 +283,7 @@ def test_a_query_that_starts_at_latest_begins_before_its_first_end(
         ahead.latestOffset()
 
 
-def test_an_available_now_run_whose_first_view_is_older_than_its_start(
+def test_available_now_run_extends_an_end_that_is_older_than_its_start(
     cluster: ThreadedCluster,
 ) -> None:
     cluster.create("frozen", 2)
@@ -301,7 +301,7 @@ def test_an_available_now_run_whose_first_view_is_older_than_its_start(
     reader.stop()
 
 
-def test_a_batch_waits_for_the_offsets_that_it_names(cluster: ThreadedCluster) -> None:
+def test_batch_query_waits_for_the_offsets_in_its_options(cluster: ThreadedCluster) -> None:
     cluster.create("named", 1)
     fill(cluster, "named", 10)
     patient = {"fetchOffset.retryIntervalMs": 200, "fetchOffset.numRetries": 150}
@@ -322,7 +322,7 @@ def test_a_batch_waits_for_the_offsets_that_it_names(cluster: ThreadedCluster) -
 
 
 @needs_limits
-def test_micro_batches_keep_limits_of_rows_and_bytes(cluster: ThreadedCluster) -> None:
+def test_micro_batches_respect_limits_of_rows_and_bytes(cluster: ThreadedCluster) -> None:
     cluster.create("limits", 2)
     fill(cluster, "limits", 200, 2)
     unlimited = stream(cluster, "limits")
@@ -368,7 +368,7 @@ def test_micro_batches_keep_limits_of_rows_and_bytes(cluster: ThreadedCluster) -
     few.stop()
 
 
-def test_the_start_of_a_query_is_decided_once(cluster: ThreadedCluster, tmp_path: object) -> None:
+def test_start_of_a_query_is_determined_once(cluster: ThreadedCluster, tmp_path: object) -> None:
     cluster.create("begin", 1)
     fill(cluster, "begin", 7)
     ways = {"queryId": "begin"}, {"initialOffsetsLocation": f"file:{tmp_path}"}
@@ -391,7 +391,7 @@ def test_the_start_of_a_query_is_decided_once(cluster: ThreadedCluster, tmp_path
     )
 
 
-def test_a_lease_is_held_while_a_query_runs(cluster: ThreadedCluster) -> None:
+def test_lease_is_held_while_a_query_runs(cluster: ThreadedCluster) -> None:
     cluster.create("lease", 1)
     fill(cluster, "lease", 3)
     before = cluster.keys("leases/")

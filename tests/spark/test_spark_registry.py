@@ -1,4 +1,4 @@
-"""Columns of Spark that are decoded by a schema registry."""
+"""Spark columns decoded with a schema registry."""
 
 import io
 import json
@@ -67,7 +67,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.costly("Spark starts, and runs a streaming query")
-def test_a_stream_decodes_each_value_with_the_schema_of_its_id(
+def test_stream_decodes_each_value_with_the_schema_of_its_id(
     spark: SparkSession, cluster: ThreadedCluster, given: dict[str, str], tmp_path: Path
 ) -> None:
     cluster.create("sales", 1)
@@ -102,7 +102,7 @@ def test_a_stream_decodes_each_value_with_the_schema_of_its_id(
     assert not any(SECRET.encode() in content for content in files)
 
 
-def test_protobuf_json_and_failures(
+def test_protobuf_and_json_are_decoded_and_registry_failures_raise(
     spark: SparkSession, server: SchemaRegistryServer, given: dict[str, str]
 ) -> None:
     proto = frame_of(spark, frame(3) + b"\0\x08\7", None)

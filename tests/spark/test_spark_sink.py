@@ -1,5 +1,5 @@
 """Write with `df.write.format("penstock")` and consume from the brokers: every row becomes a
-record, or an error names it.
+record, or an error reports it.
 """
 
 from pathlib import Path
@@ -24,11 +24,11 @@ def writer(frame: DataFrame, cluster: ThreadedCluster, **options: object) -> Dat
 
 
 def contents(rows: list[Row]) -> list[tuple[object, ...]]:
-    """Return (key, value, partition, timestamp, headers) of each row, sorted, without offsets."""
+    """Return (key, value, partition, timestamp, headers) of each row, sorted."""
     return sorted(((row[0], row[1], row[3], row[5], row[7]) for row in rows), key=repr)
 
 
-def test_a_topic_is_copied_with_all_parts_of_each_record(
+def test_topic_is_copied_with_all_parts_of_each_record(
     spark: SparkSession, cluster: ThreadedCluster
 ) -> None:
     cluster.create("copied", 3)
@@ -56,7 +56,7 @@ def test_a_topic_is_copied_with_all_parts_of_each_record(
     )
 
 
-def test_a_refused_record_fails_the_job(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_refused_record_fails_the_job(spark: SparkSession, cluster: ThreadedCluster) -> None:
     cluster.create("few", 2)
     frame = spark.range(10, numPartitions=1).selectExpr("'v' AS value", "int(id) AS partition")
     with pytest.raises(PythonException, match=r"topic few partition [2-9]: .*[Uu]nknown partition"):
@@ -79,7 +79,7 @@ def test_a_refused_record_fails_the_job(spark: SparkSession, cluster: ThreadedCl
     (["'v' AS value"], {"topic": "t", "exactlyOnce": "true", "store": "s4://x"},
      "option 'store': .*it does not begin with s3:"),
 ])  # fmt: skip
-def test_invalid_frames_and_options_are_refused(
+def test_invalid_dataframes_and_options_are_refused(
     spark: SparkSession,
     cluster: ThreadedCluster,
     columns: list[str],
@@ -90,14 +90,14 @@ def test_invalid_frames_and_options_are_refused(
         writer(spark.range(1).selectExpr(*columns), cluster, **options).save()
 
 
-def test_a_topic_is_not_overwritten(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_topic_cannot_be_overwritten(spark: SparkSession, cluster: ThreadedCluster) -> None:
     with pytest.raises(AnalysisException, match="Save mode Overwrite not allowed for Kafka"):
         writer(spark.range(1).selectExpr("'v' AS value"), cluster, topic="t").mode(
             "overwrite"
         ).save()
 
 
-def test_a_stream_continues_at_its_checkpoint(
+def test_stream_continues_at_its_checkpoint(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("upper", 2)

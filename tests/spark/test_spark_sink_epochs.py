@@ -1,5 +1,5 @@
-"""Run a streaming query with exactlyOnce, and check what consumers of committed records see after a
-Python worker and the driver were killed.
+"""A streaming query with exactlyOnce: what read_committed consumers get after a Python worker and
+the driver were killed.
 """
 
 import os
@@ -74,7 +74,8 @@ def test_every_row_is_committed_once_if_worker_and_driver_die(
         int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit()
     )
     assert len(batch_ids) > HAS_LIMITS
-    # Leave the checkpoint as if the driver had been killed between the sink's commit and its own.
+    # Leave the checkpoint as if the driver had been killed between the commit of the sink and its
+    # own commit.
     for name in (
         str(batch_ids[-1]),
         f".{batch_ids[-1]}.crc",
@@ -83,7 +84,7 @@ def test_every_row_is_committed_once_if_worker_and_driver_die(
     cluster.produce([{"topic": "before", "partition": 0, "value": b"100"}])
     count += 1
     run()
-    if not HAS_LIMITS:  # here Spark runs one micro-batch per start: that was the interrupted one
+    if not HAS_LIMITS:  # here Spark runs one micro-batch per start: the interrupted one
         run()
     assert committed() == list(range(101)), (
         "a batch that was written twice would be visible before the last record"

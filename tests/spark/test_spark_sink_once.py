@@ -1,5 +1,5 @@
-"""Check that each batch is committed in one transaction and exactly once, even if its driver is
-killed, returns late, or commits twice. Only the driver's side runs, without a JVM.
+"""Each batch is committed exactly once in one transaction, even if its driver is killed, returns
+late, or commits twice. Only the driver's side runs, without a JVM.
 """
 
 import subprocess
@@ -66,7 +66,7 @@ def rows(values: Sequence[str]) -> pa.RecordBatch:
 def staged(
     cluster: ThreadedCluster, query_id: str, batch_id: int, tasks: Sequence[Sequence[str]]
 ) -> list[TaskDone | None]:
-    """Stage the rows of each task, and return what Spark collects from the tasks."""
+    """Stage the rows of each task. Return what the tasks report to Spark."""
     staging = Staging(cluster.store_url, query_id)
     done: list[TaskDone | None] = []
     for task, values in enumerate(tasks):
@@ -76,7 +76,7 @@ def staged(
 
 
 def values_of(cluster: ThreadedCluster, topic: str, isolation: str = "read_committed") -> list[str]:
-    """Return all values that a consumer sees in the topic's only partition."""
+    """Return all values that a consumer gets from the topic's only partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -100,7 +100,7 @@ def values_of(cluster: ThreadedCluster, topic: str, isolation: str = "read_commi
         consumer.close()
 
 
-def test_a_micro_batch_is_committed_once_with_any_number_of_tasks(cluster: ThreadedCluster) -> None:
+def test_micro_batch_is_committed_once_with_any_number_of_tasks(cluster: ThreadedCluster) -> None:
     cluster.create("cut", 1)
     query_id = str(uuid4())
     writer = StreamWriter(options(cluster, "cut"), VALUE, overwrite=False)
@@ -129,7 +129,7 @@ def test_a_micro_batch_is_committed_once_with_any_number_of_tasks(cluster: Threa
     assert values_of(cluster, "cut") == ["a", "b", "c", "d", "other query"]
 
 
-def test_a_driver_killed_in_its_transaction_writes_nothing(
+def test_driver_killed_in_its_transaction_writes_nothing(
     cluster: ThreadedCluster,
 ) -> None:
     cluster.create("killed", 1)
@@ -155,7 +155,7 @@ def test_a_driver_killed_in_its_transaction_writes_nothing(
     )
 
 
-def test_a_fenced_driver_writes_nothing(cluster: ThreadedCluster) -> None:
+def test_fenced_driver_writes_nothing(cluster: ThreadedCluster) -> None:
     cluster.create("zombie", 1)
     requested = WriteId(str(uuid4()), 7, "q")
 
@@ -179,7 +179,7 @@ def test_a_fenced_driver_writes_nothing(cluster: ThreadedCluster) -> None:
     assert values_of(cluster, "zombie") == ["new driver"]
 
 
-def test_an_invalid_row_aborts_the_transaction(cluster: ThreadedCluster) -> None:
+def test_invalid_row_aborts_the_transaction(cluster: ThreadedCluster) -> None:
     cluster.create("aborted", 1)
     transaction = Transaction(parsed(cluster, "aborted"), WriteId(str(uuid4()), 0, ""))
 
@@ -193,7 +193,7 @@ def test_an_invalid_row_aborts_the_transaction(cluster: ThreadedCluster) -> None
     assert values_of(cluster, "aborted") == ["c"]
 
 
-def test_a_batch_write_is_atomic_and_idempotent_with_a_name(
+def test_named_batch_write_is_atomic_and_idempotent(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("whole", 1)

@@ -48,15 +48,15 @@ def values_of(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
     return [message.value() or b"" for message in found]
 
 
-def test_a_task_writes_with_the_properties_of_java(cluster: LocalCluster) -> None:
+def test_task_writes_with_java_client_properties(cluster: LocalCluster) -> None:
     options = options_of(cluster) | {"topic": "plain"}
     writer = BatchWriter(options, from_arrow_schema(TABLE.schema), overwrite=False)
     assert writer.write(iter(TABLE.to_batches())).row_count == 2
     assert values_of(cluster, "plain", 2) == [b"one", b"two"]
 
 
-def test_a_transaction_does_so_too(cluster: LocalCluster) -> None:
-    """Its consumer of earlier records connects with the same settings."""
+def test_transaction_writes_with_java_client_properties(cluster: LocalCluster) -> None:
+    """Its consumer, which looks for an earlier commit, connects with the same settings."""
     once = {"topic": "once", "exactlyOnce": "true", "store": "s3://unused"}
     options = parse_write(options_of(cluster) | once, streaming=True, overwrite=False)
     transaction = Transaction(options, WriteId("job", 1, "me"))
@@ -77,8 +77,10 @@ def penstock(cluster: LocalCluster, *arguments: str) -> None:
     )
 
 
-def test_the_rights_of_the_page_suffice_for_a_transaction(cluster: LocalCluster) -> None:
-    """Each of them is needed."""
+def test_documented_rights_are_sufficient_and_necessary_for_a_transaction(
+    cluster: LocalCluster,
+) -> None:
+    """Grants the rights one after the other; every write before the last one fails."""
     penstock(cluster, "users", "create", "spark")
     options = options_of(cluster) | {"topic": "limited", "exactlyOnce": "true"}
     options |= {"store": "s3://unused", "kafka.delivery.timeout.ms": "10000"}
@@ -104,7 +106,7 @@ def test_the_rights_of_the_page_suffice_for_a_transaction(cluster: LocalCluster)
     assert not commit(1)
 
 
-def test_a_wrong_password_fails_the_task(cluster: LocalCluster) -> None:
+def test_wrong_password_fails_the_task(cluster: LocalCluster) -> None:
     options = options_of(cluster) | {"topic": "plain", "kafka.delivery.timeout.ms": "5000"}
     right = "kafka.sasl.jaas.config"
     options[right] = options[right].replace('password="', 'password="wrong')

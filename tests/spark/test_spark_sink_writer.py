@@ -1,4 +1,4 @@
-"""Write Arrow batches with the writer of a task, without a JVM, and consume the records."""
+"""Write Arrow batches with a task's writer, without a JVM, and consume the records."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ T0_MS = 1_700_000_000_000
 
 
 def write(cluster: ThreadedCluster, columns: Mapping[str, Any], **options: str) -> TaskDone:
-    """Write the columns as a task does, in two Arrow batches."""
+    """Write the table as a task does, in two Arrow batches."""
     table = pa.table(dict(columns))
     given = {"kafka.bootstrap.servers": cluster.bootstrap, "kafka.linger.ms": "0", **options}
     writer = BatchWriter(given, from_arrow_schema(table.schema), overwrite=False)
@@ -49,7 +49,7 @@ def test_every_part_of_a_record_is_written(cluster: ThreadedCluster) -> None:
     assert cluster.consume("parts", 2, 4) == expected
 
 
-def test_keys_are_partitioned_like_in_the_java_client(cluster: ThreadedCluster) -> None:
+def test_keys_are_partitioned_as_by_the_java_client(cluster: ThreadedCluster) -> None:
     cluster.create("keyed", 5)
     keys = [f"ké{number}" for number in range(100)]
     write(cluster, {"key": pa.array(keys), "value": pa.array(keys)}, topic="keyed")
@@ -59,7 +59,7 @@ def test_keys_are_partitioned_like_in_the_java_client(cluster: ThreadedCluster) 
     )
 
 
-def test_the_writer_waits_while_the_buffer_is_full(cluster: ThreadedCluster) -> None:
+def test_writer_waits_while_the_buffer_is_full(cluster: ThreadedCluster) -> None:
     cluster.create("narrow", 1)
     values = [b"%d" % number * 500 for number in range(2_000)]
     done = write(
@@ -77,7 +77,7 @@ def test_the_writer_waits_while_the_buffer_is_full(cluster: ThreadedCluster) -> 
     ({"value": ["v", "v" * 5_000]}, {"kafka.max.request.size": "2000"},
      "topic few: .*Message size too large"),
 ])  # fmt: skip
-def test_a_refused_record_fails_the_task(
+def test_refused_record_fails_the_task(
     cluster: ThreadedCluster, columns: dict[str, Any], options: dict[str, str], text: str
 ) -> None:
     if not cluster.has("few"):
@@ -98,12 +98,12 @@ def test_unreachable_brokers_fail_the_task_after_a_timeout(cluster: ThreadedClus
         write(cluster, {"value": ["v"]}, topic="t", **nobody)
 
 
-def test_a_row_without_a_topic_is_refused(cluster: ThreadedCluster) -> None:
+def test_row_without_a_topic_is_refused(cluster: ThreadedCluster) -> None:
     with pytest.raises(InvalidRow, match="null topic present in the data"):
         write(cluster, {"topic": pa.array(["few", None, None, None]), "value": ["v"] * 4})
 
 
-def test_a_task_without_rows_connects_to_no_broker(cluster: ThreadedCluster) -> None:
+def test_task_without_rows_connects_to_no_broker(cluster: ThreadedCluster) -> None:
     done = write(
         cluster,
         {"value": pa.array([], pa.string())},

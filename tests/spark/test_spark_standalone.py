@@ -1,5 +1,5 @@
-"""Run jobs on a standalone cluster whose workers have no Penstock but what jobs ship to them, and
-through Spark Connect.
+"""Jobs on a standalone Spark cluster whose workers have only the Penstock that jobs ship to them,
+and through Spark Connect.
 """
 
 import json
@@ -35,7 +35,7 @@ from tests.support.waiting import wait_until
 
 ROWS = 1_200
 LIFE_S = 200.0
-"""The deadline of one job. Most of it is for JVMs on a busy machine."""
+"""The deadline of one job, mostly for JVMs on a busy machine."""
 
 COUNT = """
 import json, sys
@@ -64,7 +64,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def source(cluster: ThreadedCluster) -> ThreadedCluster:
-    """Fill the topic `in`."""
+    """Start a cluster whose topic `in` contains records."""
     cluster.create("in", 2)
     cluster.produce(
         {"topic": "in", "partition": number % 2, "value": b"record %d" % number}
@@ -74,7 +74,7 @@ def source(cluster: ThreadedCluster) -> ThreadedCluster:
 
 
 def said(output: str) -> dict[str, Any]:
-    """Return the job's output as JSON lines."""
+    """Return the job's output, parsed as JSON lines."""
     found: dict[str, Any] = {}
     for line in output.splitlines():
         if line.startswith("{"):
@@ -82,7 +82,7 @@ def said(output: str) -> dict[str, Any]:
     return found
 
 
-def test_a_packed_environment_works_and_a_query_survives_its_worker(
+def test_packed_environment_works_and_its_query_survives_a_worker_kill(
     standalone: Standalone, wheel: Path, source: ThreadedCluster, tmp_path: Path
 ) -> None:
     for topic in ("out", "totals"):
@@ -98,7 +98,7 @@ def test_a_packed_environment_works_and_a_query_survives_its_worker(
     )
 
     def executors() -> dict[int, int]:
-        """Return the executors whose tasks wait, and their workers."""
+        """Return the executors with waiting tasks, and their workers."""
         tasks = [int(path.name.partition("-")[2]) for path in driver.glob("waiting-*")]
         found = {executor_of(task) for task in tasks if not is_gone(task)}
         return {executor: parent_of(executor) for executor in found}
@@ -129,8 +129,8 @@ def test_a_packed_environment_works_and_a_query_survives_its_worker(
 def connected(
     source: ThreadedCluster, address: str, directory: Path, python: str | Path, *arguments: str
 ) -> dict[str, Any]:
-    """Run the client of Spark Connect, and return its result. arguments: the topic to write to,
-    and the zip to send.
+    """Run a Spark Connect client and return its result. `arguments`: the topic to write to, and the
+    zip to send.
     """
     places = (address, source.store_url, source.bootstrap)
     command = (python, "-P", spark_connect_job.__file__, *places, *arguments)
@@ -139,7 +139,7 @@ def connected(
     return found
 
 
-def test_a_connect_client_needs_no_penstock_if_the_server_has_it(
+def test_connect_client_needs_no_penstock_if_the_server_has_it(
     wheel: Path, source: ThreadedCluster, tmp_path: Path
 ) -> None:
     source.create("connected", 1)
@@ -152,7 +152,7 @@ def test_a_connect_client_needs_no_penstock_if_the_server_has_it(
 
 
 @pytest.mark.long
-def test_a_connect_session_brings_penstock_to_server_and_executors(
+def test_connect_session_ships_penstock_to_server_and_executors(
     standalone: Standalone, wheel: Path, source: ThreadedCluster, tmp_path: Path
 ) -> None:
     source.create("brought", 1)
@@ -165,11 +165,11 @@ def test_a_connect_session_brings_penstock_to_server_and_executors(
 
 
 @pytest.mark.long
-def test_py_files_need_only_pyarrow_on_executors(
+def test_py_files_require_only_pyarrow_on_executors(
     standalone: Standalone, wheel: Path, source: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Without `--py-files` the same job fails, and the error names the missing package. Spark takes
-    no wheels, but a wheel is a zip.
+    """Without `--py-files` the same job fails, and the error contains the missing package. Spark
+    accepts no wheels, but a wheel is also a zip.
     """
     package = shutil.copy(wheel, tmp_path / "penstock.zip")
     plain = environment_without_penstock(tmp_path / "plain") / "bin" / "python"
@@ -193,7 +193,7 @@ def test_environments_packed_by_venv_pack_work(
     wheel: Path, source: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All steps of docs/how-to/spark-cluster.md, with packages from the index. PySpark itself comes
-    from the Spark of the workers.
+    from the workers' Spark.
     """
     monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
     built, driver = tmp_path / "built", tmp_path / "driver"
@@ -241,15 +241,15 @@ def demo(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
 
 
 @pytest.mark.long
-def test_the_demo_runs_on_a_cluster(standalone: Standalone, wheel: Path, tmp_path: Path) -> None:
+def test_demo_runs_on_a_cluster(standalone: Standalone, wheel: Path, tmp_path: Path) -> None:
     done = demo(tmp_path, "--master", standalone.url, "--archive", str(pack(wheel, tmp_path)))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "demo: OK 20000 records" in done.stdout
 
 
 @pytest.mark.long
-def test_the_demo_states_what_executors_lack(standalone: Standalone, tmp_path: Path) -> None:
-    """An archive without Penstock, as after a pack of the wrong environment."""
+def test_demo_reports_packages_that_executors_lack(standalone: Standalone, tmp_path: Path) -> None:
+    """With an archive without Penstock, as after packing the wrong environment."""
     environment = environment_without_penstock(tmp_path / "plain")
     archive = shutil.make_archive(str(tmp_path / "plain"), "gztar", environment)
     done = demo(tmp_path, "--master", standalone.url, "--archive", archive)

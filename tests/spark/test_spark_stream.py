@@ -1,4 +1,4 @@
-"""Check that streaming queries read every record once, also after a crash."""
+"""Streaming queries read every record once, also after a crash."""
 
 import re
 import shutil
@@ -34,7 +34,7 @@ def reader(
 
 
 def drain(frame: DataFrame, directory: Path) -> StreamingQuery:
-    """Run a query that writes everything available now to Parquet files."""
+    """Run a query that writes all currently available records to Parquet files."""
     writing = (
         frame.writeStream.format("parquet")
         .option("path", str(directory / "out"))
@@ -94,7 +94,7 @@ def test_records_of_old_and_new_partitions_arrive_once_in_limited_batches(
     )
 
 
-def test_a_table_is_streamed_and_its_lag_reported(
+def test_table_is_streamed_and_its_lag_reported(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("table", 1)
@@ -121,11 +121,11 @@ def test_a_table_is_streamed_and_its_lag_reported(
     assert reported[0] == (str(query.id), none)
 
 
-def test_a_crash_before_the_first_commit_replays_the_same_rows(
+def test_crash_before_the_first_commit_replays_the_same_rows(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Start at `latest`. After the crash Spark asks again where the query starts, and the latest
-    offset is another one by then.
+    """The query starts at `latest`. After the crash Spark asks again where it starts, when the
+    latest offset has changed.
     """
     cluster.create("crash", 1)
     fill(cluster, "crash", 1, 20)
@@ -170,7 +170,7 @@ def test_a_crash_before_the_first_commit_replays_the_same_rows(
     assert sorted(first[0] + later) == list(range(20, 55))
 
 
-def test_starting_at_latest_needs_a_query_id(
+def test_starting_at_latest_requires_a_query_id(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("volatile", 1)

@@ -1,4 +1,4 @@
-"""Interleave committed, aborted and open transactions. Spark, `scan` and the export must return the
+"""Interleaved committed, aborted and open transactions: Spark, `scan` and the export return the
 records that a read_committed consumer gets.
 """
 
@@ -27,8 +27,8 @@ WAIT_S = PATIENCE_S
 
 
 class Writers:
-    """Three transactional producers and a plain one, and a count of the records that a
-    read_committed consumer must get.
+    """Three transactional producers and a plain one. Counts the records that a read_committed
+    consumer must get.
     """
 
     def __init__(self, cluster: ThreadedCluster) -> None:
@@ -89,7 +89,7 @@ def writers(cluster: ThreadedCluster) -> Iterator[Writers]:
     writers.leave_open()
     yield writers
     writers.transactional[0].abort_transaction(WAIT_S)
-    writers.transactional.clear()  # the producers must end before the brokers do
+    writers.transactional.clear()  # the producers must end before the brokers
     del writers.plain
 
 
@@ -173,7 +173,7 @@ def test_scan_and_export_return_committed_records(
         )
 
 
-def test_a_micro_batch_ends_at_the_last_stable_offset_and_replays_equally(
+def test_micro_batch_ends_at_the_last_stable_offset_and_replays_identically(
     cluster: ThreadedCluster, writers: Writers
 ) -> None:
     reader = stream(cluster)

@@ -1,5 +1,5 @@
-"""The short form of `make chaos`: 30 s of faults for a real cluster with all its clients, with the
-same schedules in every run.
+"""The short form of `make chaos`: 30 s of faults on a real cluster with all its clients, with the
+same fault schedules in every run.
 """
 
 import shutil
@@ -12,14 +12,14 @@ from tests.chaos.schedule import CONTROLLERS, LEADER, Kind, waves
 
 SECONDS = 30.0
 SEEDS = (39027,)
-"""The first waves of this seed delay markers between brokers and requests of clients, kill the
-leading controller and a broker, isolate a node, and cut requests to the store short.
+"""The first waves of this seed delay transaction markers and client requests, kill the leading
+controller and a broker, isolate a node, and truncate requests to the store.
 """
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_nothing_is_lost_doubled_or_left_over(seed: int) -> None:
+async def test_chaos_run_finds_no_violation(seed: int) -> None:
     outcome = await run(SECONDS, seed, print)
     assert outcome.violations == [], (
         f"logs and history: {outcome.directory}; again: python -m tests.chaos --minutes 0.5 --seed"
@@ -28,7 +28,7 @@ async def test_nothing_is_lost_doubled_or_left_over(seed: int) -> None:
     shutil.rmtree(outcome.directory)
 
 
-def test_the_faults_follow_from_the_seed_and_leave_no_node_in_two_process_faults() -> None:
+def test_fault_schedule_depends_on_the_seed_and_gives_a_node_one_process_fault_per_wave() -> None:
     found = list(islice(waves(5), 300))
     assert found == list(islice(waves(5), 300))
     assert found != list(islice(waves(6), 300))

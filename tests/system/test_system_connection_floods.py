@@ -1,5 +1,5 @@
-"""10,000 idle connections to one broker, and hundreds to its health listener: clients log in,
-probes get their responses, and brokers reach each other.
+"""With 10,000 idle connections to one broker and hundreds to its health listener, clients still log
+in, probes get responses, and brokers reach each other.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from tests.support.waiting import PATIENCE_S, wait_until
 pytestmark = pytest.mark.system
 
 FLOOD = {"127.0.0.2": 5_000} | {f"127.0.1.{number}": 500 for number in range(1, 11)}
-"""How many connections each address opens to the listener of clients."""
+"""Number of connections that each address opens to the client listener."""
 SILENT = 300
-"""Connections to the health listener, which allows 64."""
+"""Number of connections to the health listener, which allows 64."""
 LOGIN_S = 2.0
 FILES = sum(FLOOD.values()) + SILENT + 1_000
 
@@ -49,7 +49,7 @@ def flooded(port: int, health: int) -> Iterator[None]:
 
 
 class Probes:
-    """Ask for liveness all the time, as a kubelet does, from an address of its own."""
+    """Sends liveness probes continuously from an address of its own, as a kubelet does."""
 
     def __init__(self, port: int) -> None:
         self.responses: list[bytes] = []
@@ -76,8 +76,8 @@ class Probes:
 
 
 def commit(config: dict[str, Any], number: int) -> None:
-    """Write to a partition of each broker in one transaction. Its coordinator sends markers to the
-    other broker, over a new connection at the first time.
+    """Write to a partition of each broker in one transaction. The coordinator sends markers to the
+    other broker, the first time over a new connection.
     """
     producer = Producer(config | {"transactional.id": f"flood-{number}"})
     producer.init_transactions(PATIENCE_S)
@@ -106,12 +106,12 @@ def committed(config: dict[str, Any]) -> set[tuple[int, bytes]]:
 
 
 TRANSACTIONS = 4
-"""Their ids have coordinators on both brokers."""
+"""Enough transactional ids to have coordinators on both brokers."""
 
 
 @pytest.mark.costly("opens 10,000 connections")
 @pytest.mark.usefixtures("many_files")
-def test_ten_thousand_idle_connections_keep_no_one_out(tmp_path: Path) -> None:
+def test_ten_thousand_idle_connections_do_not_lock_out_other_clients(tmp_path: Path) -> None:
     with MeteredCluster(tmp_path, brokers=2, controllers=1, secure=True) as cluster:
         config = cluster.admin.properties() | {"bootstrap.servers": cluster.bootstrap}
         first = config | {"bootstrap.servers": cluster.bootstrap.split(",")[0]}

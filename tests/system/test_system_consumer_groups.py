@@ -26,7 +26,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.costly("processes start again under load")
-async def test_the_coordinator_is_killed_twice(cluster: LocalCluster) -> None:
+async def test_group_continues_without_a_rebalance_after_coordinator_kills(
+    cluster: LocalCluster,
+) -> None:
     await asyncio.to_thread(_kill_coordinators, cluster)
 
 

@@ -1,4 +1,4 @@
-"""`penstock dev` and the commands around it, as a newcomer uses them: real processes, sockets and
+"""`penstock dev` and related commands as a newcomer uses them, with real processes, sockets and
 clients.
 """
 
@@ -50,7 +50,7 @@ def temporary_directories(pid: int) -> list[Path]:
     return list(Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}{pid}-*"))
 
 
-def test_ready_line_and_state_file_report_the_same(cluster: LocalCluster) -> None:
+def test_ready_line_and_state_file_contain_the_same_addresses(cluster: LocalCluster) -> None:
     reported = dict(
         part.split("=", 1) for part in cluster.ready_line.removeprefix("ready: ").split()
     )
@@ -78,7 +78,7 @@ def test_ready_line_and_state_file_report_the_same(cluster: LocalCluster) -> Non
     )
 
 
-def test_topics_produce_consume(cluster: LocalCluster) -> None:
+def test_topics_produce_and_consume_commands(cluster: LocalCluster) -> None:
     created = penstock(
         cluster,
         "topics",
@@ -142,7 +142,7 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
     assert "words" not in [topic["name"] for topic in requested(cluster, "topics", "list")]
 
 
-def test_a_group_continues_where_it_stopped(cluster: LocalCluster) -> None:
+def test_consumer_group_resumes_from_its_committed_offsets(cluster: LocalCluster) -> None:
     penstock(cluster, "topics", "create", "shared")
     penstock(cluster, "produce", "shared", given="one\ntwo\nthree\n")
     first = penstock(
@@ -154,7 +154,7 @@ def test_a_group_continues_where_it_stopped(cluster: LocalCluster) -> None:
     assert (first.stdout, second.stdout) == ("one\ntwo\n", "three\n")
 
 
-def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
+def test_streams_and_nodes_commands_show_the_metadata(cluster: LocalCluster) -> None:
     penstock(cluster, "topics", "create", "looked-at", "--partitions", "2")
     streams = requested(cluster, "streams", "describe", "looked-at")
     assert sorted((stream["partition"], stream["kind"]) for stream in streams) == [
@@ -212,17 +212,17 @@ def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
         (("tpics",), 2, "Did you mean 'topics'?"),
     ],
 )
-def test_mistakes_are_explained_in_a_line(
+def test_invalid_arguments_are_explained_in_one_line(
     cluster: LocalCluster, arguments: tuple[str, ...], code: int, told: str
 ) -> None:
-    is_node = arguments[0] == "broker"  # dispatched before the commands
+    is_node = arguments[0] == "broker"  # dispatched before the other commands
     done = penstock(cluster, *arguments) if is_node else run_with(cluster, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert told in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_new_topic_is_explained(cluster: LocalCluster) -> None:
+def test_creating_a_topic_explains_where_records_are_stored(cluster: LocalCluster) -> None:
     create = ("topics", "create", "--replication-factor", "3")
     created = run_with(cluster, *create, "fresh")
     assert (created.returncode, created.stdout) == (0, "created fresh\n")
@@ -240,7 +240,7 @@ def test_a_new_topic_is_explained(cluster: LocalCluster) -> None:
         assert (quiet.returncode, quiet.stderr) == (0, "")
 
 
-def test_no_one_tracks_the_controller_without_a_cluster(tmp_path: Path) -> None:
+def test_command_without_a_cluster_explains_how_to_name_a_controller(tmp_path: Path) -> None:
     done = subprocess.run(
         (*PENSTOCK, "nodes", "--state-file", str(tmp_path / "s")),
         capture_output=True,
@@ -252,7 +252,7 @@ def test_no_one_tracks_the_controller_without_a_cluster(tmp_path: Path) -> None:
     assert "--controller HOST:PORT" in done.stderr
 
 
-def test_a_taken_port_is_named(cluster: LocalCluster) -> None:
+def test_port_in_use_is_reported(cluster: LocalCluster) -> None:
     port = cluster.brokers()[0].port
     done = penstock(cluster, "dev", "--port", str(port))
     assert (done.returncode, done.stdout) == (1, "")
@@ -262,11 +262,11 @@ def test_a_taken_port_is_named(cluster: LocalCluster) -> None:
 
 @pytest.mark.costly("starts two clusters at a time, one of them with a process for each node")
 @pytest.mark.parametrize(("store", "are_of_one_user"), [("memory", True), ("file", False)])
-def test_of_two_clusters_that_start_at_once_on_a_port_none_pretends_to_serve(
+def test_clusters_starting_at_once_on_one_port_never_both_report_ready(
     tmp_path: Path, store: str, *, are_of_one_user: bool
 ) -> None:
-    """The second one of a user finds the state file of the first one. Clusters of two users cannot
-    know of each other before their brokers listen, so both may end.
+    """The second cluster of the same user finds the state file of the first. Clusters of two users
+    cannot detect each other before their brokers listen, so both may end.
     """
     port, started = str(free_port()), list[subprocess.Popen[str]]()
     homes = [tmp_path / ("a" if are_of_one_user else name) for name in ("a", "b")]
@@ -303,7 +303,7 @@ def test_of_two_clusters_that_start_at_once_on_a_port_none_pretends_to_serve(
     assert not list(tmp_path.glob("*/penstock/dev*.json"))
 
 
-def test_a_missing_bucket_is_an_error_that_states_how_to_make_it(cluster: LocalCluster) -> None:
+def test_missing_bucket_is_reported_with_the_command_that_creates_it(cluster: LocalCluster) -> None:
     endpoint = cluster.state().store_url.partition("endpoint=")[2]
     done = penstock(
         cluster, "dev", "--port", "0", "--store", f"s3://no-such-bucket?endpoint={endpoint}"
@@ -314,7 +314,7 @@ def test_a_missing_bucket_is_an_error_that_states_how_to_make_it(cluster: LocalC
     )
 
 
-async def test_the_three_clients_talk_to_each_other(cluster: LocalCluster) -> None:
+async def test_three_client_libraries_consume_each_others_records(cluster: LocalCluster) -> None:
     from aiokafka import AIOKafkaConsumer
     from confluent_kafka import Producer
     from kafka import KafkaConsumer
@@ -344,7 +344,7 @@ async def test_the_three_clients_talk_to_each_other(cluster: LocalCluster) -> No
             assert [(await anext(consumer)).value for _ in range(50)] == expected
 
 
-def test_a_killed_broker_returns_and_the_state_file_records_it(cluster: LocalCluster) -> None:
+def test_killed_broker_is_restarted_and_recorded_in_the_state_file(cluster: LocalCluster) -> None:
     victim = cluster.brokers()[1]
     cluster.kill([victim])
     state = cluster.wait_for_new([victim])
@@ -354,7 +354,7 @@ def test_a_killed_broker_returns_and_the_state_file_records_it(cluster: LocalClu
     assert penstock(cluster, "topics", "list").returncode == 0
 
 
-def test_commands_wait_for_brokers_that_restart(cluster: LocalCluster) -> None:
+def test_commands_wait_for_restarting_brokers(cluster: LocalCluster) -> None:
     penstock(cluster, "topics", "create", "waiting")
     for command, given in (
         (("produce", "waiting"), "one\ntwo\n"),
@@ -369,8 +369,8 @@ def test_commands_wait_for_brokers_that_restart(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("store", ["moto", "memory"])
-def test_ctrl_c_leaves_nothing(store: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Lines at the start and at the end say where the data are."""
+def test_ctrl_c_removes_processes_and_files(store: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The first and the last line say where the data is."""
     with LocalCluster(["--store", store, "--log-level", "error"]) as cluster:
         pids, pid, state_path = pids_of(cluster), cluster.pid, cluster.state_path
         penstock(cluster, "topics", "create", "t")
@@ -386,8 +386,10 @@ def test_ctrl_c_leaves_nothing(store: str, capfd: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("is_repeated", [False, True])
-def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path, is_repeated: bool) -> None:
-    """With --secure the certificates take a while, before the event loop handles signals."""
+def test_signal_during_the_start_removes_all_files(tmp_path: Path, is_repeated: bool) -> None:
+    """With --secure, creating the certificates takes some time before the event loop handles
+    signals.
+    """
     command = (*PENSTOCK, "dev", "--store", "memory", "--secure", "--port", "0")
     process = subprocess.Popen(
         (*command, "--state-file", str(tmp_path / "state")),
@@ -404,8 +406,8 @@ def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path, is_repeated: b
 
 
 @pytest.mark.parametrize("store", ["moto", "memory"])
-def test_signals_during_the_cleanup_leave_nothing(store: str) -> None:
-    """As if an impatient user closed the terminal as well."""
+def test_signals_during_the_cleanup_do_not_prevent_it(store: str) -> None:
+    """As if an impatient user also closed the terminal."""
     arguments = ["--store", store, "--log-level", "error"]
     with LocalCluster([*arguments, "--brokers", "1"]) as cluster:
         pids, pid, state_path = pids_of(cluster), cluster.pid, cluster.state_path
@@ -417,17 +419,17 @@ def test_signals_during_the_cleanup_leave_nothing(store: str) -> None:
 
 
 def signal_until_end(pid: int, ended: Callable[[], object]) -> None:
-    """Send all signals that end a process, until it has ended."""
+    """Send all terminating signals repeatedly until the process has ended."""
     deadline = time.monotonic() + PATIENCE_S
     while ended() is None:
         assert time.monotonic() < deadline
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        time.sleep(0.01)  # Otherwise the process does nothing but handle signals.
+        time.sleep(0.01)  # otherwise the process would do nothing but handle signals
 
 
-def test_all_die_with_a_killed_supervisor() -> None:
+def test_all_processes_die_with_a_killed_supervisor() -> None:
     with LocalCluster(["--log-level", "error"]) as cluster:
         pids, pid = pids_of(cluster), cluster.pid
         os.kill(pid, signal.SIGKILL)
@@ -436,7 +438,7 @@ def test_all_die_with_a_killed_supervisor() -> None:
     assert not temporary_directories(pid)
 
 
-def test_no_restart_means_none() -> None:
+def test_no_restart_leaves_a_killed_broker_down() -> None:
     with LocalCluster(["--no-restart", "--log-level", "error"]) as cluster:
         victim = cluster.brokers()[0]
         cluster.kill([victim])
@@ -449,14 +451,14 @@ def test_no_restart_means_none() -> None:
         assert penstock(cluster, "topics", "create", "t").returncode == 0, "the other one serves"
 
 
-def test_a_lost_store_ends_the_cluster() -> None:
+def test_cluster_ends_when_its_store_dies() -> None:
     with LocalCluster(["--log-level", "error"]) as cluster:
         pids = pids_of(cluster)
         cluster.kill(cluster.state().of_role("store"))
         wait_until_gone(pids, 20)
 
 
-def test_records_on_files_outlive_the_cluster(tmp_path: Path) -> None:
+def test_records_in_a_directory_store_outlive_the_cluster(tmp_path: Path) -> None:
     arguments = ["--store", f"file:{tmp_path / 'data'}", "--brokers", "1", "--log-level", "error"]
     with LocalCluster(arguments) as cluster:
         penstock(cluster, "produce", "kept", given="one\ntwo\n")
@@ -467,10 +469,12 @@ def test_records_on_files_outlive_the_cluster(tmp_path: Path) -> None:
         )
 
 
-async def test_every_object_of_a_cluster_is_encrypted_as_the_store_s_url_says(
+async def test_every_object_is_encrypted_as_the_store_url_specifies(
     cluster: LocalCluster,
 ) -> None:
-    """Records, WAL, metadata and manifest, in the bucket of another cluster's S3 server."""
+    """Covers records, WAL, metadata and manifest, in a bucket on the S3 server of
+    another cluster.
+    """
     kms_key = "arn:aws:kms:us-east-1:123456789012:key/1"
     url = cluster.state().store_url.replace("?", "/encrypted?")
     url += f"&sse=aws:kms&sse_kms_key_id={kms_key}&sse_bucket_key=true"
@@ -498,14 +502,14 @@ async def test_every_object_of_a_cluster_is_encrypted_as_the_store_s_url_says(
     }
 
 
-def test_store_counts_its_requests(cluster: LocalCluster) -> None:
+def test_store_requests_are_counted(cluster: LocalCluster) -> None:
     endpoint = cluster.state().store_url.partition("endpoint=")[2]
     with urllib.request.urlopen(f"{endpoint}/-/counts", timeout=PATIENCE_S) as response:
         assert json.loads(response.read())["PUT"] > 0
 
 
 @pytest.mark.costly("runs the demo with all its checks")
-def test_demo_with_fewer_records() -> None:
+def test_demo_runs_with_fewer_records() -> None:
     done = subprocess.run(
         (*PENSTOCK, "demo", "--records", "20000"),
         capture_output=True,
@@ -517,8 +521,10 @@ def test_demo_with_fewer_records() -> None:
     assert done.stdout.splitlines()[-1] == "demo: OK 20000 records"
 
 
-def test_one_node_from_a_file_and_variables(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Start a third broker by hand, as an operator does, and stop it in order."""
+def test_broker_is_configured_by_a_file_and_environment_variables(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Start a third broker manually, as an operator does, and stop it gracefully."""
     state = cluster.state()
     config = tmp_path / "broker.toml"
     text = f'store = "{state.store_url}"\nlog.level = "info"\n[broker]\nlisteners = "127.0.0.1:0"\n'
@@ -555,15 +561,17 @@ run_dev(ClusterOptions(brokers=1, port=0, store="memory"), state, time.monotonic
 """
 
 
-def test_a_cluster_in_one_process_is_tuned_like_a_broker(tmp_path: Path) -> None:
-    """With Python's defaults, full collections of garbage stop it for 0.1 s and more."""
+def test_single_process_cluster_uses_the_garbage_collector_settings_of_a_broker(
+    tmp_path: Path,
+) -> None:
+    """With Python's defaults, full garbage collections would pause it for 0.1 s and longer."""
     command = [sys.executable, "-P", "-c", _LOOK_AT_THE_PROCESS, str(tmp_path / "state.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert "True True True" in done.stderr
 
 
-def test_other_users_cannot_read_the_files_of_a_secure_cluster(tmp_path: Path) -> None:
-    """Also where an insecure cluster made the directories before."""
+def test_files_of_a_secure_cluster_are_unreadable_for_other_users(tmp_path: Path) -> None:
+    """Also if an insecure cluster created the directories before."""
     directory = tmp_path / "data"
     for name in ("objects", "controller"):
         (directory / name).mkdir(parents=True, mode=0o755)
@@ -578,7 +586,7 @@ def test_other_users_cannot_read_the_files_of_a_secure_cluster(tmp_path: Path) -
                 assert not path.stat().st_mode & 0o007, path
 
 
-def test_the_store_of_a_secure_cluster_serves_only_signed_requests() -> None:
+def test_store_of_a_secure_cluster_serves_only_signed_requests() -> None:
     with LocalCluster(["--secure", "--brokers", "1", "--no-console"]) as cluster:
         state = cluster.state()
         config = parse_store_url(state.store_url)

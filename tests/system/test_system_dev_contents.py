@@ -26,7 +26,7 @@ plain text
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Start a cluster on a store that outlives it, to test a second start."""
+    """Start a cluster on a persistent store a second time."""
     directory = tmp_path_factory.mktemp("dev")
     (directory / "seed.jsonl").write_text(SEED)
     arguments = [
@@ -52,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def written(cluster: LocalCluster) -> dict[str, int]:
-    """Return the record counts of the clients' topics."""
+    """Return the record counts of user topics."""
     topics = [
         topic["name"]
         for topic in requested(cluster, "topics", "list")
@@ -66,7 +66,7 @@ def written(cluster: LocalCluster) -> dict[str, int]:
     }
 
 
-def test_a_second_start_writes_nothing_again(cluster: LocalCluster) -> None:
+def test_seeding_is_not_repeated_at_a_second_start(cluster: LocalCluster) -> None:
     read = penstock(
         cluster, "consume", "orders", "--from-beginning", "--max-messages", "2", "--json"
     )
@@ -79,7 +79,7 @@ def test_a_second_start_writes_nothing_again(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
-def test_programs_run_as_they_are_printed(cluster: LocalCluster, client: str) -> None:
+def test_printed_snippets_run_unchanged(cluster: LocalCluster, client: str) -> None:
     topic = f"from-{client}"
     shown = penstock(cluster, "snippets", client, "--topic", topic)
     assert penstock(cluster, "topics", "create", topic).returncode == 0
@@ -93,7 +93,7 @@ def test_programs_run_as_they_are_printed(cluster: LocalCluster, client: str) ->
     assert done.stdout == "b'k' b'hello'\n", done.stderr
 
 
-def test_a_line_for_each_client(cluster: LocalCluster) -> None:
+def test_snippets_list_has_a_line_for_each_client(cluster: LocalCluster) -> None:
     shown = penstock(cluster, "snippets").stdout.splitlines()
     assert [line.split()[0] for line in shown] == [
         "confluent-kafka",
@@ -137,7 +137,7 @@ def test_top_shows_nodes_and_topics(cluster: LocalCluster) -> None:
         ),
     ],
 )
-def test_mistakes_are_reported_before_anything_is_started(
+def test_invalid_arguments_are_reported_before_anything_is_started(
     tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     (tmp_path / "wrong.jsonl").write_text('fine\n{"topic": "a", "vlaue": 1}\n')

@@ -1,4 +1,4 @@
-"""`penstock dev --secure`: TLS and SCRAM for clients, ACLs, TLS between nodes."""
+"""`penstock dev --secure`: TLS and SCRAM for clients, ACLs, and TLS between nodes."""
 
 import os
 import shlex
@@ -38,7 +38,7 @@ def admin_of(cluster: LocalCluster) -> ClientSecurity:
 def sourced(
     cluster: LocalCluster, *arguments: str, given: str = ""
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command in a shell that has sourced the cluster's environment."""
+    """Run a command in a shell that has sourced the environment file of the cluster."""
     words = shlex.join((*PENSTOCK, *arguments))
     return subprocess.run(
         ("bash", "-c", f". {directory_of(cluster) / 'environment'} && {words}"),
@@ -52,7 +52,7 @@ def sourced(
 
 
 def why_refused(bootstrap: str, topic: str, **settings: Any) -> str:
-    """Return the error of a record that is not acknowledged; empty if it is."""
+    """Return the error of a produced record, or "" if it is acknowledged."""
     errors: list[str] = []
     named = {name.replace("_", "."): value for name, value in settings.items()}
     limits = {"message.timeout.ms": 4_000, "error_cb": lambda error: errors.append(error.name())}
@@ -63,7 +63,7 @@ def why_refused(bootstrap: str, topic: str, **settings: Any) -> str:
     return f"{reports[0]} {errors}" if reports[0] else ""
 
 
-def test_commands_work_with_the_files_and_not_without(cluster: LocalCluster) -> None:
+def test_commands_work_only_with_the_client_files(cluster: LocalCluster) -> None:
     state = cluster.state()
     assert f" command-config={state.command_config} " in cluster.ready_line
     config = ("--command-config", state.command_config)
@@ -89,7 +89,7 @@ def test_commands_work_with_the_files_and_not_without(cluster: LocalCluster) -> 
     assert (without.returncode, "set security.protocol=SSL" in without.stderr) == (1, True)
 
 
-def test_others_are_refused(cluster: LocalCluster) -> None:
+def test_unauthenticated_and_untrusting_clients_are_refused(cluster: LocalCluster) -> None:
     good = admin_of(cluster).properties()
     reported = "words"
     assert why_refused(cluster.bootstrap, reported, **good) == ""
@@ -100,7 +100,7 @@ def test_others_are_refused(cluster: LocalCluster) -> None:
     assert "_SSL" in why_refused(cluster.bootstrap, reported, **untrusted)
 
 
-def test_a_user_has_the_rights_of_its_acls(cluster: LocalCluster) -> None:
+def test_user_has_only_the_rights_of_its_acls(cluster: LocalCluster) -> None:
     assert sourced(cluster, "topics", "create", "acls").returncode == 0
     password = directory_of(cluster) / "alice"
     password.write_text("secret of alice\n")
@@ -127,7 +127,7 @@ def test_a_user_has_the_rights_of_its_acls(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
-def test_programs_run_as_they_are_printed(cluster: LocalCluster, client: str) -> None:
+def test_printed_snippets_run_unchanged(cluster: LocalCluster, client: str) -> None:
     topic = f"from-{client}"
     shown = subprocess.run(
         (*PENSTOCK, "snippets", client, "--topic", topic),
@@ -147,7 +147,7 @@ def test_programs_run_as_they_are_printed(cluster: LocalCluster, client: str) ->
     assert done.stdout == "b'k' b'hello'\n", done.stderr
 
 
-def test_java_and_kcat_get_their_words(cluster: LocalCluster) -> None:
+def test_java_and_kcat_snippets_contain_the_security_settings(cluster: LocalCluster) -> None:
     java = sourced(cluster, "snippets", "java").stdout
     properties = Path(cluster.state().command_config).read_text()
     assert properties in java
@@ -180,19 +180,21 @@ def test_java_and_kcat_get_their_words(cluster: LocalCluster) -> None:
         "elect --preferred",
     ],
 )
-def test_commands_that_talk_to_brokers_use_the_file(cluster: LocalCluster, line: str) -> None:
+def test_commands_use_the_client_properties_of_the_environment(
+    cluster: LocalCluster, line: str
+) -> None:
     done = sourced(cluster, *line.split())
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_killed_broker_serves_again(cluster: LocalCluster) -> None:
+def test_killed_broker_is_restarted(cluster: LocalCluster) -> None:
     victim = cluster.brokers()[1]
     cluster.kill([victim])
     cluster.wait_for_new([victim])
     assert sourced(cluster, "topics", "list").returncode == 0
 
 
-def test_only_the_owner_reads_keys_and_passwords(cluster: LocalCluster) -> None:
+def test_only_the_owner_can_read_keys_and_passwords(cluster: LocalCluster) -> None:
     directory = directory_of(cluster)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     secrets = [directory / name for name in ("users", "broker.pem", "client.properties")]
@@ -200,7 +202,7 @@ def test_only_the_owner_reads_keys_and_passwords(cluster: LocalCluster) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
-def test_passwords_outlive_the_cluster_with_its_files(
+def test_restarted_cluster_reuses_the_passwords_in_its_directory(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--secure", "--store", f"file:{tmp_path / 'd'}", "--brokers", "1"]
@@ -216,7 +218,7 @@ def test_passwords_outlive_the_cluster_with_its_files(
     assert passwords[0] not in shown
 
 
-def test_the_cluster_in_one_process_is_secure_too() -> None:
+def test_single_process_cluster_is_secure_too() -> None:
     with LocalCluster(["--secure", "--store", "memory", "--log-level", "error"]) as cluster:
         assert sourced(cluster, "produce", "t", given="one\n").returncode == 0
         assert sourced(cluster, "quorum", "describe").returncode == 0

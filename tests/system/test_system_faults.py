@@ -1,8 +1,7 @@
-"""Faults that only real processes have: SIGKILL, SIGSTOP, a stalled store. Every acknowledgement is
-kept and read back.
+"""Faults that only real processes have: SIGKILL, SIGSTOP and a stalled store.
 
-Every test checks the same: an acknowledged record is in the log, once, at the acknowledged offset,
-in the order of sending.
+Every test checks that the log contains each acknowledged record once, at the acknowledged offset,
+in the order of production.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.system
 
 PARTITIONS = [0, 1, 2, 3]
 PATIENCE = {"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000}
-"""librdkafka would otherwise wait 30 s for a broker that hangs."""
+"""Otherwise librdkafka would wait 30 s for a hanging broker."""
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ async def check_all(cluster: LocalCluster, *loads: ConfluentLoad | AioLoad) -> N
 
 
 @pytest.mark.costly("processes start again under load")
-async def test_brokers_are_killed_again_and_again(cluster: LocalCluster) -> None:
+async def test_acknowledged_records_survive_repeated_broker_kills(cluster: LocalCluster) -> None:
     async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
         for victims in ([0], [0, 1], [1]):
             await load.until_acknowledged(100)
@@ -59,11 +58,11 @@ async def test_brokers_are_killed_again_and_again(cluster: LocalCluster) -> None
 
 
 @pytest.mark.costly("the pause outlasts the session, under load")
-async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
+async def test_resumed_zombie_broker_acknowledges_no_lost_record(
     cluster: LocalCluster,
 ) -> None:
-    """The pause is longer than the session (3 s), so others take over. When the broker continues,
-    it finds itself fenced and starts again in the same process.
+    """The pause is longer than the session timeout (3 s), so the other broker takes over. The
+    resumed broker learns that it is fenced and restarts within its process.
     """
     # The timeout exceeds pause and failover on a busy machine.
     aio = AioLoad(cluster.bootstrap, "t", [2, 3], request_timeout_ms=20_000)
@@ -71,7 +70,7 @@ async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
         await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
         zombie = cluster.brokers()[0]
         cluster.kill([zombie], signal.SIGSTOP)
-        # The duration of the fault, not a wait.
+        # The length of the fault, not a wait for a condition.
         await asyncio.sleep(RESTART_LIFE_S)
         assert await asyncio.to_thread(leaders_of, cluster) == {1}, (
             "the other broker has taken over"
@@ -84,8 +83,8 @@ async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
 
 
 @pytest.mark.costly("two commands in processes of their own, and a broker that starts again")
-def test_commands_name_a_leader_that_hangs_and_go_on_with_the_next(cluster: LocalCluster) -> None:
-    """The clients are connected to the leader before it hangs."""
+def test_commands_report_a_hanging_leader_and_continue_with_the_next(cluster: LocalCluster) -> None:
+    """Both commands are connected to the leader before it hangs."""
     hung = cluster.brokers()[1]
     parts = requested(cluster, "topics", "describe", "t")["partitions"]
     led = next(part["partition"] for part in parts if part["leader"] == hung.node_id)
@@ -111,9 +110,9 @@ def test_commands_name_a_leader_that_hangs_and_go_on_with_the_next(cluster: Loca
             assert f"waiting for broker 1 at 127.0.0.1:{hung.port}," in said
 
 
-async def test_a_paused_cluster_in_one_process_keeps_its_records() -> None:
-    """Controller and brokers find that no time has passed for the others, or the brokers start
-    again: the process continues.
+async def test_paused_single_process_cluster_keeps_its_records() -> None:
+    """After the pause, either sessions are still valid or the brokers restart within the process,
+    which keeps running.
     """
     options = ["--store", "memory", "--brokers", "2", "--log-level", "error"]
     with LocalCluster([*options, "--set", "broker.session.timeout.ms=1500"]) as cluster:
@@ -122,14 +121,16 @@ async def test_a_paused_cluster_in_one_process_keeps_its_records() -> None:
             for _ in range(2):
                 await load.until_acknowledged(100)
                 os.kill(cluster.pid, signal.SIGSTOP)
-                await asyncio.sleep(6)  # the duration of the fault, not a wait
+                await asyncio.sleep(6)  # the length of the fault, not a wait for a condition
                 os.kill(cluster.pid, signal.SIGCONT)
             await load.until_acknowledged(100)
         await check_all(cluster, load)
 
 
 @pytest.mark.costly("processes start again under load")
-async def test_the_controller_is_killed_under_load(cluster: LocalCluster) -> None:
+async def test_controller_kills_under_load_cost_no_record_and_no_session(
+    cluster: LocalCluster,
+) -> None:
     async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
         for _ in range(3):
             await load.until_acknowledged(100)
@@ -142,7 +143,7 @@ async def test_the_controller_is_killed_under_load(cluster: LocalCluster) -> Non
     await check_all(cluster, load)
 
 
-async def test_everything_but_the_store_is_killed_at_once(cluster: LocalCluster) -> None:
+async def test_acknowledged_records_survive_a_kill_of_all_nodes(cluster: LocalCluster) -> None:
     async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
         await load.until_acknowledged(200)
         killed: list[ProcessState] = [*cluster.state().of_role("controller"), *cluster.brokers()]
@@ -152,21 +153,21 @@ async def test_everything_but_the_store_is_killed_at_once(cluster: LocalCluster)
     await check_all(cluster, load)
 
 
-async def test_a_store_that_stands_still_delays_and_loses_nothing() -> None:
+async def test_stalled_store_delays_records_and_loses_none() -> None:
     with LocalCluster(["--log-level", "error", "--no-console"]) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, "t", len(PARTITIONS))
         async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS) as load:
             await load.until_acknowledged(100)
             store = cluster.state().of_role("store")
             cluster.kill(store, signal.SIGSTOP)
-            await asyncio.sleep(10)  # the duration of the fault, not a wait
+            await asyncio.sleep(10)  # the length of the fault, not a wait for a condition
             cluster.kill(store, signal.SIGCONT)
             await load.until_acknowledged(100)
             assert [broker.starts for broker in cluster.brokers()] == [1, 1], "brokers stay up"
         await check_all(cluster, load)
 
 
-async def test_brokers_name_the_next_leader_before_a_dead_one_is_fenced(tmp_path: Path) -> None:
+async def test_metadata_lists_the_next_leader_before_the_dead_one_is_fenced(tmp_path: Path) -> None:
     patient = ("broker.session.timeout.ms=10min", "broker.session.grace.ms=10min")
     settings = [option for setting in patient for option in ("--set", setting)]
     with on_files(tmp_path, "--no-restart", *settings) as cluster:
@@ -174,7 +175,9 @@ async def test_brokers_name_the_next_leader_before_a_dead_one_is_fenced(tmp_path
         dead, living = cluster.brokers()
 
         def named() -> set[int]:
-            """Ask the living broker itself: librdkafka repeats the request at the dead one."""
+            """Return the leaders that the live broker reports. Not by librdkafka, which would retry
+            at the dead broker.
+            """
             request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name="t")])
             with WireClient(f"127.0.0.1:{living.port}") as client:
                 (topic,) = client.send_request(METADATA, request, metadata.MetadataResponse).topics
@@ -187,14 +190,15 @@ async def test_brokers_name_the_next_leader_before_a_dead_one_is_fenced(tmp_path
         described = await asyncio.to_thread(requested, cluster, "nodes")
         brokers = {node["node_id"]: node for node in described["nodes"]}
         assert not brokers[dead.node_id]["fenced"]
-        cluster.kill([living])  # it would wait for the dead one to take its partitions
+        # it would otherwise wait for the dead broker to take back its partitions
+        cluster.kill([living])
 
 
 def is_connected(pid: int | None, port: int | None) -> bool:
-    """Return whether a process has an established connection to this port of this machine."""
+    """Return whether the process has an established connection to this local port."""
     sockets: set[str] = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # it was closed meanwhile
+        with suppress(FileNotFoundError):  # closed in the meantime
             sockets.add(str(descriptor.readlink()))
     for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, _, remote, state, *_, inode = row.split()[:10]

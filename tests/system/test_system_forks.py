@@ -1,4 +1,4 @@
-"""Snapshots and forks of compacted topics while a leader hangs: no key is missing."""
+"""Snapshots and forks of compacted topics while a leader hangs contain every key."""
 
 import asyncio
 import signal
@@ -33,20 +33,20 @@ SETTINGS = {
     "broker.session.timeout.ms": "10min",
     "broker.session.grace.ms": "10min",
     "log.cleaner.backoff.ms": "100ms",
-    # Only requests for fork points upload what was written.
+    # Records are uploaded only for fork points.
     "upload.block.max.age.ms": "1h",
 }
 OTHERS = {f"other{number}": bytes(900_000) for number in range(10)}
 COMPACTED = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0",
-    # Until `clean` changes it: the cleaner requests uploads, too.
+    # The cleaner uploads records, too, so it waits until `clean` changes this config.
     "min.compaction.lag.ms": "3600000",
 }
 
 
 def write(bootstrap: str, **records: bytes) -> None:
-    """Write records, by key."""
+    """Write one record per keyword argument: key=value."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for key, value in records.items():
         producer.produce("t0", value, key.encode(), partition=0)
@@ -54,7 +54,7 @@ def write(bootstrap: str, **records: bytes) -> None:
 
 
 def clean(admin: AdminClient, topic: str) -> None:
-    """Let the cleaner have all records of the topic."""
+    """Allow the cleaner to clean all records of the topic."""
     now = ConfigEntry("min.compaction.lag.ms", "0", incremental_operation=AlterConfigOpType.SET)
     changes = admin.incremental_alter_configs(
         [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[now])]
@@ -64,7 +64,7 @@ def clean(admin: AdminClient, topic: str) -> None:
 
 
 def create(port: int, **forks: dict[str, str]) -> dict[str, tuple[int, str | None]]:
-    """Let the broker at this port create topics. Return the error of each."""
+    """Create topics through the broker at this port. Return the error of each."""
     topics = [
         create_topics.CreatableTopic(
             name,
@@ -83,13 +83,13 @@ def create(port: int, **forks: dict[str, str]) -> dict[str, tuple[int, str | Non
 
 
 def values(store: str, topic: str, snapshot: str | None = None) -> list[bytes]:
-    """Return all values of the key."""
+    """Return all values of key `k`."""
     rows = scan(store, topic, snapshot=snapshot).to_table().to_pylist()
     return [row["value"] for row in rows if row["key"] == b"k"]
 
 
 def in_time(store: str, topic: str, snapshot: str) -> list[bytes]:
-    """Return the values of a snapshot once readers see it."""
+    """Return the values of a snapshot as soon as readers see it."""
     found: list[list[bytes]] = []
 
     def is_found() -> bool:
@@ -112,7 +112,7 @@ async def committed_end(store_url: str, topic: str) -> int:
         await store.close()
 
 
-async def test_a_key_that_was_acknowledged_is_in_a_snapshot_that_a_hung_leader_delays(
+async def test_snapshot_delayed_by_a_hanging_leader_contains_every_acknowledged_key(
     tmp_path: Path,
 ) -> None:
     settings = [part for item in SETTINGS.items() for part in ("--set", "=".join(item))]
@@ -127,7 +127,7 @@ async def test_a_key_that_was_acknowledged_is_in_a_snapshot_that_a_hung_leader_d
         ]
         for future in admin.create_topics(topics).values():
             await asyncio.to_thread(future.result, 30)
-        # More than log compaction exchanges at once, so no exchange lies across the fork point.
+        # More than log compaction rewrites at once, so no rewrite spans the fork point.
         await asyncio.to_thread(write, cluster.bootstrap, k=b"old", **OTHERS)
 
         async def is_only_in_the_wal() -> bool:
@@ -159,7 +159,7 @@ async def test_a_key_that_was_acknowledged_is_in_a_snapshot_that_a_hung_leader_d
         assert await request == {"t0@s": (0, None), "t1@s": (0, None)}
         frozen = await asyncio.to_thread(in_time, store, "t0", "s")
         assert frozen == [b"new"]
-        # An earlier state is deleted, and is not presented as complete.
+        # An earlier state has been deleted, so a fork at it is refused instead of lacking keys.
         before = {**source, "penstock.fork.offsets": "0:11"}
         code, message = (await asyncio.to_thread(create, living.port, before=before))["before"]
         assert (code, "may lack keys" in (message or "")) == (1, True), message

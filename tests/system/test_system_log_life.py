@@ -1,8 +1,7 @@
-"""SIGKILL of broker processes while logs lose records and topics are forked: in the middle of log
-compaction, of a fork, and right after DeleteRecords was acknowledged.
+"""SIGKILL of broker processes during log compaction, during a fork, and right after DeleteRecords
+was acknowledged.
 
-Checked: nothing that was acknowledged is lost, log starts do not go back, and a fork is whole or
-absent.
+No acknowledged record is lost, log start offsets do not go back, and a fork is complete or absent.
 """
 
 from collections.abc import Iterator
@@ -36,16 +35,16 @@ pytestmark = pytest.mark.system
 
 PARTITIONS: Final = 3
 COUNT: Final = 60
-"""Records in each partition that is forked or trimmed."""
+"""Number of records in each partition that is forked or trimmed."""
 
 RATE: Final = "log.cleaner.io.max.bytes.per.second"
 KEYS: Final = 20
 ROUNDS: Final = 24
 VALUE_BYTES: Final = 50_000
-"""The log has 24 MB, of which a pass exchanges 8 MiB at a time."""
+"""The log has 24 MB, of which one pass rewrites 8 MiB at a time."""
 
 State = dict[bytes | None, tuple[int | None, bytes | None]]
-"""Offset and value of each key."""
+"""The offset and value of each key."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         "log.cleaner.backoff.ms=100",
         f"{RATE}=16000000",
         "upload.block.max.age.ms=300",
-        # Consumers see what was cleaned, not what the leader still has in memory.
+        # Consumers read from objects, because the leader's caches are too small for the log.
         "upload.block.max.bytes=1000000",
         "log.cache.max.bytes=2000000",
     )
@@ -64,14 +63,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def kill_brokers(cluster: LocalCluster) -> None:
-    """Kill all of them at once, and wait until others serve in their place."""
+    """Kill all brokers at once and wait until their successors serve."""
     victims = cluster.brokers()
     cluster.kill(victims)
     cluster.wait_for_new(victims)
 
 
 def read_from(cluster: LocalCluster, topic: str, partition: int, offset: int) -> list[Message]:
-    """Read from an offset to the end."""
+    """Read from an offset to the end of the partition."""
     consumer = confluent_consumer(cluster.bootstrap, "reader", enable_auto_commit=False)
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
@@ -85,7 +84,7 @@ def read_from(cluster: LocalCluster, topic: str, partition: int, offset: int) ->
 
 
 def first_from(cluster: LocalCluster, topic: str, offset: int) -> int:
-    """Return the offset of the first record at `offset` or after it."""
+    """Return the offset of the first record at or after `offset`."""
     consumer = confluent_consumer(cluster.bootstrap, "reader", enable_auto_commit=False)
     try:
         consumer.assign([TopicPartition(topic, 0, offset)])
@@ -98,12 +97,12 @@ def values_of(messages: list[Message]) -> list[tuple[int | None, bytes | None]]:
     return [(message.offset(), message.value()) for message in messages]
 
 
-def test_brokers_are_killed_while_they_compact_a_log(cluster: LocalCluster) -> None:
+def test_log_compaction_interrupted_by_broker_kills_loses_no_key(cluster: LocalCluster) -> None:
     topic, last = "compacted", KEYS * ROUNDS
     create_topic(cluster.bootstrap, topic, min_cleanable_dirty_ratio="0")
     newest = produce_keyed(cluster, topic)
     alter(cluster, ResourceType.TOPIC, topic, "cleanup.policy", "compact")
-    # The first objects are exchanged; the others are under way, or the next pass begins.
+    # The first objects are rewritten by now; others are in progress, or the next pass has started.
     wait_until(lambda: first_from(cluster, topic, 0) > 0)
     kill_brokers(cluster)
     assert newest_of(cluster, topic) == newest
@@ -145,8 +144,8 @@ def alter(cluster: LocalCluster, kind: ResourceType, name: str, key: str, value:
     admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
-def test_brokers_are_killed_while_they_fork_a_topic(cluster: LocalCluster) -> None:
-    """The first kill is almost immediate, the second a little later."""
+def test_fork_interrupted_by_broker_kills_is_complete_or_absent(cluster: LocalCluster) -> None:
+    """The first kill comes almost immediately, the second a little later."""
     source, dice = "source", Random(5)
     create_topic(cluster.bootstrap, source, PARTITIONS)
     written = 0
@@ -168,7 +167,7 @@ def test_brokers_are_killed_while_they_fork_a_topic(cluster: LocalCluster) -> No
 
 
 def _is_done_within(response: Future[None], limit_s: float) -> bool:
-    """Return whether the fork completed within this time, at the end of which brokers die."""
+    """Return whether the fork completes within this time, after which the brokers are killed."""
     try:
         response.result(limit_s)
     except TimeoutError:
@@ -179,7 +178,7 @@ def _is_done_within(response: Future[None], limit_s: float) -> bool:
 def check_fork(
     cluster: LocalCluster, name: str, source: str, requested: NewTopic, *, was_acknowledged: bool
 ) -> None:
-    """Check that the fork is whole or absent, and that it is whole when it is requested again."""
+    """Check that the fork is complete or absent, and that it is complete after another request."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     is_there = name in admin.list_topics(timeout=TIMEOUT_S).topics
     assert is_there or not was_acknowledged, "the fork was acknowledged and is absent"
@@ -196,12 +195,12 @@ def create_again(admin: AdminClient, requested: NewTopic) -> None:
     try:
         admin.create_topics([requested])[requested.topic].result(TIMEOUT_S)
     except KafkaException as error:
-        # The first request may be carried out late.
+        # The first request may still be executed late.
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
 
 
-def test_brokers_are_killed_right_after_records_were_deleted(cluster: LocalCluster) -> None:
+def test_records_deleted_before_broker_kills_stay_deleted(cluster: LocalCluster) -> None:
     topic = "trimmed"
     create_topic(cluster.bootstrap, topic, PARTITIONS)
     produce(

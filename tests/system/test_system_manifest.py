@@ -1,6 +1,4 @@
-"""A reader of the store alone, over HTTP, beside processes that are killed. It has only the store's
-address.
-"""
+"""A reader that has only the address of an HTTP store, while cluster processes are killed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -35,7 +33,7 @@ async def store(cluster: LocalCluster) -> AsyncIterator[ObjectStore]:
 
 
 @pytest.mark.costly("processes start again under load")
-async def test_acknowledged_records_are_in_the_store_whichever_process_was_killed(
+async def test_acknowledged_records_are_in_the_store_whichever_process_is_killed(
     cluster: LocalCluster, store: ObjectStore
 ) -> None:
     follower = Follower(store, "t", PARTITIONS)

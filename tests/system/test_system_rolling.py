@@ -1,8 +1,8 @@
-"""Brokers leave in order under load: no produce fails, no record is lost or repeated, and readers
-only see other addresses.
+"""Brokers are stopped gracefully under load: every produce request succeeds, no record is lost or
+duplicated, and readers only see other addresses.
 
-An idempotent producer, one without idempotence and a reader run all the time; their history is
-checked like the simulator's.
+An idempotent producer, a non-idempotent one and a reader run throughout. Their history is checked
+as in the simulator.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ pytestmark = pytest.mark.system
 PARTS: list[Part] = [("t", index) for index in range(6)]
 END_TIMEOUT_S = PATIENCE_S
 PAUSE_S = 0.06
-"""Between two records of a producer in a partition."""
+"""Time between two records of a producer in a partition."""
 
 
 class Load:
-    """The clients and their observations."""
+    """All clients and the history of their operations."""
 
     def __init__(self, cluster: LocalCluster, path: Path) -> None:
         self.record = Record(path)
@@ -47,9 +47,7 @@ class Load:
         return [*self.producers, self.reader]
 
     async def more(self) -> None:
-        """Wait until every partition has acknowledged all records sent so far, from both
-        producers.
-        """
+        """Wait until both producers' records of all partitions up to now are acknowledged."""
         wanted = [
             (part, producer, producer.sent[part]) for producer in self.producers for part in PARTS
         ]
@@ -62,7 +60,7 @@ class Load:
                 await asyncio.sleep(0.02)
 
     def check(self) -> None:
-        """Check that every record was acknowledged and can be read, once if its producer is
+        """Check that every record was acknowledged and can be read, exactly once if its producer is
         idempotent.
         """
         for producer in self.producers:
@@ -132,7 +130,7 @@ async def test_rolling_restart_of_all_brokers(
 
 
 @pytest.mark.costly("a broker hands over under load")
-async def test_a_broker_is_drained_for_good(
+async def test_broker_is_drained_permanently(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with on_files(tmp_path, "--brokers", "3", "--no-restart") as cluster:

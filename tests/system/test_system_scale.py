@@ -1,8 +1,8 @@
-"""Ten thousand partitions on three brokers and three controllers: they start, hundreds move by a
-file, and a third fails over.
+"""Ten thousand partitions on three brokers and three controllers: creation, hundreds of moves with
+one file, and a failover of a third of the partitions.
 
-All the while clients produce to partitions on every broker; every acknowledged record is in the log
-afterwards, once and in order.
+Clients produce to partitions on every broker throughout; the log then contains every acknowledged
+record once, in order.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1_200)]
 
 PARTITIONS = 10_000
 PATIENCE_S = 300.0
-"""Moves and starts take 10 s on an idle machine, and minutes with a load of 20."""
+"""Starts and moves take 10 s on an idle machine, and minutes at a load average of 20."""
 BROKERS = 3
 MOVED = range(0, 3_000, 10)
 SAMPLE = [*range(0, 3_000, 250), *range(1, PARTITIONS, 1_111)]
-"""All of the first ones move; the others are spread over all brokers."""
+"""All partitions of the first range move; those of the second are spread over all brokers."""
 
 
 @pytest.fixture
@@ -42,8 +42,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def create(cluster: LocalCluster) -> None:
-    """Create the topic. A busy machine may exceed the timeout of the broker (30 s), of its session,
-    with which its connections end, or of the client: then a second request finds the topic.
+    """Create the topic. On a busy machine this may exceed the timeout of the broker (30 s), of its
+    session, which closes its connections, or of the client. A repeated request then finds the
+    topic.
     """
     patient = {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
     for _ in range(4):
@@ -68,7 +69,7 @@ def assignment(cluster: LocalCluster) -> dict[int, tuple[int, ...]]:
 
 
 def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
-    """Move each partition of `MOVED` to another broker, with one file. Return the wanted
+    """Move each partition of `MOVED` to another broker with one file. Return the target
     replicas.
     """
     before = assignment(cluster)
@@ -89,8 +90,8 @@ def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
 
 
 def elect_all(cluster: LocalCluster) -> Counter[int]:
-    """Elect until the first candidate leads every partition. Return the number of partitions of
-    each broker.
+    """Run elections until the preferred broker leads every partition. Return the partition count
+    per broker.
     """
     keys = [Key("t", index) for index in range(PARTITIONS)]
 
@@ -104,7 +105,7 @@ def elect_all(cluster: LocalCluster) -> Counter[int]:
 
 
 @pytest.mark.costly("10,000 partitions open three times")
-async def test_ten_thousand_partitions_start_move_and_fail_over(
+async def test_ten_thousand_partitions_are_created_moved_and_failed_over(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     await asyncio.to_thread(create, cluster)

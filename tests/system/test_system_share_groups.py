@@ -1,5 +1,5 @@
-"""The leader of share partitions is killed while members work: accepted records are not delivered
-again, and nothing is lost.
+"""The leader of share partitions is killed while members consume: accepted records are not
+delivered again, and no record is lost.
 """
 
 import asyncio
@@ -31,7 +31,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
-async def test_the_leader_of_share_partitions_is_killed(cluster: LocalCluster) -> None:
+async def test_killed_leader_of_share_partitions_loses_no_record_and_no_acknowledgment(
+    cluster: LocalCluster,
+) -> None:
     await asyncio.to_thread(_kill_leaders, cluster)
 
 
@@ -41,12 +43,12 @@ def _kill_leaders(cluster: LocalCluster) -> None:
         for _ in range(3):
             worker = ShareWorker(lambda: cluster.bootstrap, GROUP, TOPIC, ledger).start()
             workers.callback(worker.stop)
-        # A group begins at the end of the log: until all partitions have begun, records of the
-        # first rounds may be passed over.
+        # The group starts at the end of the log, so it may skip records of the first rounds until
+        # all share partitions are initialized.
         started = _until_started(cluster, ledger)
         for number in range(1, 3):
             _kill_one(cluster, ledger, started, number)
-        # What was neither stored as accepted nor delivered again would still be missing.
+        # A record that was neither stored as accepted nor delivered again would remain as lag.
         wait_until(lambda: _lags(cluster) == dict.fromkeys(range(PARTITIONS), 0))
     assert ledger.problems == []
 
@@ -64,7 +66,7 @@ def _kill_one(
 
 
 def _lags(cluster: LocalCluster) -> dict[int, int]:
-    """Return how many records of each partition are not done."""
+    """Return the lag of each partition."""
     group = offsets.DescribeShareGroupOffsetsRequestGroup(GROUP, None)
     member = coordinator_of(cluster.bootstrap, GROUP)
     try:
@@ -83,7 +85,9 @@ def _produce(cluster: LocalCluster) -> None:
 
 
 def _until_started(cluster: LocalCluster, ledger: ShareLedger) -> dict[int, int]:
-    """Return the end of each partition once each one has given a record."""
+    """Produce until each partition has delivered a record. Return the end offset of
+    each partition.
+    """
     ends = dict.fromkeys(range(PARTITIONS), 0)
 
     def all_started() -> bool:

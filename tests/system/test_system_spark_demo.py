@@ -1,5 +1,5 @@
-"""`penstock demo --spark` and the example, as users run them: in processes, with every broker
-dead.
+"""`penstock demo --spark` and the Spark example, as users run them: as processes, after all brokers
+have ended.
 """
 
 import os
@@ -26,7 +26,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 pytestmark = pytest.mark.system
 
 
-def test_spark_reads_from_the_bucket_the_rows_of_the_file(tmp_path: Path) -> None:
+def test_spark_reads_the_rows_of_the_input_file_from_the_bucket(tmp_path: Path) -> None:
     command = (
         sys.executable,
         "-P",
@@ -52,7 +52,7 @@ def test_spark_reads_from_the_bucket_the_rows_of_the_file(tmp_path: Path) -> Non
 
 
 def is_named(store_url: str) -> bool:
-    """Return True if the manifest names the topic, which takes about 1 s after its creation."""
+    """Return whether the manifest contains the topic, about 1 s after its creation."""
     try:
         scan(store_url, "flights", columns=["key"])
     except UnknownPartition:
@@ -60,7 +60,7 @@ def is_named(store_url: str) -> bool:
     return True
 
 
-def test_the_example_runs_without_brokers(tmp_path: Path) -> None:
+def test_example_runs_without_brokers(tmp_path: Path) -> None:
     with LocalCluster(("--brokers", "1", "--no-restart", "--log-level", "error")) as cluster:
         state = cluster.state()
         Kafka(state.bootstrap).create_topic("flights", 2, -1, {})
@@ -96,7 +96,7 @@ def test_the_example_runs_without_brokers(tmp_path: Path) -> None:
     assert "│ UA" in done.stdout, "DuckDB over the same log"
 
 
-def test_without_java_the_demo_names_the_install_command(tmp_path: Path) -> None:
+def test_demo_without_java_prints_the_install_command(tmp_path: Path) -> None:
     environment = {name: value for name, value in ENVIRONMENT.items() if name != "JAVA_HOME"} | {
         "PATH": str(tmp_path)
     }
@@ -114,7 +114,7 @@ def test_without_java_the_demo_names_the_install_command(tmp_path: Path) -> None
     assert done.stdout.startswith("demo: FAILED Spark needs Java 17")
 
 
-def test_every_digit_is_compared() -> None:
+def test_demo_compares_every_digit_of_the_results() -> None:
     flights = [
         Flight(b"UA", 0, b'{"carrier":"UA","dep_delay":%s}' % delay)
         for delay in (b"3", b"null", b"-1")

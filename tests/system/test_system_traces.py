@@ -1,4 +1,4 @@
-"""Traces of real nodes, as an OpenTelemetry collector receives them over HTTP."""
+"""Traces of real nodes as an OpenTelemetry collector receives them over HTTP."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ REQUEST_PARTS = ["ack", "append", "wal bulk"]
 
 
 class Collector:
-    """Keep every span with the name of the service that sent it."""
+    """A collector that keeps every span with its service name."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[str, Any]] = []
@@ -86,8 +86,8 @@ def attributes(span: Any) -> dict[str, Any]:
 
 
 def produce(bootstrap: str, topic: str, count: int) -> int:
-    """Send one request for each record, one after the other. Return the number of acknowledged
-    records.
+    """Send one request per record, one after the other. Return the number of
+    acknowledged records.
     """
     done: list[object] = []
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": "tracer"})
@@ -115,7 +115,7 @@ def names_of(spans: list[tuple[str, Any]]) -> list[str]:
     return [span.name for _, span in spans]
 
 
-def test_a_produce_and_a_move_are_traced_through_every_step(tmp_path: Path) -> None:
+def test_produce_requests_and_moves_are_traced_through_every_step(tmp_path: Path) -> None:
     settings = "--set", "traces.sample.per.million=1000000", "--store", f"file:{tmp_path}"
     with (
         Collector().running() as collector,
@@ -163,8 +163,8 @@ def is_moved_to(spans: list[tuple[str, Any]], target: int) -> bool:
 
 
 def check_requests(spans: list[tuple[str, Any]], count: int) -> None:
-    """Check that each request has its own trace, with the PUT as a child and its wait in the bulk
-    linked to the PUT.
+    """Check that each request has its own trace, in which the PUT is a child span and the batching
+    wait links to the PUT.
     """
     roots = [(service, span) for service, span in spans if span.name == "produce"]
     assert len(roots) == count
@@ -227,7 +227,7 @@ def check_moves(spans: list[tuple[str, Any]]) -> None:
         assert max(step.end_time_unix_nano for step in steps) == root.end_time_unix_nano
 
 
-def test_a_collector_that_is_not_there_changes_nothing(
+def test_unreachable_collector_does_not_affect_clients(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings = (

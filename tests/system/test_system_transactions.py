@@ -1,5 +1,5 @@
-"""Exactly once over killed processes: a transactional producer during a transaction, and the broker
-that coordinates it.
+"""Exactly-once processing while processes are killed: a transactional producer in the middle of a
+transaction, and the broker that coordinates it.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ from tests.support.transformer import INPUT, OUTPUT
 pytestmark = pytest.mark.system
 
 RECORDS_COUNT: Final = 60
-"""In each of two partitions."""
+"""Number of records in each of the two input partitions."""
 SUPPORT: Final = Path(__file__).parents[1] / "support"
 
 
@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 class Program:
-    """One start of the transformer."""
+    """One run of the transformer process."""
 
     def __init__(self, bootstrap: str, partition: int, hold: int = 0) -> None:
         self.name = f"transformer-{partition}"
@@ -95,7 +95,9 @@ def coordinator_of(bootstrap: str, transactional_id: str) -> int:
     return int(partitions[partition_for(transactional_id, len(partitions))].leader)
 
 
-def test_each_input_is_there_once(cluster: LocalCluster, programs: list[Program]) -> None:
+def test_each_input_record_is_transformed_exactly_once(
+    cluster: LocalCluster, programs: list[Program]
+) -> None:
     bootstrap = cluster.bootstrap
     expected = [b"%d" % number for number in range(2 * RECORDS_COUNT)]
     produce(bootstrap, INPUT, expected, (0, 1))

@@ -1,4 +1,4 @@
-"""WALs move out of their WAL store under load, while brokers, the controller and the command are
+"""WALs move out of their WAL store under load while brokers, the controller and the command are
 killed.
 """
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.system
 
 PARTITIONS = [0, 1, 2, 3]
 SETTINGS = (
-    "broker.session.timeout.ms=10s",  # a busy machine costs no broker its session
+    "broker.session.timeout.ms=10s",  # so that no session expires on a busy machine
     "compaction.interval.ms=300",
     "object.delete.grace.ms=300",
     "object.delete.interval.ms=300",
@@ -35,7 +35,7 @@ async def move(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
 
 
 async def kill(cluster: LocalCluster, *numbers: int, controller: bool = False) -> None:
-    """Kill these brokers, and perhaps the controller, and wait until they serve again."""
+    """Kill these brokers, and optionally the controller, and wait until they serve again."""
     killed = [broker for broker in cluster.brokers() if broker.node_id in numbers]
     killed += cluster.state().of_role("controller") if controller else []
     cluster.kill(killed)
@@ -43,7 +43,7 @@ async def kill(cluster: LocalCluster, *numbers: int, controller: bool = False) -
 
 
 async def interrupt_a_move(cluster: LocalCluster) -> None:
-    """Kill the command once the controller has its request."""
+    """Kill the command after the controller has received its request."""
     environment = os.environ | {"PENSTOCK_STATE_FILE": str(cluster.state_path)}
     arguments = (*PENSTOCK, "wal", "move", "--to", "store")
     command = await asyncio.create_subprocess_exec(*arguments, env=environment)
@@ -56,7 +56,7 @@ async def interrupt_a_move(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.costly("processes start again under load")
-async def test_wals_leave_their_store_under_load() -> None:
+async def test_interrupted_wal_move_loses_no_record() -> None:
     settings = [option for setting in SETTINGS for option in ("--set", setting)]
     arguments = ["--wal-store", "moto", "--no-console", "--log-level", "error", *settings]
     with LocalCluster(arguments) as cluster:
@@ -64,7 +64,7 @@ async def test_wals_leave_their_store_under_load() -> None:
         state = cluster.state()
         async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
             await load.until_acknowledged(100)
-            await kill(cluster, 0)  # its slots are committed in place
+            await kill(cluster, 0)  # the recovery commits its slots in place
             await load.until_acknowledged(100)
             found = await move(cluster, "--status")
             assert (found["state"], found["brokers_outside"]) == ("used", []), found

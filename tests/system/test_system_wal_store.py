@@ -1,4 +1,4 @@
-"""A cluster of processes whose WALs are in a second bucket, and the commands of operators on it."""
+"""A cluster of processes whose WALs are in a second bucket, and operator commands on it."""
 
 import json
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ async def keys(url: str) -> list[str]:
         await store.close()
 
 
-async def test_wals_are_in_the_wal_store_only(cluster: LocalCluster) -> None:
+async def test_wal_slots_are_only_in_the_wal_store(cluster: LocalCluster) -> None:
     state = cluster.state()
     wals = await keys(state.wal_store_url)
     assert "wals/identity" in wals
@@ -50,7 +50,7 @@ async def test_wals_are_in_the_wal_store_only(cluster: LocalCluster) -> None:
     assert not [key for key in await keys(state.store_url) if key.startswith("wal")]
 
 
-def test_killed_brokers_are_recovered(cluster: LocalCluster) -> None:
+def test_killed_brokers_are_recovered_from_the_wal_store(cluster: LocalCluster) -> None:
     killed = cluster.brokers()
     cluster.kill(killed)
     cluster.wait_for_new(killed)
@@ -64,12 +64,14 @@ def test_killed_brokers_are_recovered(cluster: LocalCluster) -> None:
 
 
 def examined(cluster: LocalCluster | None, *arguments: str) -> dict[str, Any]:
-    """Return the checks of the doctor; a slow disk of this machine may be a finding of another."""
+    """Return the doctor's checks by name. The command may fail because of an unrelated finding,
+    such as a slow local disk.
+    """
     done = penstock(cluster, "doctor", "--settle", "0", "--json", *arguments)
     return {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
 
-def test_tools_read_the_wal_store_of_the_cluster(cluster: LocalCluster) -> None:
+def test_doctor_and_repair_use_the_wal_store_of_the_cluster(cluster: LocalCluster) -> None:
     checks = examined(cluster)
     assert checks["WALs"]["level"] == "ok", checks["WALs"]
     assert f"in WAL store {cluster.state().wal_store_url}" in checks["WALs"]["summary"]
@@ -77,7 +79,7 @@ def test_tools_read_the_wal_store_of_the_cluster(cluster: LocalCluster) -> None:
     assert requested(cluster, "wal", "repair")["wals"] == []
 
 
-def test_readers_need_the_wal_store(cluster: LocalCluster) -> None:
+def test_readers_of_the_tail_require_the_wal_store(cluster: LocalCluster) -> None:
     state = cluster.state()
     create_topic(cluster.bootstrap, "fresh")
     produce(cluster.bootstrap, "fresh", VALUES)
@@ -107,7 +109,7 @@ def test_readers_need_the_wal_store(cluster: LocalCluster) -> None:
             topics(store, wal_store=given)
 
 
-def test_commands_that_read_find_the_wal_store(cluster: LocalCluster) -> None:
+def test_sql_compact_and_doctor_find_the_wal_store(cluster: LocalCluster) -> None:
     assert requested(cluster, "sql", "SELECT count(*) AS n FROM t") == [{"n": len(VALUES)}]
     done = penstock(cluster, "compact", "t")
     assert done.returncode == 0, done.stderr
@@ -116,7 +118,7 @@ def test_commands_that_read_find_the_wal_store(cluster: LocalCluster) -> None:
     assert records["level"] == "ok", records
 
 
-def test_the_console_reads_the_wal_store(cluster: LocalCluster) -> None:
+def test_console_reads_the_wal_store(cluster: LocalCluster) -> None:
     state = cluster.state()
     with ConsoleProcess(cluster.state_path) as console:
         shown, counted = records_in_console(console)
@@ -133,18 +135,18 @@ def test_the_console_reads_the_wal_store(cluster: LocalCluster) -> None:
 
 
 def records_in_console(console: ConsoleProcess) -> tuple[Response, Response]:
-    """Return the page of records, and the result of a statement."""
+    """Return the records page and the result page of a statement."""
     visitor = Visitor(console.url)
     fields = {"csrf": visitor.get("/sql").csrf, "query": "SELECT count(*) AS n FROM t"}
     return visitor.get("/topics/t/messages"), visitor.post("/sql", fields)
 
 
-def test_the_feature_is_listed(cluster: LocalCluster) -> None:
+def test_wal_store_feature_is_listed(cluster: LocalCluster) -> None:
     levels = {item["name"]: item["level"] for item in requested(cluster, "features", "list")}
     assert levels["wal.store.version"] == 1
 
 
-def test_tools_refuse_another_wal_store(cluster: LocalCluster) -> None:
+def test_commands_refuse_another_wal_store(cluster: LocalCluster) -> None:
     state = cluster.state()
     other = state.wal_store_url.replace("penstock-wal", "penstock-wal/elsewhere")
     addresses = ("--store", state.store_url, "--controller", state.controller)
@@ -160,7 +162,7 @@ def test_tools_refuse_another_wal_store(cluster: LocalCluster) -> None:
         assert (done.returncode, why in done.stderr) == (1, True), done.stderr
 
 
-def test_wals_may_be_in_a_directory(tmp_path: Path) -> None:
+def test_wal_store_may_be_a_directory(tmp_path: Path) -> None:
     url = f"file:{tmp_path}/wals"
     flags = ["--store", f"file:{tmp_path}/data", "--wal-store", url, "--no-console"]
     with LocalCluster([*flags, "--log-level", "error"]) as running:

@@ -1,5 +1,5 @@
-"""The wheel alone, as `pip install` installs it without the checkout: the command, the
-cluster, the pytest plugin, and all of them beside a user's modules with the names of our folders.
+"""The wheel as `pip install` installs it, without the checkout: the command, the cluster, the
+pytest plugin, and all of them next to user modules named like the folders of this repository.
 """
 
 import os
@@ -61,7 +61,7 @@ def test_a_record(penstock: Penstock):
 
 
 THEIRS = {f"penstock/{name}": "" for name in ("__init__.py", "_config.py", "backends/__init__.py")}
-"""Files of the project that is called `penstock` on PyPI."""
+"""Files of the unrelated PyPI project `penstock`."""
 
 THEIR_MODULES = ("base.py", "stream.py")
 THEIR_PACKAGES = ("broker", "controller", "deploy", "lake", "objectstore", "protocol", "tests")
@@ -98,7 +98,7 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
 
 
 def build(directory: Path, *options: str) -> Path:
-    """Return a wheel of the checkout."""
+    """Build a wheel of the checkout and return it."""
     building = ("--quiet", "--no-build-isolation", "--python", sys.executable, *options)
     run(UV, "build", *building, "--out-dir", directory, ROOT, cwd=directory)
     (built,) = directory.glob("penstock_streams-*.whl")
@@ -107,7 +107,7 @@ def build(directory: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel that is built from the sdist."""
+    """Return the wheel built from the sdist."""
     return build(tmp_path_factory.mktemp("wheel"))
 
 
@@ -127,8 +127,8 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def with_extras(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel alone; the libraries of all extras come from the environment of the
-    tests, because Spark alone would take a minute. Return its `bin`.
+    """Install only the wheel. The dependencies of all extras come from the test environment,
+    because installing Spark alone would take a minute. Return its `bin`.
     """
     binaries = install(tmp_path_factory.mktemp("extras"), "--no-deps", wheel)
     (packages,) = binaries.parent.glob("lib/python*/site-packages")
@@ -138,8 +138,8 @@ def with_extras(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def with_pytest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an environment to copy, with the wheel and pytest and nothing else. A first run of
-    pytest has compiled its modules.
+    """Return an environment with only the wheel and pytest, for copying. A first pytest run has
+    compiled the modules.
     """
     directory = tmp_path_factory.mktemp("pytest")
     python = install(directory, "--no-deps", wheel) / "python"
@@ -151,7 +151,9 @@ def with_pytest(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project_of_a_user(tmp_path: Path) -> Path:
-    """Return a directory in which importing one of our folders by its flat name fails."""
+    """Return a directory with user modules named like the folders of this repository, each of which
+    fails on import.
+    """
     theirs = [*THEIR_MODULES, *(f"{name}/__init__.py" for name in THEIR_PACKAGES)]
     for name in theirs:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -160,7 +162,7 @@ def project_of_a_user(tmp_path: Path) -> Path:
 
 
 def give_wheel(name: str, files: Mapping[str, str], directory: Path) -> Path:
-    """Write a wheel of another project with these files."""
+    """Write a wheel of another project that contains these files."""
     wheel = directory / f"{name}-0.1.0-py3-none-any.whl"
     about = f"{name}-0.1.0.dist-info"
     metadata = {
@@ -204,7 +206,7 @@ def dev(binaries: Path, directory: Path, store: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("store", ["memory", "file:data"])
-def test_the_command_runs_a_cluster(environment: Path, tmp_path: Path, store: str) -> None:
+def test_installed_command_runs_a_cluster(environment: Path, tmp_path: Path, store: str) -> None:
     assert run(environment / "python", "-m", "penstock", "--version", cwd=tmp_path).startswith(
         "penstock "
     )
@@ -217,7 +219,7 @@ def test_the_command_runs_a_cluster(environment: Path, tmp_path: Path, store: st
         )
 
 
-def test_without_extras_each_command_names_the_install_command(
+def test_command_without_its_extra_prints_the_install_command(
     environment: Path, tmp_path: Path
 ) -> None:
     found = (
@@ -260,14 +262,14 @@ def test_without_extras_each_command_names_the_install_command(
         assert message in " ".join((done.stdout + done.stderr).split())
 
 
-def test_pytest_finds_the_plugin_by_itself(environment: Path, tmp_path: Path) -> None:
+def test_pytest_discovers_the_plugin(environment: Path, tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text(TESTS)
     assert "1 passed" in run(
         environment / "python", "-m", "pytest", "-q", "-W", "error", cwd=tmp_path
     )
 
 
-def test_the_sdist_contains_all_sources_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_sdist_contains_all_sources_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
     from_checkout = build(tmp_path, "--wheel")
     contents = [
         {item.filename: item.CRC for item in ZipFile(built).infolist()}
@@ -276,8 +278,8 @@ def test_the_sdist_contains_all_sources_of_the_wheel(wheel: Path, tmp_path: Path
     assert contents[0] == contents[1]
 
 
-def test_the_wheel_has_two_names_and_nothing_of_developers(wheel: Path) -> None:
-    """tests/tidy/test_tidy_packages.py checks that each of its modules is used."""
+def test_wheel_has_two_top_level_packages_and_no_development_files(wheel: Path) -> None:
+    """tests/tidy/test_tidy_packages.py checks that each module of the wheel is used."""
     names = [name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name]
     assert {name.split("/")[0] for name in names} == {"penstock", "pyspark_penstock"}
     data = {name for name in names if not name.endswith((".py", "/py.typed"))}
@@ -289,7 +291,7 @@ def test_the_wheel_has_two_names_and_nothing_of_developers(wheel: Path) -> None:
     }
 
 
-def test_the_page_on_pypi_has_no_relative_links(wheel: Path) -> None:
+def test_pypi_page_has_no_relative_links(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         page = archive.read(name).decode()
@@ -299,7 +301,7 @@ def test_the_page_on_pypi_has_no_relative_links(wheel: Path) -> None:
 
 
 @pytest.mark.costly("a fresh environment compiles all that it imports")
-def test_modules_of_users_may_have_the_names_of_our_folders(
+def test_user_modules_may_share_names_with_repository_folders(
     with_extras: Path, project_of_a_user: Path
 ) -> None:
     binaries, place = with_extras, project_of_a_user
@@ -316,7 +318,7 @@ def test_modules_of_users_may_have_the_names_of_our_folders(
         run(binaries / "penstock", *produce, cwd=place)
         consume = ("consume", "orders", "--from-beginning", "--until-end", *given)
         assert run(binaries / "penstock", *consume, cwd=place).splitlines() == ["1", "2", "3"]
-        # A user may run a script, `-c` or `-m` there: each puts the directory on the path.
+        # A script, `-c` and `-m` each add the user's directory to the path.
         for python in (("read.py",), ("-c", READ)):
             assert run(binaries / "python", *python, store, cwd=place) == "3 [(3,)]\n"
         assert run(binaries / "python", "-m", "penstock", "--version", cwd=place)
@@ -330,15 +332,15 @@ def test_modules_of_users_may_have_the_names_of_our_folders(
 
 
 def outcome(*command: str | Path, cwd: Path) -> tuple[int, str]:
-    """Return the exit code of a command, and its output with single spaces."""
+    """Return the exit code of a command, and its output with whitespace collapsed."""
     done = subprocess.run(
         command, cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     return done.returncode, " ".join((done.stdout + done.stderr).replace("│", " ").split())
 
 
-def test_files_of_the_other_penstock_are_reported(wheel: Path, tmp_path: Path) -> None:
-    """Whichever is installed last, and after one of them was removed."""
+def test_conflict_with_the_other_penstock_package_is_reported(wheel: Path, tmp_path: Path) -> None:
+    """In either order of installation, and after one of them was uninstalled."""
     needed = "pip uninstall -y penstock penstock-streams && pip install penstock-streams"
     theirs = give_wheel("penstock", THEIRS, tmp_path)
     binaries = install(tmp_path, wheel)
@@ -380,10 +382,10 @@ def test_files_of_the_other_penstock_are_reported(wheel: Path, tmp_path: Path) -
         ("a module is damaged", "SyntaxError"),
     ],
 )
-def test_no_damage_of_ours_breaks_the_tests_of_others(
+def test_damaged_installation_does_not_break_tests_without_the_plugin(
     wheel: Path, with_pytest: Path, tmp_path: Path, broken: str, reason: str
 ) -> None:
-    """No dependency of ours is installed: loading the plugin needs none."""
+    """Without any dependency installed, because loading the plugin requires none."""
     binaries = copytree(with_pytest, tmp_path / "env", symlinks=True) / "bin"
     python = binaries / "python"
     pip = (UV, "pip", "install", "--quiet", "--python", python)
@@ -423,8 +425,8 @@ def page_of(url: str) -> str:
 
 
 @pytest.mark.costly("a fresh environment compiles all that it imports")
-def test_the_extra_local_is_enough_for_the_first_hour(wheel: Path, tmp_path: Path) -> None:
-    """The cluster with its S3 server, and the pages and commands that read records from it."""
+def test_extra_local_suffices_for_the_first_hour(wheel: Path, tmp_path: Path) -> None:
+    """Covers the cluster with its S3 server, and the pages and commands that read its records."""
     binaries = install(tmp_path, f"penstock-streams[local] @ {wheel.as_uri()}")
     (packages,) = binaries.parent.glob("lib/python*/site-packages")
     assert not {"numba", "cfnlint", "pyspark"} & {path.name for path in packages.iterdir()}
@@ -439,7 +441,7 @@ def test_the_extra_local_is_enough_for_the_first_hour(wheel: Path, tmp_path: Pat
         sql = ("sql", query, "--output", "csv", "--store", address["store"])
         assert run(binaries / "penstock", *sql, cwd=tmp_path) == "carrier,delays\nUA,4\n"
         console = address["console"]
-        # A page that takes longer than 0.2 s is a skeleton first.
+        # A page that takes longer than 0.2 s first appears as a skeleton.
         wait_until(lambda: "&#34;carrier&#34;" in page_of(f"{console}/topics/flights/messages"))
         with urlopen(f"{console}/sql", timeout=PATIENCE_S) as page:
             token = page.read().decode().split('name="csrf" value="')[1].split('"')[0]
