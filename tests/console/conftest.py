@@ -1,4 +1,4 @@
-"""One cluster, one console that changes things, and one browser for all tests of the console."""
+"""One cluster, one console with change permissions, and one browser for all console tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +22,10 @@ from tests.support.waiting import PATIENCE_S
 
 AXE_VERSION = "4.14.1"
 HOSTILE = '<img src=x onerror="document.title=1">&`'
-"""A name that a client chose to become a script in the console."""
+"""A client id that would run as a script if the console did not escape it."""
 RECORDS = 40
 PASSWORD = "open-sesame"
-"""Of alice and bob."""
+"""The password of alice and bob."""
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def commit(bootstrap: str, group: str) -> None:
-    """Let a group of one member commit its offsets in `orders`, and leave it empty."""
+    """Let a group of one member commit its offsets in `orders` and become empty."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     )
@@ -70,7 +70,7 @@ def _begin_transaction(bootstrap: str) -> None:
 
 @pytest.fixture(scope="session")
 def console(cluster: LocalCluster) -> Iterator[ConsoleProcess]:
-    """A console that changes the cluster."""
+    """A console that may change the cluster."""
     with ConsoleProcess(cluster.state_path, "--allow-changes") as console:
         yield console
 
@@ -83,7 +83,9 @@ def chrome() -> Iterator[Chrome]:
 
 @pytest.fixture(autouse=True)
 def leave(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leave the last page of each test: it would go on asking a console that may end."""
+    """Leave the last page after each test. Otherwise it would keep requesting a console that may
+    have ended.
+    """
     yield
     if "chrome" in request.fixturenames:
         chrome: Chrome = request.getfixturevalue("chrome")
@@ -93,7 +95,7 @@ def leave(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def axe() -> Path:
-    """The program of axe-core, which finds what keeps people from using a page."""
+    """The source of axe-core, which finds accessibility problems."""
     return package("axe-core", AXE_VERSION) / "axe.min.js"
 
 
@@ -104,7 +106,9 @@ def admin(cluster: LocalCluster) -> AdminClient:
 
 @pytest.fixture(scope="session")
 def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Topics `words` and `secrets`; alice may describe and read the first, bob describes it."""
+    """A cluster with topics `words` and `secrets`. alice may describe and read `words`; bob may
+    describe it.
+    """
     store = f"file:{tmp_path_factory.mktemp('secure')}/store"
     arguments = ("--brokers", "1", "--secure", "--topics", "words:1,secrets:1", "--store", store)
     with LocalCluster((*arguments, "--log-level", "error")) as cluster:

@@ -1,7 +1,7 @@
-"""Take the pictures of docs/how-to/console.md: `make screenshots`.
+"""Take the screenshots of docs/how-to/console.md: `make screenshots`.
 
-Starts a cluster with traffic, moves a partition, and photographs pages in light and dark, then
-while something is wrong.
+Starts a cluster with traffic, moves a partition, and takes pages in light and dark mode, then some
+during faults.
 """
 
 import base64
@@ -36,7 +36,9 @@ DIRECTORY: Final = Path(__file__).parents[2] / "docs" / "assets" / "console"
 BYTES_MAX: Final = 200_000
 PAUSE_S: Final = 3.0
 START_S: Final = 5.0
-"""What nodes do at their start would be the highest point of the charts."""
+"""Time until the load of the start has left the charts. Otherwise it would determine
+their scale.
+"""
 TRAFFIC_S: Final = 45.0
 PICTURES: Final = (
     ("overview", "/", False),
@@ -114,7 +116,7 @@ def _faults(chrome: Chrome, cluster: LocalCluster, console: ConsoleProcess) -> l
 
 
 def _deleted(chrome: Chrome, cluster: LocalCluster, console: ConsoleProcess) -> int:
-    """Write records, and delete all of them once the console shows their number."""
+    """Write records, and delete all of them once the console shows their count."""
     produce(cluster.bootstrap, "payments", list(range(DELETED)))
     chrome.get(f"{console.url}/topics")
     wait_for_text(chrome, f"{DELETED:,}")
@@ -127,7 +129,7 @@ def _deleted(chrome: Chrome, cluster: LocalCluster, console: ConsoleProcess) -> 
 
 
 def _missing(chrome: Chrome, cluster: LocalCluster) -> list[int]:
-    """Show the page of a topic in a console without what reads records."""
+    """Show a topic page in a console without the extras that read records."""
     with (
         TemporaryDirectory() as directory,
         without_packages(Path(directory)),
@@ -140,7 +142,7 @@ def _missing(chrome: Chrome, cluster: LocalCluster) -> list[int]:
 def _gone(chrome: Chrome, cluster: LocalCluster, console: ConsoleProcess) -> int:
     chrome.get(console.url)
     time.sleep(PAUSE_S)
-    os.kill(cluster.pid, signal.SIGSTOP)  # It would start the nodes again.
+    os.kill(cluster.pid, signal.SIGSTOP)  # otherwise it would restart the nodes
     try:
         state = cluster.state()
         cluster.kill([*state.of_role("broker"), *state.of_role("controller")])
@@ -178,7 +180,7 @@ def _photograph(chrome: Chrome, name: str) -> int:
 
 
 def _send(bootstrap: str, random: Random, ended: threading.Event) -> None:
-    """Send orders and clicks until the pictures are taken, and read some of them."""
+    """Produce orders and clicks until the screenshots are taken, and consume some of them."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 100})
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"}

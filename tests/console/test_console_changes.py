@@ -1,4 +1,4 @@
-"""What a console changes, refuses, and never shows."""
+"""Changes that the console makes or refuses, and data that it never shows."""
 
 from contextlib import closing
 from pathlib import Path
@@ -24,17 +24,17 @@ def visitor(console: ConsoleProcess) -> Visitor:
 
 
 def sent(visitor: Visitor, page: str, path: str, **fields: str) -> str:
-    """Submit a form of a page, and return the text of the response."""
+    """Submit a form of a page; return the text of the response."""
     response = visitor.post(path, {"csrf": visitor.get(page).csrf, **fields})
     if response.status != 303:
         return response.words
     return visitor.get(response.headers["location"]).words
 
 
-def test_a_topic_is_created_altered_deleted_and_brought_back(
+def test_topic_is_created_altered_deleted_and_restored(
     visitor: Visitor, cluster: LocalCluster
 ) -> None:
-    """The list shows it at once, before the figures of the cluster are measured again."""
+    """The topic list shows each change immediately, before the cluster is measured again."""
     said = sent(
         visitor, "/topics", "/topics", name="bills", partitions="3", configs="retention.ms=1h"
     )
@@ -57,11 +57,11 @@ def test_a_topic_is_created_altered_deleted_and_brought_back(
     assert len(requested(cluster, "topics", "describe", "bills")["partitions"]) == 3
 
 
-def test_a_partition_can_be_moved_from_the_page_of_its_topic(visitor: Visitor) -> None:
+def test_partition_is_moved_from_the_page_of_its_topic(visitor: Visitor) -> None:
     assert 'href="/topics/orders/0/move"' in visitor.get("/topics/orders").text
 
 
-def test_a_refused_change_states_why(visitor: Visitor) -> None:
+def test_refused_change_shows_the_reason(visitor: Visitor) -> None:
     said = sent(visitor, "/topics", "/topics", name="a b", partitions="1", configs="")
     assert "topic 'a b' was not created" in said
     said = sent(visitor, "/topics", "/topics", name="c", partitions="1", configs="retention")
@@ -74,7 +74,7 @@ def test_a_refused_change_states_why(visitor: Visitor) -> None:
     assert "log.retention.ms='7m' is not allowed: milliseconds, or a number with ms, s, min" in said
 
 
-def test_snapshots_come_and_go(visitor: Visitor, cluster: LocalCluster) -> None:
+def test_snapshot_is_created_and_deleted(visitor: Visitor, cluster: LocalCluster) -> None:
     said = sent(visitor, "/snapshots", "/snapshots", name="nightly", topics="orders")
     assert "Created snapshot nightly of 1 topic." in said
     assert [item["name"] for item in requested(cluster, "snapshots", "list")] == ["nightly"]
@@ -115,11 +115,11 @@ def test_members_of_a_streams_group_are_shown_with_their_tasks(
     assert "No member is connected" in visitor.get(f"/groups/one?id={group}").words
 
 
-def test_the_doctor_examines_the_cluster(visitor: Visitor) -> None:
+def test_doctor_page_examines_the_cluster(visitor: Visitor) -> None:
     assert "Examined" in sent(visitor, "/doctor", "/doctor", objects="on")
 
 
-def test_sql_reads_topics_and_nothing_else(visitor: Visitor) -> None:
+def test_sql_page_reads_topics_but_no_files(visitor: Visitor) -> None:
     query = "SELECT count(*) AS orders, any_value(note) AS note FROM orders"
     response = visitor.post("/sql", {"csrf": visitor.get("/sql").csrf, "query": query})
     assert f"orders note {RECORDS} {HOSTILE} 1 row." in response.words
@@ -129,7 +129,7 @@ def test_sql_reads_topics_and_nothing_else(visitor: Visitor) -> None:
     assert "statements neither read nor write files" in said
 
 
-def test_a_statement_ends_when_its_browser_disconnects(
+def test_statement_is_canceled_when_its_browser_disconnects(
     visitor: Visitor, console: ConsoleProcess
 ) -> None:
     query = "SELECT levenshtein(repeat('ab', 200000), repeat('ba', 200000))"
@@ -142,12 +142,12 @@ def test_a_statement_ends_when_its_browser_disconnects(
     for connection in leaving:
         connection.close()
     wait_until(lambda: not children(console.pid))
-    # On a slow machine, it may take longer than a statement may.
+    # On a slow machine, it may run into the time limit first.
     assert visitor.post("/sql", fields | {"query": "SELECT 1"}).status == 200
 
 
 def children(pid: int) -> list[str]:
-    """Return the processes that a process has started and that run."""
+    """Return the running child processes of a process."""
     found = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     return [child for line in found for child in line]
 
@@ -161,7 +161,7 @@ def children(pid: int) -> list[str]:
         ({}, "guessed"),
     ],
 )
-def test_forms_of_other_pages_change_nothing(
+def test_forms_of_other_sites_are_refused(
     visitor: Visitor, cluster: LocalCluster, headers: dict[str, str], csrf: str
 ) -> None:
     token = csrf or visitor.get("/topics").csrf
@@ -170,7 +170,7 @@ def test_forms_of_other_pages_change_nothing(
     assert "evil" not in [topic["name"] for topic in requested(cluster, "topics", "list")]
 
 
-def test_a_name_that_was_rebound_gets_no_page(visitor: Visitor) -> None:
+def test_rebound_host_name_gets_no_page(visitor: Visitor) -> None:
     for path in ("/", "/static/console.js", "/live/overview"):
         response = visitor.get(path, Host="evil.example")
         assert (response.status, "Penstock" in response.text) == (421, False)
@@ -188,13 +188,13 @@ def test_every_response_forbids_inline_scripts(visitor: Visitor) -> None:
         assert " onclick=" not in response.text
 
 
-def test_long_forms_are_refused(visitor: Visitor) -> None:
+def test_oversized_forms_are_refused(visitor: Visitor) -> None:
     response = visitor.post("/topics", {"csrf": "", "name": "x" * BODY_BYTES_MAX})
     assert response.status == 400
 
 
-def test_the_console_of_dev_only_reads(cluster: LocalCluster) -> None:
-    """Its address is in the ready line, and its process begins with the first visit."""
+def test_console_of_dev_is_read_only(cluster: LocalCluster) -> None:
+    """The ready line contains its address, and its process starts with the first visit."""
     url = cluster.state().console
     assert f" console={url} " in cluster.ready_line
     visitor = Visitor(url)
@@ -208,8 +208,8 @@ def test_the_console_of_dev_only_reads(cluster: LocalCluster) -> None:
     assert (response.status, "--allow-changes" in response.words) == (403, True)
 
 
-def test_many_topics_are_shown_in_pages(visitor: Visitor, cluster: LocalCluster) -> None:
-    """A page has at most 100 rows and 100 kB, whatever the cluster has."""
+def test_many_topics_are_paginated(visitor: Visitor, cluster: LocalCluster) -> None:
+    """A page has at most 100 rows and 100 kB, whatever the size of the cluster."""
     from penstock.deploy.local.contents import create_topics
 
     names = {f"many-{number:03d}": 1 for number in range(120)}

@@ -1,7 +1,6 @@
-"""The console during faults: old values with their age, the cause, and never a number that is not
-true.
+"""The console during faults shows old values with their age, the cause, and never a false number.
 
-How soon it does is measured by `python -m benchmarks console-faults`.
+`python -m benchmarks console-faults` measures how soon.
 """
 
 import os
@@ -41,12 +40,12 @@ const look = () => {
 };
 setInterval(look, 20);
 """
-"""Collect every state of the table of topics, and of the tile with the rate of records."""
+"""Collects every state of the topic table and of the tile with the record rate."""
 
 
 @pytest.fixture(scope="module")
 def faulty() -> Iterator[LocalCluster]:
-    """Two brokers and a store, which the tests stop one after the other."""
+    """Two brokers and a store, which the tests stop one after another."""
     arguments = ("--brokers", "2", "--topics", "orders:4,deleted:2", "--log-level", "error")
     with LocalCluster(arguments) as cluster:
         produce(cluster.bootstrap, "orders", list(range(RECORDS)))
@@ -75,7 +74,9 @@ def state(chrome: Chrome) -> str:
 
 
 def assert_only_true_numbers(chrome: Chrome) -> None:
-    """No record was written while the page was watched, and none was lost."""
+    """Check the collected numbers: no record was written while the page was watched, and none was
+    lost.
+    """
     seen: list[str] = chrome.execute_script("return [...seen]")
     shown = {text for text in seen if text.startswith(("orders", "rate"))}
     unknown = {f"orders 4 {UNKNOWN} {RECORDS}", f"rate {UNKNOWN}"}
@@ -83,7 +84,7 @@ def assert_only_true_numbers(chrome: Chrome) -> None:
 
 
 def stale_and_cause(chrome: Chrome, cause: str) -> None:
-    """Wait until values are marked with their age, and the cause is named."""
+    """Wait until values are marked with their age and the cause is shown."""
     wait_until(lambda: "s old" in state(chrome))
     wait_for_text(chrome, cause)
 
@@ -104,7 +105,7 @@ def test_deleted_records_are_not_counted(
     assert f"{DELETED:,}" not in table.text
 
 
-def test_a_store_that_is_stopped_is_named(
+def test_stopped_store_is_shown_as_the_cause(
     chrome: Chrome, watching: ConsoleProcess, faulty: LocalCluster
 ) -> None:
     messages = f"{watching.url}/topics/orders/messages"
@@ -119,13 +120,13 @@ def test_a_store_that_is_stopped_is_named(
         stale_and_cause(chrome, "The object store does not respond")
         assert_only_true_numbers(chrome)
         chrome.get(messages)
-        wait_for_text(chrome, "This page is")  # the one from before, with its age
+        wait_for_text(chrome, "This page is")  # the previous value, with its age
         wait_for_text(chrome, "without brokers")
         chrome.get(f"{messages}?value=other")
         wait_for_text(chrome, "the object store has not responded for")
     finally:
         faulty.kill(store, signal.SIGCONT)
-    wait_for_text(chrome, "No record matches")  # by itself
+    wait_for_text(chrome, "No record matches")  # without a reload
     wait_until(lambda: state(chrome) == "live")
 
 
@@ -158,10 +159,10 @@ def test_pages_work_while_a_broker_hangs_and_after_it_is_fenced(
     assert_only_true_numbers(chrome)
 
 
-def test_the_console_without_extras_does_not_offer_what_needs_them(
+def test_console_without_extras_hides_features_that_need_them(
     watching: ConsoleProcess, faulty: LocalCluster, tmp_path: Path
 ) -> None:
-    """Also: a page whose broker is silent is a skeleton at once, then reports that."""
+    """Also covers a page of a silent broker: first a skeleton, then an error."""
     known = faulty.state()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         arguments = (
@@ -189,7 +190,7 @@ def test_the_console_without_extras_does_not_offer_what_needs_them(
     assert "Browse messages" in Visitor(watching.url).get("/topics/orders").words
 
 
-def test_without_rights_there_are_reasons_instead_of_numbers(
+def test_user_without_rights_sees_reasons_instead_of_numbers(
     chrome: Chrome, secure_cluster: LocalCluster
 ) -> None:
     url = secure_cluster.state().console
@@ -211,13 +212,13 @@ def test_without_rights_there_are_reasons_instead_of_numbers(
 def test_values_remain_with_their_age_when_the_cluster_is_unreachable(
     chrome: Chrome, watching: ConsoleProcess, faulty: LocalCluster
 ) -> None:
-    """The last test of this module: it ends all nodes."""
+    """This must be the last test of this module, because it ends all nodes."""
     Visitor(watching.url).get(f"/groups/one?id={GROUP}")
     chrome.get(f"{watching.url}/groups")
     wait_for_text(chrome, GROUP)
     open_overview(chrome, watching)
     nodes = [*faulty.state().of_role("broker"), *faulty.state().of_role("controller")]
-    os.kill(faulty.pid, signal.SIGSTOP)  # It would start them again.
+    os.kill(faulty.pid, signal.SIGSTOP)  # otherwise it would restart the nodes
     try:
         faulty.kill(nodes)
         stale_and_cause(chrome, "The cluster does not respond")

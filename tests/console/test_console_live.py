@@ -1,4 +1,4 @@
-"""Pages that change by themselves: the overview, and the page of nodes."""
+"""Live pages: the overview and the node list."""
 
 import re
 import signal
@@ -28,7 +28,7 @@ PIXELS = "return document.querySelector('[data-chart=throughput] canvas').toData
 
 @contextmanager
 def traffic(bootstrap: str, topic: str) -> Generator[None, None, None]:
-    """Send records until the end of the block."""
+    """Produce records until the end of the block."""
     ended = threading.Event()
     producer = Producer({"bootstrap.servers": bootstrap})
 
@@ -47,10 +47,10 @@ def traffic(bootstrap: str, topic: str) -> Generator[None, None, None]:
         assert producer.flush(PATIENCE_S) == 0
 
 
-def test_charts_of_the_overview_follow_the_traffic(
+def test_overview_charts_follow_the_traffic(
     chrome: Chrome, console: ConsoleProcess, cluster: LocalCluster
 ) -> None:
-    """Events of the server bring each point; the page is loaded once."""
+    """Server-sent events bring each point; the page is loaded only once."""
     chrome.get(console.url)
     wait_for_text(chrome, "live")
     WebDriverWait(chrome, WAIT_S).until(
@@ -77,8 +77,8 @@ def test_charts_of_the_overview_follow_the_traffic(
     assert chrome.execute_script("return window.loadedOnce"), "the page was loaded again"
 
 
-def test_labels_of_axes_are_exact(chrome: Chrome, console: ConsoleProcess) -> None:
-    """uPlot's distances between them are 1, 2, 2.5 and 5 times a power of ten."""
+def test_axis_labels_are_exact(chrome: Chrome, console: ConsoleProcess) -> None:
+    """uPlot spaces them by 1, 2, 2.5 or 5 times a power of ten."""
     chrome.get(console.url)
     for call, shown in (
         ("labels([0, 0.25, 0.5], 0.25)", ["0", "0.25", "0.5"]),
@@ -89,7 +89,7 @@ def test_labels_of_axes_are_exact(chrome: Chrome, console: ConsoleProcess) -> No
         assert chrome.execute_script(f"return {call}") == shown
 
 
-def test_the_overview_states_what_requests_cost_now_and_in_a_month(
+def test_overview_shows_the_cost_of_requests_now_and_per_month(
     chrome: Chrome, console: ConsoleProcess, cluster: LocalCluster
 ) -> None:
     with traffic(cluster.bootstrap, "traffic"):
@@ -107,7 +107,7 @@ def test_the_overview_states_what_requests_cost_now_and_in_a_month(
 
 
 def tiles(chrome: Chrome) -> dict[str, str]:
-    """Return the tiles of the page, all at one moment, because events replace them."""
+    """Return all tiles of the page at one moment, because events replace them."""
     found: dict[str, str] = chrome.execute_script(
         "return Object.fromEntries([...document.querySelectorAll('.tile')].map("
         "(tile) => [...tile.children].map((part) => part.innerText)))"
@@ -120,8 +120,8 @@ def dollars(text: str) -> float:
     return float(found.replace(",", ""))
 
 
-def test_sessions_of_brokers_are_on_the_page_of_nodes(chrome: Chrome, tmp_path: Path) -> None:
-    """A broker that stands still is fenced, and returns with the next epoch and a session."""
+def test_node_page_shows_broker_sessions(chrome: Chrome, tmp_path: Path) -> None:
+    """A paused broker is fenced, and returns with the next epoch and a session."""
     arguments = ("--brokers", "2", "--store", f"file:{tmp_path}", "--log-level", "error")
     with (
         LocalCluster(arguments) as cluster,
@@ -149,7 +149,7 @@ def test_sessions_of_brokers_are_on_the_page_of_nodes(chrome: Chrome, tmp_path: 
 
 
 def brokers(chrome: Chrome) -> dict[str, dict[str, str]]:
-    """Return the rows of the brokers by id and column, as the page shows them at this moment."""
+    """Return the rows of the brokers by id and column, as the page currently shows them."""
     head, *rows = chrome.execute_script(
         "return [...document.querySelectorAll('[aria-label=Brokers] tr')].map("
         "(row) => [...row.cells].map((cell) => cell.innerText))"

@@ -1,4 +1,4 @@
-"""Users log in with their names of the cluster, and see and change only what their ACLs allow."""
+"""Users log in with their Kafka credentials, and see and change only what their ACLs allow."""
 
 import signal
 import subprocess
@@ -17,7 +17,7 @@ from tests.support.console import Visitor
 from tests.support.waiting import wait_until
 
 
-def test_without_a_login_there_is_only_the_login(secure_cluster: LocalCluster) -> None:
+def test_without_a_session_only_the_login_page_is_served(secure_cluster: LocalCluster) -> None:
     visitor = Visitor(secure_cluster.state().console)
     for path in ("/", "/topics/words/messages", "/doctor"):
         response = visitor.get(path)
@@ -28,9 +28,7 @@ def test_without_a_login_there_is_only_the_login(secure_cluster: LocalCluster) -
     assert "words" not in visitor.get("/login").text
 
 
-def test_everyone_can_use_the_login(
-    chrome: Chrome, secure_cluster: LocalCluster, axe: Path
-) -> None:
+def test_login_page_is_accessible(chrome: Chrome, secure_cluster: LocalCluster, axe: Path) -> None:
     resize(chrome, DESK)
     chrome.get(f"{secure_cluster.state().console}/login")
     form = chrome.find_element(By.TAG_NAME, "form").rect
@@ -38,7 +36,7 @@ def test_everyone_can_use_the_login(
     assert problems_in_both_schemes(chrome, axe) == []
 
 
-def test_the_super_user_sees_everything(secure_cluster: LocalCluster) -> None:
+def test_super_user_sees_everything(secure_cluster: LocalCluster) -> None:
     visitor, response = login(
         secure_cluster.state().console, "admin", admin_of(secure_cluster).password
     )
@@ -52,7 +50,7 @@ def test_the_super_user_sees_everything(secure_cluster: LocalCluster) -> None:
     assert "User:alice" in visitor.get("/security").words
 
 
-def test_a_user_sees_only_resources_that_the_acls_allow(secure_cluster: LocalCluster) -> None:
+def test_user_sees_only_resources_that_the_acls_allow(secure_cluster: LocalCluster) -> None:
     visitor, response = login(secure_cluster.state().console, "alice", PASSWORD)
     assert response.status == 303
     topics = visitor.get("/topics").words
@@ -71,14 +69,14 @@ def test_a_user_sees_only_resources_that_the_acls_allow(secure_cluster: LocalClu
     assert "CLUSTER_AUTHORIZATION_FAILED" in visitor.get("/security").words
 
 
-def test_describe_is_not_enough_for_records(secure_cluster: LocalCluster) -> None:
+def test_describe_right_does_not_show_records(secure_cluster: LocalCluster) -> None:
     visitor, _ = login(secure_cluster.state().console, "bob", PASSWORD)
     assert visitor.get("/topics/words").status == 200
     response = visitor.get("/topics/words/messages")
     assert (response.status, "require READ on the topic" in response.words) == (403, True)
 
 
-def test_a_session_ends_with_the_logout(secure_cluster: LocalCluster) -> None:
+def test_logout_ends_the_session(secure_cluster: LocalCluster) -> None:
     visitor, _ = login(secure_cluster.state().console, "alice", PASSWORD)
     session = visitor.cookies["penstock_session"]
     assert visitor.post("/logout", {"csrf": visitor.get("/topics").csrf}).status == 303
@@ -86,7 +84,7 @@ def test_a_session_ends_with_the_logout(secure_cluster: LocalCluster) -> None:
     assert visitor.get("/topics").status == 303
 
 
-def test_while_rights_are_unknown_the_last_page_is_shown_and_nothing_is_denied(
+def test_last_page_is_kept_while_rights_cannot_be_loaded(
     secure_cluster: LocalCluster,
 ) -> None:
     url = secure_cluster.state().console
@@ -112,15 +110,15 @@ def test_while_rights_are_unknown_the_last_page_is_shown_and_nothing_is_denied(
     assert "words" in visitor.get("/topics/words").words
 
 
-def test_guessing_is_slow(secure_cluster: LocalCluster) -> None:
-    """After ten failures within a minute, the right password does not help either."""
+def test_password_guessing_is_rate_limited(secure_cluster: LocalCluster) -> None:
+    """After ten failures within a minute, even the right password is refused."""
     url = secure_cluster.state().console
     statuses = [login(url, "alice", f"guess-{n}")[1].status for n in range(FAILURES_MAX)]
     assert statuses == [401] * FAILURES_MAX
     assert login(url, "alice", PASSWORD)[1].status == 429
 
 
-def test_an_open_console_does_not_start_by_accident(secure_cluster: LocalCluster) -> None:
+def test_unauthenticated_console_requires_explicit_permission(secure_cluster: LocalCluster) -> None:
     command = (sys.executable, "-P", "-m", "penstock.deploy.cli", "console", "--host", "0.0.0.0")
     done = subprocess.run(
         (*command, "--bootstrap", secure_cluster.bootstrap),

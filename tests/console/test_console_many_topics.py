@@ -1,6 +1,6 @@
-"""A cluster with 1,000 topics of 10 partitions: pages stay small, and count right.
+"""A cluster with 1,000 topics of 10 partitions: pages stay small and counts are right.
 
-How long they take is measured by `python -m benchmarks console-topics`.
+`python -m benchmarks console-topics` measures the time that pages take.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProcess]:
 
 
 def rows(chrome: Chrome) -> list[list[str]]:
-    """Return the cells of the table of topics."""
+    """Return the cells of the topic table."""
     found: list[list[str]] = chrome.execute_script(
         "return [...document.querySelectorAll('[aria-label=Topics] tbody tr')].map("
         "(row) => [...row.cells].map((cell) => cell.innerText))"
@@ -48,7 +48,7 @@ def rows(chrome: Chrome) -> list[list[str]]:
 
 
 def assert_small(chrome: Chrome) -> None:
-    """Check how large the page is that the browser has loaded."""
+    """Check the size of the page that the browser has loaded."""
     size_bytes, elements = chrome.execute_script(
         "return [performance.getEntriesByType('navigation')[0].decodedBodySize,"
         " document.querySelectorAll('*').length]"
@@ -57,7 +57,7 @@ def assert_small(chrome: Chrome) -> None:
     assert elements <= ELEMENTS_MAX
 
 
-def test_pages_of_topics_are_small_and_show_each_topic_once(
+def test_topic_pages_are_small_and_list_each_topic_once(
     chrome: Chrome, many: ConsoleProcess
 ) -> None:
     resize(chrome, DESK)
@@ -79,7 +79,7 @@ def test_pages_of_topics_are_small_and_show_each_topic_once(
     assert seen == NAMES
 
 
-def test_topics_are_found_and_ordered_among_many(chrome: Chrome, many: ConsoleProcess) -> None:
+def test_topics_are_searched_and_sorted_among_many(chrome: Chrome, many: ConsoleProcess) -> None:
     def first_row() -> list[str]:
         chrome.get(f"{many.url}/topics?sort=records")
         return rows(chrome)[0]

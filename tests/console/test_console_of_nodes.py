@@ -1,5 +1,5 @@
-"""Every node serves the console on its health listener, and requires a login where clients need
-one.
+"""Every node serves the console on its health listener, and requires a login if clients
+need one.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started."""
+    """Return the child processes of a process."""
     files = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for file in files for child in file.read_text().split()]
 
@@ -35,7 +35,9 @@ def is_running(pid: int) -> bool:
 
 
 def test_every_node_serves_the_console(chrome: Chrome, tmp_path: Path) -> None:
-    """Its process begins with the first visit, and ends with the node, however that ends."""
+    """The console process starts with the first visit, and ends with the node, even if that is
+    killed.
+    """
     cluster = MeteredCluster(tmp_path, brokers=1, controllers=1)
     access = ("--console-access", "read", "--console-bootstrap-servers", cluster.bootstrap)
     cluster.arguments = (*access, "--allow-insecure")
@@ -60,8 +62,8 @@ def test_every_node_serves_the_console(chrome: Chrome, tmp_path: Path) -> None:
             wait_until(lambda child=child: not is_running(child))
 
 
-async def test_users_log_in_where_clients_do(tmp_path: Path) -> None:
-    """Without a login a node with SASL shows nothing but probes and metrics."""
+async def test_login_is_required_where_clients_need_one(tmp_path: Path) -> None:
+    """Without a login, a node with SASL serves only probes and metrics."""
     files = SecureFiles(tmp_path / "security")
     port, health = free_port(), free_port()
     properties = tmp_path / "console.properties"
@@ -88,7 +90,7 @@ async def test_users_log_in_where_clients_do(tmp_path: Path) -> None:
 
 
 def visit(node: str) -> None:
-    """Log in, create a topic, and send more than one read of the node."""
+    """Log in, create a topic, and send more than the node reads at once."""
     stranger = Visitor(node)
     for path in ("/console/", "/console/topics", "/console/security/users"):
         response = stranger.get(path)

@@ -1,4 +1,4 @@
-"""The console of nodes where clients need TLS and a login, and nodes TLS among themselves."""
+"""The consoles of nodes whose clients need TLS and a login, with TLS between nodes."""
 
 import subprocess
 import sys
@@ -34,12 +34,12 @@ PAGES = {
     "/security/users": "The metadata hold no users",
     "/security/quotas": "There are no quotas",
 }
-"""Path to a text that the page shows. They come from brokers, controllers and the store."""
+"""Text on each page, by path. The pages read from brokers, controllers and the store."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredCluster]:
-    """Two brokers and a controller, whose consoles connect as `admin`, with its certificate."""
+    """Two brokers and a controller. Their consoles connect as `admin` with its certificate."""
     directory = tmp_path_factory.mktemp("nodes")
     cluster = MeteredCluster(directory, brokers=2, controllers=1, secure=True)
     tls = cluster.security.node_settings("admin")
@@ -62,7 +62,7 @@ def admin_at(cluster: MeteredCluster, node: str) -> Visitor:
 
 
 def test_every_page_works_on_brokers_and_controllers(cluster: MeteredCluster) -> None:
-    """A change on one of them appears on the other."""
+    """A change made on one console appears on the others."""
     at_broker, at_controller = admin_at(cluster, "broker 0"), admin_at(cluster, "controller 0")
     fields = {"csrf": at_broker.get("/topics").csrf, "name": "words", "configs": ""}
     assert at_broker.post("/topics", {**fields, "partitions": "1"}).status == 303
@@ -75,7 +75,8 @@ def test_every_page_works_on_brokers_and_controllers(cluster: MeteredCluster) ->
     assert at_controller.post(path, form).status == 303
     wait_until(lambda: "elected" in at_broker.get(path).words)
     for visitor in (at_broker, at_controller):
-        # The election is over, and each of them learns for itself that the partition is served.
+        # The election is over, and each console has learned on its own that the partition is
+        # served.
         wait_until(lambda visitor=visitor: PAGES["/topics"] in visitor.get("/topics").words)
     for visitor in (at_broker, at_controller):
         pages = {path: visitor.get(path) for path in PAGES}
@@ -85,7 +86,7 @@ def test_every_page_works_on_brokers_and_controllers(cluster: MeteredCluster) ->
 
 
 def write_and_read(kafka: Kafka) -> None:
-    """Let a group commit its offsets in the topic."""
+    """Produce to the topic, and let a group commit its offsets."""
     producer = kafka.producer()
     producer.produce("words", RECORD)
     assert producer.flush(PATIENCE_S) == 0
@@ -96,7 +97,7 @@ def write_and_read(kafka: Kafka) -> None:
     consumer.close()
 
 
-def test_charts_live_in_a_browser(cluster: MeteredCluster, chrome: Chrome) -> None:
+def test_charts_are_live_in_a_browser(cluster: MeteredCluster, chrome: Chrome) -> None:
     chrome.delete_all_cookies()
     console_errors(chrome)
     chrome.get(f"http://127.0.0.1:{cluster.ports['broker 1']}/console")
@@ -106,8 +107,8 @@ def test_charts_live_in_a_browser(cluster: MeteredCluster, chrome: Chrome) -> No
     assert console_errors(chrome) == []
 
 
-def test_a_command_without_the_certificate_is_refused(cluster: MeteredCluster) -> None:
-    """So the console reads from controllers by its own."""
+def test_command_without_the_certificate_is_refused(cluster: MeteredCluster) -> None:
+    """So the console reads from controllers with its own certificate."""
     command = (sys.executable, "-P", "-m", "penstock.deploy.cli", "quorum", "describe")
     done = subprocess.run(
         (*command, "--controller", cluster.controller), capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Each page of the console, in a browser, on a real cluster."""
+"""Each page of the console in a browser on a real cluster."""
 
 import re
 from http import HTTPStatus
@@ -44,7 +44,7 @@ PAGES = {
     "/sql": "A topic is a table",
     "/topics/missing": "does not exist",
 }
-"""Path to a text that the page shows."""
+"""Text on each page, by path."""
 
 
 def text_of(chrome: Chrome) -> str:
@@ -58,11 +58,11 @@ def wait_for_text(chrome: Chrome, text: str) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_each_page_shows_what_it_is_for(
+def test_each_page_shows_its_content(
     chrome: Chrome, console: ConsoleProcess, axe: Path, path: str
 ) -> None:
-    """Without errors in the browser's log, at the width of a desk and of a phone. axe-core finds
-    nothing, such as a low contrast, with all parts of the page opened.
+    """At desktop and phone widths, without errors in the browser log. With all parts of the page
+    open, axe-core finds no problem, such as low contrast.
     """
     resize(chrome, DESK)
     console_errors(chrome)
@@ -77,13 +77,16 @@ def test_each_page_shows_what_it_is_for(
     )
     resize(chrome, DESK)
     assert width <= shown == PHONE[0], f"{path} scrolls sideways on a phone: {width} pixels"
-    # A page with an error says 400 or 502 in the log; scripts and the policy say nothing.
+    # Only a page with an error adds its status, 400 or 502, to the log; scripts and the content
+    # security policy add nothing.
     assert [line for line in console_errors(chrome) if "status of 40" not in line] == []
     assert problems_in_both_schemes(chrome, axe) == []
 
 
 def problems_in_both_schemes(chrome: Chrome, axe: Path) -> list[str]:
-    """Open all parts of the page, and return what axe-core finds in light and in dark."""
+    """Open all parts of the page; return the problems that axe-core finds in light and
+    dark mode.
+    """
     chrome.execute_script("for (const part of document.querySelectorAll('details')) part.open = 1")
     found = axe_problems(chrome, axe)
     resize(chrome, DESK, dark=True)
@@ -110,10 +113,10 @@ def test_records_are_found_by_key_and_shown_as_text(
     )
 
 
-def test_records_lead_to_the_blocks_of_an_object(
+def test_record_links_lead_to_the_blocks_of_its_object(
     chrome: Chrome, console: ConsoleProcess, axe: Path
 ) -> None:
-    """Topic, partition, stream, object: by links alone."""
+    """From topic to partition, stream and object, by links only."""
     chrome.get(f"{console.url}/topics/orders/{partition_with_records(chrome, console)}")
     chrome.find_element(By.XPATH, "//tr[td='data']//a").click()
     WebDriverWait(chrome, WAIT_S).until(has_ranges)
@@ -124,7 +127,7 @@ def test_records_lead_to_the_blocks_of_an_object(
     assert problems_in_both_schemes(chrome, axe) == []
 
 
-def test_everyone_can_use_what_the_doctor_and_sql_return(
+def test_doctor_and_sql_results_are_accessible(
     chrome: Chrome, console: ConsoleProcess, axe: Path
 ) -> None:
     chrome.get(f"{console.url}/doctor")
@@ -143,17 +146,17 @@ def partition_with_records(chrome: Chrome, console: ConsoleProcess) -> int:
 
 
 def has_ranges(chrome: Chrome) -> bool:
-    """Return whether the leader has committed; otherwise load the page again."""
+    """Return whether the leader has committed ranges; otherwise reload the page."""
     if chrome.find_elements(By.CSS_SELECTOR, "a[href^='/objects/']"):
         return True
     chrome.refresh()
     return False
 
 
-def test_a_move_is_watched_as_it_happens(
+def test_move_is_shown_in_progress(
     chrome: Chrome, console: ConsoleProcess, cluster: LocalCluster
 ) -> None:
-    """One window watches, another one starts the move; the six steps appear without a reload."""
+    """One window shows the move that another one starts; its six steps appear without a reload."""
     page = f"{console.url}/topics/clicks/1/move"
     chrome.get(page)
     wait_for_text(chrome, "live")
@@ -173,8 +176,8 @@ def test_a_move_is_watched_as_it_happens(
     assert len(cluster.brokers()) == 2
 
 
-def test_the_keyboard_is_enough(chrome: Chrome, console: ConsoleProcess) -> None:
-    """Tab reaches the link to the content first, then the navigation; / goes to the search."""
+def test_pages_can_be_used_with_the_keyboard(chrome: Chrome, console: ConsoleProcess) -> None:
+    """Tab first reaches the skip link, then the navigation; / focuses the search."""
     chrome.get(f"{console.url}/topics")
     body = chrome.find_element(By.TAG_NAME, "body")
     body.send_keys(Keys.TAB)
@@ -189,7 +192,7 @@ def test_the_keyboard_is_enough(chrome: Chrome, console: ConsoleProcess) -> None
     assert "clicks" not in text_of(chrome)
 
 
-def test_a_config_is_chosen_from_a_list_that_explains_it(
+def test_config_is_chosen_from_a_list_with_descriptions(
     chrome: Chrome, console: ConsoleProcess
 ) -> None:
     chrome.get(f"{console.url}/topics/orders")
@@ -214,7 +217,7 @@ def test_internal_topics_are_shown_on_request(chrome: Chrome, console: ConsolePr
     wait_for_text(chrome, "__consumer_offsets")
 
 
-def test_lag_is_in_the_list_of_groups(chrome: Chrome, console: ConsoleProcess) -> None:
+def test_group_list_shows_the_lag(chrome: Chrome, console: ConsoleProcess) -> None:
     chrome.get(f"{console.url}/groups")
 
     def lag() -> str:
@@ -228,10 +231,10 @@ def test_lag_is_in_the_list_of_groups(chrome: Chrome, console: ConsoleProcess) -
     assert int(lag()) in range(RECORDS)
 
 
-def test_a_hidden_page_requests_nothing_until_it_is_visible(
+def test_hidden_page_sends_no_requests_until_it_is_visible(
     chrome: Chrome, console: ConsoleProcess
 ) -> None:
-    """The browser of the tests has no hidden tabs, so the page is told that it is one."""
+    """The test browser has no hidden tabs, so a script tells the page that it is hidden."""
     chrome.get(f"{console.url}/groups")
     chrome.execute_script(
         "window.stopped = 0; window.sent = 0; window.visibility = 'hidden';"
@@ -266,7 +269,7 @@ def test_requests_for_missing_resources_are_not_retried(
         assert chrome.find_element(By.LINK_TEXT, link)
 
 
-def test_the_table_of_configs_fits_a_small_window(chrome: Chrome, console: ConsoleProcess) -> None:
+def test_config_table_fits_a_small_window(chrome: Chrome, console: ConsoleProcess) -> None:
     resize(chrome, (1200, 800))
     chrome.get(f"{console.url}/configs")
     width, shown = chrome.execute_script(
@@ -300,7 +303,7 @@ def test_charts_form_a_square_and_phones_show_that_there_is_more(
     assert "until a leader is elected" in str(explained.get_attribute("title"))
 
 
-def test_the_theme_is_kept(chrome: Chrome, console: ConsoleProcess) -> None:
+def test_chosen_theme_is_kept(chrome: Chrome, console: ConsoleProcess) -> None:
     chrome.get(f"{console.url}/doctor")
     chrome.find_element(By.ID, "theme").click()
     chrome.get(f"{console.url}/security")

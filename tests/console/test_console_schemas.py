@@ -1,5 +1,5 @@
-"""The page of records decodes Avro and Protobuf by the configs of the topic and by a registry. What
-it cannot decode is bytes, with the reason.
+"""The records page decodes Avro and Protobuf with the schemas in topic configs or a registry.
+Values that it cannot decode are shown as bytes, with the reason.
 """
 
 import json
@@ -40,14 +40,14 @@ package shop;
 message Outer { message Click { int64 at = 1; string page = 2; } }
 """
 CLICK = b"\x08\x2a\x12\x05/cart"
-"""at: 42, page: /cart"""
+"""Protobuf value of `at: 42, page: /cart`."""
 NODE = {
     "type": "record",
     "name": "Node",
     "fields": [{"name": "next", "type": ["null", "Node"]}],
 }
 DEPTH = 200_000
-"""Of a value that overflows the stack of what decodes it."""
+"""Nesting depth of a value that overflows the decoder's stack."""
 
 
 def avro(schema: dict[str, Any], value: dict[str, Any]) -> bytes:
@@ -69,7 +69,7 @@ def registry() -> Iterator[SchemaRegistryServer]:
 
 @pytest.fixture(scope="module")
 def records(cluster: LocalCluster, registry: SchemaRegistryServer) -> None:
-    """Three topics: with a schema of Avro, one of Protobuf, and with records of a registry."""
+    """Three topics: with an Avro schema, with a Protobuf schema, and with registry schemas."""
     kafka = Kafka(cluster.bootstrap)
     for name, configs in (
         ("payments", {"type": "avro", "": json.dumps(PAYMENT)}),
@@ -118,8 +118,8 @@ def reader(
 
 
 def shown(chrome: Chrome, console: ConsoleProcess, topic: str) -> list[str]:
-    """Return the text of each record, the oldest first, after all of them were opened. Wait for
-    the manifest, by which readers of the store discover a new topic.
+    """Open all records; return the text of each, the oldest first. Waits until the manifest
+    contains a new topic.
     """
 
     def records() -> list[WebElement]:
@@ -132,7 +132,7 @@ def shown(chrome: Chrome, console: ConsoleProcess, topic: str) -> list[str]:
     return [record.text for record in found]
 
 
-def test_records_are_decoded_by_the_configs_of_their_topic(
+def test_records_are_decoded_with_the_topic_configs(
     chrome: Chrome, reader: ConsoleProcess, axe: Path
 ) -> None:
     (payment,) = shown(chrome, reader, "payments")
@@ -145,9 +145,9 @@ def test_records_are_decoded_by_the_configs_of_their_topic(
     assert "Protobuf, by the topic's schema" in visit
 
 
-def test_records_are_decoded_by_a_registry(chrome: Chrome, reader: ConsoleProcess) -> None:
-    """A record that is not Avro, that crashes the decoder process, or whose schema is unknown
-    is shown as bytes; the others are decoded.
+def test_records_are_decoded_with_a_registry(chrome: Chrome, reader: ConsoleProcess) -> None:
+    """A record that is not Avro, crashes the decoder process or has an unknown schema is shown as
+    bytes; the others are decoded.
     """
     bill, click, short, nested, unknown, last = shown(chrome, reader, "registered")
     assert '"payer": "Ada"' in bill
@@ -162,13 +162,13 @@ def test_records_are_decoded_by_a_registry(chrome: Chrome, reader: ConsoleProces
 
 
 @pytest.mark.usefixtures("records")
-def test_without_a_registry_the_id_is_shown(chrome: Chrome, console: ConsoleProcess) -> None:
+def test_schema_id_is_shown_without_a_registry(chrome: Chrome, console: ConsoleProcess) -> None:
     for text in shown(chrome, console, "registered"):
         assert "may begin with schema id" in text
 
 
-def test_records_that_end_the_process_do_not_delay_a_page_for_long() -> None:
-    """After three of them the rest of the page is shown as bytes, and the next page begins anew."""
+def test_records_that_crash_the_decoder_do_not_delay_a_page_for_long() -> None:
+    """After three crashes the rest of the page is shown as bytes; the next page starts afresh."""
     configs = {"penstock.value.schema": json.dumps(NODE), "penstock.value.schema.type": "avro"}
     process = DecodeProcess()
     try:
@@ -183,7 +183,7 @@ def test_records_that_end_the_process_do_not_delay_a_page_for_long() -> None:
         process.close()
 
 
-def test_a_registry_that_fails_is_queried_once_for_a_page() -> None:
+def test_failing_registry_is_queried_once_per_page() -> None:
     with serving(SchemaRegistryServer()) as registry:
         registry.fails = True
         decoder = TopicDecoder({}, SchemaCache(RegistrySettings(registry.url)), DecodeProcess())
@@ -192,7 +192,7 @@ def test_a_registry_that_fails_is_queried_once_for_a_page() -> None:
     assert {(view.kind, "returned 500" in view.note) for view in shown} == {("hex", True)}
 
 
-def test_the_schema_of_a_value_may_be_in_a_header() -> None:
+def test_schema_id_is_read_from_a_header() -> None:
     value = avro(PAYMENT, {"amount": 5, "payer": "Ada", "at": 0})
     process = DecodeProcess()
     try:

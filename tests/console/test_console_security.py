@@ -1,4 +1,4 @@
-"""ACLs, users and quotas change in a browser, within the rights of the logged-in user."""
+"""ACLs, users and quotas are changed in a browser, within the rights of the logged-in user."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ CHANGES = {
     "/security/users/delete": "/security/users",
     "/security/quotas": "/security/quotas",
 }
-"""Path of a change, and the page with its form."""
+"""Path of each change, and the page with its form."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def changing(secure_cluster: LocalCluster, errors: Path) -> Iterator[ConsoleProcess]:
-    """A console in which users log in and change things."""
+    """A console with a login that may change the cluster."""
     arguments = ("--allow-changes", "--login")
     with ConsoleProcess(secure_cluster.state_path, *arguments, errors=errors) as console:
         yield console
@@ -62,14 +62,14 @@ def can_log_in(cluster: LocalCluster, user: str, password: str) -> bool:
     return True
 
 
-def test_a_user_is_created_gets_a_password_and_is_deleted(
+def test_user_is_created_gets_a_password_and_is_deleted(
     as_admin: Chrome,
     changing: ConsoleProcess,
     secure_cluster: LocalCluster,
     errors: Path,
     axe: Path,
 ) -> None:
-    """The password is in no page, address or log line of the console."""
+    """The password appears in no page, address or log line of the console."""
     chrome = as_admin
     chrome.get(f"{changing.url}/security/users")
     send_form(chrome, "Create a user", name="carol", password=FIRST)
@@ -100,7 +100,7 @@ def test_a_user_is_created_gets_a_password_and_is_deleted(
     assert SECOND not in logged
 
 
-def test_an_acl_is_added_found_and_removed(
+def test_acl_is_added_found_and_removed(
     as_admin: Chrome, changing: ConsoleProcess, secure_cluster: LocalCluster, axe: Path
 ) -> None:
     chrome = as_admin
@@ -134,7 +134,7 @@ def acls_of(cluster: LocalCluster, principal: str) -> list[AclView]:
         return listed_acls(client, AclSelection(principal=principal))
 
 
-def test_a_quota_is_set_and_removed(
+def test_quota_is_set_and_removed(
     as_admin: Chrome, changing: ConsoleProcess, secure_cluster: LocalCluster
 ) -> None:
     chrome = as_admin
@@ -148,7 +148,7 @@ def test_a_quota_is_set_and_removed(
         assert [view.quotas for view in found] == [{"request_percentage": 12.5}] * bool(value)
 
 
-def test_a_user_changes_only_resources_that_the_acls_allow(
+def test_user_changes_only_resources_that_the_acls_allow(
     changing: ConsoleProcess, secure_cluster: LocalCluster
 ) -> None:
     visitor, response = login(changing.url, "alice", PASSWORD)
@@ -164,7 +164,7 @@ def test_a_user_changes_only_resources_that_the_acls_allow(
     assert (response.status, "CLUSTER_AUTHORIZATION_FAILED" in response.words) == (502, True)
 
 
-def test_changes_of_security_need_a_token_and_a_console_that_changes(
+def test_security_changes_require_a_token_and_a_writable_console(
     changing: ConsoleProcess, secure_cluster: LocalCluster, cluster: LocalCluster
 ) -> None:
     visitor, _ = login(changing.url, "admin", admin_of(secure_cluster).password)

@@ -30,7 +30,7 @@ def end_of(cluster: LocalCluster, topic: str) -> int:
     return Kafka(cluster.bootstrap).offsets(topic, [0])[0][1]
 
 
-def test_a_topic_is_forked_after_a_preview_of_its_offsets(
+def test_topic_is_forked_after_a_preview_of_its_offsets(
     chrome: Chrome, console: ConsoleProcess, cluster: LocalCluster, ledger: str, axe: Path
 ) -> None:
     chrome.get(f"{console.url}/topics/{ledger}")
@@ -45,7 +45,7 @@ def test_a_topic_is_forked_after_a_preview_of_its_offsets(
     assert end_of(cluster, "ledger-test") == RECORDS
 
 
-def test_a_fork_at_a_time_has_the_older_records(
+def test_fork_at_a_time_contains_the_older_records(
     console: ConsoleProcess, cluster: LocalCluster, ledger: str
 ) -> None:
     visitor = Visitor(console.url)
@@ -66,7 +66,7 @@ def test_a_fork_at_a_time_has_the_older_records(
         assert reason in visitor.get(f"{path}?{query}").words
 
 
-def test_a_snapshot_is_restored_after_a_preview_of_the_deletions(
+def test_snapshot_is_restored_after_a_preview_of_the_deletions(
     chrome: Chrome, console: ConsoleProcess, cluster: LocalCluster, ledger: str, axe: Path
 ) -> None:
     chrome.get(f"{console.url}/snapshots")

@@ -1,4 +1,4 @@
-"""The states that table runners write to the store are on the pages of topics and tables."""
+"""Topic and table pages show the states that table runners write to the store."""
 
 import asyncio
 import time
@@ -66,7 +66,7 @@ async def write(store_url: str) -> None:
         await store.close()
 
 
-def test_the_state_of_an_export_is_on_the_page_of_its_topic(
+def test_export_state_is_shown_on_the_page_of_its_topic(
     cluster: LocalCluster, visitor: Visitor
 ) -> None:
     for path in ("/tables", f"/topics/{TOPIC}"):

@@ -1,4 +1,4 @@
-"""Run each server once for all tests, and print a table of stores and what passed on them."""
+"""Run each server once for all tests, and print a table of stores with the tests that passed."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.support.store_servers import NAMES, NOT_RUN, StoreServer, store_serve
 
 COLUMNS: Final = ("contract", "failover", "scan", "spark", "demo")
 _STORE: Final = "store"
-"""Property of a test: its store and its column of the table, with a space between them."""
+"""A test property with the store and its table column, separated by a space."""
 
 
 @pytest.fixture(scope="session", params=NAMES)

@@ -1,6 +1,6 @@
-"""A cluster on each store: a broker is killed between records, and a consumer, `scan` and Spark
-must return all of them; then `penstock demo` runs. `A+B` keeps data in A and WALs in B. `make test`
-runs failover and scan on a directory, moto and versitygw.
+"""A cluster on each store: a broker is killed between records, a consumer, `scan` and Spark must
+return all records, and `penstock demo` runs. `A+B` has data in A and WALs in B. `make test` runs
+failover and scan on a directory, moto and versitygw.
 """
 
 import subprocess
@@ -42,7 +42,7 @@ DEMO_S: Final = 500
 
 @dataclass(frozen=True)
 class Survivor:
-    """A cluster that lost a broker, and the records sent before and after."""
+    """A cluster that has lost a broker, and the records produced before and after."""
 
     cluster: LocalCluster
     sent: Tally
@@ -50,7 +50,7 @@ class Survivor:
 
 @pytest.fixture(scope="module", autouse=True)
 def _data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """There `penstock dev` keeps the metadata of a store with a URL."""
+    """Use a temporary folder for the metadata that `penstock dev` keeps for a store with a URL."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield
@@ -60,7 +60,7 @@ def _data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def stores(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[StoreServer]]:
-    """Run the store, and that of the WALs if it is another."""
+    """Run the store, and the WAL store if it is a different one."""
     with ExitStack() as stack:
         yield [
             stack.enter_context(store_server(name, tmp_path_factory.mktemp(name)))
@@ -70,11 +70,11 @@ def stores(
 
 @pytest.fixture(scope="module")
 def survivor(stores: list[StoreServer]) -> Iterator[Survivor]:
-    """Produce half of the flights, kill a broker, and produce the others."""
+    """Produce half of the flights, kill a broker, and produce the other half."""
     store, *wal_store = (server.new_url() for server in stores)
     more = ("--wal-store", *wal_store) if wal_store else ()
     with LocalCluster(("--store", store, *more, "--log-level", "error")) as cluster:
-        # The flights are of 2013, and retention deletes by the time of the records.
+        # The flights have timestamps of 2013, by which retention would delete them.
         Kafka(cluster.bootstrap).create_topic("flights", 4, -1, {"retention.ms": "-1"})
         flights = list(read_flights(FLIGHTS))
         sent = Tally()
@@ -118,7 +118,7 @@ def test_scan_returns_all_records(survivor: Survivor) -> None:
 @pytest.mark.long
 @pytest.mark.costly("the JVM, and the Python workers of the executors")
 def test_spark_returns_all_records(survivor: Survivor, spark: SparkSession) -> None:
-    """Compute the tally in the executors, next to live brokers."""
+    """Computes the totals in executors while the brokers run."""
     state = survivor.cluster.state()
     options = {"store": state.store_url, "subscribe": "flights"}
     if state.wal_store_url:

@@ -1,4 +1,4 @@
-"""The contract of object stores on all stores that can run here."""
+"""The object store contract on all stores that can run here."""
 
 import asyncio
 import os
@@ -30,8 +30,9 @@ from tests.unit.objectstore.test_objectstore_conformance import *  # noqa: F403 
 
 @pytest.fixture
 def nested_key(server: StoreServer) -> str:
-    """Return a key below `a/x` where the server allows that: on versitygw, MinIO and SeaweedFS, as
-    in a directory, a key cannot also be the folder of another key. For S3 Express, that is unknown.
+    """Return a key below `a/x` where the server allows that. On versitygw, MinIO and SeaweedFS, as
+    in a directory, a key cannot also be a prefix folder of another key. For S3 Express this is
+    unknown.
     """
     folders = {"versitygw", "minio", "seaweedfs", "file", S3_EXPRESS}
     return "a/x.d/y" if server.name in folders else "a/x/y"
@@ -39,7 +40,7 @@ def nested_key(server: StoreServer) -> str:
 
 @pytest.fixture
 def folder_error(server: StoreServer) -> type[Exception]:
-    """Return the error of a conditional PUT that replaces a folder."""
+    """Return the error of a conditional PUT at the path of a folder."""
     return PreconditionFailed if server.name == "seaweedfs" else ObjectNotFound
 
 
@@ -50,11 +51,11 @@ async def store(server: StoreServer) -> AsyncIterator[ObjectStore]:
     await store.close()
 
 
-async def test_writers_deleters_and_lists_of_one_folder_do_not_disturb_each_other(
+async def test_concurrent_writes_deletes_and_lists_of_one_folder_do_not_fail(
     server: StoreServer,
 ) -> None:
     """versitygw on POSIX responds with 409 ExistingObjectIsDirectory to a PUT into a folder that is
-    being removed, and with 404 to a LIST that meets a removed file.
+    being removed, and with 404 to a LIST that encounters a removed file.
     """
     store = open_store(server.new_url())
 
@@ -73,8 +74,8 @@ async def test_writers_deleters_and_lists_of_one_folder_do_not_disturb_each_othe
     await store.close()
 
 
-async def test_the_server_refuses_another_key(server: StoreServer) -> None:
-    """moto and the stand-in for Google accept any, as they are for this machine only."""
+async def test_server_rejects_another_access_key(server: StoreServer) -> None:
+    """moto and the Google stand-in accept any key, because they are local only."""
     config = server.new_config()
     stranger: RemoteStore
     match config:
@@ -94,7 +95,7 @@ async def test_the_server_refuses_another_key(server: StoreServer) -> None:
     await stranger.close()
 
 
-async def test_a_missing_bucket_is_reported(server: StoreServer) -> None:
+async def test_missing_bucket_is_reported(server: StoreServer) -> None:
     config = server.new_config()
     absent: RemoteStore
     match config:
@@ -112,10 +113,10 @@ async def test_a_missing_bucket_is_reported(server: StoreServer) -> None:
     await absent.close()
 
 
-def test_a_controller_without_a_bucket_states_what_to_do(
+def test_controller_without_a_bucket_prints_how_to_create_it(
     server: StoreServer, tmp_path: Path
 ) -> None:
-    server.new_config()  # skips where there are no buckets
+    server.new_config()  # skips stores without buckets
     if server.name == S3_EXPRESS:
         pytest.skip("controllers start without the WAL store")
     url = server.new_url().replace("bucket-", "never-made-")

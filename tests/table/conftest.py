@@ -1,4 +1,4 @@
-"""Share one log among the tests of this directory, which only read it, and run REST catalogs."""
+"""One log shared by the tests of this directory, which only read it, and REST catalogs."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[RestCatalog]:
-    """Return a running REST catalog whose tables are in `warehouse`."""
+    """Run a REST catalog whose tables are in `warehouse`."""
     catalog = RestCatalog(tmp_path / "warehouse")
     with catalog.running():
         yield catalog
@@ -26,6 +26,6 @@ def catalog(tmp_path: Path) -> Iterator[RestCatalog]:
 
 @pytest.fixture
 def gateway(catalog: RestCatalog) -> Iterator[HttpGateway]:
-    """Return a gateway before the catalog."""
+    """Run a gateway in front of the catalog."""
     with http_gateway(catalog.url) as gateway:
         yield gateway

@@ -1,5 +1,5 @@
-"""Unwrap Debezium's change events: JSON with and without the wrapper, Avro and JSON Schema of a
-registry, deletes, tombstones, and events that are not rows.
+"""Unwrap Debezium change events: JSON with and without the envelope schema, Avro and JSON Schema
+from a registry, deletes, tombstones, and invalid events.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ def test_json_events_are_unwrapped(schema: dict[str, Any], is_wrapped: bool) -> 
 
 
 @pytest.mark.parametrize("kind", ["AVRO", "JSON"])
-def test_events_with_schemas_of_a_registry_are_unwrapped(
+def test_events_with_registry_schemas_are_unwrapped(
     server: SchemaRegistryServer, kind: str
 ) -> None:
     schema = AVRO if kind == "AVRO" else ENVELOPE
@@ -150,7 +150,7 @@ def test_events_with_schemas_of_a_registry_are_unwrapped(
     assert "truncated" in errors[4]
 
 
-def test_a_null_instead_of_an_event_is_a_dead_letter(server: SchemaRegistryServer) -> None:
+def test_null_instead_of_an_event_is_a_dead_letter(server: SchemaRegistryServer) -> None:
     server.register("t-value", {"schema": json.dumps(AVRO)})
     number = server.register("u-value", {"schema": json.dumps(["null", AVRO])})
     value_format = ValueFormat.registered(RegistrySettings(server.url, retry_ms=0), "t-value")
@@ -172,13 +172,13 @@ AFTER: list[Any] = [
 
 
 @pytest.mark.parametrize("after", AFTER, ids=str)
-def test_an_envelope_without_the_schema_of_a_row_is_refused(after: Any) -> None:
+def test_envelope_without_a_row_schema_is_refused(after: Any) -> None:
     envelope = {"type": "object", "properties": {"op": {"type": "string"}, "after": after}}
     with pytest.raises(InvalidSchema, match="schema of after in Debezium's envelope"):
         decoder_of(ValueFormat("json", json.dumps(envelope).encode(), unwrap="debezium"))
 
 
-def test_other_schemas_and_modes_are_refused() -> None:
+def test_unsupported_schemas_and_modes_are_refused() -> None:
     plain = {"type": "record", "name": "x", "fields": [{"name": "id", "type": "long"}]}
     given = ValueFormat("avro", json.dumps(plain).encode(), unwrap="debezium")
     with pytest.raises(InvalidSchema, match="not that of Debezium's envelope"):
@@ -206,7 +206,7 @@ def changes(tmp_path_factory: pytest.TempPathFactory) -> Log:
 
 
 @pytest.mark.parametrize("kind", ["iceberg", "parquet"])
-def test_a_table_has_the_rows_of_the_source(changes: Log, tmp_path: Path, kind: str) -> None:
+def test_table_contains_the_rows_of_the_source(changes: Log, tmp_path: Path, kind: str) -> None:
     run = Run(changes, tmp_path, kind)
     given = ValueFormat("json", json.dumps(ROW).encode(), unwrap="debezium")
     assert len(run.all(value_format=given, upsert=True, batch_bytes=2_000)) > 1

@@ -1,4 +1,4 @@
-"""Check that a table has each record once, even if runs are killed, repeated or concurrent."""
+"""A table contains each record once, even if runs are killed, repeated or concurrent."""
 
 import gc
 import json
@@ -31,7 +31,7 @@ def run(request: pytest.FixtureRequest, log: Log, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def native() -> Iterator[Callable[[Run], Table]]:
-    """Open the table of a run as other programs do."""
+    """Open the run's table as other programs do."""
     with ExitStack() as catalogs:
 
         def opened(run: Run) -> Table:
@@ -41,7 +41,7 @@ def native() -> Iterator[Callable[[Run], Table]]:
         yield opened
 
 
-def test_a_table_has_all_produced_records(run: Run) -> None:
+def test_table_contains_all_produced_records(run: Run) -> None:
     reports = run.all()
     assert len(reports) > 2
     run.check()
@@ -52,9 +52,9 @@ def test_a_table_has_all_produced_records(run: Run) -> None:
 
 
 @pytest.mark.parametrize("where", ["before", "after", "rejects_after"])
-def test_a_run_that_is_killed_around_a_commit_is_continued(run: Run, where: str) -> None:
-    """Stop a run at one of three points: between the files and the commit, between the commit and
-    its acknowledgement, or between the commits of dead letters and of rows.
+def test_run_killed_around_a_commit_is_continued(run: Run, where: str) -> None:
+    """The run is stopped between the files and the commit, between the commit and its
+    acknowledgment, or between the commits of dead letters and rows.
     """
     count = 0
 
@@ -73,10 +73,12 @@ def test_a_run_that_is_killed_around_a_commit_is_continued(run: Run, where: str)
 
 
 @pytest.mark.parametrize("is_stricter", [True, False])
-def test_a_schema_that_changes_after_the_dead_letters_loses_and_repeats_no_record(
+def test_schema_change_between_two_commits_of_a_batch_loses_and_repeats_no_record(
     run: Run, is_stricter: bool
 ) -> None:
-    """A run is killed between the commits of dead letters and of rows."""
+    """A run is killed between the commits of dead letters and of rows, and the schema changes
+    before the next run.
+    """
     strict = json.loads(SCHEMA)
     strict["required"].append("unknown")
     strict["properties"]["unknown"] = {"type": "integer"}
@@ -96,7 +98,7 @@ def test_a_schema_that_changes_after_the_dead_letters_loses_and_repeats_no_recor
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_commit_with_an_unknown_outcome_is_looked_up(run: Run, landed: bool) -> None:
+def test_outcome_of_an_unacknowledged_commit_is_looked_up(run: Run, landed: bool) -> None:
     failures: list[str] = []
 
     def fail(commit: Commit) -> None:
@@ -109,17 +111,17 @@ def test_a_commit_with_an_unknown_outcome_is_looked_up(run: Run, landed: bool) -
     run.check()
 
 
-# pyiceberg does not close a database whose tables another run creates at the same time.
+# pyiceberg does not close a database in which another run creates tables at the same time.
 @pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
-def test_runs_at_the_same_time_share_the_work(run: Run) -> None:
+def test_concurrent_runs_share_the_work(run: Run) -> None:
     run.three_at_once(batch_bytes=15_000)
     run.check()
     assert run.state_offsets() == run.ends()
-    gc.collect()  # the next test would get the warnings
+    gc.collect()  # so that the next test does not get the warnings
 
 
-def test_a_run_that_was_overtaken_deletes_its_files(run: Run) -> None:
-    """Let another run commit the same offsets after this one has written its files."""
+def test_overtaken_run_deletes_its_files(run: Run) -> None:
+    """Another run commits the same offsets after this run has written its files."""
     other = Run(run.log, run.directory, run.kind)
     seen: list[Commit] = []
 
@@ -133,11 +135,11 @@ def test_a_run_that_was_overtaken_deletes_its_files(run: Run) -> None:
     assert run.stray_files() == set()
 
 
-def test_files_of_a_commit_that_the_table_no_longer_records_are_kept(
+def test_files_of_a_commit_that_left_the_table_history_are_kept(
     run: Run, native: Callable[[Run], Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run is suspended after its commit, before the response. Meanwhile, another one continues,
-    and the log of the table is shortened.
+    """A run is suspended after its commit, before the response. Meanwhile another run continues and
+    the history of the table is shortened.
     """
     monkeypatch.setattr("penstock.lake.table.directory.WHOLE_EVERY", 2)
     other = Run(run.log, run.directory, run.kind)
@@ -160,8 +162,8 @@ def test_files_of_a_commit_that_the_table_no_longer_records_are_kept(
     run.check()
 
 
-def test_a_batch_that_was_suspended_for_days_is_written_again(run: Run) -> None:
-    """Maintenance has deleted its files in between, which no commit names."""
+def test_batch_suspended_for_days_is_written_again(run: Run) -> None:
+    """Maintenance has meanwhile deleted its files, because no commit references them."""
     now_s = [0.0]
 
     class Suspended(InlineEngine):
@@ -178,17 +180,15 @@ def test_a_batch_that_was_suspended_for_days_is_written_again(run: Run) -> None:
     run.check()
 
 
-def test_a_table_keeps_its_start_offset_without_records(run: Run) -> None:
+def test_table_without_records_keeps_its_start_offset(run: Run) -> None:
     assert run.all(from_latest=True) == []
     assert run.state_offsets() == run.ends()
     assert run.all() == []
     assert run.rows() == []
 
 
-def test_records_that_were_lost_are_reported_once(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One partition has lost all records, one has some left, one has lost none."""
+def test_lost_records_are_reported_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One partition has lost all records, one has lost some, and one has lost none."""
     assert run.all(from_latest=True) == []
     ends = run.ends()
     bounds = {
@@ -246,7 +246,7 @@ def test_upserts_survive_kills_and_concurrent_runs(run: Run) -> None:
     }
 
 
-def test_offsets_and_batch_are_in_the_snapshot(
+def test_snapshot_contains_offsets_and_batch_id(
     log: Log, tmp_path: Path, native: Callable[[Run], Table]
 ) -> None:
     run = Run(log, tmp_path / "warehouse", "iceberg")
@@ -263,7 +263,7 @@ def test_offsets_and_batch_are_in_the_snapshot(
     assert len(table.metadata.snapshots) == len(reports), "each batch must be one commit"
 
 
-def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(
+def test_offsets_survive_other_writers_and_snapshot_expiration(
     log: Log, tmp_path: Path, native: Callable[[Run], Table]
 ) -> None:
     run = Run(log, tmp_path / "warehouse", "iceberg")
@@ -285,7 +285,7 @@ def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(
     assert min(offset for partition, offset in rows if partition == 0) >= offsets[0]
 
 
-def test_a_table_that_is_rolled_back_is_filled_again(
+def test_rolled_back_table_is_filled_again(
     log: Log, tmp_path: Path, native: Callable[[Run], Table]
 ) -> None:
     run = Run(log, tmp_path / "warehouse", "iceberg")

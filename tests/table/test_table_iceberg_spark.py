@@ -1,4 +1,4 @@
-"""Exported tables in Spark 4.1 with Iceberg's runtime: queries, DML, file rewrites, snapshot
+"""Exported tables in Spark 4.1 with the Iceberg runtime: queries, DML, file rewrites, snapshot
 expiration, time travel and incremental reads, also for tables with layout version 1.
 """
 
@@ -42,7 +42,7 @@ def snapshots(sql: SparkSql, table: str) -> list[int]:
     return [row["snapshot_id"] for row in found]
 
 
-def test_spark_uses_exported_tables(log: Log, tmp_path: Path) -> None:
+def test_spark_queries_and_changes_exported_tables(log: Log, tmp_path: Path) -> None:
     runs = {name: Run(log, tmp_path / name, "iceberg", catalog_name=name) for name in MODES}
     for name, run in runs.items():
         create_older(run, **MODES[name])
@@ -64,8 +64,8 @@ def test_spark_uses_exported_tables(log: Log, tmp_path: Path) -> None:
             assert run.state_offsets() == run.ends()
 
 
-def test_partition_values_are_those_of_spark(tmp_path: Path) -> None:
-    """Compare the partition of every row with Spark's transforms. Spark has no type `time`."""
+def test_partition_values_equal_those_of_spark(tmp_path: Path) -> None:
+    """Compares the partition of every row with Spark's transforms. Spark has no `time` type."""
     names: list[tuple[str, tuple[PartitionField, ...]]] = []
     for number, spec in enumerate(PARTITIONINGS):
         fields = tuple(field for field in parse_partition_by(spec) if field.column != "time")
@@ -109,7 +109,7 @@ def check_reads(sql: SparkSql, table: str, run: Run, *, has_appends: bool) -> No
 
 
 def check_maintenance(sql: SparkSql, table: str, run: Run) -> None:
-    """Maintain a table that Spark has changed, with files and a tag of Spark's."""
+    """Maintain a table that Spark has changed, with files and a tag written by Spark."""
     sql(f"REFRESH TABLE {table}")
     first, rows = snapshots(sql, table)[0], len(run.rows())
     sql(f"ALTER TABLE {table} CREATE TAG kept AS OF VERSION {first}")

@@ -1,5 +1,5 @@
-"""Check the files of tables: partitioning by day, encodings, growing schemas, compaction, and SQL
-queries on them.
+"""Files of exported tables: partitions by day, encodings, schema evolution, compaction, and SQL
+queries.
 """
 
 import json
@@ -33,7 +33,7 @@ def run(request: pytest.FixtureRequest, log: Log, tmp_path: Path) -> Run:
     return Run(log, tmp_path / "warehouse", request.param)
 
 
-def test_raw_values_and_headers_are_kept_as_they_are(run: Run) -> None:
+def test_raw_values_and_headers_are_unchanged(run: Run) -> None:
     run.all(value_format=RAW, headers=True)
     rows = {(row["_kafka_partition"], row["_offset"]): row for row in run.rows_of_files()}
     assert len(rows) == len(run.rows()) == len(run.log.sent)
@@ -47,7 +47,7 @@ def test_raw_values_and_headers_are_kept_as_they_are(run: Run) -> None:
     assert run.rows("t__dlq") == []
 
 
-def test_a_table_by_day_has_one_day_in_each_file(run: Run) -> None:
+def test_table_partitioned_by_day_has_one_day_in_each_file(run: Run) -> None:
     run.all(partition_by=(DAY,))
     run.check()
     table = run.warehouse.existing("t")
@@ -59,7 +59,7 @@ def test_a_table_by_day_has_one_day_in_each_file(run: Run) -> None:
         assert len(days) == 1
 
 
-def test_columns_have_the_chosen_encodings(run: Run) -> None:
+def test_columns_have_the_configured_encodings(run: Run) -> None:
     run.all(value_format=RAW)
     path = next(path for path in run.directory.rglob("*.parquet") if "/t__dlq/" not in str(path))
     group = pq.read_metadata(path).row_group(0)
@@ -76,7 +76,7 @@ def test_columns_have_the_chosen_encodings(run: Run) -> None:
     assert not columns["_key"].has_dictionary_page
 
 
-def test_a_field_that_is_added_to_the_schema_becomes_a_column(run: Run) -> None:
+def test_field_added_to_the_schema_becomes_a_column(run: Run) -> None:
     assert run.sync().run_batch() is not None
     schema = json.loads(SCHEMA)
     schema["properties"]["unknown"] = {"type": "integer"}
@@ -86,7 +86,7 @@ def test_a_field_that_is_added_to_the_schema_becomes_a_column(run: Run) -> None:
     assert found == {None, 1}
 
 
-def test_a_field_of_another_type_is_refused(run: Run) -> None:
+def test_field_with_another_type_is_refused(run: Run) -> None:
     assert run.sync().run_batch() is not None
     schema = json.loads(SCHEMA)
     schema["properties"]["n"] = {"type": "string"}
@@ -94,7 +94,7 @@ def test_a_field_of_another_type_is_refused(run: Run) -> None:
         run.all(value_format=ValueFormat("json", json.dumps(schema).encode()))
 
 
-def test_compaction_joins_small_files_and_keeps_the_rows(run: Run) -> None:
+def test_compaction_merges_small_files_and_keeps_the_rows(run: Run) -> None:
     reports = run.all(partition_by=(DAY,), batch_bytes=8_000)
     before = sorted(map(str, run.rows_of_files()))
     assert any("'tags': None" in row for row in before)
@@ -110,7 +110,7 @@ def test_compaction_joins_small_files_and_keeps_the_rows(run: Run) -> None:
     run.check()
 
 
-def test_compaction_runs_beside_an_export(run: Run) -> None:
+def test_compaction_and_export_run_concurrently(run: Run) -> None:
     run.sync().run_batch()
     done = threading.Event()
     errors: list[BaseException] = []
@@ -134,7 +134,7 @@ def test_compaction_runs_beside_an_export(run: Run) -> None:
     assert run.state_offsets() == run.ends()
 
 
-def test_upserts_beside_compaction_lose_nothing(run: Run) -> None:
+def test_upserts_during_compaction_lose_no_record(run: Run) -> None:
     def join(commit: Any) -> None:
         if commit.batch_id % 2 == 0:
             compact(run.warehouse.existing("t"), run.engine)
@@ -145,7 +145,7 @@ def test_upserts_beside_compaction_lose_nothing(run: Run) -> None:
     }
 
 
-def test_sql_on_the_tables(run: Run) -> None:
+def test_tables_are_queried_with_sql(run: Run) -> None:
     run.all()
     good = [record.row for record in run.log.sent if record.row is not None]
     found = query(run.warehouse, "SELECT count(n) AS c, sum(n)::BIGINT AS s FROM t").to_pylist()
@@ -160,7 +160,7 @@ def test_sql_on_the_tables(run: Run) -> None:
         query(run.warehouse, "SELECT * FROM nothing")
 
 
-def test_another_mode_or_topic_is_refused(run: Run) -> None:
+def test_export_with_another_mode_or_topic_is_refused(run: Run) -> None:
     run.sync().run_batch()
     with pytest.raises(InvalidTable, match="created with --mode append"):
         run.all(upsert=True)
@@ -179,7 +179,7 @@ def test_another_mode_or_topic_is_refused(run: Run) -> None:
 
 
 def test_dead_letters_of_an_earlier_topic_are_refused(run: Run) -> None:
-    """Otherwise the offsets of the earlier topic would hide dead letters of this one."""
+    """Otherwise the offsets of the earlier topic would hide dead letters of the current one."""
     rejects = run.warehouse.table("t__dlq", Layout())
     rejects.state()
     rejects.prepare(REJECTS)
@@ -195,10 +195,10 @@ def test_lost_records_are_an_error_that_can_be_skipped() -> None:
 
 
 @pytest.mark.parametrize("name", ["t", "t__dlq"])
-def test_a_table_beyond_the_end_of_the_log_is_an_error(
+def test_table_with_offsets_beyond_the_log_end_is_an_error(
     run: Run, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The records at the offsets of lost ones would never be exported."""
+    """New records at the offsets of lost ones would never be exported."""
     monkeypatch.setattr(sync, "AHEAD_READ_INTERVAL_S", 0.0)
     run.sync().run_batch()
     table = run.warehouse.existing(name)
@@ -212,7 +212,9 @@ def test_a_table_beyond_the_end_of_the_log_is_an_error(
         run.all()
 
 
-def test_a_log_whose_view_lags_is_read_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_end_is_read_again_if_the_view_is_outdated(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sync, "AHEAD_READ_INTERVAL_S", 0.0)
     run.all()
     old = [{partition: Bounds(0, 1) for partition in run.ends()}]

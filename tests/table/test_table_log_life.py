@@ -1,4 +1,4 @@
-"""Export topics whose records go: by DeleteRecords of a client, and by log compaction."""
+"""Export topics whose records are deleted by DeleteRecords or removed by log compaction."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def run(request: pytest.FixtureRequest, cluster: ThreadedCluster, tmp_path: Path
 
 
 def produce(cluster: ThreadedCluster, first: int, count: int) -> None:
-    """Produce rows with the numbers of their offsets, and keys that repeat."""
+    """Produce rows that contain their offsets, with repeating keys."""
     cluster.produce(
         {
             "topic": TOPIC,
@@ -46,20 +46,18 @@ def produce(cluster: ThreadedCluster, first: int, count: int) -> None:
 
 
 def bounds(cluster: ThreadedCluster) -> tuple[int, int]:
-    """Return log start and end as readers of the store see them."""
+    """Return log start and end offset as store readers see them."""
     return scan(cluster.store_url, TOPIC).offsets[0]
 
 
 def exported(run: Run) -> list[int]:
-    """Return the offsets of the table's rows, which are their numbers too."""
+    """Return the offsets of the table's rows, which equal the numbers in the rows."""
     rows = run.rows()
     assert all(row["n"] == row["_offset"] for row in rows)
     return sorted(row["_offset"] for row in rows)
 
 
-def test_records_that_a_client_deleted_are_reported_once(
-    cluster: ThreadedCluster, run: Run
-) -> None:
+def test_records_deleted_by_a_client_are_reported_once(cluster: ThreadedCluster, run: Run) -> None:
     cluster.create(TOPIC, 1)
     produce(cluster, 0, 60)
     wait_until(lambda: bounds(cluster) == (0, 60))
@@ -87,10 +85,10 @@ def test_records_that_a_client_deleted_are_reported_once(
 
 
 @pytest.mark.parametrize("upsert", [False, True])
-def test_a_compacted_topic_is_exported_with_its_gaps(
+def test_compacted_topic_is_exported_with_its_gaps(
     cluster: ThreadedCluster, run: Run, upsert: bool
 ) -> None:
-    """The second half of the log is exported after a compaction that removed exported rows."""
+    """The second half of the log is exported after compaction has removed exported rows."""
     create_topic(
         cluster.bootstrap, TOPIC, 1, cleanup_policy="compact", min_cleanable_dirty_ratio="0"
     )
@@ -115,6 +113,6 @@ def test_a_compacted_topic_is_exported_with_its_gaps(
 
 
 def left(cluster: ThreadedCluster) -> list[int]:
-    """Return the offsets that compaction left in the log."""
+    """Return the offsets that compaction has left in the log."""
     table = scan(cluster.store_url, TOPIC, columns=["offset"]).to_table()
     return table["offset"].to_pylist()

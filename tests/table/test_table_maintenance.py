@@ -1,5 +1,5 @@
-"""Expire snapshots and delete unused files, also during exports, after kills, and of tables that
-others have changed.
+"""Table maintenance expires snapshots and deletes unused files, also during exports, after kills,
+and in tables that other engines have changed.
 """
 
 import json
@@ -45,7 +45,7 @@ def iceberg(log: Log, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def native() -> Iterator[Callable[[Run], Table]]:
-    """Open the table of a run as other programs do."""
+    """Open the run's table as other programs do."""
     with ExitStack() as catalogs:
 
         def opened(run: Run) -> Table:
@@ -58,8 +58,8 @@ def native() -> Iterator[Callable[[Run], Table]]:
 def maintain(
     run: Run, *, days: float = 10, retention: Retention = SHORT, **named: Any
 ) -> Maintained:
-    """Maintain the table and its dead letters some days from now, and return what became of the
-    table.
+    """Maintain the table and its dead letters at a time some days from now. Return the result for
+    the table.
     """
     at_ms = now_ms() + round(days * DAY_MS)
     run.warehouse.existing("t__dlq").maintain(retention, at_ms, **named)
@@ -74,7 +74,7 @@ def stored(run: Run) -> set[Path]:
     return {path for path in run.directory.rglob("*") if path.is_file()}
 
 
-def test_only_files_of_the_table_remain(run: Run) -> None:
+def test_maintenance_leaves_only_files_of_the_table(run: Run) -> None:
     reports = run.all(upsert=True)
     assert len(reports) > 2
     compact(run.warehouse.existing("t"), run.engine)
@@ -96,7 +96,7 @@ def test_only_files_of_the_table_remain(run: Run) -> None:
 def test_snapshots_within_the_retention_can_be_read(
     iceberg: Run, native: Callable[[Run], Table]
 ) -> None:
-    """The snapshot that was current when the retention begins is older than that."""
+    """The snapshot that is current at the start of the retention period is older than that."""
     reports = iceberg.all(upsert=True, batch_bytes=15_000)
     table = native(iceberg)
     snapshots = table.snapshots()
@@ -119,7 +119,9 @@ def rows_at(table: Table, snapshot_id: int) -> list[tuple[int, int]]:
 
 
 def test_files_of_a_running_batch_are_kept(run: Run) -> None:
-    """Maintain between the files of each batch and its commit, a day and more later."""
+    """Maintenance runs between the files of each batch and its commit, with a clock that is more
+    than a day ahead.
+    """
     other = Run(run.log, run.directory, run.kind)
     strays: list[int] = []
 
@@ -136,8 +138,8 @@ def test_files_of_a_running_batch_are_kept(run: Run) -> None:
     assert run.state_offsets() == run.ends()
 
 
-def test_an_interrupted_maintenance_is_continued(iceberg: Run) -> None:
-    """It ends after the commit, and then after a part of the files."""
+def test_interrupted_maintenance_is_continued(iceberg: Run) -> None:
+    """It is interrupted once after the commit, and once after deleting some of the files."""
     iceberg.all(upsert=True)
     expected = maintain(iceberg, dry_run=True)
     maintain(iceberg, retention=Retention(HOUR_MS, None))
@@ -153,7 +155,7 @@ def test_an_interrupted_maintenance_is_continued(iceberg: Run) -> None:
     assert iceberg.rows() == rows
 
 
-def test_an_export_continues_while_another_process_maintains(iceberg: Run) -> None:
+def test_export_continues_during_maintenance_by_another_process(iceberg: Run) -> None:
     other = Run(iceberg.log, iceberg.directory, iceberg.kind)
 
     def maintained(_: Commit) -> None:
@@ -166,11 +168,11 @@ def test_an_export_continues_while_another_process_maintains(iceberg: Run) -> No
 
 
 @pytest.mark.parametrize("late_s", [0, 1_801])
-def test_an_overtaken_run_deletes_files_only_while_no_snapshot_can_have_expired(
+def test_overtaken_run_deletes_its_files_only_if_no_snapshot_can_have_expired(
     iceberg: Run, late_s: int
 ) -> None:
-    """Its commit may have succeeded without a response, and its snapshot have expired, while files
-    that were replaced since are in other snapshots.
+    """Otherwise the commit may have succeeded without a response, its snapshot may have expired,
+    and other snapshots may contain its files.
     """
     passed_s = [0.0]
     late = replace(iceberg, wall_s=lambda: time.time() + passed_s[0])
@@ -187,7 +189,7 @@ def test_an_overtaken_run_deletes_files_only_while_no_snapshot_can_have_expired(
     iceberg.check()
 
 
-def test_a_compaction_of_more_than_a_day_is_not_committed(iceberg: Run) -> None:
+def test_compaction_longer_than_a_day_is_not_committed(iceberg: Run) -> None:
     iceberg.sync().run_batch()
     iceberg.sync().run_batch()
     rows, days = iceberg.rows(), iter((0, DAY_MS / 1_000 + 1))
@@ -197,7 +199,7 @@ def test_a_compaction_of_more_than_a_day_is_not_committed(iceberg: Run) -> None:
     assert iceberg.stray_files() == set()
 
 
-def test_the_log_of_a_directory_is_cut_before_a_whole_commit(
+def test_log_of_a_parquet_table_is_truncated_before_a_complete_commit(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.lake.table.directory.WHOLE_EVERY", 3)
@@ -211,23 +213,23 @@ def test_the_log_of_a_directory_is_cut_before_a_whole_commit(
         run.sync(batch_bytes=6_000).run_batch()
         maintain(run)
         assert versions() == list(range(count // 3 * 3 or 1, count + 1))
-        monkeypatch.setattr("penstock.lake.table.directory._commits", {})  # as a new process
+        monkeypatch.setattr("penstock.lake.table.directory._commits", {})  # as in a new process
     run.all()
     run.check()
     assert run.state_offsets() == run.ends()
 
 
 def expire_all(table: Table, *kept: int) -> None:
-    """Expire snapshots as Spark does."""
+    """Expire all snapshots but the current one and `kept`, as Spark does."""
     current = table.refresh().metadata.current_snapshot_id
     gone = [found for found in names_of(table.snapshots()) if found not in (current, *kept)]
     MaintenanceTable(table).expire_snapshots().by_ids(gone).commit()
 
 
-def test_a_tag_on_an_older_batch_does_not_hide_the_position(
+def test_tag_on_an_older_batch_does_not_hide_the_exported_offsets(
     iceberg: Run, native: Callable[[Run], Table]
 ) -> None:
-    """Other engines have changed the table, and expired every batch but the one with the tag."""
+    """Other engines have changed the table and expired all batches except the tagged one."""
     iceberg.sync().run_batch()
     table = native(iceberg)
     tagged = names_of(table.snapshots())[0]
@@ -245,7 +247,7 @@ def test_a_tag_on_an_older_batch_does_not_hide_the_position(
     assert rows_at(table, tagged)
 
 
-def test_the_newest_batch_is_kept_below_the_changes_of_other_engines(
+def test_newest_batch_is_kept_below_the_changes_of_other_engines(
     iceberg: Run, native: Callable[[Run], Table]
 ) -> None:
     iceberg.sync().run_batch()
@@ -260,10 +262,10 @@ def test_the_newest_batch_is_kept_below_the_changes_of_other_engines(
     assert iceberg.state_offsets() == offsets
 
 
-def test_a_table_that_was_rolled_back_is_filled_again_after_maintenance(
+def test_rolled_back_table_is_filled_again_after_maintenance(
     iceberg: Run, native: Callable[[Run], Table]
 ) -> None:
-    """The properties of the table have the offsets before the rollback."""
+    """The table properties contain the offsets before the rollback."""
     iceberg.sync().run_batch()
     first = iceberg.state_offsets()
     iceberg.all()
@@ -277,10 +279,10 @@ def test_a_table_that_was_rolled_back_is_filled_again_after_maintenance(
     assert len(iceberg.rows()) == len({str(row) for row in iceberg.rows()})
 
 
-def test_a_table_that_was_rolled_back_to_before_the_export_keeps_its_snapshots(
+def test_table_rolled_back_to_before_the_export_keeps_its_snapshots(
     iceberg: Run, native: Callable[[Run], Table]
 ) -> None:
-    """Otherwise the export would continue with the offsets in the properties."""
+    """Otherwise the export would continue at the offsets in the table properties."""
     iceberg.sync().run_batch()
     table = native(iceberg)
     table.append(table.scan().to_arrow().slice(0, 0))
@@ -293,7 +295,7 @@ def test_a_table_that_was_rolled_back_to_before_the_export_keeps_its_snapshots(
     assert iceberg.state_offsets() == {}
 
 
-def test_branches_and_the_properties_of_the_table_extend_the_retention(
+def test_branches_and_table_properties_extend_the_retention(
     iceberg: Run, native: Callable[[Run], Table]
 ) -> None:
     iceberg.all(batch_bytes=15_000)
@@ -318,7 +320,9 @@ def test_branches_and_the_properties_of_the_table_extend_the_retention(
     assert rows_at(table, snapshots[0]) == rows
 
 
-def test_files_are_kept_if_the_table_says_so(iceberg: Run, native: Callable[[Run], Table]) -> None:
+def test_files_are_kept_if_gc_enabled_is_false(
+    iceberg: Run, native: Callable[[Run], Table]
+) -> None:
     for _ in range(2):
         iceberg.sync(upsert=True).run_batch()
     with native(iceberg).transaction() as change:
@@ -329,10 +333,12 @@ def test_files_are_kept_if_the_table_says_so(iceberg: Run, native: Callable[[Run
     assert iceberg.stray_files() == before
 
 
-def test_files_with_other_forms_of_their_path_and_other_files_are_kept(
+def test_files_with_other_path_forms_and_unknown_files_are_kept(
     iceberg: Run, native: Callable[[Run], Table]
 ) -> None:
-    """Engines write `file:/path` and `file:///path`, and keep files of their own beside ours."""
+    """Engines write `file:/path` and `file:///path`, and keep their own files in the table's
+    folder.
+    """
     iceberg.sync().run_batch()
     iceberg.sync().run_batch()
     table = native(iceberg)
@@ -351,8 +357,8 @@ def test_files_with_other_forms_of_their_path_and_other_files_are_kept(
     assert len(iceberg.rows()) > len(rows)
 
 
-def test_the_command_shows_and_removes_the_same(iceberg: Run) -> None:
-    """Files are too young to be deleted."""
+def test_dry_run_reports_what_the_command_deletes(iceberg: Run) -> None:
+    """The files are still too new to be deleted."""
     iceberg.sync().run_batch()
     arguments = ("table", "maintain", "t", "--warehouse", str(iceberg.directory))
     shown = invoke(*arguments, "--dry-run", "--json")
@@ -369,6 +375,6 @@ def invoke(*arguments: str) -> Result:
         return CliRunner().invoke(app, arguments)
 
 
-def test_a_missing_table_is_an_error(run: Run) -> None:
+def test_missing_table_is_an_error(run: Run) -> None:
     with pytest.raises(InvalidTable, match="does not exist"):
         run.warehouse.existing("t").maintain(SHORT, now_ms())

@@ -1,4 +1,4 @@
-"""Mask columns on export: values of every type, nested ones, upserts, and dead letters."""
+"""Column masks of exports: values of every type, nested values, upserts, and dead letters."""
 
 import datetime as dt
 import hashlib
@@ -32,7 +32,7 @@ def digest(value: bytes) -> bytes:
 
 
 def masked(values: list[Any], kind: Any, *masks: str) -> tuple[list[Any], Any]:
-    """Return values of one column after masking, and its type."""
+    """Return one column's values after masking, and its type."""
     masking = Masking(parse_masks(masks), KEY)
     rows = pa.table({"c": pa.array(values, kind)}).slice(1)
     schema = masking.schema(rows.schema, partition_column=PARTITION, keyed=False)
@@ -104,13 +104,13 @@ def test_values_are_masked(values: list[Any], kind: Any, mask: str, expected: li
         (["=null"], "use FIELD=MASK"),
     ],
 )
-def test_masks_that_do_not_fit_are_refused(masks: list[str], reason: str) -> None:
+def test_masks_that_do_not_fit_the_type_are_refused(masks: list[str], reason: str) -> None:
     schema = row_schema(VALUES, headers=False)
     with pytest.raises(InvalidTable, match=reason):
         Masking(parse_masks(masks), KEY).schema(schema, partition_column=PARTITION, keyed=True)
 
 
-def test_hashes_need_a_key_that_is_shown_nowhere() -> None:
+def test_hash_masks_require_a_key_that_is_never_shown() -> None:
     for key in (b"", KEY[:-1]):
         with pytest.raises(InvalidTable, match="need a key of at least 16 bytes"):
             Masking((Mask("s", "hash"),), key)
@@ -162,7 +162,9 @@ def test_exports_with_masks_write_no_raw_value(log: Log, tmp_path: Path, kind: s
     assert not [path for path in tmp_path.rglob("*") if re.search(r"name(%20|=| )\d", str(path))]
 
 
-def test_a_masked_field_that_leaves_the_schema_stops_the_export(log: Log, tmp_path: Path) -> None:
+def test_removal_of_a_masked_field_from_the_schema_stops_the_export(
+    log: Log, tmp_path: Path
+) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     with pytest.raises(InvalidTable, match="'name': there is no such field"):
         Run(log, tmp_path, "iceberg").sync(

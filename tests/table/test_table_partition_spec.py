@@ -1,4 +1,4 @@
-"""Check the parser of partitionings, such as `day(_timestamp), bucket(16, user.id)`."""
+"""The parser of partition specs such as `day(_timestamp), bucket(16, user.id)`."""
 
 import pytest
 from hypothesis import given
@@ -33,7 +33,7 @@ from penstock.base.partition_spec import (
         ("day(at),day(other)", [("day", "at", 0), ("day", "other", 0)]),
     ],
 )
-def test_a_partitioning_has_the_fields(text: str, fields: list[tuple[str, str, int]]) -> None:
+def test_spec_is_parsed_into_fields(text: str, fields: list[tuple[str, str, int]]) -> None:
     assert parse_partition_by(text) == tuple(PartitionField(*field) for field in fields)
 
 
@@ -61,7 +61,7 @@ def test_a_partitioning_has_the_fields(text: str, fields: list[tuple[str, str, i
         (",".join(f"f{number}" for number in range(FIELDS_MAX + 1)), "more than 10"),
     ],
 )
-def test_an_invalid_partitioning_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_invalid_spec_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(InvalidPartitioning, match=reason):
         parse_partition_by(text)
 
@@ -73,7 +73,7 @@ FIELDS = st.builds(PartitionField, st.sampled_from(["identity", *TIME_TRANSFORMS
 
 
 @given(st.lists(FIELDS, max_size=4, unique_by=lambda field: field.column))
-def test_the_text_of_a_partitioning_is_parsed_to_the_same_fields(
+def test_formatted_spec_is_parsed_into_the_same_fields(
     fields: list[PartitionField],
 ) -> None:
     assert parse_partition_by(partition_text(fields)) == tuple(fields)

@@ -1,5 +1,5 @@
-"""Partitioned tables: the values equal Iceberg's, each file has one group of them, and another
-partitioning of a table is a new partition spec or is refused.
+"""Partitioned tables: partition values equal those of Iceberg, each file belongs to one partition,
+and a changed spec becomes a new Iceberg partition spec or is refused.
 """
 
 import datetime as dt
@@ -73,11 +73,11 @@ HASHES = [
     (pa.array([bytes(range(4))], pa.binary()), -188683207),
     (pa.array([bytes.fromhex("f79c3e09677c4bbda4793f349cb785e7")], pa.binary(16)), 1488055340),
 ]
-"""The hashes in appendix B of Iceberg's specification."""
+"""The hashes in appendix B of the Iceberg specification."""
 
 
 @pytest.mark.parametrize(("values", "expected"), HASHES, ids=str)
-def test_buckets_are_those_of_icebergs_hash(values: Array, expected: int) -> None:
+def test_buckets_use_the_hash_of_iceberg(values: Array, expected: int) -> None:
     fields = (PartitionField("bucket", "c", 1_000),)
     rows = pa.table({"c": pa.chunked_array([values, pa.nulls(1, values.type)])})
     groups = [group for group, _ in split_rows(rows, fields)]
@@ -125,8 +125,10 @@ ICEBERG_TYPES = {
 
 
 @pytest.mark.parametrize("partition_by", PARTITIONINGS)
-def test_groups_have_the_values_of_icebergs_transforms(partition_by: str) -> None:
-    """Compare with pyiceberg's transforms of single values, and keep the order of rows."""
+def test_partition_values_equal_those_of_iceberg_transforms(partition_by: str) -> None:
+    """Compares with pyiceberg's transforms of single values, and checks that rows keep
+    their order.
+    """
     fields = parse_partition_by(partition_by)
     rows = table_rows()
     check_partition_fields(fields, rows.schema)
@@ -260,7 +262,7 @@ LAYOUT = "truncate(6, name), bucket(4, _key), month(_timestamp)"
 
 
 @pytest.mark.parametrize("upsert", [False, True])
-def test_exports_keep_every_record_in_its_partition(run: Run, upsert: bool) -> None:
+def test_exports_write_every_record_to_its_partition(run: Run, upsert: bool) -> None:
     fields = parse_partition_by(LAYOUT)
     run.all(upsert=upsert, partition_by=fields)
     table = run.warehouse.existing("t")
@@ -280,7 +282,7 @@ def test_exports_keep_every_record_in_its_partition(run: Run, upsert: bool) -> N
 
 
 @pytest.mark.parametrize("upsert", [False, True])
-def test_another_partitioning_is_a_new_spec_of_an_iceberg_table(
+def test_changed_partitioning_is_a_new_spec_of_an_iceberg_table(
     log: Log, tmp_path: Path, upsert: bool
 ) -> None:
     run = Run(log, tmp_path, "iceberg")
@@ -288,7 +290,7 @@ def test_another_partitioning_is_a_new_spec_of_an_iceberg_table(
     for spec in specs:
         sync = run.sync(upsert=upsert, partition_by=parse_partition_by(spec), batch_bytes=12_000)
         assert sync.run_batch()
-    assert len(native(run).specs()) == 3 + upsert  # its first one is empty
+    assert len(native(run).specs()) == 3 + upsert  # its first spec is empty
     run.all(upsert=upsert)
     assert [field.name for field in native(run).spec().fields][upsert:] == ["_timestamp_day"]
     for _ in range(2):
@@ -302,7 +304,7 @@ def test_another_partitioning_is_a_new_spec_of_an_iceberg_table(
     assert run.state_offsets() == run.ends()
 
 
-def test_runs_with_different_partitionings_do_not_take_turns(log: Log, tmp_path: Path) -> None:
+def test_concurrent_runs_with_different_partitionings_are_refused(log: Log, tmp_path: Path) -> None:
     run = Run(log, tmp_path, "iceberg")
     first = run.sync(partition_by=parse_partition_by("day"))
     assert first.run_batch()
@@ -313,7 +315,7 @@ def test_runs_with_different_partitionings_do_not_take_turns(log: Log, tmp_path:
     run.check()
 
 
-def test_the_partitioning_of_a_directory_cannot_change(log: Log, tmp_path: Path) -> None:
+def test_partitioning_of_a_parquet_table_cannot_change(log: Log, tmp_path: Path) -> None:
     run = Run(log, tmp_path, "parquet")
     assert run.sync(partition_by=parse_partition_by("day")).run_batch()
     with pytest.raises(InvalidTable, match=r"partitioned by day.*cannot change"):
@@ -322,13 +324,13 @@ def test_the_partitioning_of_a_directory_cannot_change(log: Log, tmp_path: Path)
     run.check()
 
 
-def test_an_unknown_field_is_refused_before_anything_is_written(run: Run) -> None:
+def test_unknown_field_is_refused_before_anything_is_written(run: Run) -> None:
     with pytest.raises(InvalidTable, match="when is unknown; use one of _topic"):
         run.all(partition_by=parse_partition_by("day(when)"))
     assert run.warehouse.tables() == []
 
 
-def test_a_column_that_left_the_schema_still_partitions(run: Run) -> None:
+def test_column_removed_from_the_schema_still_partitions(run: Run) -> None:
     assert run.sync(partition_by=parse_partition_by("name")).run_batch()
     schema = json.loads(SCHEMA)
     del schema["properties"]["name"]
@@ -338,7 +340,7 @@ def test_a_column_that_left_the_schema_still_partitions(run: Run) -> None:
 
 
 class CountedPlace:
-    """A place that counts files."""
+    """A place that counts its files."""
 
     schema = table_rows().schema
 

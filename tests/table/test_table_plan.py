@@ -1,5 +1,5 @@
-"""Check the plans of exports: batches and tasks take every offset once with any limits, and a
-compaction joins only files of one group.
+"""Export plans: batches and tasks contain every offset once with any limits, and a compaction
+merges only files of one partition.
 """
 
 from hypothesis import given
@@ -92,7 +92,7 @@ def test_batches_and_tasks_cover_each_offset_once(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(1, 100)), max_size=40),
     st.integers(1, 200),
 )
-def test_compactions_join_neighbors_of_one_group(
+def test_compactions_merge_neighboring_files_of_one_partition(
     found: list[tuple[int, int, int]], target_bytes: int
 ) -> None:
     files = [
@@ -110,7 +110,7 @@ def test_compactions_join_neighbors_of_one_group(
         assert all(file.size_bytes * 2 < target_bytes for file in task.files)
 
 
-def test_the_verdict_on_a_failed_commit() -> None:
+def test_failed_commit_counts_as_committed_is_repeated_or_planned_again() -> None:
     base = TableState("1", "t", "id", 4, {0: 10})
     old = FileEntry("old", 1, 1, (), (0, 0))
     commit = Commit("mine", base, "t", "id", 5, {0: 20})

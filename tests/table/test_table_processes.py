@@ -1,4 +1,4 @@
-"""Run `penstock table`, and exports in processes that are killed."""
+"""`penstock table` as a process, and exports in processes that are killed."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def output_of(*arguments: str, code: int = 0) -> str:
 @pytest.mark.parametrize(
     ("kind", "where"), [("iceberg", "before"), ("iceberg", "after"), ("parquet", "after")]
 )
-def test_a_killed_process_is_continued_by_another(
+def test_export_of_a_killed_process_is_continued_by_another(
     log: Log, tmp_path: Path, kind: str, where: str
 ) -> None:
     import pickle
@@ -74,7 +74,7 @@ def test_a_killed_process_is_continued_by_another(
     assert run.state_offsets() == run.ends()
 
 
-def test_the_command_syncs_compacts_and_queries(log: Log, tmp_path: Path) -> None:
+def test_command_syncs_compacts_and_queries(log: Log, tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_bytes(SCHEMA)
     run = Run(log, tmp_path / "warehouse", "iceberg")

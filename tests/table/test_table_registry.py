@@ -1,5 +1,5 @@
-"""Decode values whose schemas are in a registry: which become rows, which become errors, and when
-the registry itself is the error.
+"""Decode values with schemas from a registry: which become rows, which become errors, and which
+failures of the registry stop the export.
 """
 
 import io
@@ -80,7 +80,7 @@ def decode(
     return pa.table(decoded.columns).to_pylist(), dict(decoded.errors)
 
 
-def test_avro(server: SchemaRegistryServer) -> None:
+def test_avro_values_are_decoded(server: SchemaRegistryServer) -> None:
     server.register("x.Place", {"schema": json.dumps(PLACE)})
     one = server.register("t-value", {"schema": json.dumps(avro(ONE))})
     other = server.register("t-value", {"schema": json.dumps(avro(ONE, "Other"))})
@@ -114,7 +114,7 @@ def test_avro(server: SchemaRegistryServer) -> None:
     assert decode(fixed, *values) == ([row, row], {})
 
 
-def test_protobuf(server: SchemaRegistryServer) -> None:
+def test_protobuf_values_are_decoded(server: SchemaRegistryServer) -> None:
     server.register("item.proto", {"schema": ITEM, "schemaType": "PROTOBUF"})
     kind = {"schemaType": "PROTOBUF", **referring("item.proto")}
     one = server.register("t-value", {"schema": ORDER, **kind})
@@ -137,7 +137,7 @@ def test_protobuf(server: SchemaRegistryServer) -> None:
         decode(value_format._replace(message="shop.Item"))
 
 
-def test_json(server: SchemaRegistryServer) -> None:
+def test_json_values_are_decoded(server: SchemaRegistryServer) -> None:
     server.register("name.json", {"schema": NAME, "schemaType": "JSON"})
     properties = {
         "n": {"type": "integer"},
@@ -158,7 +158,7 @@ def test_json(server: SchemaRegistryServer) -> None:
     assert "magic byte" in errors[2]
 
 
-def test_json_of_confluents_serializers_and_values_without_end() -> None:
+def test_json_schemas_of_confluent_serializers_and_endless_recursion() -> None:
     null = {"type": "null", "title": "Not included"}
     properties = {
         "name": {"oneOf": [null, {"type": "string"}]},
@@ -204,7 +204,7 @@ def test_json_of_confluents_serializers_and_values_without_end() -> None:
         ),
     ],
 )
-def test_json_schemas_that_have_no_columns(schema: dict[str, Any], said: str) -> None:
+def test_json_schemas_without_columns_are_refused(schema: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidSchema, match=said):
         decode(ValueFormat("json", json.dumps(schema).encode()))
 
@@ -241,7 +241,7 @@ def test_times_keep_their_unit_or_are_refused(one: Any, other: Any, value: Any, 
         assert "cannot become" in errors[0]
 
 
-def test_defaults_are_those_of_the_type() -> None:
+def test_avro_defaults_have_the_type_of_their_field() -> None:
     inner = avro([{"name": "b", "type": "bytes"}, {"name": "t", "type": MILLIS}], "Inner")
     added = [
         {"name": "t", "type": MILLIS, "default": 1_000},
@@ -264,7 +264,7 @@ def test_defaults_are_those_of_the_type() -> None:
     assert (str(row["d"]), row["n"]) == ("2.56", None)
 
 
-def test_defaults_of_parts_and_of_the_other_type_of_a_union() -> None:
+def test_defaults_of_nested_fields_and_of_other_union_branches() -> None:
     inner = avro(
         [
             {"name": "b", "type": "bytes", "default": "\u00ff"},
@@ -303,10 +303,10 @@ def test_defaults_of_parts_and_of_the_other_type_of_a_union() -> None:
         (["other", "old"], ["other", "old"], "old"),
     ],
 )
-def test_a_name_precedes_its_aliases(
+def test_field_name_takes_precedence_over_its_aliases(
     written_names: list[str], aliases: list[str], value: str
 ) -> None:
-    """While a field is renamed, values have it with both names. `other` is a column, too."""
+    """While a field is being renamed, values may contain both names. `other` is a column, too."""
     string = {"type": "string", "default": ""}
     fields = [{"name": "new", "aliases": aliases, **string}, {"name": "other", **string}]
     schemas = [
@@ -326,8 +326,8 @@ def test_a_name_precedes_its_aliases(
     "nested",
     [["null", "Sale"], {"type": "array", "items": "Sale"}, {"type": "map", "values": "Sale"}],
 )
-def test_values_nested_without_end_are_errors(nested: Any) -> None:
-    """The compiled reader of fastavro ends the process."""
+def test_endlessly_nested_values_are_errors(nested: Any) -> None:
+    """On such values, fastavro's compiled reader would crash the process."""
     writer = avro([{"name": "n", "type": "int"}, {"name": "next", "type": nested}])
     by_ids = [
         (1, json.dumps(writer).encode()),
@@ -340,7 +340,7 @@ def test_values_nested_without_end_are_errors(nested: Any) -> None:
     assert "RecursionError" in errors[1]
 
 
-def test_references_of_two_names_and_of_deleted_subjects(server: SchemaRegistryServer) -> None:
+def test_references_with_two_names_and_to_deleted_subjects(server: SchemaRegistryServer) -> None:
     server.register("item", {"schema": ITEM, "schemaType": "PROTOBUF"})
     mid = 'syntax = "proto3"; package shop; import "lib/item.proto"; message Mid { Item item = 1; }'
     lib, same = ({"name": n, "subject": "item", "version": 1} for n in ("lib/item.proto", "a.json"))
@@ -367,7 +367,7 @@ def test_references_of_two_names_and_of_deleted_subjects(server: SchemaRegistryS
         ({"base": "/wrong"}, "no API of a schema registry", RegistryError),
     ],
 )
-def test_a_registry_that_fails_makes_no_dead_letters(
+def test_failing_registry_creates_no_dead_letters(
     server: SchemaRegistryServer, fault: dict[str, Any], said: str, error: type[Exception]
 ) -> None:
     number = server.register("t-value", {"schema": json.dumps(avro(ONE))})
@@ -387,7 +387,7 @@ def test_a_registry_that_fails_makes_no_dead_letters(
     assert "a-token" not in str(failed.value) + repr(value_format)
 
 
-def test_an_outage_is_waited_for(server: SchemaRegistryServer) -> None:
+def test_export_waits_for_a_registry_outage(server: SchemaRegistryServer) -> None:
     number = server.register("t-value", {"schema": '"string"'})
     pauses: list[float] = []
     now_s = 0.0
@@ -418,7 +418,7 @@ def test_an_outage_is_waited_for(server: SchemaRegistryServer) -> None:
     assert schemas.find(2).text == '"int"'
 
 
-def test_the_cache_is_bounded(
+def test_schema_cache_is_bounded(
     server: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = ['"string"', '"int"', '"long"']
@@ -433,7 +433,7 @@ def test_the_cache_is_bounded(
         assert len(server.requests) == requests + 1
 
 
-def test_client_certificates_and_private_authorities(tmp_path: Path) -> None:
+def test_client_certificates_and_private_certificate_authorities(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ours")
     files, own = authority.make("registry"), authority.make("reader")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -483,7 +483,7 @@ def connected(given: dict[str, str]) -> SchemaRegistry:
     return settings.connect()
 
 
-def test_a_token_is_requested_once_and_again_when_it_expires(
+def test_token_is_requested_once_and_again_when_it_expires(
     server: SchemaRegistryServer,
 ) -> None:
     server.register("t-value", {"schema": '"string"'})
@@ -511,7 +511,7 @@ def test_a_token_is_requested_once_and_again_when_it_expires(
         (302, "hunter2", RegistryError, "/token returned 302"),
     ],
 )
-def test_tokens_that_are_refused(
+def test_token_endpoint_errors_are_reported_without_the_secret(
     server: SchemaRegistryServer, status: int, secret: str, kind: type[Exception], reason: str
 ) -> None:
     server.token_status = status
@@ -523,7 +523,7 @@ def test_tokens_that_are_refused(
     assert server.requests == ["POST /token"], "the registry must not get a request"
 
 
-def test_a_registry_that_refuses_new_tokens_is_asked_twice(server: SchemaRegistryServer) -> None:
+def test_registry_that_rejects_new_tokens_is_asked_twice(server: SchemaRegistryServer) -> None:
     registry = connected(with_oauth(server))
     server.accepts_tokens = False
     with pytest.raises(RegistryError, match="returned 401") as refused:
@@ -535,7 +535,7 @@ def test_a_registry_that_refuses_new_tokens_is_asked_twice(server: SchemaRegistr
 @pytest.mark.parametrize(
     "response", [b"", b"{}", b"[]", b'{"access_token": ""}', b'{"access_token": "a\\nb"}']
 )
-def test_responses_that_are_no_tokens(server: SchemaRegistryServer, response: bytes) -> None:
+def test_invalid_token_responses_are_errors(server: SchemaRegistryServer, response: bytes) -> None:
     server.token_body = response
     with pytest.raises(RegistryError, match="token") as refused:
         connected(with_oauth(server)).by_id(1)
@@ -568,13 +568,13 @@ def test_responses_that_are_no_tokens(server: SchemaRegistryServer, response: by
         ({"basic.auth.user.info": "u:hunter2"}, r"need schema\.registry\.url"),
     ],
 )
-def test_settings_that_are_refused(given: dict[str, str], said: str) -> None:
+def test_invalid_registry_settings_are_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(RegistrySettingInvalid, match=said) as refused:
         registry_settings(given)
     assert "hunter" not in str(refused.value)
 
 
-def test_settings(tmp_path: Path) -> None:
+def test_registry_settings_are_parsed_without_showing_secrets(tmp_path: Path) -> None:
     assert registry_settings({}) is None
     assert read_settings(None) is None
     found = registry_settings(

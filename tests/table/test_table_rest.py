@@ -1,5 +1,5 @@
-"""Export to tables of Apache Iceberg's REST catalog, also when responses to commits get lost or
-several runs write to one table.
+"""Export to tables of Apache Iceberg's REST catalog, also with lost commit responses and with
+several runs on one table.
 """
 
 from pathlib import Path
@@ -28,8 +28,8 @@ def run(log: Log, tmp_path: Path, gateway: HttpGateway) -> RestRun:
     return RestRun(log, tmp_path / "warehouse", "iceberg", url=gateway.url)
 
 
-def test_a_table_of_a_rest_catalog_has_all_records(run: RestRun, catalog: RestCatalog) -> None:
-    """Export in several runs, and read the table with pyiceberg and with Iceberg's Java client."""
+def test_table_of_a_rest_catalog_contains_all_records(run: RestRun, catalog: RestCatalog) -> None:
+    """Several runs export; pyiceberg and Iceberg's Java client read the table."""
     assert run.sync().run_batch() is not None
     assert run.sync().run_batch() is not None
     assert len(run.all()) > 1
@@ -44,10 +44,10 @@ def test_a_table_of_a_rest_catalog_has_all_records(run: RestRun, catalog: RestCa
 
 
 @pytest.mark.parametrize("lost", [Fate.TIMED_OUT, Fate.CUT])
-def test_a_commit_whose_response_is_lost_counts_once(
+def test_commit_with_a_lost_response_counts_once(
     run: RestRun, gateway: HttpGateway, lost: Fate
 ) -> None:
-    """Lose every second response, beginning with the one to the creation of the table."""
+    """Every second response is lost, starting with that to the creation of the table."""
     counts: dict[str, int] = {}
 
     def lose(requested: Asked) -> Fate:
@@ -65,14 +65,14 @@ def test_a_commit_whose_response_is_lost_counts_once(
     assert run.stray_files() == set()
 
 
-def test_runs_at_the_same_time_share_the_work(run: RestRun) -> None:
+def test_concurrent_runs_share_the_work(run: RestRun) -> None:
     run.three_at_once()
     run.check()
     assert run.state_offsets() == run.ends()
     assert run.stray_files() == set()
 
 
-def test_a_batch_continues_top_of_a_commit_of_another_writer(
+def test_batch_continues_on_top_of_a_commit_of_another_writer(
     run: RestRun, gateway: HttpGateway
 ) -> None:
     assert run.sync(file_bytes=2_000).run_batch() is not None
@@ -116,10 +116,12 @@ def test_new_columns_are_added_once_if_the_response_is_lost(
     assert not any(row["name"] for row in rows if row not in later)
 
 
-def test_a_catalog_that_restarts_during_a_commit_is_waited_for(
+def test_export_waits_for_a_catalog_that_restarts_during_a_commit(
     run: RestRun, gateway: HttpGateway
 ) -> None:
-    """Cut the response to a commit, and then be away for longer than a request is repeated."""
+    """The catalog cuts the response to a commit, and is then unavailable for longer than a request
+    is retried.
+    """
     refused: list[Asked] = []
 
     def restart(requested: Asked) -> Fate:
@@ -140,10 +142,10 @@ def test_a_catalog_that_restarts_during_a_commit_is_waited_for(
     assert run.stray_files() == set()
 
 
-def test_a_catalog_that_never_responds_is_given_up(
+def test_commit_is_looked_up_if_the_catalog_does_not_respond(
     log: Log, tmp_path: Path, gateway: HttpGateway
 ) -> None:
-    """Be silent after a commit: the export looks up whether it happened."""
+    """The catalog executes the commit but sends no response."""
     silent: list[Asked] = []
 
     def be_silent(requested: Asked) -> Fate:
@@ -161,10 +163,10 @@ def test_a_catalog_that_never_responds_is_given_up(
     assert run.state_offsets() == run.ends()
 
 
-def test_a_commit_with_an_unknown_outcome_loses_and_repeats_no_records(
+def test_commit_with_an_unknown_outcome_loses_and_repeats_no_record(
     run: RestRun, gateway: HttpGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut the response to a commit, and be unavailable until the run gives up."""
+    """The catalog cuts the response to a commit, and is unavailable until the run gives up."""
     monkeypatch.setattr(commits, "TRIES_MAX", 2)
     gone: list[Asked] = []
 

@@ -1,5 +1,5 @@
-"""Log in to Apache Iceberg's REST catalog, get keys of the store from it, with catalogs that are
-down, refuse, or are another server.
+"""Log in to Apache Iceberg's REST catalog and use vended store credentials, also with catalogs that
+are down, refuse requests, or are different servers.
 """
 
 import os
@@ -37,17 +37,17 @@ VENDED = {"s3.access-key-id": "VENDED", "s3.secret-access-key": "vended-secret"}
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[RestCatalog]:
-    """Return a running catalog that needs a token."""
+    """Run a catalog that requires a token."""
     catalog = RestCatalog(tmp_path / "warehouse", properties={"credential": CREDENTIAL})
     with catalog.running():
         yield catalog
 
 
 @pytest.mark.parametrize("properties", [{"credential": CREDENTIAL}, {"token": TOKEN}])
-def test_an_export_logs_in(
+def test_export_logs_in_to_the_catalog(
     log: Log, tmp_path: Path, guarded: RestCatalog, properties: dict[str, str]
 ) -> None:
-    """Every request but those for a token has the token. Tasks get files without the login."""
+    """Every request except token requests contains the token. Tasks get files without the login."""
     with http_gateway(guarded.url) as gateway:
         run = RestRun(log, tmp_path / "warehouse", "iceberg", url=gateway.url)
         run.properties = properties
@@ -64,7 +64,7 @@ def test_an_export_logs_in(
         assert [row for file in table.files() for row in place.read(file).to_pylist()]
 
 
-def test_a_login_comes_from_the_environment(
+def test_login_is_read_from_the_environment(
     log: Log, tmp_path: Path, guarded: RestCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYICEBERG_CATALOG__PENSTOCK__CREDENTIAL", CREDENTIAL)
@@ -74,7 +74,7 @@ def test_a_login_comes_from_the_environment(
 
 
 @pytest.mark.parametrize("properties", [{}, {"credential": "penstock:wrong"}, {"token": "wrong"}])
-def test_a_refused_login_is_explained(
+def test_refused_login_is_explained(
     tmp_path: Path, guarded: RestCatalog, properties: dict[str, str]
 ) -> None:
     warehouse = Warehouse(
@@ -92,7 +92,7 @@ def test_a_refused_login_is_explained(
     assert "secret" not in shown.lower().replace("id:secret", "").replace("wrong secret", "")
 
 
-def test_a_namespace_that_exists_is_not_created(
+def test_existing_namespace_is_not_created(
     run_behind: RestRun, catalog: RestCatalog, gateway: HttpGateway
 ) -> None:
     """A writer may lack the right to create namespaces."""
@@ -110,7 +110,7 @@ def test_a_namespace_that_exists_is_not_created(
     run_behind.check()
 
 
-def test_a_refused_commit_is_not_repeated(run_behind: RestRun, gateway: HttpGateway) -> None:
+def test_refused_commit_is_not_retried(run_behind: RestRun, gateway: HttpGateway) -> None:
     assert run_behind.sync().run_batch() is not None
     begun = len(gateway.requested)
     gateway.decide = lambda requested: Fate.REFUSED if requested.is_commit("t") else Fate.FORWARDED
@@ -137,7 +137,7 @@ def run_behind(log: Log, tmp_path: Path, gateway: HttpGateway) -> RestRun:
         ),
     ],
 )
-def test_a_wrong_address_is_explained(
+def test_wrong_address_is_explained(
     tmp_path: Path, uri: str, properties: dict[str, str], shown: str
 ) -> None:
     warehouse = Warehouse(
@@ -152,8 +152,8 @@ def test_a_wrong_address_is_explained(
     assert shown in str(raised.value)
 
 
-def test_another_server_is_not_a_catalog(tmp_path: Path, catalog: RestCatalog) -> None:
-    """Ask a wrong path of the catalog, and a server that serves something else for every path."""
+def test_server_that_is_no_catalog_is_reported(tmp_path: Path, catalog: RestCatalog) -> None:
+    """Covers a wrong path of the catalog, and a server that serves other content on every path."""
 
     class Page(SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -181,8 +181,8 @@ def test_another_server_is_not_a_catalog(tmp_path: Path, catalog: RestCatalog) -
         Warehouse(kind="iceberg", location=str(tmp_path), catalog_uri=url).tables()
 
 
-def test_an_unreachable_catalog_ends_an_export_with_one_line(log: Log, tmp_path: Path) -> None:
-    """Run the command: with the catalog, while it stops, and without it."""
+def test_unreachable_catalog_ends_an_export_with_one_line(log: Log, tmp_path: Path) -> None:
+    """Runs the command with the catalog, while it stops, and without it."""
     catalog = RestCatalog(tmp_path / "warehouse")
     schema = tmp_path / "schema.json"
     schema.write_bytes(SCHEMA)
@@ -229,7 +229,7 @@ def test_an_unreachable_catalog_ends_an_export_with_one_line(log: Log, tmp_path:
 
 @dataclass
 class VendedRun(Run):
-    """A run in S3 with keys from the catalog."""
+    """A run in S3 with credentials from the catalog."""
 
     url: str = ""
     endpoint: str = ""
@@ -246,7 +246,7 @@ class VendedRun(Run):
 
 @pytest.fixture
 def store_gateway() -> Iterator[HttpGateway]:
-    """Return a gateway before an S3 server with a bucket."""
+    """Run a gateway in front of an S3 server with a bucket."""
     server = ThreadedMotoServer("127.0.0.1", 0)
     server.start()
     host, port = server.get_host_and_port()
@@ -270,7 +270,7 @@ def store_gateway() -> Iterator[HttpGateway]:
 def vended(
     log: Log, tmp_path: Path, store_gateway: HttpGateway, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[VendedRun]:
-    """Return a run on a catalog that hands out keys."""
+    """Return a run on a catalog that vends credentials."""
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     served = {
         "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
@@ -286,7 +286,7 @@ def vended(
         yield VendedRun(log, tmp_path, "iceberg", url=catalog.url, endpoint=store_gateway.url)
 
 
-def test_keys_that_the_catalog_hands_out_write_and_read_the_files(
+def test_files_are_written_and_read_with_vended_credentials(
     vended: VendedRun, store_gateway: HttpGateway
 ) -> None:
     vended.all()
@@ -298,7 +298,7 @@ def test_keys_that_the_catalog_hands_out_write_and_read_the_files(
     assert all(path.startswith("/tables/served/") for path in written)
 
 
-def test_a_store_that_refuses_the_files_is_explained(
+def test_store_that_refuses_the_files_is_reported(
     vended: VendedRun, store_gateway: HttpGateway
 ) -> None:
     assert vended.sync().run_batch() is not None
@@ -312,13 +312,13 @@ def test_a_store_that_refuses_the_files_is_explained(
     vended.check()
 
 
-def test_a_catalog_that_fails_by_itself_is_named(run_behind: RestRun, gateway: HttpGateway) -> None:
+def test_error_of_the_catalog_itself_is_reported(run_behind: RestRun, gateway: HttpGateway) -> None:
     gateway.decide = lambda _: Fate.UNAVAILABLE
     with pytest.raises(CatalogUnavailable, match="failed: Gateway: try again; see the log of its"):
         run_behind.all()
 
 
-def test_a_catalog_that_is_down_is_tried_briefly(tmp_path: Path) -> None:
+def test_catalog_that_is_down_is_retried_briefly(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     warehouse = Warehouse(kind="iceberg", location=str(tmp_path), catalog_uri=url)
     with pytest.raises(

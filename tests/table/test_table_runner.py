@@ -1,4 +1,6 @@
-"""Export the topics that declare a table: discovery, isolation, kills, several runners."""
+"""`penstock table run` exports topics with a table config: discovery, isolation, kills, several
+runners.
+"""
 
 import json
 import os
@@ -66,8 +68,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluste
 
 @pytest.fixture
 def topics(cluster: ThreadedCluster) -> Iterator[list[str]]:
-    """Topics that the test creates. They are deleted, so that no runner of a later test sees
-    them.
+    """Names of topics that the test creates. They are deleted afterwards, so that no runner of a
+    later test exports them.
     """
     created: list[str] = []
     yield created
@@ -99,7 +101,7 @@ def warehouse_in(directory: Path, kind: str = "iceberg") -> Warehouse:
 
 
 def rows(directory: Path, table: str, kind: str = "iceberg") -> list[dict[str, Any]]:
-    """Return the rows, none if the table does not exist."""
+    """Return the rows, or none if the table does not exist."""
     try:
         return warehouse_in(directory, kind).read(table, 1 << 30).to_pylist()
     except TableError:
@@ -159,7 +161,7 @@ class Watched:
         ("commit.interval.ms", "10", "1000"),
     ],
 )
-def test_a_broker_refuses_an_invalid_config(
+def test_broker_rejects_invalid_table_configs(
     cluster: ThreadedCluster, topics: list[str], name: str, value: str, allowed: str
 ) -> None:
     with pytest.raises(KafkaException) as refused:
@@ -206,7 +208,7 @@ def test_topics_are_discovered_and_a_failing_one_stops_no_other(
     cluster.delete("other")
 
 
-def test_a_recreated_topic_fails_until_it_has_another_table(
+def test_recreated_topic_fails_until_it_has_another_table(
     cluster: ThreadedCluster, topics: list[str], tmp_path: Path
 ) -> None:
     create(cluster, topics, "twice")
@@ -226,7 +228,7 @@ def test_a_recreated_topic_fails_until_it_has_another_table(
     assert [row["_offset"] for row in rows(tmp_path, "twice")] == [0, 1, 2, 3, 4]
 
 
-def test_declared_masks_apply_or_stop_the_export(
+def test_configured_masks_are_applied_or_stop_the_export(
     cluster: ThreadedCluster, topics: list[str], tmp_path: Path
 ) -> None:
     masks = {"masked": "n=last4, _key=null", "keyless": "n=hash", "renamed": "m=null"}
@@ -242,7 +244,7 @@ def test_declared_masks_apply_or_stop_the_export(
     assert not rows(tmp_path, "keyless", "parquet") + rows(tmp_path, "renamed", "parquet")
 
 
-def test_an_export_that_panics_frees_its_worker(
+def test_panicking_export_frees_its_worker(
     cluster: ThreadedCluster, topics: list[str], tmp_path: Path
 ) -> None:
     """Rust panics, which pyiceberg may raise, are not subclasses of Exception."""
@@ -266,7 +268,7 @@ def test_an_export_that_panics_frees_its_worker(
     assert watched.errors("panics") == ["Panic: out of range"]
 
 
-def test_a_runner_warns_of_another_one_with_its_name(
+def test_runner_warns_about_another_runner_with_its_name(
     cluster: ThreadedCluster, topics: list[str], tmp_path: Path
 ) -> None:
     """They would overwrite each other's status."""
@@ -281,10 +283,10 @@ def test_a_runner_warns_of_another_one_with_its_name(
             assert warned == ["same"] * (name == "same")
 
 
-def test_a_topic_that_is_recreated_during_a_batch_adds_no_rows(
+def test_topic_recreated_during_a_batch_adds_no_rows(
     cluster: ThreadedCluster, topics: list[str], tmp_path: Path
 ) -> None:
-    """All exports share a view, which another one may refresh at any time."""
+    """All exports share one view, which another export may refresh at any time."""
     create(cluster, topics, "replaced")
     produce(cluster, "replaced", 0, 5)
     source = StoreCluster(cluster.store_url)
@@ -308,7 +310,7 @@ def test_a_topic_that_is_recreated_during_a_batch_adds_no_rows(
 
 
 @pytest.mark.costly("three exports commit to three tables")
-def test_runners_and_a_sync_at_once_write_every_record_once(
+def test_concurrent_runners_and_a_sync_write_every_record_once(
     cluster: ThreadedCluster, topics: list[str], tmp_path: Path
 ) -> None:
     names = ["many-0", "many-1", "many-2"]
@@ -338,10 +340,10 @@ def test_runners_and_a_sync_at_once_write_every_record_once(
 
 
 @pytest.mark.costly("the runner that is killed is a process that loads pyiceberg")
-def test_a_runner_killed_before_a_commit_is_continued_by_another(
+def test_export_of_a_runner_killed_before_a_commit_is_continued(
     cluster: ThreadedCluster, topics: list[str], tmp_path: Path
 ) -> None:
-    """It has written the data files of its second commit."""
+    """The killed runner has written the data files of its second commit."""
     for name in ("killed-a", "killed-b"):
         create(cluster, topics, name)
         produce(cluster, name, 0, 30)
@@ -368,7 +370,7 @@ def command(name: str, directory: Path, cluster: ThreadedCluster) -> tuple[str, 
 
 
 @pytest.mark.costly("runs three commands, two of which load pyiceberg")
-def test_the_command_runs_reports_and_stops(
+def test_command_exports_reports_and_stops(
     cluster: ThreadedCluster, topics: list[str], tmp_path: Path
 ) -> None:
     create(cluster, topics, "shown")
@@ -431,7 +433,9 @@ def test_the_command_runs_reports_and_stops(
 def test_unused_files_are_deleted_during_an_export(
     log: Log, tmp_path: Path, retention_ms: int
 ) -> None:
-    """Delete those of killed runs, also of dead letters, once they are old enough."""
+    """Files of killed runs are deleted once they are old enough, including those of
+    dead letters.
+    """
     configs = {
         "penstock.table.enable": "true",
         "penstock.table.schema": LOG_SCHEMA.decode(),

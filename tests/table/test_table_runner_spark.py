@@ -1,4 +1,4 @@
-"""Kill an executor and the JVM of the driver while `penstock table run --engine spark` writes."""
+"""Kill an executor and the driver's JVM while `penstock table run --engine spark` writes."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ MASTER = "local-cluster[2,1,1024]"
 
 
 def waiting(directory: Path, batch: str) -> set[int]:
-    """Return the Python workers that have written the files of a task of the batch."""
+    """Return the Python workers that have written the files of a task in the batch."""
     return {int(path.name.rpartition("-")[2]) for path in directory.glob(f"{batch}-waiting-*")}
 
 
@@ -72,7 +72,7 @@ def test_rows_arrive_once_if_an_executor_and_the_driver_die(tmp_path: Path) -> N
 
 
 def driver_of(pid: int) -> int:
-    """Return the JVM that the process started."""
+    """Return the JVM that the process has started."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         fields = path.read_text().rpartition(")")
         if int(fields[2].split()[1]) == pid and fields[0].endswith("(java"):

@@ -57,7 +57,7 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["iceberg", "parquet"])
-def test_tables_in_s3_have_all_records(log: Log, endpoint: str, kind: str) -> None:
+def test_tables_in_s3_contain_all_records(log: Log, endpoint: str, kind: str) -> None:
     run = S3Run(log, Path("nowhere"), kind, endpoint=endpoint)
     assert len(run.all()) > 2
     run.check()

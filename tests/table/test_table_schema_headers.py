@@ -1,4 +1,4 @@
-"""Values with their schema in a header of the record, as Confluent's newer serializers write it."""
+"""Values with a schema GUID in a record header, as Confluent's newer serializers write them."""
 
 import asyncio
 import io
@@ -75,8 +75,8 @@ def decode(
     return list(zip(*columns, strict=True)), dict(found.errors)
 
 
-def test_values_by_confluents_serializer(server: SchemaRegistryServer) -> None:
-    """They have the GUID in a header, and no frame."""
+def test_values_of_confluent_serializers_are_decoded(server: SchemaRegistryServer) -> None:
+    """They have the schema GUID in a header, and no wire format prefix."""
     records: list[tuple[bytes | None, list[Header]]] = []
     with SchemaRegistryClient({"url": server.url}) as client:
         for fields in (ONE, TWO):
@@ -92,7 +92,7 @@ def test_values_by_confluents_serializer(server: SchemaRegistryServer) -> None:
     assert decode(decoder_of(with_newest(format_of(server))), *records) == ([(1, 2)] * 2, {})
 
 
-def test_headers_take_precedence_and_may_be_invalid(server: SchemaRegistryServer) -> None:
+def test_header_takes_precedence_and_may_be_invalid(server: SchemaRegistryServer) -> None:
     one, two = written(ONE, price=1, qty=2), written(TWO, price=1, qty=2)
     rows, errors = decode(
         decoder_of(with_newest(format_of(server))),
@@ -116,7 +116,7 @@ def test_headers_take_precedence_and_may_be_invalid(server: SchemaRegistryServer
     assert all(VALUE_HEADER in errors[index] for index in range(8, 13))
 
 
-def test_indexes_of_messages_are_in_the_header(server: SchemaRegistryServer) -> None:
+def test_protobuf_message_indexes_are_in_the_header(server: SchemaRegistryServer) -> None:
     number = server.register("p-value", {"schema": ORDER, "schemaType": "PROTOBUF"})
     decoder = decoder_of(with_newest(format_of(server, "p-value", message="shop.Order")))
     value = b"\x08\x01\x10\x02"
@@ -131,7 +131,7 @@ def test_indexes_of_messages_are_in_the_header(server: SchemaRegistryServer) -> 
     assert sorted(errors) == [2, 3]
 
 
-def test_schemas_in_files_have_no_guid() -> None:
+def test_guid_is_refused_for_schemas_from_files() -> None:
     decoder = decoder_of(ValueFormat.of("avro", [(1, avro(ONE).encode())], framed=True))
     value = written(ONE, price=1, qty=2)
     rows, errors = decode(
@@ -141,14 +141,14 @@ def test_schemas_in_files_have_no_guid() -> None:
     assert "only these ids have schemas: 1" in errors[1]
 
 
-def test_a_registry_without_guids_stops_the_export(server: SchemaRegistryServer) -> None:
+def test_registry_without_guids_stops_the_export(server: SchemaRegistryServer) -> None:
     decoder = decoder_of(with_newest(format_of(server)))
     server.body = b"{}"
     with pytest.raises(RegistryError):
         decode(decoder, (written(TWO, price=1, qty=2), [(VALUE_HEADER, guid(2))]))
 
 
-def test_a_table_has_values_with_schemas_in_headers(
+def test_table_contains_values_with_schemas_in_headers(
     server: SchemaRegistryServer, tmp_path: Path
 ) -> None:
     values = [written(ONE, price=1, qty=2), written(TWO, price=1, qty=2)]

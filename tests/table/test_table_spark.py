@@ -1,6 +1,6 @@
-"""Check that an export by Spark writes the same table, from tasks in Spark's processes.
+"""An export by Spark writes the same table, from tasks in Spark's processes.
 
-Most of the time goes into the start of these processes.
+Most of the time is spent on starting these processes.
 """
 
 from collections.abc import Iterator

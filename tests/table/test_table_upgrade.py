@@ -1,5 +1,5 @@
-"""Upgrade Iceberg tables with the column `_partition`, which Iceberg reserves. Directories
-of Parquet files keep it. Fields of producers may have almost any name.
+"""Upgrade Iceberg tables with the column `_partition`, which Iceberg reserves. Parquet tables keep
+it. Fields of producers may have almost any name.
 """
 
 import asyncio
@@ -67,9 +67,7 @@ def check_rows(run: Run, *, upsert: bool = False, **_: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_the_next_export_renames_the_column_of_an_older_table(
-    run: Run, mode: dict[str, Any]
-) -> None:
+def test_next_export_renames_the_column_of_an_older_table(run: Run, mode: dict[str, Any]) -> None:
     create_older(run, **mode)
     assert run.sync(older=True, **mode).run_batch() is not None
     older = native(run)
@@ -95,7 +93,7 @@ def test_the_next_export_renames_the_column_of_an_older_table(
     assert run.all(**mode) == []
 
 
-def test_exports_at_the_same_time_rename_the_column_once(run: Run) -> None:
+def test_concurrent_exports_rename_the_column_once(run: Run) -> None:
     create_older(run)
     assert run.sync(older=True).run_batch() is not None
     run.three_at_once()
@@ -104,10 +102,8 @@ def test_exports_at_the_same_time_rename_the_column_once(run: Run) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES[:3:2], ids=str)
-def test_an_export_that_started_before_the_rename_loses_nothing(
-    run: Run, mode: dict[str, Any]
-) -> None:
-    """Rename the column while a batch with the older name is about to be committed."""
+def test_export_started_before_the_rename_loses_no_record(run: Run, mode: dict[str, Any]) -> None:
+    """The column is renamed just before a batch with the old name is committed."""
     create_older(run, **mode)
 
     def upgrade(_: Any) -> None:
@@ -122,7 +118,7 @@ def test_an_export_that_started_before_the_rename_loses_nothing(
     assert len(native(run).schemas()) == 2
 
 
-def test_compaction_of_an_older_table_keeps_its_names(run: Run) -> None:
+def test_compaction_of_an_older_table_keeps_its_column_names(run: Run) -> None:
     create_older(run)
     sync = run.sync(older=True)
     assert sync.run_batch() is not None
@@ -133,7 +129,7 @@ def test_compaction_of_an_older_table_keeps_its_names(run: Run) -> None:
     run.check()
 
 
-def test_a_table_with_both_columns_is_refused(run: Run) -> None:
+def test_table_with_both_columns_is_refused(run: Run) -> None:
     run.sync().run_batch()
     with native(run).update_schema() as update:
         update.union_by_name(pa.schema([(OLDER_PARTITION, pa.int32())]))
@@ -142,7 +138,7 @@ def test_a_table_with_both_columns_is_refused(run: Run) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_directories_keep_the_older_name(log: Log, tmp_path: Path, mode: dict[str, Any]) -> None:
+def test_parquet_tables_keep_the_older_name(log: Log, tmp_path: Path, mode: dict[str, Any]) -> None:
     run = Run(log, tmp_path / "warehouse", "parquet")
     assert run.sync(older=True, **mode).run_batch() is not None
     compact(run.warehouse.existing("t"), run.engine)
@@ -161,7 +157,7 @@ def test_directories_keep_the_older_name(log: Log, tmp_path: Path, mode: dict[st
 
 
 @pytest.mark.parametrize("kind", ["iceberg", "parquet"])
-def test_a_table_of_a_newer_version_is_refused(log: Log, tmp_path: Path, kind: str) -> None:
+def test_table_of_a_newer_version_is_refused(log: Log, tmp_path: Path, kind: str) -> None:
     run = Run(log, tmp_path / "warehouse", kind)
     run.sync().run_batch()
     before = run.rows()
@@ -217,7 +213,7 @@ def test_fields_may_have_names_of_other_systems(log: Log, tmp_path: Path, kind: 
 
 @pytest.mark.parametrize("kind", ["iceberg", "parquet"])
 @pytest.mark.parametrize("name", [PARTITION, "_offset", "_KEY", "_Headers"])
-def test_fields_with_names_of_metadata_columns_are_refused(
+def test_fields_named_like_metadata_columns_are_refused(
     log: Log, tmp_path: Path, kind: str, name: str
 ) -> None:
     run = Run(log, tmp_path / "warehouse", kind)
@@ -231,7 +227,7 @@ def test_fields_that_iceberg_reserves_are_refused(run: Run, name: str) -> None:
         run.all(value_format=values_with(name))
 
 
-def test_the_field_of_a_path_is_refused(log: Log, tmp_path: Path) -> None:
+def test_field_used_in_the_path_of_a_file_is_refused(log: Log, tmp_path: Path) -> None:
     run = Run(log, tmp_path / "warehouse", "parquet")
     with pytest.raises(InvalidSchema, match="fields _day: the path of a file uses"):
         run.all(value_format=values_with("_day"), partition_by=(DAY,))

@@ -1,4 +1,4 @@
-"""Decode values of each format: check which become rows, which become errors, and which schemas are
+"""Decode values of each format: which become rows, which become errors, and which schemas are
 refused.
 """
 
@@ -42,7 +42,7 @@ NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 def decode(
     value_format: ValueFormat, *values: bytes | None
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """Decode the values. Return the rows and the indexes of the values that are errors."""
+    """Decode the values. Return the rows and the indexes of invalid values."""
     decoded = ValueDecoder(value_format).decode(pa.array(values, pa.binary()))
     table = pa.table(decoded.columns)
     table.validate(full=True)
@@ -94,7 +94,7 @@ def written(schema: bytes, row: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
-def test_framed_avro_values_are_read_with_the_schemas_of_their_ids() -> None:
+def test_framed_avro_values_are_decoded_with_the_schemas_of_their_ids() -> None:
     one = avro_record(("price", "long"), ("qty", "long"))
     two = avro_record(("qty", "long"), ("price", "long"))
     three = avro_record(("qty", "int"), ("price", "float"), ("note", "string"))
@@ -125,7 +125,7 @@ def test_framed_avro_values_are_read_with_the_schemas_of_their_ids() -> None:
 
 
 def message_set(*fields: tuple[str, int, str], name: str = "Sale", at: int = 0) -> bytes:
-    """Return a descriptor set of a message at some position of its file."""
+    """Return a descriptor set with a message at a given position in its file."""
     file = descriptor_pb2.FileDescriptorProto(name="sale.proto", package="demo", syntax="proto3")
     for number in range(at):
         file.message_type.add(name=f"Other{number}")
@@ -150,7 +150,7 @@ def message_of(schema: bytes, **fields: Any) -> bytes:
     return found
 
 
-def test_framed_protobuf_values_are_read_with_the_schemas_of_their_ids() -> None:
+def test_framed_protobuf_values_are_decoded_with_the_schemas_of_their_ids() -> None:
     one = message_set(("price", 1, "INT64"), ("qty", 2, "INT64"))
     two = message_set(("qty", 1, "INT64"), ("price", 2, "INT64"))
     renamed = message_set(("cost", 1, "INT32"), ("qty", 2, "INT64"), at=1)
@@ -176,7 +176,7 @@ def test_framed_protobuf_values_are_read_with_the_schemas_of_their_ids() -> None
     assert errors == [3, 5, 6, 7], "other types, messages or schemas"
 
 
-def test_framed_json_values_may_have_any_id_unless_ids_are_given() -> None:
+def test_framed_json_values_may_have_any_id_unless_ids_are_configured() -> None:
     schema = json.dumps(JSON).encode()
     values = [frame(1) + b'{"id": 1}', frame(2) + b'{"id": 2}', b'{"id": 3}']
     rows, errors = decode(ValueFormat("json", schema, framed=True), *values)
@@ -193,7 +193,7 @@ def test_framed_json_values_may_have_any_id_unless_ids_are_given() -> None:
         ([(1, b"a")], False, "add --framed"),
     ],
 )
-def test_schemas_that_are_ambiguous_are_refused(
+def test_ambiguous_schemas_are_refused(
     given: list[tuple[int | None, bytes]], framed: bool, reason: str
 ) -> None:
     with pytest.raises(InvalidSchema, match=reason):
@@ -539,7 +539,7 @@ def test_every_value_is_a_row_or_an_error(values: list[bytes | None]) -> None:
         (ValueFormat("protobuf", descriptor_set().SerializeToString()), "--message"),
     ],
 )
-def test_schemas_that_do_not_map_to_columns_are_refused(
+def test_schemas_without_a_column_mapping_are_refused(
     value_format: ValueFormat, reason: str
 ) -> None:
     with pytest.raises(InvalidSchema, match=reason):
@@ -565,7 +565,7 @@ CONSTANTS: list[tuple[dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("schema", "column"), CONSTANTS, ids=str)
-def test_the_type_of_constants(schema: dict[str, Any], column: Any) -> None:
+def test_json_constants_determine_the_column_type(schema: dict[str, Any], column: Any) -> None:
     text = json.dumps({"type": "object", "properties": {"x": schema}}).encode()
     if column is None:
         with pytest.raises(InvalidSchema):
@@ -592,7 +592,7 @@ REFERRING: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("reference", "shown"), REFERRING, ids=str)
-def test_references_by_id_and_by_anchor(reference: dict[str, Any], shown: str) -> None:
+def test_references_by_id_and_by_anchor_are_resolved(reference: dict[str, Any], shown: str) -> None:
     person = {
         "$id": "person",
         "type": "object",
@@ -631,21 +631,21 @@ def test_references_by_id_and_by_anchor(reference: dict[str, Any], shown: str) -
         ({"$id": "a", "$ref": "#/$defs/loop"}, "refer to each other"),
     ],
 )
-def test_references_that_lead_nowhere(schema: dict[str, Any], reason: str) -> None:
+def test_unresolvable_references_are_refused(schema: dict[str, Any], reason: str) -> None:
     definitions = {"list": [TEXT], "loop": {"$ref": "#/$defs/loop"}}
     with pytest.raises(InvalidSchema, match=reason):
         decoded({"type": "object", "$defs": definitions, "properties": {"x": schema}}, {})
 
 
-def test_an_id_in_every_part_does_not_hide_the_definitions_of_the_document() -> None:
-    """The first generators of JSON Schemas wrote the path of each part as its id."""
+def test_id_in_every_subschema_does_not_hide_the_definitions_of_the_document() -> None:
+    """The first JSON Schema generators wrote the path of each subschema as its id."""
     part = {"id": "/properties/x", "$ref": "#/definitions/text"}
     schema = {"type": "object", "definitions": {"text": TEXT}, "properties": {"x": part}}
     assert decoded(schema, {"x": "y"}) == ("y", [])
 
 
 def decoded(schema: dict[str, Any], value: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """Return the column x of one value, and errors."""
+    """Return column `x` of one value, and the errors."""
     decoder = ValueDecoder(ValueFormat("json", json.dumps(schema).encode()))
     found = decoder.decode(pa.array([json.dumps(value).encode()], pa.binary()))
     return (None if found.errors else found.columns["x"][0].as_py()), found.errors
