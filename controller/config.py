@@ -157,7 +157,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Interval of broker heartbeats; at most a third of the session timeout."""
 
     tick_interval_ms: int = 100
-    """How often sessions are checked, besides when the next one ends."""
+    """Interval of the checks for expired sessions. A check also takes place when the next session
+    expires.
+    """
 
     move_timeout_ms: Annotated[
         int, Setting("reassignment.move.timeout.ms", Kind.DURATION, 1, 3_600_000)
@@ -167,21 +169,23 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """
 
     lag_limit_ms: int = 1_000
-    """A tick that is late by this much proves that the controller, not the brokers, was slow: every
-    session starts again.
+    """A tick that is late by more than this proves that the controller was slow, and not the
+    brokers. All session timeouts then restart.
     """
 
     maintenance_interval_ms: int = 1_000
-    """Interval of the checks for due recoveries, elections and expiry; node changes trigger them
-    immediately.
+    """Interval of the checks for due recoveries, elections and expirations. Changes of nodes
+    trigger a check immediately.
     """
 
     queue_count_max: int = 4_096
-    """Requests that wait for the writer; further ones are rejected with CONTROLLER_BUSY."""
+    """Maximum number of requests that wait for the writer. Further requests are rejected with
+    CONTROLLER_BUSY.
+    """
 
     queue_bytes_max: int = 64 << 20
     batch_count_max: int = 512
-    """Requests that share one journal write."""
+    """Maximum number of requests that share one journal write."""
 
     request_timeout_ms: Annotated[
         int, Setting("request.timeout.ms", Kind.DURATION, 1, 3_600_000)
@@ -190,16 +194,17 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     request_bytes_max: int = 4 << 20
     reply_cache_count_max: int = 4_096
-    """Replies kept for retries after a lost reply."""
+    """Maximum number of replies that are kept for retries after a lost reply."""
 
     batch_bytes_max: int = 32 << 10
-    """Records in one message to a follower, which applies them without yielding to its event loop
-    (up to 8 ms; 23 ms for 128 KiB). A proposal of this size takes no further request.
+    """Maximum size of the records in one message to a follower, which applies them without yielding
+    to its event loop (up to 8 ms; 23 ms for 128 KiB). A proposal of this size receives no further
+    request.
     """
 
     transaction_bytes_max: int = 4 << 20
-    """Records of one request, which are committed together or not at all; larger requests are
-    rejected. 10,000 partitions are 1.2 MB.
+    """Maximum size of the records of one request, which are committed together or not at all.
+    Larger requests are rejected. 10,000 partitions take 1.2 MB.
     """
 
     followers_count_max: int = 1_000
@@ -229,11 +234,11 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """
 
     backup_bytes_max: int = 4 << 20
-    """Records in one object of the backup."""
+    """Maximum size of the records in one object of the backup."""
 
     backup_objects: int = 1_000
-    """Objects of the backup after which a snapshot is due: limits the reads of a recovery and of a
-    LIST.
+    """Number of backup objects that trigger a snapshot. This limits the reads of a recovery and of
+    a LIST.
     """
 
     read_grace_ms: Annotated[

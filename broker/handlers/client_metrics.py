@@ -1,7 +1,7 @@
 """GetTelemetrySubscriptions and PushTelemetry: receive client metrics (KIP-714), add client
 attributes and forward them. Only brokers with a metrics receiver support these APIs. Unlike in
-Kafka, clients push cumulative values, so that a lost push loses no counts and Prometheus accepts
-the values. As in Kafka, no permissions are required.
+Kafka, clients push cumulative values, so that a lost push does not lose counts and Prometheus
+accepts the values. As in Kafka, no permissions are required.
 """
 
 from base64 import urlsafe_b64encode

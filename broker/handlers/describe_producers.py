@@ -35,8 +35,8 @@ from penstock.protocol.gen.describe_producers import (
 
 PRODUCERS_MAX: Final = 100_000
 """Maximum number of producers in one response, about 4 MB: ten times as many as one partition
-retains by default. Partitions beyond the limit get NOT_LEADER_OR_FOLLOWER, so that clients request
-them again.
+retains by default. Partitions beyond the limit fail with NOT_LEADER_OR_FOLLOWER, so that clients
+request them again.
 """
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _REQUEST_TIMEOUT_S: Final = 5.0

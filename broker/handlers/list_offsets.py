@@ -50,7 +50,7 @@ _FIRST_VERSIONS: Final = {
 }
 """The first version in which a client may send each negative timestamp: -1 latest, -2 earliest, -3
 newest timestamp, -4 earliest local, which is the log start, -5 latest tiered and -6 earliest
-pending upload. Earlier versions get UNSUPPORTED_VERSION.
+pending upload. Earlier versions fail with UNSUPPORTED_VERSION.
 """
 _READ_COMMITTED: Final = 1
 _ISOLATION_LEVELS: Final = frozenset({0, _READ_COMMITTED})

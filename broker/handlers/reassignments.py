@@ -78,7 +78,7 @@ async def _send_in_chunks(
     items: Sequence[_T], deadline: float, send: Callable[[list[_T], float], Awaitable[ItemResults]]
 ) -> list[Problem]:
     """Send the items in chunks, and return the result of each item. If the controller does not
-    respond to a chunk, all its items get that error.
+    respond to a chunk, all its items fail with that error.
     """
     problems: list[Problem] = []
     for at in range(0, len(items), _ITEMS_PER_REQUEST_MAX):
@@ -222,7 +222,7 @@ def _ongoing(
 
 async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
     """ElectLeaders (43). Unclean elections are never needed: any broker can become leader, and the
-    controller elects leaders of leaderless partitions by itself.
+    controller elects the leaders of leaderless partitions on its own.
     """
     request = decoded(ctx, elect.decode_request)
     if not allows_cluster(node, ctx, Operation.ALTER):

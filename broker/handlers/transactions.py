@@ -64,7 +64,7 @@ _FIRST_WITH_NEXT_EPOCH: Final = 5
 _TopicResult: TypeAlias = add_partitions_to_txn.AddPartitionsToTxnTopicResult
 _KNOW_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}
 """The first version of each API whose clients support PRODUCER_FENCED (KIP-588). Earlier versions
-get INVALID_PRODUCER_EPOCH.
+receive INVALID_PRODUCER_EPOCH.
 """
 
 
@@ -135,8 +135,8 @@ def _may_be_idempotent(node: Node, ctx: RequestContext) -> bool:
 
 async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Response:
     """AddPartitionsToTxn (24). All partitions of a transaction are added, or none: if one is
-    unknown, the others get OPERATION_NOT_ATTEMPTED. From version 4 on, brokers send this request
-    for many transactions at once.
+    unknown, the others fail with OPERATION_NOT_ATTEMPTED. From version 4 on, brokers send this
+    request for many transactions at once.
     """
     request = decoded(ctx, add_partitions_to_txn.decode_request)
     if ctx.api_version >= _FIRST_OF_BROKERS:

@@ -72,8 +72,8 @@ class LoadMeter:
         self, partitions: Sequence[Partition], now: float
     ) -> Generator[None, None, tuple[list[PartitionLoad], Load, int]]:
         """Return the `PARTITIONS_PER_REPORT_MAX` busiest partitions, the summed load of the others,
-        and the number of the others. now: monotonic seconds. O(partitions): a partition with load
-        takes 4 to 8 us, an idle one 0.4 us. Yields after every STEP_COUNT partitions.
+        and the number of the others. now: monotonic seconds. A partition with load takes 4 to 8 us,
+        an idle one 0.4 us. Yields after every STEP_COUNT partitions.
         """
         before, self._sampled_at = self._sampled_at, now
         elapsed_s = max(now - before, 1e-3)

@@ -216,18 +216,18 @@ class PartitionManager:
         return len(self._served)
 
     def wake_readers(self) -> None:
-        """Make every parked fetch check its partitions again, because the session is lost.
-        O(partitions).
+        """Make every parked fetch check its partitions again, because the session is lost. This
+        takes O(partitions).
         """
         for partition in self._served.values():
             partition.wake_readers()
 
     def traffic(self) -> Traffic:
-        """Return the total traffic since the start. O(partitions)."""
+        """Return the total traffic since the start. This takes O(partitions)."""
         return self._past_traffic.with_partitions(self._served.values())
 
     def producers(self) -> ProducerCounts:
-        """Count the tracked producers. O(partitions)."""
+        """Count the tracked producers. This takes O(partitions)."""
         states = [partition.log.producers for partition in self._served.values()]
         return ProducerCounts(
             sum(map(len, states)),
@@ -236,12 +236,12 @@ class PartitionManager:
         )
 
     def states(self) -> PartitionStates:
-        """Count the partitions by state. O(partitions)."""
+        """Count the partitions by state. This takes O(partitions)."""
         found: Counter[str] = Counter(hosted.state for hosted in self._hosted.values())
         return PartitionStates(**found)
 
     def failing(self) -> list[FailingPartition]:
-        """Return the partitions that fail to open, sorted by how long they have failed.
+        """Return the partitions that fail to open, sorted by how long they have failed. This takes
         O(partitions).
         """
         now_s = asyncio.get_running_loop().time()
@@ -319,7 +319,7 @@ class PartitionManager:
 
     def on_gone(self, peer: BrokerIncarnation) -> None:
         """Start to expect the partitions of a departed broker, or stop expecting them if it has
-        returned. O(partitions that it leads).
+        returned. This takes O(partitions that it leads).
         """
         if not self._is_over:
             self._reconcile(self._image().topics.led_by(peer))
@@ -336,8 +336,8 @@ class PartitionManager:
 
     def _leaderless_keys(self) -> set[PartitionKey]:
         """Return the partitions whose next leader may have changed because a broker has joined or
-        left: those without a live leader, and those expected here. O(partitions without a live
-        leader + hosted partitions).
+        left: those without a live leader, and those expected here. This takes O(partitions without
+        a live leader + hosted partitions).
         """
         image = self._image()
         keys = {key for key, hosted in self._hosted.items() if hosted.open_partition is None}

@@ -1,5 +1,5 @@
 """Decide which new connections a broker accepts, and when, like Kafka's `ConnectionQuotas`
-(KIP-402, KIP-612). Pure; times are in milliseconds. O(1) per connection.
+(KIP-402, KIP-612). Pure; times are in milliseconds. Each connection takes O(1).
 """
 
 from collections import Counter

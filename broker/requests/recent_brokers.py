@@ -23,8 +23,8 @@ class DepartedBrokers:
         self._departed: dict[NodeId, tuple[NodeState, float]] = {}
 
     def update(self, image: MetadataImage, now: float) -> None:
-        """Apply a change of the nodes in the image. O(brokers). Brokers that are already fenced
-        when this broker starts are treated as if they had just left.
+        """Apply a change of the nodes in the image. Brokers that are already fenced when this
+        broker starts are treated as if they had just left. This takes O(brokers).
         """
         for state in image.nodes:
             if not state.fenced:

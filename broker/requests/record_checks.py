@@ -1,5 +1,5 @@
-"""Check batches before they are appended: as Kafka does (`broker.partition.validation`), inline or
-in a thread, and then with the schemas of their topic.
+"""Check batches before they are appended: first as Kafka does (`broker.partition.validation`),
+inline or in a thread, then with the schemas of their topic.
 
 Verdicts are returned in the order of the partition's batches. Batches that cannot be checked are
 rejected, with the retriable NOT_ENOUGH_REPLICAS unless the records are the cause.

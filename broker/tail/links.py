@@ -297,8 +297,8 @@ class TailLinks:
         )
 
     async def _back_off(self, link: _Link) -> None:
-        """Tell the leader not to redirect consumers here, wait, and retry failed reads. Raises the
-        errors in `_UNREACHABLE`.
+        """Request that the leader does not redirect consumers here, wait, and retry failed reads.
+        Raises the errors in `_UNREACHABLE`.
         """
         request = link.session.request({}, leaves=True)
         link.session.take_response(await self._response(self._peers, link, request))

@@ -48,9 +48,9 @@ class TailSession:
         self, tails: Mapping[PartitionKey, TailPartition], *, leaves: bool = False
     ) -> FetchRequest:
         """Return the next request. Call this after the previous response or an error. leaves:
-        whether to tell the leader not to redirect consumers here for now.
+        whether to request that the leader does not redirect consumers here for now.
 
-        A request without partitions ends the session, and gets an immediate response.
+        A request without partitions ends the session, and receives an immediate response.
         """
         session_id = self._session_id
         if not tails:

@@ -147,7 +147,7 @@ class TransactionLimits:
     """
     transactions_max: int = 50_000
     """Maximum number of transactional ids per partition of `__transaction_state`. Each uses about 1
-    KiB. Above the limit, new ids get a retriable error.
+    KiB. Above the limit, new ids fail with a retriable error.
     """
     id_expiration_ms: int = 7 * 24 * 3_600_000
     """`transactional.id.expiration.ms`: ids that are unused for this long are dropped."""

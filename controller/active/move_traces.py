@@ -59,7 +59,7 @@ class MoveTraceRing:
         )
 
     def of(self, wanted: TraceMove) -> list[MoveTrace]:
-        """Return the traces of one partition, oldest first. O(all traces)."""
+        """Return the traces of one partition, oldest first. This takes O(all traces)."""
         return [
             trace
             for trace in self._traces

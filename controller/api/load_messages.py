@@ -132,7 +132,7 @@ class LoadReported(Message, frozen=True, kw_only=True):
 
 
 class ProposeMoves(Message, frozen=True, kw_only=True):
-    """Propose moves based on measured loads, without starting them. topics: empty for all. ->
+    """Propose moves based on measured loads, without starting them. topics: empty for all. Reply:
     MovesProposed.
     """
 
@@ -182,8 +182,8 @@ class ProposedMove(Message, frozen=True, kw_only=True):
 
 
 class MovesProposed(Message, frozen=True, kw_only=True):
-    """Proposed moves. auto: whether the controller makes such moves by itself. before, after: loads
-    of all brokers that are not fenced.
+    """Proposed moves. auto: whether the controller makes such moves on its own. before, after:
+    loads of all brokers that are not fenced.
     """
 
     auto: bool

@@ -1,8 +1,8 @@
 """Messages of the controller's gRPC services, encoded as msgpack with `msgspec`. See
 docs/design/metadata.md.
 
-A request has at most 4 MiB, and most lists have a limit, which their docstring contains. Requests
-beyond a limit are rejected with INVALID_REQUEST.
+A request has at most 4 MiB. The docstrings contain the limits of its lists. Larger requests are
+rejected with INVALID_REQUEST.
 """
 
 from enum import IntEnum

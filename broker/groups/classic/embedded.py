@@ -34,7 +34,7 @@ class EmbeddedSubscription:
 
 
 def decode_subscription(data: bytes) -> EmbeddedSubscription:
-    """Raises MalformedEmbedded."""
+    """Decode a subscription. Raises MalformedEmbedded."""
     try:
         reader = _reader(data)
         version, topics = _read_topics(reader)

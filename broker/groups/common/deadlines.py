@@ -32,7 +32,7 @@ class Deadlines:
         return copied
 
     def next_ms(self) -> int | None:
-        """Return the first deadline, or None if there are no members. O(members)."""
+        """Return the first deadline, or None if there are no members. This takes O(members)."""
         return min(
             (
                 min(deadlines.values())
@@ -43,7 +43,7 @@ class Deadlines:
         )
 
     def passed(self, now_ms: int) -> set[str]:
-        """Return the members with an expired deadline. O(members)."""
+        """Return the members with an expired deadline. This takes O(members)."""
         return {
             member_id
             for deadlines in (self._sessions, self._revocations, self._joins, self._syncs)

@@ -56,8 +56,8 @@ class ConsumerGroup:
     in its own heartbeats. Each change is a record. A step applies its records immediately and
     returns them; another broker restores the group from the same records.
 
-    A partition has at most one owner. The target epoch never exceeds the group epoch, nor a member
-    epoch the target epoch. Rejected and undone steps change nothing.
+    A partition has at most one owner. The target epoch never exceeds the group epoch, and a member
+    epoch never exceeds the target epoch. Rejected and undone steps change nothing.
 
     `heartbeat` and `leave` return a response that is valid once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.

@@ -383,8 +383,8 @@ class GroupCoordinator:
             )
         present = (group.consumer or group.classic).members
         for member_id, _ in members:
-            # Not for unknown members: a consumer group adds them when they join, because it does
-            # not store the member ids that it has generated.
+            # End only current members. An unknown member may still join: a consumer group does not
+            # store the member ids that it has generated, so it accepts unknown ids.
             if connection_id is not None and member_id in present:
                 self._requests.end_member(apis.JOIN_GROUP.key, group_id, member_id, connection_id)
         if group.consumer is not None:
@@ -665,8 +665,8 @@ class GroupCoordinator:
         if the result is NONE, and does not affect later commits. Partitions without an offset are
         not an error.
 
-        A partition gets GROUP_SUBSCRIBED_TO_TOPIC if a member consumes the topic. Returns a single
-        error for the whole request if the group has members that are not consumers
+        A partition fails with GROUP_SUBSCRIBED_TO_TOPIC if a member consumes the topic. Returns a
+        single error for the whole request if the group has members that are not consumers
         (NON_EMPTY_GROUP) or the log rejects the tombstones.
         """
         if group_id == "":

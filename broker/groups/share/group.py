@@ -61,8 +61,8 @@ class ShareGroup:
     """A share group. Attributes are read-only for callers.
 
     Target assignments contain only partitions in `initialized` that are not in `initializing`. The
-    target epoch never exceeds the group epoch, nor a member epoch the target epoch. Rejected and
-    undone steps change nothing.
+    target epoch never exceeds the group epoch, and a member epoch never exceeds the target epoch.
+    Rejected and undone steps change nothing.
 
     `heartbeat` and `leave` return a response that is valid once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.

@@ -62,9 +62,9 @@ _FIRST_EPOCH: Final = 2
 class StreamsGroup:
     """A streams group. Attributes are read-only for callers, except the limits.
 
-    A task is active on at most one member. The target epoch never exceeds the group epoch, nor a
-    member epoch the target epoch, except for epoch 1 of members that wait for the first assignment.
-    Rejected and undone steps produce no records.
+    A task is active on at most one member. The target epoch never exceeds the group epoch, and a
+    member epoch never exceeds the target epoch, except for epoch 1 of members that wait for the
+    first assignment. Rejected and undone steps produce no records.
 
     `heartbeat` and `leave` return a response that is valid once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.

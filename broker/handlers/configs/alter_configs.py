@@ -157,7 +157,7 @@ async def _alter(
             response = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
         except (ControllerError, TimeoutError) as error:
             return code_of(error), str(error)
-        # The response arrives only after this broker's metadata contain the concurrent change, so
+        # The response arrives only after this broker's metadata contains the concurrent change, so
         # that the next attempt uses the new list.
         if response.items[0].status is not Status.CONFIG_CHANGED or not attempts_left:
             return _outcome(response.items[0])

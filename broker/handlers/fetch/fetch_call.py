@@ -73,8 +73,8 @@ class FetchCall:
     and for debugging consumers, and only records known to be acknowledged: those in committed
     objects and in the tail reported by the leader (`broker.tail`). If this broker cannot read them,
     the client returns to the leader, which does not redirect it again for a minute. Clients that
-    fetch as replicas get NOT_LEADER_OR_FOLLOWER, because there are no replicas, except that live
-    brokers get a report of the tail (`broker.handlers.fetch.tail_fetch`).
+    fetch as replicas receive NOT_LEADER_OR_FOLLOWER, because there are no replicas, except that
+    live brokers receive a report of the tail (`broker.handlers.fetch.tail_fetch`).
     """
 
     __slots__ = (
@@ -294,7 +294,8 @@ class FetchCall:
             found.leader_epoch, max(wanted.current_leader_epoch, NO_EPOCH)
         )
         if result.error_code == ErrorCode.NONE and self._replica_id >= 0:
-            # As Kafka does if the broker is not a replica. Here, no broker is one.
+            # Kafka returns this error if the broker is not a replica, and no Penstock broker is
+            # one.
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         if result.error_code != ErrorCode.NONE:
             return None
@@ -713,8 +714,9 @@ class FetchCall:
         if leader is None or not self._is_near:
             return
         state = self._node.image.nodes.get(NodeId(leader.leader_id))
-        # Not if the leader is in this rack: it redirects no clients here, and two brokers in one
-        # rack with different images could redirect a client back and forth without a pause.
+        # Do not redirect clients in the leader's rack. The leader does not redirect them here, and
+        # two brokers in one rack with different images could redirect a client back and forth
+        # without a pause.
         if state is not None and state.rack != self._rack:
             target.result.preferred_read_replica = leader.leader_id
 

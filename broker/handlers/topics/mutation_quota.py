@@ -1,4 +1,4 @@
-"""Controller mutation quota (KIP-599): tell the controller which client creates or deletes
+"""Controller mutation quota (KIP-599): inform the controller which client creates or deletes
 partitions, and throttle the client.
 
 The controller enforces the quota for all brokers. Clients that support the quota receive an error

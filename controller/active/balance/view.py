@@ -1,4 +1,5 @@
-"""Create the planner's input from the metadata image and the brokers' reports. Pure; O(partitions).
+"""Create the planner's input from the metadata image and the brokers' reports. This takes
+O(partitions).
 
 A moving partition is counted for its target, and is not moved again.
 """

@@ -75,7 +75,7 @@ class SharePartitions:
 
     @property
     def locked_count(self) -> int:
-        """Return the number of locked records. O(spans)."""
+        """Return the number of locked records. This takes O(spans)."""
         return sum(share.window.locked_count for share in self if share.window is not None)
 
     def get(self, group_id: str, topic_id: UUID, index: int) -> SharePartition | None:

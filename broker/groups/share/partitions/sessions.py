@@ -133,7 +133,7 @@ class ShareSessions:
     ) -> ShareSession:
         """Open a session, replacing an earlier one. Raises ShareSessionRefused.
 
-        O(1), or O(owners) if a session is evicted.
+        This takes O(1), or O(owners) if a session is evicted.
         """
         session = ShareSession(key, connection_id, dict.fromkeys(partitions, True), owner)
         replaced = self._sessions.get(key)

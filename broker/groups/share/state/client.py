@@ -45,9 +45,9 @@ LANES_COUNT: Final = 8
 CALLS_MAX: Final = 1_000
 """Maximum number of calls in one request."""
 ELEMENTS_MAX: Final = 2_000
-"""No further call is added to a request with this many array elements. `protocol.request_limits`
-allows 4,000, and for writes additionally as many as a group may have records of a partition in
-flight.
+"""A request with at least this many array elements receives no further call.
+`protocol.request_limits` allows 4,000. Writes may have more: the maximum number of records that a
+group may have in flight per partition is added to the limit.
 """
 _PAUSE_MIN_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
