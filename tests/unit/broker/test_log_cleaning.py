@@ -669,11 +669,11 @@ def test_the_compaction_policy_comes_from_topic_configs():
     assert found == CleaningPolicy(0.5, 0, 2**63 - 1, 7)
 
 
-# --- any history ----------------------------------------------------------------------------------
+# --- random histories -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(25))
-async def test_any_history_keeps_the_newest_record_of_each_key(log, world, seed):
+async def test_random_histories_keep_the_newest_record_of_each_key(log, world, seed):
     rng = Random(seed)
     written: dict[int, tuple[bytes, bytes | None]] = {}
     decided: dict[bytes, tuple[int, bytes | None]] = {}
@@ -721,8 +721,8 @@ async def test_any_history_keeps_the_newest_record_of_each_key(log, world, seed)
     assert await log.leader.committed("t") == values
 
 
-async def test_a_fork_is_not_left_where_log_compaction_has_removed_its_keys(log, world):
-    """The leader has the old batches in memory; in the objects they are one gap."""
+async def test_a_fork_point_is_not_inside_a_compacted_range(log, world):
+    """The leader has the old batches in memory; in the objects, they are a gap."""
     times = [NOW + number for number in range(10)]
     await log.produce(
         *[keyed((b"k", b"%d" % at), timestamp=times[at]) for at in range(9)],
@@ -761,10 +761,10 @@ async def test_a_fork_is_not_left_where_log_compaction_has_removed_its_keys(log,
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-async def test_a_fork_has_what_log_compaction_removes_while_it_is_requested(
+async def test_a_fork_contains_records_that_are_compacted_during_its_creation(
     log, world, monkeypatch, is_open
 ):
-    """A newer value is written and cleaned while the leader uploads the older one."""
+    """A newer value is written and compacted while the leader uploads the older one."""
     await log.produce(keyed((b"k", b"old")))
     leader = log.leader
     upload = leader.storage.upload
@@ -789,7 +789,7 @@ async def test_a_fork_has_what_log_compaction_removes_while_it_is_requested(
     assert await log.brokers[1].committed("f") == [b"new"]
 
 
-async def test_a_fork_of_a_log_cleaned_meanwhile_is_retried(log, world):
+async def test_a_fork_of_a_log_compacted_meanwhile_is_retried(log, world):
     await log.produce(*[keyed((b"k", b"%d" % number)) for number in range(9)], keyed((b"x", b"y")))
     await log.upload()
     requested = {0: WantedPoint(offset=5)}

@@ -1,5 +1,5 @@
-"""DescribeLogDirs: sizes of a broker's partitions in the store, at each step of their records' way
-from the WAL into objects.
+"""DescribeLogDirs: sizes of a broker's partitions in the store, while their records move from the
+WAL into objects.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from penstock.stream.ports import ObjectRole
 from tests.support.partition_harness import PartitionHarness, batch
 
 
-def test_ranges_count_by_their_own_bytes_and_wal_objects_apart() -> None:
+def test_sizes_count_the_bytes_of_each_range_and_wal_objects_separately() -> None:
     objects = ObjectsImage()
     roles = [ObjectRole.WAL, ObjectRole.STREAM_SET, ObjectRole.STREAM]
     for at, role in enumerate(roles):
@@ -48,7 +48,7 @@ async def pair(world):
 
 
 async def described(broker, topics=None, version=4, details=False):
-    """The only log dir in the broker's response."""
+    """Return the only log dir in the broker's response."""
     request = wire.DescribeLogDirsRequest(
         None
         if topics is None
@@ -67,7 +67,7 @@ async def described(broker, topics=None, version=4, details=False):
 
 
 async def sizes(broker, topics=None, version=4):
-    """(size, objects, WAL bytes) by topic and partition."""
+    """Return (size, objects, WAL bytes) by topic and partition."""
     log_dir = await described(broker, topics, version, details=True)
     parts = [(topic.name, part) for topic in log_dir.topics for part in topic.partitions]
     assert all((part.offset_lag, part.is_future_key) == (0, False) for _, part in parts)
@@ -77,7 +77,7 @@ async def sizes(broker, topics=None, version=4):
     }
 
 
-async def test_a_record_has_one_size_on_its_way_from_the_wal_to_objects(world, pair):
+async def test_the_size_of_a_record_is_the_same_in_the_wal_and_in_objects(world, pair):
     world.topic("t")
     one, other = pair
     world.lead("t", one)
@@ -117,7 +117,7 @@ async def test_only_requested_partitions_are_listed_once_and_in_order(world, pai
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-async def test_every_version_has_the_sizes(world, pair, version):
+async def test_every_version_contains_the_sizes(world, pair, version):
     world.topic("t")
     world.lead("t", pair[0])
     await pair[0].opened("t")
@@ -129,7 +129,7 @@ async def test_every_version_has_the_sizes(world, pair, version):
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 async def test_details_are_returned_only_on_request(world, pair, version):
-    """Not every Kafka client skips unknown tagged fields."""
+    """Some Kafka clients do not skip unknown tagged fields."""
     world.topic("t")
     world.lead("t", pair[0])
     await pair[0].opened("t")
@@ -140,7 +140,7 @@ async def test_details_are_returned_only_on_request(world, pair, version):
     assert (part.object_count, part.wal_bytes, part.shared_bytes) == (-1, -1, -1)
 
 
-async def test_ranges_before_the_log_start_do_not_count(world, pair):
+async def test_ranges_before_the_log_start_are_not_counted(world, pair):
     world.topic("t")
     one, other = pair
     world.lead("t", one)
@@ -155,7 +155,7 @@ async def test_ranges_before_the_log_start_do_not_count(world, pair):
     assert await sizes(other) == {("t", 0): (len(kept), 0, len(kept))}
 
 
-async def test_a_long_response_lets_other_tasks_run_and_survives_a_deletion(
+async def test_a_long_response_yields_to_other_tasks_and_tolerates_a_deletion(
     world, pair, monkeypatch
 ):
     world.topic("a")
@@ -167,6 +167,6 @@ async def test_a_long_response_lets_other_tasks_run_and_survives_a_deletion(
     request = wire.DescribeLogDirsRequest(None)
     context = pair[0].context(apis.DESCRIBE_LOG_DIRS, 4, request)
     pending = asyncio.create_task(handle_describe_log_dirs(pair[0], context))
-    asyncio.get_running_loop().call_soon(world.delete, "b")  # runs in the first pause
+    asyncio.get_running_loop().call_soon(world.delete, "b")  # runs during the first pause
     response = pair[0].decode_response(apis.DESCRIBE_LOG_DIRS, 4, await pending)
     assert [topic.name for topic in response.results[0].topics] == ["a"]

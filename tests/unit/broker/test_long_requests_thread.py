@@ -1,4 +1,4 @@
-"""The thread of long requests rests after each step, however the step ended."""
+"""The thread for long requests pauses after each step, even if the step failed."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ WORK_S = 0.25
 
 
 class Machine:
-    """The `time` of a thread that gets half of a processor. `sleep` ends at once."""
+    """The `time` module of a thread that gets half of a CPU. `sleep` returns at once."""
 
     def __init__(self) -> None:
         self.busy_s = self.now_s = 0.0
@@ -40,7 +40,7 @@ class Machine:
         raise ValueError("wrong")
 
 
-async def test_the_thread_rests_as_long_as_it_worked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_thread_pauses_as_long_as_it_worked(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
     monkeypatch.setattr(long_requests, "time", machine)
     requests, ctx = LongRequests(), SimpleNamespace(quota=None)

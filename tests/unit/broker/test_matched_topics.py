@@ -13,7 +13,7 @@ from penstock.broker.groups.common.matched_topics import (
 )
 
 
-def test_results_follow_the_topics() -> None:
+def test_results_follow_created_and_deleted_topics() -> None:
     rng = random.Random(7)
     names: dict[str, None] = {}
     matches = MatchedTopics(names.keys())
@@ -69,7 +69,7 @@ def test_memory_is_bounded() -> None:
     assert matches.of("a1") == frozenset()
 
 
-def test_a_bad_expression_is_refused_without_topics() -> None:
+def test_an_invalid_expression_is_rejected_even_without_topics() -> None:
     matches = MatchedTopics([])
     with pytest.raises(RegexInvalid):
         matches.of("(")
@@ -77,8 +77,8 @@ def test_a_bad_expression_is_refused_without_topics() -> None:
         matches.work(["a", "("])
 
 
-def test_a_costly_expression_matches_few_names_in_a_slice() -> None:
-    """Each name takes up to 5 ms, a thousand times as long as with a usual expression."""
+def test_an_expensive_expression_matches_few_names_per_slice() -> None:
+    """Each name takes up to 5 ms, a thousand times as long as with an ordinary expression."""
     names = dict.fromkeys("ab" * 100 + str(number) for number in range(50))
     matches, slices = MatchedTopics(names.keys()), 1
     costly = "(?:a?b?)" * 500

@@ -1,4 +1,4 @@
-"""Appends of a mirror over real storage: source offsets, exactly once, and no other writer."""
+"""Mirror appends over real storage: source offsets, exactly-once, and no other writers."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ def offsets(found):
     return [(record.offset, record.value) for record in found.records]
 
 
-async def test_batches_keep_their_offsets_and_repetitions_append_nothing():
+async def test_batches_keep_their_offsets_and_repeated_batches_are_not_appended():
     _, broker = await mirrored_topic(1)
 
     async def send(records: bytes):
@@ -46,7 +46,7 @@ async def test_batches_keep_their_offsets_and_repetitions_append_nothing():
     first = gap(0, 5) + at(5, b"a", b"b") + at(7, b"c", last=9)
     assert await send(first) == (ErrorCode.NONE, 0)
     assert await send(first) == (ErrorCode.NONE, 0)
-    # A second mirror begins earlier, and has more.
+    # A second mirror starts at an earlier offset and has more records.
     assert await send(at(7, b"c", last=9) + at(10, b"d")) == (ErrorCode.NONE, 10)
     assert (await send(at(12, b"f")))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert (await send(gap(11, 20)))[0] == ErrorCode.NONE
@@ -72,7 +72,7 @@ async def test_the_next_leader_continues_at_the_same_offset():
     await two.close()
 
 
-async def test_only_the_mirror_writes_until_it_has_finished():
+async def test_only_the_mirror_can_write_until_it_is_finished():
     harness, broker = await mirrored_topic(1)
     refused = await broker.produce("t", batch(b"x"))
     assert (refused.error_code, "finish" in refused.error_message) == (
@@ -107,7 +107,7 @@ async def test_only_the_mirror_writes_until_it_has_finished():
         (at(0, b"a") + at(1, b"b")[:-1] + b"!", ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-async def test_forbidden_batches_of_a_mirror_are_refused_as_a_whole(records, code):
+async def test_requests_with_a_forbidden_batch_are_rejected_as_a_whole(records, code):
     _, broker = await mirrored_topic(1)
     response = await broker.produce("t", records, mirror_source=SOURCE)
     assert ErrorCode(response.error_code) == code
@@ -115,7 +115,7 @@ async def test_forbidden_batches_of_a_mirror_are_refused_as_a_whole(records, cod
     await broker.close()
 
 
-async def test_two_mirrors_at_once_append_each_batch_once():
+async def test_two_concurrent_mirrors_append_each_batch_once():
     _, broker = await mirrored_topic(1)
     batches = [at(number, b"%d" % number) for number in range(20)]
 
@@ -132,7 +132,7 @@ async def test_two_mirrors_at_once_append_each_batch_once():
     await broker.close()
 
 
-def test_records_of_a_mirror_are_checked_at_their_source_alone() -> None:
+def test_mirrored_records_are_not_validated_again() -> None:
     configs = {VALUE_SCHEMA.schema: '{"type": "integer"}', MIRROR_SOURCE: SOURCE}
     assert TopicRules.from_configs(configs).schemas is None
     assert TopicRules.from_configs(configs | {MIRROR_FINISHED: "true"}).schemas is not None

@@ -1,5 +1,5 @@
-"""Connections of throttled clients: nothing is read from them until their time is over, and the
-time is that of the test.
+"""Connections of throttled clients: the broker does not read from them until the throttle time is
+over. The test controls the time.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from penstock.broker.network.server import Server
 from tests.support.waiting import PATIENCE_S, until
 
 BACKLOG = 8 << 20
-"""More than the sockets hold."""
+"""More bytes than the socket buffers hold."""
 
 
 @dataclass
@@ -39,8 +39,8 @@ class TestTimer:
 
 
 class MutingDispatcher:
-    """Responds with the frame. A frame `m MILLISECONDS` mutes the connection first; `l` gets its
-    response by the test.
+    """Responds with the frame. A frame `m MILLISECONDS` mutes the connection first; the test
+    responds to `l`.
     """
 
     def __init__(self) -> None:
@@ -109,9 +109,11 @@ async def connected(fixture: Fixture) -> AsyncIterator[Client]:
     client.writer.close()
 
 
-async def test_the_next_request_is_not_read_before_the_time_is_over(fixture: Fixture) -> None:
-    """The response arrives at once. The client cannot send more than its socket holds, so the
-    broker has not read it.
+async def test_the_next_request_is_not_read_before_the_throttle_time_is_over(
+    fixture: Fixture,
+) -> None:
+    """The response arrives at once. The client cannot send more than fits into the socket buffers,
+    so the broker has not read it.
     """
     async with connected(fixture) as client, connected(fixture) as other:
         await fixture.send_request(client, b"m5000")
@@ -129,7 +131,7 @@ async def test_the_next_request_is_not_read_before_the_time_is_over(fixture: Fix
         assert not fixture.server.muted
 
 
-async def test_requests_that_arrived_already_wait(fixture: Fixture) -> None:
+async def test_requests_that_have_already_arrived_wait(fixture: Fixture) -> None:
     async with connected(fixture) as client, connected(fixture) as other:
         frames = [b"m1", b"second", b"third"]
         client.writer.write(b"".join(struct.pack(">i", len(item)) + item for item in frames))
@@ -150,7 +152,7 @@ async def test_responses_to_earlier_requests_are_sent(fixture: Fixture) -> None:
         assert [await client.receive(), await client.receive()] == [b"late", b"m9"]
 
 
-async def test_the_longest_time_counts(fixture: Fixture) -> None:
+async def test_the_longest_throttle_time_applies(fixture: Fixture) -> None:
     async with connected(fixture) as client:
         frames = b"l", b"l"
         client.writer.write(b"".join(struct.pack(">i", len(item)) + item for item in frames))
@@ -163,13 +165,13 @@ async def test_the_longest_time_counts(fixture: Fixture) -> None:
         assert [timer.is_cancelled for timer in fixture.timers] == [True, False]
 
 
-async def test_a_muted_connection_is_not_idle_and_may_close(fixture: Fixture) -> None:
+async def test_a_muted_connection_does_not_time_out_and_may_close(fixture: Fixture) -> None:
     async with connected(fixture) as client:
         await fixture.send_request(client, b"m1000")
         connection = next(iter(fixture.server.muted))
         assert connection.expired(fixture.server.loop.time() + 3_600) is None
         client.writer.close()
-        # The broker learns of the end when it reads again.
+        # The broker notices the closed connection when it reads again.
         fixture.timers[0].fire()
         await until(lambda: not fixture.server.connection_count)
         assert not fixture.server.muted

@@ -1,4 +1,4 @@
-"""OffsetDelete at the coordinator: permission to delete offsets. `test_groups_races` covers
+"""OffsetDelete at the coordinator: which offsets may be deleted. `test_groups_races` covers
 concurrent requests. The expected responses are those of Kafka 4.2; tests/interop compares both.
 """
 
@@ -45,7 +45,7 @@ async def commit(coordinator: GroupCoordinator) -> None:
 
 
 async def join(coordinator: GroupCoordinator, metadata: bytes, kind: str = "consumer") -> str:
-    """Let one member join and sync. Returns its id."""
+    """Let a member join and sync. Returns its id."""
     protocols = (Protocol("range", metadata), Protocol("sticky", metadata))
     joined = await coordinator.join(
         "g", JoinRequest("", None, "c", "/h", 10_000, 10_000, kind, protocols, False, False)
@@ -64,7 +64,7 @@ def left(coordinator: GroupCoordinator) -> set[TopicPartition]:
     return set(found.committed)
 
 
-async def test_offsets_of_a_group_without_members(
+async def test_offsets_of_a_group_without_members_can_be_deleted(
     coordinator: GroupCoordinator, log: MemoryLog
 ) -> None:
     await commit(coordinator)
@@ -81,7 +81,9 @@ async def test_offsets_of_a_group_without_members(
     assert await coordinator.delete_offsets("g", []) == {}
 
 
-async def test_a_subscribed_topic_keeps_its_offsets(coordinator: GroupCoordinator) -> None:
+async def test_offsets_of_a_subscribed_topic_cannot_be_deleted(
+    coordinator: GroupCoordinator,
+) -> None:
     await commit(coordinator)
     member = await join(coordinator, subscription("read"))
     assert await coordinator.delete_offsets("g", KEYS) == {
@@ -96,7 +98,7 @@ async def test_a_subscribed_topic_keeps_its_offsets(coordinator: GroupCoordinato
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\0\1", subscription("read")[:-12]], ids=len)
-async def test_a_member_that_does_not_state_may_consume_any_topic(
+async def test_a_member_without_subscription_metadata_protects_all_offsets(
     coordinator: GroupCoordinator, metadata: bytes
 ) -> None:
     await commit(coordinator)
@@ -105,19 +107,21 @@ async def test_a_member_that_does_not_state_may_consume_any_topic(
     assert await coordinator.delete_offsets("g", KEYS) == dict.fromkeys(KEYS, subscribed)
 
 
-async def test_members_that_are_no_consumers_keep_all(coordinator: GroupCoordinator) -> None:
+async def test_members_of_other_protocol_types_protect_all_offsets(
+    coordinator: GroupCoordinator,
+) -> None:
     await commit(coordinator)
     await join(coordinator, subscription("read"), "connect")
     assert await coordinator.delete_offsets("g", KEYS) is ErrorCode.NON_EMPTY_GROUP
     assert left(coordinator) == set(KEYS)
 
 
-async def test_groups_that_do_not_exist(coordinator: GroupCoordinator) -> None:
+async def test_nonexistent_groups_are_an_error(coordinator: GroupCoordinator) -> None:
     assert await coordinator.delete_offsets("none", KEYS) is ErrorCode.GROUP_ID_NOT_FOUND
     assert await coordinator.delete_offsets("", KEYS) is ErrorCode.INVALID_GROUP_ID
 
 
-async def test_only_a_coordinator_that_leads_alone_states_that_there_is_nothing(
+async def test_a_coordinator_that_may_have_been_replaced_does_not_report_missing_groups(
     coordinator: GroupCoordinator, log: MemoryLog
 ) -> None:
     await commit(coordinator)
@@ -126,7 +130,7 @@ async def test_only_a_coordinator_that_leads_alone_states_that_there_is_nothing(
     assert await coordinator.delete_offsets("none", KEYS) is ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_tombstone_that_is_not_durable_deletes_nothing(
+async def test_offsets_stay_if_their_tombstone_could_not_be_written(
     coordinator: GroupCoordinator, log: MemoryLog
 ) -> None:
     await commit(coordinator)

@@ -1,4 +1,4 @@
-"""Fetches of a consumer: long polls, limits, epochs, offsets and times."""
+"""Consumer fetches: long polls, limits, epochs, offsets and timestamps."""
 
 import asyncio
 from uuid import UUID
@@ -32,7 +32,7 @@ async def turns(count=5):
         await asyncio.sleep(0)
 
 
-async def test_a_parked_fetch_is_woken_by_the_next_record_in_any_of_its_partitions(one):
+async def test_a_waiting_fetch_returns_the_next_record_of_any_of_its_partitions(one):
     poll = parked(one, [("t", 0, 0), ("t", 1, 0)])
     await turns()
     assert not poll.done()
@@ -45,7 +45,7 @@ async def test_a_parked_fetch_is_woken_by_the_next_record_in_any_of_its_partitio
     assert response.responses[0].partitions[0].records is not None
 
 
-async def test_it_stays_parked_until_min_bytes_are_there(one):
+async def test_a_fetch_waits_for_min_bytes(one):
     size = len(batch(b"a"))
     poll = parked(one, [("t", 0, 0), ("t", 1, 0)], min_bytes=2 * size + 1)
     await one.produce("t", batch(b"a"))
@@ -56,7 +56,7 @@ async def test_it_stays_parked_until_min_bytes_are_there(one):
     assert sum(len(p.records) for p in (await poll).responses[0].partitions) == 3 * size
 
 
-async def test_without_news_the_response_comes_at_max_wait_and_not_before(one):
+async def test_without_new_records_a_fetch_waits_for_exactly_max_wait(one):
     loop = asyncio.get_running_loop()
     started = loop.time()
     found = await one.fetch("t", max_wait_ms=60)
@@ -72,7 +72,7 @@ async def test_an_error_in_one_partition_is_reported_at_once(one):
     ]
 
 
-async def test_losing_the_leadership_wakes_parked_fetches(one):
+async def test_losing_the_leadership_completes_waiting_fetches(one):
     poll = parked(one, [("t", 0, 0)])
     await turns()
     one.harness.lead("t", None)
@@ -80,22 +80,22 @@ async def test_losing_the_leadership_wakes_parked_fetches(one):
 
 
 async def while_its_task_is_due(one, happens):
-    """Fetch, let something happen before the task of the fetch starts, and return the response. A
-    wake-up that is lost there would delay it to max_wait.
+    """Fetch, run something before the fetch task starts, and return the response. A wake-up lost at
+    that point would delay the response to max_wait.
     """
     async with asyncio.timeout(PATIENCE_S):
         response = await one.fetch_all([("t", 0, 0)], max_wait_ms=300_000, meanwhile=happens)
     return response.responses[0].partitions[0]
 
 
-async def test_a_record_between_lookup_and_wait_ends_the_fetch(one):
+async def test_a_record_that_arrives_between_lookup_and_wait_completes_the_fetch(one):
     async def produce():
         await one.produce("t", batch(b"a"))
 
     assert len((await while_its_task_is_due(one, produce)).records) == len(batch(b"a"))
 
 
-async def test_losing_leadership_between_lookup_and_wait_ends_a_fetch(one):
+async def test_losing_leadership_between_lookup_and_wait_completes_the_fetch(one):
     async def go():
         one.harness.lead("t", None)
         await turns()
@@ -104,7 +104,7 @@ async def test_losing_leadership_between_lookup_and_wait_ends_a_fetch(one):
     assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_losing_the_session_between_lookup_and_wait_ends_a_fetch(one):
+async def test_losing_the_session_between_lookup_and_wait_completes_the_fetch(one):
     async def end():
         one.writable = False
         one.partitions.wake_readers()
@@ -142,7 +142,7 @@ async def test_undurable_records_are_not_returned(one):
     await pending
 
 
-async def test_the_first_batch_comes_whatever_its_size_and_the_rest_within_the_limits(one):
+async def test_the_first_batch_is_returned_whatever_its_size(one):
     size = len(batch(b"v" * 1000))
     for index in range(3):
         for _ in range(3):
@@ -166,7 +166,7 @@ async def test_the_first_batch_comes_whatever_its_size_and_the_rest_within_the_l
     assert sorted(len(p.records) // size for p in found.responses[0].partitions) == [0, 0, 1]
 
 
-async def test_partitions_take_turns_when_the_bytes_do_not_suffice(one):
+async def test_partitions_take_turns_if_the_limit_is_too_low_for_all(one):
     for index in range(3):
         await one.produce("t", batch(b"v" * 1000), index=index)
     served = set()
@@ -176,8 +176,8 @@ async def test_partitions_take_turns_when_the_bytes_do_not_suffice(one):
     assert served == {0, 1, 2}
 
 
-async def test_a_response_has_so_many_batches_however_small_they_are(one, monkeypatch):
-    """Also if the client asks for more bytes than they have."""
+async def test_the_number_of_batches_in_a_response_is_limited(one, monkeypatch):
+    """This also applies if the client asks for more bytes than these batches have."""
     for module in (fetch_call, log_cache):
         monkeypatch.setattr(module, "READ_ENTRIES_MAX", 3)
     for number in range(4):
@@ -196,7 +196,7 @@ async def test_a_response_has_so_many_batches_however_small_they_are(one, monkey
     assert sum(responses) == 8
 
 
-async def test_leader_epochs_are_compared(one):
+async def test_leader_epochs_are_validated(one):
     await one.produce("t", batch(b"a"))
     one.harness.lead("t", one)
     partition = await one.opened("t")
@@ -222,7 +222,7 @@ async def test_leader_epochs_are_compared(one):
     assert (await one.epoch_end("t", 0, leader_epoch=0)).error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-async def test_topics_by_id(one):
+async def test_topics_can_be_fetched_by_id(one):
     await one.produce("t", batch(b"a"))
     topic_id = one.image.topics.by_name("t").topic_id
     known = await one.fetch(topic_id, version=13)
@@ -230,7 +230,7 @@ async def test_topics_by_id(one):
     assert (await one.fetch(UUID(int=99), version=16)).error == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def test_a_parked_fetch_by_id_gets_nothing_of_a_new_topic_with_the_old_name(one):
+async def test_a_waiting_fetch_by_id_returns_nothing_from_a_recreated_topic(one):
     await one.produce("t", batch(b"old"))
     old = one.image.topics.by_name("t").topic_id
     waiting = asyncio.ensure_future(one.fetch(old, 1, version=13, max_wait_ms=60_000))
@@ -253,7 +253,7 @@ async def test_read_committed_gets_a_list_of_aborted_transactions(one):
     assert (await one.fetch("t")).raw.aborted_transactions is None
 
 
-async def test_the_right_leader_is_named_to_clients_that_understand_it(one):
+async def test_the_current_leader_is_returned_in_versions_that_have_the_field(one):
     two = await one.harness.broker(2)
     one.harness.lead("t", two)
     await two.opened("t")
@@ -268,7 +268,7 @@ async def test_the_right_leader_is_named_to_clients_that_understand_it(one):
     await two.close()
 
 
-async def test_cold_data_are_read_from_the_store(one):
+async def test_cold_data_is_read_from_the_store(one):
     for at in range(5):
         await one.produce("t", batch(b"%d" % at))
         await one.produce("t", batch(b"%d" % at), index=1)
@@ -283,7 +283,7 @@ async def test_cold_data_are_read_from_the_store(one):
 
 
 async def test_a_continuing_consumer_gets_prefetched_records_without_a_task(one, monkeypatch):
-    """It does not wait for more records, even if it requests more."""
+    """The fetch does not wait for more records, even if it asks for more bytes."""
     for at in range(60):
         await one.produce("t", batch(b"%02d" % at))
     two = await one.harness.broker(2)
@@ -315,7 +315,7 @@ async def test_a_continuing_consumer_gets_prefetched_records_without_a_task(one,
 
 
 async def test_a_topic_that_is_deleted_during_a_cold_read_is_not_out_of_range(one, monkeypatch):
-    """The position of the consumer was right, so it must not be reset."""
+    """The position of the consumer was valid, so it must not be reset."""
     await one.produce("t", batch(b"a"))
     two = await one.harness.broker(2)
     one.harness.lead("t", two)
@@ -333,7 +333,7 @@ async def test_a_topic_that_is_deleted_during_a_cold_read_is_not_out_of_range(on
     await two.close()
 
 
-async def test_an_unreadable_partition_is_a_retriable_error_and_does_not_spoil_the_others(one):
+async def test_an_unreadable_partition_is_a_retriable_error_only_for_itself(one):
     await one.produce("t", batch(b"a"))
     await one.produce("t", batch(b"b"), index=1)
     two = await one.harness.broker(2)
@@ -353,7 +353,7 @@ async def test_an_unreadable_partition_is_a_retriable_error_and_does_not_spoil_t
     await two.storage.abandon()
 
 
-async def test_offsets_by_time(one):
+async def test_list_offsets_by_timestamp(one):
     for at in range(4):
         await one.produce("t", batch(b"a", b"b", timestamp=NOW + at * 100))
 
@@ -381,10 +381,8 @@ async def test_offsets_by_time(one):
     await two.close()
 
 
-async def test_the_newest_time_is_that_of_a_durable_record(one):
-    """While a newer record was on its way to the store, the response used to be that there is
-    none.
-    """
+async def test_the_maximum_timestamp_is_that_of_a_durable_record(one):
+    """Earlier versions returned no record while a newer one was being written to the store."""
     await one.produce("t", batch(b"a", timestamp=NOW))
     await one.produce("t", batch(b"b", timestamp=NOW - 100))
     one.storage.stop_acknowledging()
@@ -397,7 +395,7 @@ async def test_the_newest_time_is_that_of_a_durable_record(one):
     assert (await one.list_offsets("t", -3)).offset == 2
 
 
-async def test_an_empty_log_has_no_offset_for_any_time(one):
+async def test_an_empty_log_has_no_offset_for_any_timestamp(one):
     assert (await one.list_offsets("t", -3)).offset == -1
     assert (await one.list_offsets("t", NOW)).offset == -1
     assert (await one.list_offsets("t", -1)).offset == 0
@@ -426,10 +424,10 @@ async def test_a_byte_limiter_grants_in_order_and_survives_cancelled_waiters():
         pass
 
 
-# --- without a session, or without knowing that it leads alone ------------------------------------
+# --- without a session, or unsure of leadership ---------------------------------------------------
 
 
-async def test_without_a_session_nothing_is_read(one):
+async def test_without_a_session_a_fetch_returns_no_records(one):
     await one.produce("t", batch(b"a", b"b"))
     one.writable = False
     found = await one.fetch("t")
@@ -447,9 +445,9 @@ async def test_without_a_session_nothing_is_read(one):
     assert (await one.fetch("t")).values == [b"a", b"b"]
 
 
-async def test_an_offset_after_a_stale_end_is_not_called_out_of_range(one):
-    """The new leader has records there: a consumer that gets OFFSET_OUT_OF_RANGE resets its
-    position.
+async def test_an_offset_beyond_a_stale_log_end_is_not_out_of_range(one):
+    """The new leader has records at this offset, and a consumer that gets OFFSET_OUT_OF_RANGE
+    resets its position.
     """
     await one.produce("t", batch(b"a"))
     assert (await one.fetch("t", 5)).error == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -457,7 +455,7 @@ async def test_an_offset_after_a_stale_end_is_not_called_out_of_range(one):
     assert (await one.fetch("t", 5)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_parked_fetch_gets_a_response_when_the_session_ends(one):
+async def test_a_waiting_fetch_completes_when_the_session_ends(one):
     poll = parked(one, [("t", 0, 0)])
     await turns()
     one.writable = False
@@ -465,15 +463,15 @@ async def test_a_parked_fetch_gets_a_response_when_the_session_ends(one):
     assert (await poll).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_fetch_of_a_stopped_process_checks_the_clock_before_it_responds(one):
-    """No task could wake it: its wait ends at the same moment as the session."""
+async def test_a_fetch_checks_the_session_after_the_process_was_suspended(one):
+    """No task could complete it earlier: its wait ends at the same moment as the session."""
     poll = parked(one, [("t", 0, 0)], max_wait_ms=20)
     await turns()
     one.writable = False
     assert (await poll).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_cold_read_that_outlives_the_session_gives_nothing(one, monkeypatch):
+async def test_a_cold_read_that_outlives_the_session_returns_nothing(one, monkeypatch):
     await one.produce("t", batch(b"a"))
     partition = one.partitions.get("t", 0)
 
@@ -505,9 +503,9 @@ async def test_a_lookup_that_outlives_the_session_returns_nothing(one, monkeypat
     assert (found.error_code, found.offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
-async def test_while_the_controller_may_be_alive_records_are_given_but_no_ends(one):
-    """Its address refuses connections, so it is most likely down. Records never change, but ends
-    do.
+async def test_records_but_no_log_ends_are_returned_while_the_controller_is_down(one):
+    """The controller's address refuses connections, so it is most likely down. Records never
+    change, but log ends do.
     """
     await one.produce("t", batch(b"a"))
     one.is_unsure = True

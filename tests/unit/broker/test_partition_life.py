@@ -1,4 +1,4 @@
-"""The life of a partition over real storage: append, close and open, crash and recovery, moves, and
+"""A partition over real storage: appends, closing and opening, crash and recovery, moves, and
 idempotence across all of them.
 """
 
@@ -42,8 +42,8 @@ async def test_acknowledged_records_can_be_read(harness, one):
     assert found.high_watermark == 3
 
 
-async def test_a_producer_is_remembered_for_24_hours_however_many_others_write():
-    """Through log compaction, a move with its checkpoint, and a failover that reads the log."""
+async def test_producer_state_is_kept_for_24_hours_however_many_others_write():
+    """It survives log compaction, a move with a checkpoint, and a failover that replays the log."""
     harness = PartitionHarness()
     one, two = [await harness.broker(number) for number in (1, 2)]
     harness.topic("t", **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
@@ -77,7 +77,7 @@ async def test_a_producer_is_remembered_for_24_hours_however_many_others_write()
     await one.close()
 
 
-async def test_producers_beyond_the_limit_are_forgotten_and_reported():
+async def test_producers_above_the_limit_are_evicted_and_reported():
     state = ProducerState(3)
     for pid in range(5):
         state.record(
@@ -87,7 +87,7 @@ async def test_producers_beyond_the_limit_are_forgotten_and_reported():
     assert (list(state), state.dropped_count) == ([0, 3, 4], 2)
 
 
-async def test_a_repetition_gets_a_response_with_its_old_offset_after_close_and_open():
+async def test_a_repeated_batch_gets_its_old_offset_after_closing_and_opening():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t")
@@ -113,7 +113,7 @@ async def test_a_repetition_gets_a_response_with_its_old_offset_after_close_and_
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_a_crash_loses_nothing_that_was_acknowledged_and_repeats_nothing():
+async def test_a_crash_neither_loses_nor_duplicates_acknowledged_records():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t")
@@ -133,9 +133,7 @@ async def test_a_crash_loses_nothing_that_was_acknowledged_and_repeats_nothing()
     await two.close()
 
 
-async def test_partitions_with_most_to_scan_get_a_checkpoint_when_the_total_is_too_large(
-    harness, one
-):
+async def test_partitions_with_the_longest_replay_are_checkpointed_first(harness, one):
     harness.topic("t", partitions=3)
     partitions = [await one.opened("t", index) for index in range(3)]
     for index, count in enumerate((1, 8, 4)):
@@ -153,7 +151,7 @@ async def test_partitions_with_most_to_scan_get_a_checkpoint_when_the_total_is_t
     ).due_checkpoints(partitions) == [partitions[1]]
 
 
-async def test_a_producer_is_forgotten_after_its_configured_silence(harness, one):
+async def test_producer_state_expires_after_the_configured_time(harness, one):
     harness.topic("t")
     partition = await one.opened("t")
     repeated = idempotent(0, b"a")
@@ -165,8 +163,8 @@ async def test_a_producer_is_forgotten_after_its_configured_silence(harness, one
         assert (await one.produce("t", repeated)).base_offset == offset
 
 
-async def test_checkpoints_of_many_partitions_leave_turns_to_others(harness, one):
-    """A closing partition gets none: its next leader may have begun."""
+async def test_checkpoints_of_many_partitions_yield_to_the_event_loop(harness, one):
+    """A closing partition gets no checkpoint: its next leader may have started."""
     harness.topic("t", partitions=300)
     partitions = list(await asyncio.gather(*(one.opened("t", index) for index in range(300))))
     await one.start_produce({("t", index): batch(b"x") for index in range(300)})
@@ -218,7 +216,7 @@ async def test_a_repeated_batch_waits_until_the_first_copy_is_durable(harness, o
     one.storage.stop_acknowledging()
     first = one.start_produce({("t", 0): idempotent(0, b"a")})
     again = one.start_produce({("t", 0): idempotent(0, b"a")})
-    await asyncio.sleep(0.05)  # time in which neither may get a response
+    await asyncio.sleep(0.05)  # time in which neither of them may get a response
     assert not first.done()
     assert not again.done()
     assert (await one.fetch("t")).values == []
@@ -229,7 +227,7 @@ async def test_a_repeated_batch_waits_until_the_first_copy_is_durable(harness, o
     ]
 
 
-async def test_a_request_is_one_group_and_reports_each_partition_its_own_error(harness, one):
+async def test_a_request_is_appended_as_one_group_with_an_error_per_partition(harness, one):
     harness.topic("t", partitions=3)
     harness.topic("small", **{"max.message.bytes": "100"})
     for index in range(3):
@@ -271,8 +269,8 @@ async def test_log_append_time_is_written_into_the_batch(harness, one):
     assert (await one.fetch("t")).records[0].timestamp_ms == NOW
 
 
-async def test_a_repetition_gets_the_append_time_of_its_batch():
-    """Also from the next leaders, by the checkpoint and by the log."""
+async def test_a_repeated_batch_gets_the_append_time_of_the_original():
+    """The next leaders return it, too: from the checkpoint or from the log."""
     harness = PartitionHarness()
     one, two = [await harness.broker(number) for number in (1, 2)]
     harness.topic("t")
@@ -303,7 +301,7 @@ async def test_a_repetition_gets_the_append_time_of_its_batch():
 
 
 @pytest.mark.parametrize("acks", [2, -2])
-async def test_other_acks_are_refused(acks, harness, one):
+async def test_invalid_acks_are_rejected(acks, harness, one):
     harness.topic("t")
     assert (
         await one.produce("t", batch(b"a"), acks=acks)
@@ -323,7 +321,7 @@ async def test_acks_zero_gets_no_response_and_acks_one_waits_for_durability(harn
     assert (await one.fetch("t")).values == [b"a", b"b"]
 
 
-async def test_without_a_session_nothing_is_appended_and_the_client_is_sent_away(harness, one):
+async def test_without_a_session_produce_requests_get_not_leader(harness, one):
     harness.topic("t")
     partition = await one.opened("t")
     one.writable = False
@@ -332,7 +330,7 @@ async def test_without_a_session_nothing_is_appended_and_the_client_is_sent_away
     assert partition.log_end_offset == 0
 
 
-async def test_a_dead_wal_returns_a_retriable_error_and_never_an_offset():
+async def test_a_failed_wal_returns_a_retriable_error_and_never_an_offset():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t")
@@ -349,7 +347,7 @@ async def test_a_dead_wal_returns_a_retriable_error_and_never_an_offset():
     assert (response.error_code, response.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
-async def test_requests_for_a_partition_that_is_just_opening_keep_their_order(harness, one):
+async def test_requests_for_an_opening_partition_keep_their_order(harness, one):
     harness.refusing_opens = 2
     harness.topic("t")
     pending = [one.start_produce({("t", 0): idempotent(at, b"%d" % at)}) for at in range(5)]
@@ -358,7 +356,7 @@ async def test_requests_for_a_partition_that_is_just_opening_keep_their_order(ha
     assert [response["t", 0].base_offset for response in responses] == [0, 1, 2, 3, 4]
 
 
-async def test_a_partition_that_does_not_open_in_time_is_a_retriable_error(harness, one):
+async def test_requests_get_a_retriable_error_if_the_partition_does_not_open_in_time(harness, one):
     harness.refusing_opens = 1000
     harness.topic("t")
     response = await one.produce("t", batch(b"a"), timeout_ms=20)
@@ -368,7 +366,7 @@ async def test_a_partition_that_does_not_open_in_time_is_a_retriable_error(harne
     assert (await one.fetch("t")).values == []
 
 
-async def test_many_partitions_open_with_few_requests_and_close_with_few_commits():
+async def test_opening_and_closing_many_partitions_is_batched():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t", partitions=600)
@@ -387,7 +385,7 @@ async def test_many_partitions_open_with_few_requests_and_close_with_few_commits
     await two.close()
 
 
-async def test_leadership_that_returns_is_served_again():
+async def test_a_broker_that_regains_the_leadership_serves_the_partition():
     harness = PartitionHarness()
     one, two = await harness.broker(1), await harness.broker(2)
     harness.topic("t")
@@ -406,9 +404,9 @@ async def test_leadership_that_returns_is_served_again():
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_the_next_leader_after_a_dead_next_leader_responds():
-    """The candidate before it died after the leader: told that the partition is being opened, a
-    fetch would wait for nothing, at once.
+async def test_the_second_next_leader_accepts_requests_if_the_first_one_is_dead():
+    """The first candidate died after the leader. If the response were that the partition is
+    opening, fetches would retry at once, without waiting.
     """
     harness = PartitionHarness()
     one, two, three = [await harness.broker(number) for number in (1, 2, 3)]
@@ -436,7 +434,7 @@ async def test_the_next_leader_after_a_dead_next_leader_responds():
     await asyncio.gather(two.crash(), three.close(), one.crash())
 
 
-async def test_a_broker_that_follows_the_metadata_no_more_states_that_it_does_not_lead():
+async def test_a_broker_that_no_longer_follows_the_metadata_returns_not_leader():
     harness = PartitionHarness()
     one = await harness.broker(1)
     await one.partitions.abandon()
@@ -445,7 +443,7 @@ async def test_a_broker_that_follows_the_metadata_no_more_states_that_it_does_no
     await one.storage.abandon()
 
 
-async def test_a_deleted_topic_is_dropped_and_its_successor_is_empty(harness, one):
+async def test_a_deleted_topic_is_closed_and_a_new_one_with_its_name_is_empty(harness, one):
     harness.topic("t")
     await one.produce("t", batch(b"a"))
     pending = asyncio.ensure_future(one.fetch("t", offset=1, max_wait_ms=30_000))
@@ -459,7 +457,7 @@ async def test_a_deleted_topic_is_dropped_and_its_successor_is_empty(harness, on
     assert (await one.produce("t", batch(b"b"))).base_offset == 0
 
 
-async def test_meta_streams_stay_short():
+async def test_meta_streams_are_trimmed():
     harness = PartitionHarness()
     one = await harness.broker(1)
     harness.topic("t")
@@ -479,7 +477,7 @@ async def test_meta_streams_stay_short():
     await two.close()
 
 
-async def test_a_broker_that_closes_hands_over_everything_it_had_appended():
+async def test_a_closing_broker_commits_everything_it_has_appended():
     harness = PartitionHarness()
     one, two = await harness.broker(1), await harness.broker(2)
     harness.topic("t")

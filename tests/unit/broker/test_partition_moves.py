@@ -1,5 +1,5 @@
-"""Planned moves over real storage: requests that arrive early wait at the target, nothing is lost
-or repeated, and the steps are logged.
+"""Planned moves over real storage: requests that arrive early wait at the target, no record is lost
+or duplicated, and the steps are logged.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ async def harness_of(*node_ids):
     return harness, *brokers
 
 
-async def test_a_move_carries_everything_over_and_reports_its_steps():
+async def test_a_move_keeps_records_and_producers_and_logs_its_steps():
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
     await one.opened("t")
@@ -47,7 +47,7 @@ async def test_a_move_carries_everything_over_and_reports_its_steps():
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_a_move_is_announced_in_acknowledgements_before_producers_are_refused():
+async def test_a_move_is_announced_in_acknowledgements_before_requests_are_rejected():
     harness = PartitionHarness()
     one, two = await harness.broker(1, notice_ms=60_000), await harness.broker(2)
     harness.topic("t", partitions=2)
@@ -70,7 +70,7 @@ async def test_a_move_is_announced_in_acknowledgements_before_producers_are_refu
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_a_notice_ends_with_the_leadership():
+async def test_an_announced_move_ends_with_the_leadership():
     harness = PartitionHarness()
     one, two = await harness.broker(1, notice_ms=60_000), await harness.broker(2)
     harness.topic("t")
@@ -88,7 +88,7 @@ async def test_a_notice_ends_with_the_leadership():
     await asyncio.gather(one.crash(), two.close())
 
 
-async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_order():
+async def test_requests_that_arrive_before_the_move_wait_at_the_target_in_order():
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
     await one.opened("t")
@@ -99,9 +99,9 @@ async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_o
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_batches_after_a_refused_one_are_refused_until_it_is_retried():
-    """The first request times out before the partition opens, the others do not. This broker caused
-    their gap; it is not a loss.
+async def test_batches_after_a_rejected_one_are_rejected_until_it_is_retried():
+    """The first request times out before the partition opens, the others do not. The gap was caused
+    by this broker and is no data loss.
     """
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
@@ -136,7 +136,7 @@ async def test_batches_after_a_refused_one_are_refused_until_it_is_retried():
 
 
 async def test_batches_for_an_unknown_topic_id_are_retried_in_order():
-    """The producer learns of the topic before this broker does."""
+    """The producer learns about the topic before this broker does."""
     harness, one = await harness_of(1)
     topic_id = harness.new_uuid()
     early = await one.produce(topic_id, idempotent(0, b"0"), version=13)
@@ -153,7 +153,7 @@ async def test_batches_for_an_unknown_topic_id_are_retried_in_order():
     await one.close()
 
 
-async def test_a_request_after_one_that_is_never_retried_becomes_out_of_order(monkeypatch):
+async def test_a_batch_is_out_of_order_if_the_one_before_it_is_never_retried(monkeypatch):
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
     await one.opened("t")
@@ -178,9 +178,9 @@ async def test_a_request_after_one_that_is_never_retried_becomes_out_of_order(mo
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_a_broker_that_may_lead_no_more_calls_nothing_out_of_order():
-    """What lies between may be in the log of the next leader. librdkafka would begin a new epoch
-    and write it twice.
+async def test_a_broker_unsure_of_its_leadership_never_returns_out_of_order():
+    """The missing batches may be in the log of the next leader. librdkafka would start a new epoch
+    and write the batch twice.
     """
     harness, one = await harness_of(1)
     harness.topic("t")
@@ -249,7 +249,7 @@ async def test_a_dead_leader_is_replaced_at_once_and_requests_wait_for_the_recov
     await asyncio.gather(next_leader.close(), other.close())
 
 
-async def test_requests_parked_at_a_former_next_leader_are_sent_on():
+async def test_requests_waiting_at_a_former_next_leader_are_redirected():
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
     leader, next_leader = (one, two) if harness.record("t").replicas[0] == 1 else (two, one)
@@ -267,7 +267,7 @@ async def test_requests_parked_at_a_former_next_leader_are_sent_on():
     await asyncio.gather(next_leader.close(), back.close())
 
 
-async def test_cancelled_it_opens_again_at_its_source():
+async def test_a_partition_stays_at_its_source_if_the_move_is_cancelled():
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
     await one.opened("t")
@@ -281,7 +281,7 @@ async def test_cancelled_it_opens_again_at_its_source():
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_moved_to_and_fro_under_load_each_batch_is_there_once():
+async def test_each_batch_is_stored_once_in_a_partition_moved_repeatedly_under_load():
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
     brokers = {1: one, 2: two}

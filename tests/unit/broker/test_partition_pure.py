@@ -20,15 +20,15 @@ def record_batch(state, base, count, offset, *, pid=7, epoch=0, now=0):
 
 
 class TestProducerState:
-    def test_an_unknown_producer_may_begin_anywhere(self):
+    def test_an_unknown_producer_may_start_at_any_sequence(self):
         assert ProducerState().check(7, 3, 500, 10) is None
 
-    def test_batches_before_the_known_sequence_are_not_called_duplicates(self):
+    def test_batches_before_the_known_sequences_do_not_count_as_duplicates(self):
         state = ProducerState()
         record_batch(state, 500, 10, 0)
         assert state.check(7, 0, 490, 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-    def test_the_last_five_get_responses_with_their_offset_older_ones_without(self):
+    def test_the_offset_of_a_duplicate_is_returned_for_the_last_five_batches(self):
         state = ProducerState()
         for at in range(7):
             record_batch(state, at * 10, 10, at * 10)
@@ -37,20 +37,20 @@ class TestProducerState:
         assert state.check(7, 0, 80, 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert state.check(7, 0, 65, 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-    def test_sequences_wrap_to_zero(self):
+    def test_sequences_wrap_around_to_zero(self):
         state = ProducerState()
         record_batch(state, SEQUENCES_COUNT - 2, 3, 0)
         assert state.check(7, 0, 1, 1) is None
         assert state.check(7, 0, SEQUENCES_COUNT - 2, 3) == KnownBatch(SEQUENCES_COUNT - 2, 0, 0, 3)
 
-    def test_epochs_go_up_only_and_begin_at_zero(self):
+    def test_a_new_producer_epoch_must_be_higher_and_start_at_sequence_zero(self):
         state = ProducerState()
         record_batch(state, 0, 1, 0, epoch=2)
         assert state.check(7, 1, 1, 1) is ErrorCode.INVALID_PRODUCER_EPOCH
         assert state.check(7, 3, 1, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert state.check(7, 3, 0, 1) is None
 
-    def test_the_longest_silent_are_forgotten_at_the_limit_and_by_the_clock(self):
+    def test_the_longest_inactive_producers_are_evicted_at_the_limit_and_expire(self):
         state = ProducerState(producers_count_max=3)
         for pid in range(3):
             record_batch(state, 0, 1, pid, pid=pid, now=pid * 10)
@@ -62,7 +62,7 @@ class TestProducerState:
 
 
 class TestLeaderEpochs:
-    def test_an_epoch_ends_where_the_next_begins(self):
+    def test_an_epoch_ends_where_the_next_one_starts(self):
         epochs = LeaderEpochs([(1, 0), (4, 100), (5, 180)])
         assert epochs.end_offset(1, 200) == (1, 100)
         assert epochs.end_offset(3, 200) == (1, 100)
@@ -71,14 +71,14 @@ class TestLeaderEpochs:
         assert epochs.end_offset(6, 200) == (-1, -1)
         assert LeaderEpochs().end_offset(0, 200) == (-1, -1)
 
-    def test_an_epoch_without_records_gives_way(self):
+    def test_an_epoch_without_records_is_replaced(self):
         epochs = LeaderEpochs([(1, 0), (2, 50)])
         epochs.assign(3, 50)
         epochs.assign(3, 70)
         assert list(epochs.entries) == [(1, 0), (3, 50)]
 
     @pytest.mark.parametrize("stored", [True, False], ids=["in a checkpoint", "in the log"])
-    def test_batches_without_records_begin_no_epoch(self, stored):
+    def test_batches_without_records_do_not_start_an_epoch(self, stored):
         epochs = LeaderEpochs([(-1, 0)] if stored else [])
         if not stored:
             epochs.assign(-1, 0)
@@ -107,11 +107,11 @@ def code_of(records, rules=DEFAULT_RULES):
 
 
 class TestValidation:
-    def test_a_sound_batch_passes(self):
+    def test_a_valid_batch_is_accepted(self):
         records = batch(producer_id=1, producer_epoch=0, base_sequence=0)
         assert validate_batch(records, DEFAULT_RULES, NOW) == parse_header(records)
 
-    def test_what_is_not_one_whole_batch_is_refused(self):
+    def test_data_other_than_one_complete_batch_is_rejected(self):
         assert code_of(None) is ErrorCode.INVALID_RECORD
         assert code_of(memoryview(b"")) is ErrorCode.INVALID_RECORD
         assert (
@@ -126,26 +126,26 @@ class TestValidation:
         assert code_of(records) is ErrorCode.INVALID_RECORD
 
     @pytest.mark.parametrize("at", [CRC_START, 30, 60, -1])
-    def test_a_flipped_bit_is_found(self, at):
+    def test_a_flipped_bit_is_detected(self, at):
         records = batch()
         records[at] ^= 1
         assert code_of(records) is ErrorCode.CORRUPT_MESSAGE
 
-    def test_counts_must_agree(self):
+    def test_record_count_and_last_offset_must_agree(self):
         assert code_of(batch(last_offset=5)) is ErrorCode.INVALID_RECORD
         assert code_of(memoryview(encode_batch([], last_offset=0))) is ErrorCode.INVALID_RECORD
 
-    def test_control_batches_and_transactions_of_no_one_are_refused(self):
+    def test_control_batches_and_transactional_batches_without_producer_are_rejected(self):
         assert code_of(batch(attributes=0x30)) is ErrorCode.INVALID_RECORD
         assert code_of(batch(attributes=0x10)) is ErrorCode.INVALID_RECORD
 
-    def test_a_producer_id_needs_epoch_and_sequence(self):
+    def test_a_producer_id_requires_epoch_and_sequence(self):
         assert (
             code_of(batch(producer_id=1, producer_epoch=0, base_sequence=-1))
             is ErrorCode.INVALID_RECORD
         )
 
-    def test_size_is_limited_by_the_topic(self):
+    def test_the_batch_size_is_limited_by_the_topic(self):
         records = batch()
         assert code_of(records, TopicRules(message_bytes_max=len(records))) is None
         assert (
@@ -153,7 +153,7 @@ class TestValidation:
             is ErrorCode.MESSAGE_TOO_LARGE
         )
 
-    def test_timestamps_are_limited_unless_the_log_sets_them(self):
+    def test_timestamps_are_limited_unless_the_topic_uses_append_time(self):
         window = TopicRules(timestamp_before_max_ms=1000, timestamp_after_max_ms=500)
         assert code_of(batch(timestamp=NOW - 1000), window) is None
         assert code_of(batch(timestamp=NOW - 1001), window) is ErrorCode.INVALID_TIMESTAMP
@@ -163,14 +163,14 @@ class TestValidation:
         )
         assert code_of(batch(timestamp=5), rules) is None
 
-    def test_mirrors_need_no_keys(self):
+    def test_compacted_mirror_topics_do_not_require_keys(self):
         compacted = {"cleanup.policy": "compact,delete"}
         assert TopicRules.from_configs(compacted).needs_keys
         mirror = compacted | {"penstock.mirror.source": "topic"}
         assert not TopicRules.from_configs(mirror).needs_keys
 
 
-def test_a_fetch_wakes_once_when_enough_bytes_came():
+def test_a_fetch_is_woken_once_when_enough_bytes_have_arrived():
     woken = []
     wait = FetchWait(100, lambda: woken.append(True))
     wait.progressed(60)

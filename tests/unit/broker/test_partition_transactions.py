@@ -38,7 +38,7 @@ async def stable(broker):
     return found.last_stable_offset
 
 
-async def test_a_transaction_is_seen_when_its_marker_is_there_and_not_before(one):
+async def test_a_transaction_is_visible_only_after_its_marker(one):
     await one.produce("t", batch(b"plain"))
     assert (await one.produce("t", transactional(7, 0, b"a", b"b"))).base_offset == 1
     assert (await one.produce("t", batch(b"behind"))).base_offset == 3
@@ -54,7 +54,7 @@ async def test_a_transaction_is_seen_when_its_marker_is_there_and_not_before(one
     assert await one.committed("t") == [b"plain", b"a", b"b", b"behind"]
 
 
-async def test_what_was_aborted_is_reported_of_and_nothing_else_is(one):
+async def test_only_aborted_transactions_are_listed(one):
     await one.produce("t", transactional(7, 0, b"gone"))
     await one.produce("t", transactional(8, 0, b"kept"))
     await one.mark("t", 8, commit=True)
@@ -70,7 +70,7 @@ async def test_what_was_aborted_is_reported_of_and_nothing_else_is(one):
     assert later.aborted_transactions == [], "it ended below"
 
 
-async def test_the_bytes_of_a_marker_are_kafkas(one):
+async def test_markers_are_encoded_like_in_kafka(one):
     await one.produce("t", transactional(7, 0, b"a"))
     await one.mark("t", 7, commit=False, coordinator_epoch=9)
     await one.mark("t", 7, commit=True, coordinator_epoch=9)
@@ -123,7 +123,7 @@ async def test_old_producers_and_old_coordinators_are_fenced(one):
     assert await one.committed("t") == [b"b"]
 
 
-async def test_within_a_transaction_a_producer_writes_nothing_else(one):
+async def test_a_producer_cannot_write_other_batches_during_its_transaction(one):
     await one.produce("t", transactional(7, 0, b"a"))
     plain = batch(b"b", producer_id=7, producer_epoch=0, base_sequence=1)
     assert (await one.produce("t", plain)).error_code == ErrorCode.INVALID_TXN_STATE
@@ -144,14 +144,14 @@ async def test_within_a_transaction_a_producer_writes_nothing_else(one):
 
 
 @pytest.mark.parametrize(("attributes", "pid"), [(0x20, 7), (0x30, 7), (0x10, -1)])
-async def test_clients_write_no_markers_and_no_transactions_without_a_producer(
+async def test_clients_cannot_write_markers_or_transactions_without_a_producer_id(
     one, attributes, pid
 ):
     bad = batch(b"x", producer_id=pid, producer_epoch=0, base_sequence=0, attributes=attributes)
     assert (await one.produce("t", bad)).error_code == ErrorCode.INVALID_RECORD
 
 
-async def test_a_coordinator_writes_for_a_producer_without_its_sequence(one):
+async def test_a_coordinator_writes_for_a_producer_without_a_sequence(one):
     partition = await one.opened("t")
     for _ in range(2):
         raw = encode_batch(
@@ -173,7 +173,7 @@ async def test_a_coordinator_writes_for_a_producer_without_its_sequence(one):
     assert await one.committed("t") == [b"v", b"v"]
 
 
-async def test_a_poll_for_committed_records_wakes_when_they_become_stable(one):
+async def test_a_read_committed_fetch_returns_when_records_become_stable(one):
     poll = asyncio.ensure_future(
         one.fetch_all([("t", 0, 0)], max_wait_ms=30_000, isolation_level=1)
     )
@@ -189,7 +189,7 @@ async def test_a_poll_for_committed_records_wakes_when_they_become_stable(one):
     assert found.records
 
 
-async def test_the_end_of_a_transaction_counts_only_when_it_is_durable(one):
+async def test_a_transaction_ends_only_when_its_marker_is_durable(one):
     await one.produce("t", transactional(7, 0, b"a"))
     one.storage.stop_acknowledging()
     marking = asyncio.ensure_future(one.mark("t", 7, commit=True))
@@ -203,7 +203,7 @@ async def test_the_end_of_a_transaction_counts_only_when_it_is_durable(one):
     assert partition.last_stable_offset == 2
 
 
-async def test_there_is_a_limit_of_open_transactions(harness, one):
+async def test_open_transactions_are_limited(harness, one):
     partition = await one.opened("t")
     limit = LogConfig().open_transactions_count_max
     for pid in range(limit):
@@ -243,7 +243,7 @@ async def interleave(broker, pids, start, rounds=3):
 
 
 @pytest.mark.parametrize("way", ["move", "crash", "checkpoint and crash"])
-async def test_another_leader_loads_the_last_stable_offset_and_aborted_transactions(
+async def test_the_next_leader_loads_the_last_stable_offset_and_aborted_transactions(
     harness, one, way
 ):
     kept = await interleave(one, [4, 5, 6], 0)
@@ -284,7 +284,7 @@ async def aborted(broker):
     return [(item.producer_id, item.first_offset) for item in raw.aborted_transactions]
 
 
-async def test_aborted_ones_beyond_the_memory_are_read(harness, one):
+async def test_aborted_transactions_that_are_not_in_memory_are_read_from_the_stream(harness, one):
     partition = await one.opened("t")
     partition.log.transactions._aborted_count_max = 2
     for number in range(6):

@@ -1,5 +1,5 @@
-"""A reader of the store alone sees the same transactions as the leader's consumers, for any layout
-of the store.
+"""A reader of the store sees the same transactions as the leader's consumers, for any layout of the
+store.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ async def state(view):
     return found
 
 
-async def test_a_reader_of_the_tail_stops_at_the_last_stable_offset(harness):
+async def test_a_tail_reader_stops_at_the_last_stable_offset(harness):
     (one,) = harness.brokers
     view = ClusterView(harness.store)
     await one.produce("t", batch(b"plain"))
@@ -106,7 +106,7 @@ async def test_a_reader_of_the_tail_stops_at_the_last_stable_offset(harness):
     )
 
 
-async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(harness):
+async def test_reads_of_trimmed_transaction_events_raise_offsets_lost(harness):
     (one,) = harness.brokers
     view = ClusterView(harness.store)
     for number in range(3):
@@ -125,8 +125,10 @@ async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(harnes
         await view.aborted([OffsetRange("t", 0, 0, 6)])
 
 
-async def test_a_reader_tracks_ranges_without_markers_and_transactions(harness):
-    """Offset 1 is a marker of a transaction that wrote nothing here, 3 to 5 are one that aborts."""
+async def test_a_reader_identifies_ranges_without_markers_and_transactions(harness):
+    """Offset 1 is the marker of a transaction that wrote nothing here; 3 to 5 are an aborted
+    transaction.
+    """
     (one,) = harness.brokers
     view = ClusterView(harness.store)
 
@@ -155,7 +157,7 @@ async def test_a_reader_tracks_ranges_without_markers_and_transactions(harness):
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_reader_and_a_consumer_see_the_same(harness, seed):
+async def test_a_store_reader_and_a_consumer_read_the_same_records(harness, seed):
     rng = Random(seed)
     view, sequences, known = ClusterView(harness.store), {}, {}
     for _ in range(60):
@@ -204,7 +206,7 @@ async def another_leads(harness, *, crash):
 
 
 async def look(harness, view, known, rng):
-    """Check that the rows of a range depend only on the range: now and later, whole and in
+    """Check that the rows of a range depend only on the range: read now or later, as a whole or in
     parts.
     """
     leader = harness.brokers[-1]

@@ -24,7 +24,7 @@ EVERYTHING = MetadataDelta(everything=True)
 
 
 class Peer:
-    """A broker of which only the port matters."""
+    """A broker that only listens on a port."""
 
     def __init__(self) -> None:
         self.connections: list[asyncio.StreamWriter] = []
@@ -83,7 +83,7 @@ async def test_a_dead_broker_counts_as_dead_until_it_returns() -> None:
         assert changes == [True, False]
 
 
-async def test_a_closed_connection_to_a_living_broker_proves_nothing() -> None:
+async def test_a_closed_connection_to_a_live_broker_does_not_make_it_dead() -> None:
     async with watched() as (peer, watch, _, changes):
         peer.drop()
         await until(lambda: peer.connections)
@@ -91,15 +91,15 @@ async def test_a_closed_connection_to_a_living_broker_proves_nothing() -> None:
         assert changes == []
 
 
-async def test_a_listener_that_closes_after_the_connections_is_noticed() -> None:
+async def test_a_listener_that_closes_after_its_connections_is_detected() -> None:
     async with watched() as (peer, watch, _, _):
         peer.drop()
-        await until(lambda: peer.connections)  # the address still accepts
+        await until(lambda: peer.connections)  # the address still accepts connections
         peer.die()
         await until(lambda: OTHER in watch.gone)
 
 
-async def test_a_broken_connection_is_a_doubt_until_the_listener_closes(
+async def test_a_broker_is_in_doubt_from_a_broken_connection_until_its_listener_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peer_watch, "DOUBT_S", 60.0)
@@ -107,7 +107,7 @@ async def test_a_broken_connection_is_a_doubt_until_the_listener_closes(
         assert not watch.is_in_doubt()
         peer.drop()
         await until(watch.is_in_doubt)
-        await until(lambda: peer.connections)  # the address still accepts
+        await until(lambda: peer.connections)  # the address still accepts connections
         certain = asyncio.ensure_future(watch.until_certain())
         await asyncio.sleep(0)
         assert not certain.done()
@@ -116,16 +116,16 @@ async def test_a_broken_connection_is_a_doubt_until_the_listener_closes(
         assert OTHER in watch.gone
 
 
-async def test_a_doubt_begins_before_the_event_loop_comes_to_the_end_of_the_connection() -> None:
+async def test_a_broker_is_in_doubt_before_the_event_loop_handles_the_closed_connection() -> None:
     async with watched() as (peer, watch, _, _):
         await until(lambda: watch._peers._peers)
         sockets = [writer.get_extra_info("socket") for writer in peer.connections]
         for each in sockets:
             each.shutdown(socket.SHUT_RDWR)
-        assert watch.is_in_doubt()  # in the same turn
+        assert watch.is_in_doubt()  # in the same iteration of the event loop
 
 
-async def test_a_doubt_about_a_living_broker_is_short() -> None:
+async def test_a_live_broker_is_in_doubt_only_briefly() -> None:
     async with watched() as (peer, watch, _, changes):
         peer.drop()
         await until(watch.is_in_doubt)
@@ -145,7 +145,7 @@ async def test_a_broker_counts_as_dead_for_a_limited_time() -> None:
         peer_watch.GONE_MAX_S = limit_s
 
 
-async def test_the_image_decides_about_fenced_brokers_and_new_incarnations() -> None:
+async def test_fenced_brokers_and_new_incarnations_are_taken_from_the_image() -> None:
     async with watched() as (peer, watch, image, _):
         peer.die()
         await until(lambda: OTHER in watch.gone)

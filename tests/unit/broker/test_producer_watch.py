@@ -1,4 +1,6 @@
-"""Brokers detect producers whose settings limit them on an object store, once for each client."""
+"""Brokers detect producers whose settings limit their throughput on an object store, and report
+each client once.
+"""
 
 from typing import Any, cast
 
@@ -15,7 +17,7 @@ from penstock.broker.partition.producer_watch import (
 
 KB = 1_000
 RESPONSE_S = 0.1
-"""Of an object store."""
+"""Typical latency of an object store."""
 
 
 def bursts(
@@ -29,7 +31,7 @@ def bursts(
     connection: int = 1,
     client_id: str = "shop",
 ) -> None:
-    """Send requests together for a window, each as soon as the responses to all have arrived."""
+    """Send `in_flight` requests together whenever all responses have arrived, for one window."""
     now_s = 0.0
     while now_s <= WINDOW_S:
         for _ in range(in_flight):
@@ -57,14 +59,14 @@ def bursts(
         ({"size_bytes": 1 * KB, "in_flight": 1, "records": 1}, ""),
     ],
 )
-def test_advice_names_the_setting_that_helps(sent: dict[str, float], settings: str) -> None:
+def test_the_advice_contains_the_setting_that_helps(sent: dict[str, float], settings: str) -> None:
     found = ProducerWatch()
     bursts(found, **cast("Any", sent))
     advised = [client.advice.settings for client in found.judge(WINDOW_S + 0.2)]
     assert " ".join(advised) == settings
 
 
-def test_advice_states_by_how_much() -> None:
+def test_the_advice_contains_the_expected_improvement() -> None:
     found = ProducerWatch()
     bursts(found, size_bytes=16 * KB, in_flight=5)
     (client,) = found.judge(WINDOW_S + RESPONSE_S)
@@ -91,9 +93,9 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ProducerWatch()
     for connection in range(CONNECTIONS_MAX + 10):
         found.began(connection, "c" * 10_000, "h", 0.0, size_bytes=1, records=None)
-    found.ended(CONNECTIONS_MAX + 1, 1.0, 1.0)  # is not watched
+    found.ended(CONNECTIONS_MAX + 1, 1.0, 1.0)  # is not tracked
     found.judge(WINDOW_S)
-    found.judge(2 * WINDOW_S)  # All are idle, so there is room for others.
+    found.judge(2 * WINDOW_S)  # All are idle, so they can be replaced.
     monkeypatch.setattr(watch, "REQUESTS_MIN", 1)
     for connection in range(CLIENTS_MAX + 1):
         bursts(found, size_bytes=KB, in_flight=5, connection=connection, client_id=str(connection))

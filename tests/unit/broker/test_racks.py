@@ -1,4 +1,4 @@
-"""Which broker serves a read that is cold for the leader."""
+"""Which broker serves a fetch of records that the leader would have to read from the store."""
 
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from tests.support.managers_cluster import ManagersCluster, part, uploaded
 TOPIC_ID = UUID(int=7)
 DATA = StreamId(1)
 BYTES_PER_OFFSET = 10
-"""See `part`."""
+"""Used by `part`."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_readers_of_one_partition_share_a_live_broker(cluster: ManagersCluster) 
     assert broker_in_rack(cluster.image, "c", TOPIC_ID, 0) is None
 
 
-def test_only_readers_that_are_far_after_are_sent_away(cluster: ManagersCluster) -> None:
+def test_only_consumers_far_behind_are_redirected(cluster: ManagersCluster) -> None:
     node = cluster.broker(1)
     cluster.topic("t")
     cluster.open_led(node)

@@ -1,4 +1,6 @@
-"""The check of batches against schemas, without a broker: languages, registered schemas, limits."""
+"""Validation of batches against schemas, without a broker: languages, registered
+schemas, limits.
+"""
 
 import base64
 import json
@@ -60,14 +62,14 @@ def test_nulls_match_and_each_failing_field_has_its_index() -> None:
     assert found.failures[1] == (2, 'value: 1 is not of type "string" (record 2)')
 
 
-def test_a_verdict_names_a_few_records_of_many() -> None:
+def test_a_verdict_lists_a_limited_number_of_records() -> None:
     found = check(SchemaRules(None, INTEGER), *[(None, b"x")] * 100)
     assert [at for at, _ in found.failures] == list(range(messages.FAILURES_MAX))
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
-def test_records_that_kafka_accepts_can_be_checked(codec: Compression) -> None:
-    """Header keys that are not UTF-8, and nulls of length -2, among them."""
+def test_unusual_records_that_kafka_accepts_can_be_checked(codec: Compression) -> None:
+    """They include header keys that are not UTF-8, and nulls encoded as length -2."""
     rules = SchemaRules(FieldRule("json", '{"type": "array"}'))
     refused = {}
     for case in CASES:
@@ -89,7 +91,7 @@ def test_too_many_records_are_not_decoded() -> None:
     assert RecordCheck().check(request).kind == messages.TOO_LARGE
 
 
-def test_a_schema_that_cannot_be_used_lets_nothing_in() -> None:
+def test_an_unusable_schema_rejects_all_records() -> None:
     for rule in (FieldRule("json", "{"), FieldRule("xml", "<a/>")):
         found = check(SchemaRules(None, rule), (None, None))
         assert found.kind == messages.UNAVAILABLE, rule
@@ -100,7 +102,7 @@ def test_a_schema_that_cannot_be_used_lets_nothing_in() -> None:
     )
 
 
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_contains_the_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jsonschema_rs", None)
     monkeypatch.delitem(
         __import__("sys").modules, "penstock.broker.schemas.json_schema", raising=False
@@ -135,7 +137,7 @@ def test_unknown_ids_are_requested_once() -> None:
     assert check(rules, (None, framed(7)), checker=checker).kind == messages.VALID
     found = check(rules, (None, framed(7, b'"x"')), checker=checker)
     assert found.message == 'value: "x" is not of type "integer" (record 0)'
-    # The registry may have got them since.
+    # The registry may have received them since.
     requested = check(rules, (None, framed(8)), (None, framed(9)), checker=checker)
     assert (requested.kind, requested.ids) == (messages.UNKNOWN, (8, 9))
 
@@ -150,14 +152,14 @@ def test_a_batch_uses_a_limited_number_of_schemas() -> None:
     )
 
 
-def test_a_registered_schema_that_is_none_is_the_fault_of_the_record() -> None:
+def test_an_invalid_registered_schema_makes_the_record_invalid() -> None:
     schemas = {1: RegisteredSchema("avro", "{", (), ("t-value",))}
     found = check(SchemaRules(None, REGISTERED), (None, framed(1)), schemas=schemas)
     assert found.kind == messages.MISMATCH
     assert "schema 1: its schema cannot be read: it is not JSON" in found.message
 
 
-def test_subjects_follow_the_strategy() -> None:
+def test_subjects_follow_the_naming_strategy() -> None:
     for strategy, subject in (
         ("TopicNameStrategy", "t-key"),
         ("RecordNameStrategy", "shop.Order"),
@@ -203,7 +205,7 @@ def order(again: object = None) -> dict[str, object]:
     }
 
 
-def test_avro_names_the_field_at_which_it_is_cut_off() -> None:
+def test_avro_errors_contain_the_field_at_which_the_data_ends() -> None:
     stream = BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(AVRO), order(order()))
     whole = stream.getvalue()
@@ -232,7 +234,7 @@ def test_avro_names_the_field_at_which_it_is_cut_off() -> None:
         (b"\x02\x00abcd\x00\x00\x00\x0a\x02", ".ok: it is not a boolean"),
     ],
 )
-def test_avro_states_what_is_wrong(data: bytes, said: str) -> None:
+def test_avro_errors_describe_the_problem(data: bytes, said: str) -> None:
     problem = validator("avro", json.dumps(AVRO)).problem(data)
     assert problem == said
 
@@ -269,13 +271,13 @@ message Other { optional int32 a = 1; }
         (b"\xff\xff", ": it is not Protobuf of shop.Order"),
     ],
 )
-def test_protobuf_states_what_is_wrong(data: bytes, said: str) -> None:
+def test_protobuf_errors_describe_the_problem(data: bytes, said: str) -> None:
     problem = validator("protobuf", PROTO).problem(data)
     assert problem.startswith(said)
     assert bool(problem) is bool(said)
 
 
-def test_protobuf_is_text_or_a_descriptor_in_base64() -> None:
+def test_protobuf_schemas_are_text_or_base64_descriptors() -> None:
     file = FileDescriptorProto(name="a.proto", package="shop", syntax="proto3")
     file.message_type.add(name="A").field.add(name="a", number=1, type=3, label=1)
     main = FileDescriptorProto(name="b.proto", syntax="proto3", dependency=["a.proto"])
@@ -310,7 +312,7 @@ def test_protobuf_is_text_or_a_descriptor_in_base64() -> None:
         (b"", None),
     ],
 )
-def test_the_indexes_of_a_message_are_checked(indexes: bytes, name: str | None) -> None:
+def test_protobuf_message_indexes_are_validated(indexes: bytes, name: str | None) -> None:
     compiled = compile_schema("protobuf", PROTO, ())
     if name is None:
         with pytest.raises(SchemaInvalid):
@@ -321,7 +323,7 @@ def test_the_indexes_of_a_message_are_checked(indexes: bytes, name: str | None) 
 
 
 @pytest.mark.parametrize("name", ["../x.proto", "/tmp/x.proto", "schema.proto", "a\0b", ""])
-def test_references_stay_in_their_directory(name: str) -> None:
+def test_schema_references_cannot_leave_their_directory(name: str) -> None:
     with pytest.raises(SchemaInvalid):
         compile_schema("protobuf", PROTO, (ReferencedSchema(name, PROTO),))
 
@@ -329,7 +331,7 @@ def test_references_stay_in_their_directory(name: str) -> None:
 # --- configs --------------------------------------------------------------------------------------
 
 
-def test_rules_come_from_configs() -> None:
+def test_schema_rules_come_from_topic_configs() -> None:
     assert schema_rules({"retention.ms": "1"}) is None
     assert schema_rules({"penstock.key.schema": "{}"}) == SchemaRules(FieldRule("json", "{}"), None)
     registered = {"penstock.value.schema.validation": "true"}
@@ -337,7 +339,7 @@ def test_rules_come_from_configs() -> None:
     assert schema_rules({"penstock.value.schema.validation": "false"}) is None
 
 
-def test_a_schema_has_the_length_of_a_string_of_kafka() -> None:
+def test_the_schema_length_is_limited_to_that_of_a_kafka_string() -> None:
     name = "penstock.value.schema"
     assert topic_configs.problem(name, "x" * 32_767) == ""
     assert "32767 characters" in topic_configs.problem(name, "x" * 32_768)

@@ -1,5 +1,5 @@
-"""The records of batches are checked as Kafka 4.2 checks them: every case of the table, with every
-codec, by the native walk and by the one in Python. tests/interop sends the same to Kafka.
+"""Records are validated as by Kafka 4.2: every case of the table, with every codec, by the native
+validator and by the one in Python. tests/interop sends the same batches to Kafka.
 """
 
 import random
@@ -80,7 +80,7 @@ def walked_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("walked_by")
 @pytest.mark.parametrize("codec", Compression, ids=lambda codec: codec.name.lower())
 @pytest.mark.parametrize("case", CASES, **WITH_NAMES)
-def test_cases(case: Case, codec: Compression) -> None:
+def test_validation_cases(case: Case, codec: Compression) -> None:
     outcome = OUTCOMES.get(case.name, ACCEPTED)
     code = outcome.code if codec is Compression.NONE or outcome.packed is None else outcome.packed
     batch = case.batch(codec, NOW)
@@ -96,14 +96,14 @@ def test_cases(case: Case, codec: Compression) -> None:
 
 @pytest.mark.usefixtures("walked_by")
 @pytest.mark.parametrize("framing", FRAMINGS, **WITH_NAMES)
-def test_frames_of_codecs(framing: Framing) -> None:
+def test_unusual_codec_frames(framing: Framing) -> None:
     found = validated(framing.batch(NOW))
     code = found.code if isinstance(found, Refusal) else NONE
     assert code == OUTCOMES.get(framing.name, ACCEPTED).code, found
 
 
 @pytest.mark.parametrize("case", BYTES, **WITH_NAMES)
-def test_what_a_request_holds(case: Case) -> None:
+def test_a_request_must_contain_exactly_one_valid_batch(case: Case) -> None:
     found = validated(case.of(SOUND.batch(Compression.NONE, NOW)))
     assert (found.code if isinstance(found, Refusal) else NONE) == case.code, found
 
@@ -127,7 +127,7 @@ def test_what_a_request_holds(case: Case) -> None:
         ("timestamp -5, max now", -1),
     ],
 )
-def test_derived_fields_are_those_of_the_records(
+def test_derived_header_fields_are_corrected_to_match_the_records(
     name: str, newest_ms: int, codec: Compression
 ) -> None:
     (case,) = [case for case in CASES if case.name == name]
@@ -142,12 +142,12 @@ def test_derived_fields_are_those_of_the_records(
     assert batch[HEADER_END:] == case.batch(codec, NOW)[HEADER_END:]
 
 
-def test_a_batch_that_states_what_is_so_stays_as_it_is() -> None:
+def test_a_batch_with_a_correct_header_is_unchanged() -> None:
     batch = SOUND.batch(Compression.ZSTD, NOW)
     assert validated(batch) == parse_header(batch)
 
 
-def test_the_default_of_the_limit_is_the_current_usage() -> None:
+def test_config_defaults_match_the_default_rules() -> None:
     defaults = TopicRules.from_configs({})
     for name, value in (
         ("message.timestamp.after.max.ms", defaults.timestamp_after_max_ms),
@@ -166,7 +166,7 @@ def _validation(value: str, **configs: str) -> TopicRules:
     return TopicRules.from_configs({"record.validation": value} | named)
 
 
-def test_headers_alone_are_checked_where_the_topic_states_so() -> None:
+def test_only_batch_headers_are_checked_if_the_topic_is_configured_so() -> None:
     bad = BAD.batch(Compression.NONE, NOW)
     assert not isinstance(validated(bad, _validation("header")), Refusal)
     for configs in (
@@ -181,7 +181,7 @@ def test_headers_alone_are_checked_where_the_topic_states_so() -> None:
     assert found.code is ErrorCode.INVALID_TIMESTAMP
 
 
-async def test_samples_are_checked_and_all_of_a_client_after_a_bad_one() -> None:
+async def test_after_an_invalid_sample_all_batches_of_the_client_are_checked() -> None:
     checks = RecordChecks(None)
     rules = _validation("sampled")
 
@@ -202,7 +202,7 @@ async def test_samples_are_checked_and_all_of_a_client_after_a_bad_one() -> None
     await checks.close()
 
 
-async def test_refused_batches_are_counted_by_reason() -> None:
+async def test_rejected_batches_are_counted_by_reason() -> None:
     checks = RecordChecks(None)
     named = {case.name: case for case in CASES}
     refused = {
@@ -265,7 +265,7 @@ def test_a_batch_is_decompressed_inline_up_to_a_limit(codec: Compression) -> Non
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-def test_a_bomb_releases_its_memory(codec: Compression) -> None:
+def test_memory_is_released_after_a_decompression_bomb(codec: Compression) -> None:
     limit = 16 << 20
     rules = TopicRules(decompressed_bytes_max=limit)
     records = [Record(0, NOW, b"k", bytes(2 * limit))]
@@ -283,8 +283,8 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def test_both_walks_find_the_same_in_damaged_records() -> None:
-    """The native one reads nothing after the data, or this process ends."""
+def test_both_validators_agree_on_damaged_records() -> None:
+    """The native validator never reads beyond the data; otherwise this process would crash."""
     rng, walker = random.Random(7), Walker()
     for _ in range(20_000):
         case = rng.choice(CASES)
@@ -308,9 +308,9 @@ SIZES = (None, 0, 1, 62, 63, 64, 65, 8_190, 8_191, 8_192)
 TIMES_MS = (0, -1, 63, -64, 8_191, -8_192, 2**20 - 1, -(2**20), 2**20, 2**31, 2**62)
 
 
-def test_both_walks_find_the_same_where_numbers_grow() -> None:
-    """The native one has a short way for records whose numbers are short, and another for simple
-    records in front of the last ones.
+def test_both_validators_agree_where_varints_get_longer() -> None:
+    """The native validator has fast paths for records with short varints, and for simple records
+    before the last ones.
     """
     rng, walker = random.Random(11), Walker()
     codes = set[int]()
@@ -353,8 +353,8 @@ def test_both_walks_find_the_same_where_numbers_grow() -> None:
     assert codes == {walk.DONE, *walk.REASONS}
 
 
-def test_both_walks_find_the_same_in_records_of_the_simplest_kind() -> None:
-    """The native one compares expected bytes; one byte of a record differs."""
+def test_both_validators_agree_on_the_simplest_records() -> None:
+    """The native validator compares expected bytes; one byte of a record differs."""
     rng, walker = random.Random(13), Walker()
     codes = set[int]()
     for number in range(2_000):
@@ -378,8 +378,8 @@ def test_both_walks_find_the_same_in_records_of_the_simplest_kind() -> None:
     assert codes >= {walk.DONE, walk.BAD_LENGTH, walk.BAD_FIELD, walk.BAD_END, walk.BAD_DELTA}
 
 
-def test_the_native_code_is_that_of_its_source(tmp_path: Path) -> None:
-    """The compiler writes the same bytes on every machine."""
+def test_the_native_code_matches_its_source(tmp_path: Path) -> None:
+    """The compiler generates the same bytes on every machine."""
     if shutil.which("sh") is None:
         missing("there is no shell")
     subprocess.run(["sh", NATIVE / "build.sh", sys.executable, tmp_path], check=True)

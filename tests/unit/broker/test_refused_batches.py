@@ -1,4 +1,4 @@
-"""`RefusedBatches`: which batches wait for which refused ones, and for how long."""
+"""`RefusedBatches`: which batches are rejected because an earlier one was, and for how long."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def batch(sequence, count=1, *, pid=42, epoch=0):
 
 
 def known(sequence, count=1, *, epoch=0):
-    """Return the state of a log that ends with this batch."""
+    """Return the state of a producer whose last batch in the log is this one."""
     producers = ProducerState()
     producers.record(
         42, epoch, sequence, count, base_offset=Offset(0), end_offset=Offset(count), now_ms=NOW
@@ -34,7 +34,7 @@ def refused(*batches):
 
 
 @pytest.mark.parametrize("first", [5, SEQUENCES_COUNT - 1])
-def test_what_is_ahead_waits_for_what_was_refused(first):
+def test_later_batches_wait_for_the_rejected_one(first):
     """Sequence numbers wrap around."""
     at = lambda number: (first + number) % SEQUENCES_COUNT  # noqa: E731
     found = refused(batch(at(0), 2), batch(at(2)), batch(at(3)))
@@ -52,7 +52,7 @@ def test_what_is_ahead_waits_for_what_was_refused(first):
     assert len(found) == 0
 
 
-def test_other_producers_partitions_and_epochs_are_not_concerned():
+def test_other_producers_partitions_and_epochs_are_not_affected():
     found, log = refused(batch(5)), known(4)
     assert not found.reason_to_wait("t", 0, batch(6, pid=43), log, NOW)
     assert not found.reason_to_wait("t", 1, batch(6), log, NOW)
@@ -63,8 +63,8 @@ def test_other_producers_partitions_and_epochs_are_not_concerned():
     )
 
 
-def test_the_first_is_forgotten_if_it_is_not_repeated():
-    """Later refusals do not renew it."""
+def test_the_first_rejected_batch_is_forgotten_if_it_is_not_retried():
+    """Later rejections do not extend the time."""
     found, log = refused(batch(5)), known(4)
     found.remember("t", 0, batch(6), ErrorCode.NOT_LEADER_OR_FOLLOWER, Millis(NOW + 20_000))
     assert found.reason_to_wait("t", 0, batch(6), log, Millis(NOW + 30_000))
@@ -73,23 +73,23 @@ def test_the_first_is_forgotten_if_it_is_not_repeated():
     assert found.reason_to_wait("t", 0, batch(6), log, LATER)
 
 
-def test_what_has_no_sequence_is_passed_over():
+def test_batches_without_a_sequence_are_ignored():
     found = refused(None, memoryview(b"no batch"), batch(-1, pid=-1))
     found.remember("t", 0, batch(5), ErrorCode.MESSAGE_TOO_LARGE, NOW)
     assert len(found) == 0, "nor a batch that is not repeated"
     assert not refused(batch(5)).reason_to_wait("t", 0, memoryview(b"no batch"), known(4), NOW)
 
 
-def test_the_oldest_of_very_many_are_forgotten():
+def test_the_oldest_rejected_batches_are_dropped_at_the_limit():
     found = refused(*(batch(5, pid=pid) for pid in range(10_001)))
     assert len(found) == 10_000
     assert not found.reason_to_wait("t", 0, batch(6, pid=0), ProducerState(), NOW)
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=8), max_size=6))
-def test_a_producer_that_retries_refused_batches_always_makes_progress(rounds):
-    """Any request may be refused at any time, and the log takes batches in sequence. Batches that
-    are sent again in order all arrive, once.
+def test_a_producer_that_retries_rejected_batches_always_makes_progress(rounds):
+    """Any request may be rejected at any time, and the log accepts batches only in sequence.
+    Batches that are retried in order are all appended once.
     """
     found, log, end = RefusedBatches(), ProducerState(), 0
     for refusals in [*rounds, [False] * 8]:

@@ -1,5 +1,5 @@
-"""A late copy of a marker at the leader of a partition ends no transaction that began after its
-own.
+"""At a partition leader, a late copy of a transaction marker does not end a transaction that began
+after the original marker.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def test_a_late_copy_does_not_end_the_next_transaction(one, commit):
     assert await one.committed("t") == [b"first" if commit else b"second"]
 
 
-async def test_a_copy_that_comes_before_the_next_transaction_writes_changes_nothing(one):
+async def test_a_copy_that_arrives_before_the_next_transaction_changes_nothing(one):
     await first_transaction(one, commit=True)
     assert await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=10) == ErrorCode.NONE
     await one.produce("t", transactional(7, 1, b"second"))
@@ -59,7 +59,7 @@ async def test_a_copy_that_comes_before_the_next_transaction_writes_changes_noth
     assert await one.committed("t") == [b"first"]
 
 
-async def test_a_marker_is_not_late_because_the_transaction_wrote_nothing_here(one):
+async def test_a_marker_of_a_transaction_without_records_here_is_not_late(one):
     await first_transaction(one, commit=True)
     assert await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=12) == ErrorCode.NONE
     assert (await one.opened("t")).log_end_offset == 3
@@ -68,9 +68,9 @@ async def test_a_marker_is_not_late_because_the_transaction_wrote_nothing_here(o
     assert (await one.opened("t")).log.transactions.is_open(7)
 
 
-async def test_serials_count_within_one_coordinator_epoch(one):
-    """A later coordinator ends open transactions with any serial; after that, copies of the earlier
-    one's markers are refused.
+async def test_serials_are_compared_within_one_coordinator_epoch(one):
+    """A later coordinator ends open transactions with any serial; afterwards, copies of the earlier
+    coordinator's markers are rejected.
     """
     await first_transaction(one, commit=True)
     await one.produce("t", transactional(7, 1, b"second"))
@@ -99,7 +99,7 @@ async def test_markers_without_a_serial_end_the_open_transaction(one):
 
 
 @pytest.mark.parametrize("way", ["move", "crash", "checkpoint and crash"])
-async def test_the_next_leader_tracks_a_late_copy(harness, one, way):
+async def test_the_next_leader_detects_a_late_copy(harness, one, way):
     await first_transaction(one, commit=True)
     await one.produce("t", transactional(7, 1, b"second"))
     two = await harness.broker(2)
@@ -121,7 +121,7 @@ async def test_the_next_leader_tracks_a_late_copy(harness, one, way):
     assert await two.committed("t") == [b"first"]
 
 
-async def test_a_repeated_batch_gets_a_response_when_the_first_copy_is_durable(one):
+async def test_a_repeated_marker_is_acknowledged_when_the_first_copy_is_durable(one):
     await one.produce("t", transactional(7, 0, b"first"))
     one.storage.stop_acknowledging()
     markings = [
@@ -137,7 +137,7 @@ async def test_a_repeated_batch_gets_a_response_when_the_first_copy_is_durable(o
     assert partition.log_end_offset == 2
 
 
-def test_the_serial_is_a_header_that_kafkas_tools_skip():
+def test_the_serial_is_a_record_header_that_kafkas_tools_ignore():
     marker = Marker(7, 2, True, 5, 1 << 40)
     batch = encode_marker(marker, NOW)
     (record,) = decode_records(batch)

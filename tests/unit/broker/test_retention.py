@@ -1,4 +1,4 @@
-"""Where logs begin: retention by age and by size."""
+"""Log start offsets: retention by time and by size."""
 
 from random import Random
 
@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 
 
 def entries(*ranges):
-    """Ranges of 10 offsets: (size in bytes, newest timestamp)."""
+    """Return ranges of 10 offsets: (size in bytes, newest timestamp)."""
     return [
         LogEntry(Offset(10 * at), Offset(10 * at + 10), ObjectId(at), 10, size, Millis(newest_ms))
         for at, (size, newest_ms) in enumerate(ranges)
@@ -27,7 +27,7 @@ def start_of(log, *, age_ms=-1, size_bytes=-1, committed_ms=NOW):
     return retained_from(log, Retention(age_ms, size_bytes), NOW, lambda _: committed_ms)
 
 
-def test_ranges_go_when_their_newest_record_is_older_than_the_topic_keeps():
+def test_ranges_are_deleted_when_their_newest_record_exceeds_the_retention_time():
     log = entries((1, NOW - 300), (1, NOW - 200), (1, NOW - 100))
     assert start_of(log, age_ms=200) == 10
     assert start_of(log, age_ms=199) == 20
@@ -36,11 +36,11 @@ def test_ranges_go_when_their_newest_record_is_older_than_the_topic_keeps():
     assert start_of(log) is None
 
 
-def test_an_old_range_after_a_young_one_is_kept():
+def test_an_old_range_after_a_newer_one_is_kept():
     assert start_of(entries((1, NOW), (1, NOW - 300)), age_ms=100) is None
 
 
-def test_ranges_go_while_the_rest_is_as_large_as_the_topic_keeps():
+def test_ranges_are_deleted_while_the_remaining_size_reaches_the_retention_size():
     log = entries((100, NOW), (50, NOW), (30, NOW))
     assert start_of(log, size_bytes=81) is None
     assert start_of(log, size_bytes=80) == 10
@@ -49,7 +49,7 @@ def test_ranges_go_while_the_rest_is_as_large_as_the_topic_keeps():
     assert start_of(log, size_bytes=0) == 30
 
 
-def test_records_without_a_timestamp_are_as_old_as_their_object():
+def test_records_without_a_timestamp_have_the_age_of_their_object():
     log = entries((1, -1), (1, NOW))
     assert start_of(log, age_ms=100, committed_ms=NOW - 101) == 10
     assert start_of(log, age_ms=100, committed_ms=NOW - 100) is None
@@ -65,7 +65,9 @@ def test_records_without_a_timestamp_are_as_old_as_their_object():
         (-1, NOW - 100, None),
     ],
 )
-def test_records_with_and_without_timestamps_go_when_both_are_old(known_ms, committed_ms, expected):
+def test_ranges_with_and_without_timestamps_are_deleted_when_both_are_old(
+    known_ms, committed_ms, expected
+):
     newest_ms = merged_newest([(known_ms, 1), (-1, 1)])
     log = entries((1, newest_ms), (1, NOW))
     assert start_of(log, age_ms=100, committed_ms=committed_ms) == expected
@@ -82,7 +84,7 @@ def test_records_with_and_without_timestamps_go_when_both_are_old(known_ms, comm
         ({"cleanup.policy": "", "retention.ms": "5"}, Retention(-1, -1)),
     ],
 )
-def test_the_configs_of_a_topic_state_what_it_keeps(configs, expected):
+def test_the_retention_policy_comes_from_topic_configs(configs, expected):
     assert Retention.from_configs(configs) == expected
     assert allows_delete_records(configs) == (configs.get("cleanup.policy") != "compact")
 
@@ -104,7 +106,7 @@ async def pair(world):
 
 
 async def written(world, brokers, topic, *timestamps_ms):
-    """One committed range of two records for each timestamp. Returns the leader."""
+    """Commit one range of two records for each timestamp. Returns the leader."""
     leader = brokers[0]
     for at, timestamp_ms in enumerate(timestamps_ms):
         leader = brokers[at % 2]
@@ -144,7 +146,7 @@ async def test_a_check_trims_expired_records_and_reports_consumers(world, pair):
     assert duty.trimmed_partitions == 1
 
 
-async def test_a_changed_config_holds_from_the_next_check_on(world, pair):
+async def test_a_changed_config_applies_from_the_next_check_on(world, pair):
     world.topic("t")
     leader = await written(world, pair, "t", NOW, NOW)
     duty = duty_of(leader)
@@ -158,7 +160,7 @@ async def test_a_changed_config_holds_from_the_next_check_on(world, pair):
     assert (await leader.fetch("t", 4)).log_start == 4
 
 
-async def test_a_compacted_topic_keeps_everything(world, pair):
+async def test_retention_does_not_apply_to_a_compacted_topic(world, pair):
     world.topic("t", **{"cleanup.policy": "compact", "retention.ms": "1"})
     world.lead("t", pair[0])
     partition = await pair[0].opened("t")

@@ -1,4 +1,4 @@
-"""Equal Fetch requests: which of them share a response, and which get one of their own."""
+"""Identical Fetch requests: which of them share one response, and which get their own."""
 
 import asyncio
 from types import SimpleNamespace
@@ -64,8 +64,10 @@ def request_of(one, offset=0, indices=(0,), *, wait_ms=LONG_MS, user=None, **opt
 
 
 def send_request(one, *args, meanwhile_s=0.0, **options):
-    """Return a task with (correlation id, response for the first partition). meanwhile_s: how much
-    later than now the request arrives.
+    """Send a request; return a task with (correlation id, response for the first
+    partition).
+
+    meanwhile_s: how much later than now the request arrives.
     """
     ctx = request_of(one, *args, **options)
     ctx.received_at += meanwhile_s
@@ -90,7 +92,9 @@ async def all_of(*tasks):
 
 
 async def waiting(one, count, **options):
-    """Return that many fetches at the end of the log. The first is alone, the second leads."""
+    """Return that many waiting fetches at the end of the log. The first one waits alone, the second
+    one leads the others.
+    """
     found = []
     for _ in range(count):
         found.append(send_request(one, **options))
@@ -99,7 +103,7 @@ async def waiting(one, count, **options):
     return found
 
 
-async def test_waiting_fetches_share_one_lookup_and_get_responses_of_their_own(one, looks):
+async def test_waiting_fetches_share_one_lookup_and_get_separate_responses(one, looks):
     tasks = await waiting(one, 10)
     partition = await one.opened("t")
     before = (partition.requests_count, partition.bytes_out, partition.records_out)
@@ -112,12 +116,12 @@ async def test_waiting_fetches_share_one_lookup_and_get_responses_of_their_own(o
     assert len(looks) == 4
     after = (partition.requests_count, partition.bytes_out, partition.records_out)
     size_bytes = len(batch(b"a", b"b"))
-    # The Produce counts as a request of the partition too.
+    # The Produce request counts as a request for the partition, too.
     assert [b - a for a, b in zip(before, after, strict=True)] == [11, 10 * size_bytes, 20]
     assert one.storage.cached_read_count - reads == 10
 
 
-async def test_fetches_of_one_turn_share_one_lookup(one, looks):
+async def test_fetches_in_one_event_loop_iteration_share_one_lookup(one, looks):
     await one.produce("t", batch(b"a"))
     tasks = [send_request(one) for _ in range(10)]
     assert {len(response.records) for response in await all_of(*tasks)} == {len(batch(b"a"))}
@@ -134,12 +138,12 @@ async def test_fetches_that_arrive_while_another_is_about_to_wait_follow_it(one,
     assert {len(response.records) for response in await all_of(*tasks)} == {len(batch(b"a"))}
 
 
-async def test_a_record_that_comes_before_a_follower_waits_is_not_missed(one):
+async def test_a_record_that_arrives_before_a_follower_waits_is_not_missed(one):
     await waiting(one, 2)
     ctx = request_of(one)
     response = handle_fetch(one, ctx)
     assert asyncio.iscoroutine(response)
-    # The first fetch is done before the task of the second one, which waits for it, starts.
+    # The first fetch completes before the task of the second one, which waits for it, has started.
     await one.produce("t", batch(b"a"))
     await turns()
     async with asyncio.timeout(TEST_S):
@@ -147,7 +151,7 @@ async def test_a_record_that_comes_before_a_follower_waits_is_not_missed(one):
     assert len(reply.responses[0].partitions[0].records) == len(batch(b"a"))
 
 
-async def test_a_record_that_comes_before_the_leader_waits_reaches_all(one):
+async def test_a_record_that_arrives_before_the_leader_waits_reaches_all(one):
     contexts = [request_of(one) for _ in range(5)]
     responses = [handle_fetch(one, ctx) for ctx in contexts]
     await one.produce("t", batch(b"a"))
@@ -157,7 +161,7 @@ async def test_a_record_that_comes_before_the_leader_waits_reaches_all(one):
         assert len(response.responses[0].partitions[0].records) == len(batch(b"a"))
 
 
-async def test_followers_wait_on_when_the_time_of_the_leader_is_over(one):
+async def test_followers_keep_waiting_after_the_leader_has_timed_out(one):
     _, leader = await waiting(one, 2, wait_ms=100)
     later = [send_request(one, wait_ms=100, meanwhile_s=TEST_S) for _ in range(3)]
     assert await leader
@@ -172,7 +176,7 @@ async def test_followers_outlive_leaders_whose_connections_close(one):
     first.cancel()
     leader.cancel()
     await asyncio.sleep(0)
-    # The next follower should lead, but its connection closes before it does.
+    # The next follower should become the leader, but its connection closes before.
     followers[0].cancel()
     followers[2].cancel()
     await turns()
@@ -182,7 +186,7 @@ async def test_followers_outlive_leaders_whose_connections_close(one):
     assert [len(response.records) for response in responses] == 2 * [len(batch(b"a"))]
 
 
-async def test_a_cancelled_leader_leaves_no_wait(one):
+async def test_a_cancelled_leader_leaves_no_waiting_fetch(one):
     tasks = await waiting(one, 4)
     key = same_key(request_of(one))
     assert one.coalesced_fetches.wait(key) is not None
@@ -192,7 +196,7 @@ async def test_a_cancelled_leader_leaves_no_wait(one):
     assert one.coalesced_fetches.wait(key) is None
 
 
-async def test_all_followers_learn_of_a_new_leader(one):
+async def test_all_followers_get_the_error_when_the_leadership_moves(one):
     tasks = await waiting(one, 5)
     one.harness.lead("t", None)
     assert {response.error_code for response in await all_of(*tasks)} == {
@@ -200,7 +204,7 @@ async def test_all_followers_learn_of_a_new_leader(one):
     }
 
 
-async def test_all_get_an_error_when_the_session_ends_before_they_are_reported(one):
+async def test_all_fetches_get_an_error_if_the_session_ends_before_the_response(one):
     tasks = await waiting(one, 5)
     one.writable = False
     one.partitions.wake_readers()
@@ -209,7 +213,7 @@ async def test_all_get_an_error_when_the_session_ends_before_they_are_reported(o
     }
 
 
-async def test_other_limits_levels_and_offsets_have_responses_of_their_own(one):
+async def test_fetches_with_other_limits_isolation_levels_or_offsets_are_not_shared(one):
     size_bytes = len(batch(b"a"))
     await one.produce("t", batch(b"a"))
     await one.produce("t", batch(b"b"))
@@ -229,7 +233,7 @@ async def test_other_limits_levels_and_offsets_have_responses_of_their_own(one):
         assert found[3].aborted_transactions == []
 
 
-async def test_partitions_take_turns_also_in_shared_responses(one):
+async def test_partitions_take_turns_in_shared_responses(one):
     for index in range(2):
         await one.produce("t", batch(b"a"), index=index)
     firsts = set()
@@ -241,28 +245,28 @@ async def test_partitions_take_turns_also_in_shared_responses(one):
     assert firsts == {(0, True, False), (1, False, True)}
 
 
-async def test_sessions_have_responses_of_their_own(one):
+async def test_requests_that_open_or_close_fetch_sessions_are_not_shared(one):
     await one.produce("t", batch(b"a"))
     sessions = set()
     for _ in range(4):
         frame = handle_fetch(one, request_of(one, session_epoch=0))
         sessions.add(one.decode_response(apis.FETCH, 12, frame).session_id)
     assert len(sessions) == len(one.fetch_sessions) == 4
-    # A last request with the same bytes ends its session each time.
+    # A final request with the same bytes closes its session each time.
     ended = next(iter(sessions))
     for _ in range(3):
         handle_fetch(one, request_of(one, session_id=ended, session_epoch=-1))
         assert len(one.fetch_sessions) == 3
 
 
-async def test_clients_with_a_quota_have_responses_of_their_own(one):
+async def test_fetches_of_clients_with_a_quota_are_not_shared(one):
     ctx = request_of(one)
     assert same_key(ctx) is not None
     ctx.quota = SimpleNamespace()
     assert same_key(ctx) is None
 
 
-async def test_unauthorized_clients_get_no_shared_response(one):
+async def test_unauthorized_clients_do_not_get_a_shared_response(one):
     config = SecurityConfig(authorizer="StandardAuthorizer")
     one.authorizer = Authorizer(config, AuditLog(lambda: 0.0), API_RIGHTS)
     rights = [("ann", Operation.READ), ("bob", Operation.READ), ("ANONYMOUS", Operation.WRITE)]
@@ -285,7 +289,7 @@ async def test_unauthorized_clients_get_no_shared_response(one):
     assert one.authorizer.audit.denied[Operation.READ, ResourceType.TOPIC] == 4
 
 
-async def test_cold_records_are_read_for_each(one, monkeypatch):
+async def test_cold_records_are_read_separately_for_each_fetch(one, monkeypatch):
     await one.produce("t", batch(b"a"))
     partition = await one.opened("t")
     monkeypatch.setattr(type(partition), "read_cached", lambda *_args, **_options: None)
@@ -293,7 +297,7 @@ async def test_cold_records_are_read_for_each(one, monkeypatch):
     assert {len(response.records) for response in await all_of(*tasks)} == {len(batch(b"a"))}
 
 
-async def test_only_recurring_fetches_are_shared_and_few_keys_are_remembered():
+async def test_only_recurring_fetches_are_shared_and_tracked_keys_are_limited():
     same = SameFetches()
     assert not same.may_recur((12, b"a"))
     assert same.may_recur((12, b"a"))

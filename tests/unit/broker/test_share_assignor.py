@@ -51,7 +51,7 @@ def check(
 
 
 @given(SUBSCRIPTIONS, COUNTS, SUBSCRIPTIONS, COUNTS)
-def test_every_partition_is_read_by_subscribers(first, counts, second, later_counts) -> None:
+def test_every_partition_is_assigned_to_subscribers(first, counts, second, later_counts) -> None:
     found = assign(first, counts)
     check(first, counts, found)
     later = assign(second, later_counts, found)
@@ -60,7 +60,9 @@ def test_every_partition_is_read_by_subscribers(first, counts, second, later_cou
 
 
 @given(st.integers(1, 9), st.integers(1, 9))
-def test_members_with_the_same_topics_read_as_many(members_count: int, count: int) -> None:
+def test_members_with_the_same_topics_get_equally_many_partitions(
+    members_count: int, count: int
+) -> None:
     topics = frozenset([T])
     found = assign({f"m{number}": topics for number in range(members_count)}, {T: count})
     sizes = {size(assignment) for assignment in found.values()}
@@ -83,12 +85,12 @@ def test_a_new_member_takes_only_its_share() -> None:
     assert all(after[name][T] < before[name][T] for name in "ab")
 
 
-def test_topics_of_different_members_are_balanced_one_by_one() -> None:
+def test_topics_with_different_subscribers_are_balanced_separately() -> None:
     found = assign({"a": frozenset([T]), "b": frozenset([T, U])}, {T: 4, U: 2})
     assert found["b"][U] == {0, 1}
     assert (len(found["a"][T]), len(found["b"][T])) == (2, 2)
 
 
-def test_no_one_and_nothing() -> None:
+def test_groups_without_members_or_partitions_have_an_empty_assignment() -> None:
     assert assign({}, {T: 2}) == {}
     assert assign({"a": frozenset([T])}, {}) == {"a": {}}

@@ -1,4 +1,4 @@
-"""Check how a share partition reads fetched batches and encodes its responses."""
+"""How a share partition reads fetched batches and encodes its responses."""
 
 from uuid import UUID
 
@@ -34,7 +34,7 @@ def marker(offset: int, producer_id: int) -> bytes:
 FIRST, SECOND, THIRD = batch(0, 10), batch(10, 5), batch(20, 5)
 
 
-def test_batches_are_cut_to_acquired_records() -> None:
+def test_batches_are_limited_to_acquired_records() -> None:
     found = FetchedBatches([FIRST + SECOND, THIRD], 100)
     assert found.bounds == [Bounds(0, 10), Bounds(10, 15), Bounds(20, 25)]
     assert b"".join(found.within(0, 24)) == FIRST + SECOND + THIRD
@@ -44,13 +44,13 @@ def test_batches_are_cut_to_acquired_records() -> None:
     assert b"".join(found.within(3, 17)) == FIRST + SECOND
 
 
-def test_only_the_wanted_batches_are_looked_at() -> None:
+def test_only_the_requested_batches_are_parsed() -> None:
     found = FetchedBatches([FIRST + SECOND, THIRD], 10)
     assert found.bounds == [Bounds(0, 10)]
     assert found.size_bytes == len(FIRST)
 
 
-def test_aborted_batches_are_found() -> None:
+def test_aborted_batches_are_detected() -> None:
     chunks = [
         batch(0, 2, producer_id=1) + batch(2, 2, producer_id=2),
         marker(4, 1) + batch(5, 2, producer_id=1) + batch(7, 1),

@@ -1,5 +1,5 @@
-"""Concurrent requests that alter or delete the states of a share group, also while members join.
-The test decides how long the requests to the share coordinator are in flight.
+"""Concurrent alterations and deletions of the states of a share group, also while members join. The
+test controls how long requests to the share coordinator are in flight.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Call:
 
 
 class SlowShareStates(MemoryShareStates):
-    """Calls that initialize or delete wait one by one."""
+    """Holds each call that initializes or deletes a state until the test releases it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def altering(coordinator: GroupCoordinator, offset: int) -> "asyncio.Task[Any]":
     return asyncio.create_task(coordinator.shares.alter_offsets("g", CHOSEN, {PART: offset}))
 
 
-async def test_a_repeated_deletion_leaves_the_state_of_the_next_members(
+async def test_a_repeated_deletion_does_not_delete_the_state_of_new_members(
     log: MemoryLog, states: SlowShareStates
 ) -> None:
     coordinator = await emptied(log, states)
@@ -112,7 +112,7 @@ async def test_a_repeated_deletion_leaves_the_state_of_the_next_members(
     coordinator.close()
 
 
-async def test_a_repeated_deletion_of_a_group_waits_for_the_records_of_the_first(
+async def test_a_repeated_group_deletion_waits_for_the_records_of_the_first(
     log: MemoryLog, states: SlowShareStates
 ) -> None:
     coordinator = await emptied(log, states)
@@ -123,7 +123,7 @@ async def test_a_repeated_deletion_of_a_group_waits_for_the_records_of_the_first
     log.hold = True
     call.may_go_on.set()
     await until(lambda: bool(log.held))
-    log.release()  # the states are deleted
+    log.release()  # the states have been deleted
     await until(lambda: any(value is None for held in log.held for _, value in held[1].records))
     assert states.in_flight == [], "another deletion is under way before the group is deleted"
     joining = asyncio.create_task(join(coordinator, "b"))
@@ -154,7 +154,7 @@ async def test_an_alteration_waits_for_a_deletion(log: MemoryLog, states: SlowSh
     coordinator.close()
 
 
-async def test_an_alteration_is_not_undone_by_an_initialization_in_flight(
+async def test_an_initialization_in_flight_does_not_undo_an_alteration(
     log: MemoryLog, states: SlowShareStates
 ) -> None:
     coordinator = coordinator_on(log, states, partitions=1)
@@ -171,7 +171,7 @@ async def test_an_alteration_is_not_undone_by_an_initialization_in_flight(
     coordinator.close()
 
 
-async def test_alterations_are_carried_out_in_the_order_of_arrival(
+async def test_alterations_run_in_the_order_of_arrival(
     log: MemoryLog, states: SlowShareStates
 ) -> None:
     coordinator = await emptied(log, states)
@@ -183,11 +183,11 @@ async def test_alterations_are_carried_out_in_the_order_of_arrival(
     coordinator.close()
 
 
-async def test_a_deletion_has_an_epoch_that_is_durable(
+async def test_a_deletion_starts_after_its_epoch_is_durable(
     log: MemoryLog, states: SlowShareStates
 ) -> None:
-    """Otherwise the next coordinator may begin the same epoch, and a late copy would delete the
-    state of that.
+    """Otherwise the next coordinator might use the same epoch, and a late copy of the deletion
+    would delete the new state.
     """
     coordinator = await emptied(log, states)
     log.hold = True
@@ -206,10 +206,10 @@ async def test_a_deletion_has_an_epoch_that_is_durable(
     coordinator.close()
 
 
-async def test_a_deletion_begins_no_epoch_in_which_members_initialize_states(
+async def test_members_do_not_initialize_states_in_the_epoch_of_a_deletion(
     log: MemoryLog, states: SlowShareStates
 ) -> None:
-    """A late copy of it would delete their states."""
+    """A late copy of the deletion would delete their states."""
     coordinator = await emptied(log, states)
     states.states.initialize(KEY, 40, 1_000, 0)
     deletion = deleting(coordinator)
@@ -242,7 +242,9 @@ async def test_the_number_of_waiting_changes_is_limited(
 async def failed_alteration(
     log: MemoryLog, states: SlowShareStates
 ) -> tuple[GroupCoordinator, int]:
-    """Return a coordinator, and the epoch of the alteration: a copy of it may still arrive."""
+    """Return a coordinator, and the epoch of a failed alteration, a copy of which may
+    still arrive.
+    """
     coordinator = await emptied(log, states)
     states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     alteration = altering(coordinator, 7)
@@ -253,7 +255,7 @@ async def failed_alteration(
 
 
 def consume(states: SlowShareStates) -> None:
-    """Write as the leader that members use."""
+    """Write as the leader that members consume from."""
     found, _ = states.states.read(KEY, 1, 0)
     states.states.write(
         KEY,
@@ -321,10 +323,10 @@ async def test_a_missing_state_is_initialized_after_a_failed_alteration(
     coordinator.close()
 
 
-async def test_a_group_is_deleted_with_states_whose_initialization_failed(
+async def test_deleting_a_group_also_deletes_states_whose_initialization_failed(
     log: MemoryLog, states: SlowShareStates
 ) -> None:
-    """The request may arrive when another group with the id is in use."""
+    """The initialization may arrive when a new group uses the same id."""
     coordinator = coordinator_on(log, states, partitions=1)
     states.error, states.is_slow = ErrorCode.COORDINATOR_NOT_AVAILABLE, True
     await join(coordinator, "a")

@@ -89,7 +89,7 @@ async def refused(work) -> ErrorCode:
 
 
 async def pending(*works) -> list[asyncio.Future]:
-    """Begin works, and let them run as far as they get."""
+    """Start these calls, and let them run as far as they get."""
     tasks = [asyncio.ensure_future(work) for work in works]
     for _ in range(10):
         await asyncio.sleep(0)
@@ -113,7 +113,7 @@ async def test_responses_wait_until_their_dependencies_are_durable() -> None:
     coordinator.close()
 
 
-async def test_a_write_that_is_not_durable_is_forgotten() -> None:
+async def test_a_write_that_failed_is_rolled_back() -> None:
     log = MemoryLog()
     coordinator = await started(log)
     log.hold = True
@@ -125,7 +125,7 @@ async def test_a_write_that_is_not_durable_is_forgotten() -> None:
     coordinator.close()
 
 
-async def test_an_immediately_refused_write_is_rolled_back() -> None:
+async def test_an_immediately_rejected_write_is_rolled_back() -> None:
     log = MemoryLog()
     coordinator = await started(log)
     append, log.append = log.append, lambda *_, **__: _[2](ErrorCode.MESSAGE_TOO_LARGE)
@@ -136,7 +136,7 @@ async def test_an_immediately_refused_write_is_rolled_back() -> None:
 
 
 @pytest.mark.parametrize("exists", [True, False])
-async def test_an_immediately_refused_deletion_is_rolled_back(exists: bool) -> None:
+async def test_an_immediately_rejected_deletion_is_rolled_back(exists: bool) -> None:
     log = MemoryLog()
     coordinator = await started(log)
     if not exists:
@@ -153,7 +153,7 @@ async def test_an_immediately_refused_deletion_is_rolled_back(exists: bool) -> N
     following.close()
 
 
-async def test_the_next_coordinator_continues() -> None:
+async def test_the_next_coordinator_continues_with_the_same_states() -> None:
     log = MemoryLog()
     coordinator = await started(log, updates_max=2)
     for leader in range(1, 8):
@@ -167,7 +167,7 @@ async def test_the_next_coordinator_continues() -> None:
     following.close()
 
 
-async def test_a_read_fences_the_leader_before_it_also_after_a_failover() -> None:
+async def test_a_read_fences_the_previous_leader_even_after_a_failover() -> None:
     log = MemoryLog()
     coordinator = await started(log)
     await coordinator.read(KEY, 9)
@@ -177,7 +177,7 @@ async def test_a_read_fences_the_leader_before_it_also_after_a_failover() -> Non
     following.close()
 
 
-async def test_a_broker_that_may_not_lead_alone_returns_nothing_from_memory() -> None:
+async def test_a_coordinator_that_may_have_been_replaced_returns_nothing_from_memory() -> None:
     log = MemoryLog()
     coordinator = await started(log)
     log.leads_alone = False
@@ -189,13 +189,13 @@ async def test_a_broker_that_may_not_lead_alone_returns_nothing_from_memory() ->
         write(coordinator, epoch=0),
     ):
         assert await refused(work) is ErrorCode.NOT_COORDINATOR
-    await write(coordinator)  # the fence in the WAL protects what is appended
+    await write(coordinator)  # the fence in the WAL protects appended records
     log.can_write = False
     assert await refused(write(coordinator)) is ErrorCode.NOT_COORDINATOR
     coordinator.close()
 
 
-async def test_partitions_and_coordinators_that_are_not_there() -> None:
+async def test_missing_partitions_and_coordinators_are_errors() -> None:
     log = MemoryLog(partition_count=1)
     coordinator = await started(log)
     beyond = SharePartitionKey("g", TOPIC_ID, 64)
@@ -217,8 +217,8 @@ async def test_partitions_and_coordinators_that_are_not_there() -> None:
 
 
 @pytest.mark.parametrize("updates_max", [0, 3, 500])
-async def test_a_compacted_log_restores_everything(updates_max: int) -> None:
-    """Writes go on during the passes, also to the partition that is just copied."""
+async def test_a_compacted_log_restores_all_states(updates_max: int) -> None:
+    """Writes continue during compaction, also to the partition that is being copied."""
     log = MemoryLog(partition_count=1)
     limits = CompactionLimits(
         log_bytes_min=4_000, factor=2, slice_count=2, slices_in_flight_max=2, retry_interval_s=0.01
@@ -261,7 +261,7 @@ async def test_states_of_deleted_topics_are_deleted() -> None:
     coordinator.close()
 
 
-async def test_a_topic_that_was_deleted_while_no_one_led() -> None:
+async def test_states_of_a_topic_deleted_without_a_leader_are_deleted() -> None:
     log, topics = MemoryLog(), Topics()
     coordinator = await started(log, topics=topics)
     coordinator.close()
@@ -272,7 +272,7 @@ async def test_a_topic_that_was_deleted_while_no_one_led() -> None:
     following.close()
 
 
-async def test_a_broken_record_is_skipped() -> None:
+async def test_a_damaged_record_is_skipped() -> None:
     log = MemoryLog()
     coordinator = await started(log)
     await write(coordinator)

@@ -1,4 +1,4 @@
-"""Share groups at the group coordinator, over an in-memory log and in-memory states: joining,
+"""Share groups at the group coordinator, over an in-memory log and in-memory states: joins,
 sessions, initialization, failover, deletion.
 """
 
@@ -70,7 +70,7 @@ def share_of(coordinator: GroupCoordinator) -> ShareGroup:
 
 
 async def joined(coordinator: GroupCoordinator, *member_ids: str) -> None:
-    """Let members join, and heartbeat until all partitions are assigned."""
+    """Let members join, and send heartbeats until all partitions are assigned."""
     for member_id in member_ids:
         result = await join(coordinator, member_id)
         assert result.error is ErrorCode.NONE, result
@@ -113,7 +113,7 @@ async def test_partitions_are_assigned_once_they_have_a_state(
     coordinator.close()
 
 
-async def test_states_that_cannot_be_initialized_are_tried_again(
+async def test_failed_initializations_are_retried(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -146,7 +146,7 @@ async def test_the_next_coordinator_finishes_an_initialization(
     following.close()
 
 
-async def test_another_coordinator_continues_without_a_rebalance(
+async def test_a_failover_does_not_cause_a_rebalance(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -166,7 +166,7 @@ async def test_another_coordinator_continues_without_a_rebalance(
     following.close()
 
 
-async def test_a_heartbeat_gets_a_response_when_it_is_durable(
+async def test_a_heartbeat_response_waits_for_durability(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -184,9 +184,7 @@ async def test_a_heartbeat_gets_a_response_when_it_is_durable(
     coordinator.close()
 
 
-async def test_members_that_fall_silent_are_removed(
-    log: MemoryLog, states: MemoryShareStates
-) -> None:
+async def test_silent_members_are_removed(log: MemoryLog, states: MemoryShareStates) -> None:
     coordinator = coordinator_on(log, states, session_timeout_ms=1_000)
     await joined(coordinator, "a", "b")
     share = share_of(coordinator)
@@ -215,7 +213,7 @@ async def test_members_share_partitions(log: MemoryLog, states: MemoryShareState
     coordinator.close()
 
 
-async def test_a_member_may_lose_several_responses(
+async def test_a_member_may_miss_several_responses(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -244,7 +242,7 @@ async def test_new_partitions_are_initialized_and_assigned(
     coordinator.close()
 
 
-async def test_a_deleted_topic_is_given_up_and_its_group_comes_to_rest(
+async def test_a_deleted_topic_is_unassigned_and_its_group_becomes_stable(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -260,7 +258,7 @@ async def test_a_deleted_topic_is_given_up_and_its_group_comes_to_rest(
     coordinator.close()
 
 
-async def test_a_deleted_group_takes_its_states_along(
+async def test_deleting_a_group_deletes_its_states(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -301,10 +299,10 @@ async def test_the_next_coordinator_finishes_a_deletion(
     following.close()
 
 
-async def test_a_group_that_lost_its_states_begins_with_new_ones(
+async def test_a_group_whose_states_were_deleted_initializes_new_ones(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
-    """A member joins while a deletion has failed half-way."""
+    """A member joins after a deletion that failed halfway."""
     coordinator = coordinator_on(log, states)
     await joined(coordinator, "a")
     await send(coordinator, "a", -1)
@@ -327,10 +325,10 @@ async def test_a_group_that_lost_its_states_begins_with_new_ones(
     coordinator.close()
 
 
-async def test_a_group_begins_again_after_the_epoch_of_its_deletion(
+async def test_a_new_group_starts_after_the_epoch_of_the_deleted_one(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
-    """So that late requests of the deleted group do not concern it."""
+    """Therefore late requests of the deleted group do not affect it."""
     coordinator = coordinator_on(log, states)
     await joined(coordinator, "a", "b")
     for member_id in "ab":
@@ -360,7 +358,7 @@ async def test_a_group_deletes_states_of_later_epochs(
     coordinator.close()
 
 
-async def test_states_that_an_earlier_group_left_after_are_superseded(
+async def test_states_left_over_from_an_earlier_group_are_replaced(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     key = SharePartitionKey("g", TOPIC_ID, 2)
@@ -390,7 +388,7 @@ async def test_a_deletion_waits_for_initializations(
     coordinator.close()
 
 
-async def test_a_client_that_hangs_up_leaves_nothing_half_done(
+async def test_a_deletion_completes_after_the_client_disconnects(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -407,7 +405,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_half_done(
     coordinator.close()
 
 
-async def test_a_member_that_hangs_up_while_it_joins_leaves_nothing_half_done(
+async def test_an_initialization_completes_after_the_joining_member_disconnects(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -426,7 +424,7 @@ async def test_a_member_that_hangs_up_while_it_joins_leaves_nothing_half_done(
 
 
 @pytest.mark.parametrize("call", ["initialize", "delete"])
-async def test_a_coordinator_whose_lease_was_in_doubt_tries_again(
+async def test_a_coordinator_retries_after_its_lease_was_in_doubt(
     log: MemoryLog, states: MemoryShareStates, call: str
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -452,7 +450,7 @@ async def test_a_coordinator_whose_lease_was_in_doubt_tries_again(
     coordinator.close()
 
 
-async def test_offsets_of_an_empty_group_are_altered(
+async def test_offsets_of_an_empty_group_can_be_altered(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)

@@ -1,5 +1,5 @@
-"""Check when a share partition responds: not before a change is stored, and a change that could not
-be stored did not happen.
+"""A share partition responds only after a change is stored, and a change that could not be stored
+has no effect.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ LOCK_MS = 200
 
 @dataclass
 class LogEnds:
-    """The parts of a partition that a share partition reads."""
+    """The part of a partition that a share partition uses."""
 
     topic_id: UUID = TOPIC_ID
     topic_name: str = "jobs"
@@ -52,7 +52,7 @@ class Timestamps:
 
 
 class Leader:
-    """Share partitions of one broker over a store that others share."""
+    """The share partitions of one broker over a shared store."""
 
     def __init__(self, states: MemoryShareStates, **config: Any) -> None:
         self.states = states
@@ -97,7 +97,7 @@ async def outcome(found: "ErrorCode | asyncio.Future[ErrorCode]") -> ErrorCode:
     return found if isinstance(found, ErrorCode) else await found
 
 
-async def test_an_acknowledgement_gets_a_response_when_it_is_stored(leader: Leader) -> None:
+async def test_an_acknowledgement_is_confirmed_after_it_is_stored(leader: Leader) -> None:
     share = await leader.loaded()
     assert acquire(share, "a", 0, 10) == [(0, 9, 1)]
     leader.states.may_go_on.clear()
@@ -148,7 +148,7 @@ async def test_a_failed_write_leaves_the_records_locked(states: MemoryShareState
     leader.shares.close()
 
 
-async def test_locks_end_although_that_cannot_be_stored(states: MemoryShareStates) -> None:
+async def test_locks_expire_even_if_the_change_cannot_be_stored(states: MemoryShareStates) -> None:
     leader = Leader(states, lock_duration_ms=LOCK_MS)
     share = await leader.loaded()
     acquire(share, "a", 0, 10)
@@ -161,7 +161,7 @@ async def test_locks_end_although_that_cannot_be_stored(states: MemoryShareState
 async def test_deliveries_that_could_not_be_stored_are_stored_later(
     states: MemoryShareStates, monkeypatch: pytest.MonkeyPatch, deliveries_max: int
 ) -> None:
-    """Another window, as after a reload, continues with their counts."""
+    """Another window, like one after a reload, continues with their delivery counts."""
     monkeypatch.setattr(share_partition, "LOAD_RETRY_MAX_S", 0.01)
     limits = WindowLimits(deliveries_max=deliveries_max)
     leader = Leader(states, lock_duration_ms=LOCK_MS, limits=limits)
@@ -208,8 +208,8 @@ async def test_an_older_leader_cannot_acknowledge(states: MemoryShareStates) -> 
     new.shares.close()
 
 
-async def test_a_new_state_of_the_group_ends_the_old_one(leader: Leader) -> None:
-    """As after `kafka-share-groups --reset-offsets`."""
+async def test_a_reset_state_replaces_the_old_one(leader: Leader) -> None:
+    """As with `kafka-share-groups --reset-offsets`."""
     share = await leader.loaded()
     acquire(share, "a", 0, 10)
     await leader.states.initialize(KEY, state_epoch=2, start_offset=50)
@@ -242,7 +242,7 @@ async def test_losing_the_partition_completes_waiting_appends(leader: Leader) ->
     leader.states.may_go_on.set()
 
 
-async def test_the_state_loads_when_its_coordinator_is_there(
+async def test_the_state_is_loaded_once_its_coordinator_is_available(
     leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(share_partition, "LOAD_RETRY_S", 0.01)
@@ -279,7 +279,7 @@ async def test_the_first_start_offset_is_stored(
     leader.shares.close()
 
 
-async def test_a_group_is_forgotten_when_its_locks_have_ended(states: MemoryShareStates) -> None:
+async def test_a_group_is_dropped_once_it_has_no_locked_records(states: MemoryShareStates) -> None:
     leader = Leader(states, limits=WindowLimits(deliveries_max=1))
     share = await leader.loaded()
     acquire(share, "a", 0, 10)
@@ -288,5 +288,5 @@ async def test_a_group_is_forgotten_when_its_locks_have_ended(states: MemoryShar
     assert await outcome(share.acknowledge("a", [Acknowledgement(0, 9, [RELEASE])])) == 0
     leader.shares.drop_group(GROUP)
     assert len(leader.shares) == 0
-    # The only delivery was the last one.
+    # The delivery was also the last permitted one.
     assert states.states.summary(KEY).start_offset == 10

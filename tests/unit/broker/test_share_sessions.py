@@ -1,4 +1,4 @@
-"""Check the share sessions of members: epochs, limits, connections."""
+"""The share sessions of members: epochs, limits, connections."""
 
 from uuid import UUID
 
@@ -39,7 +39,7 @@ def test_each_request_has_the_next_epoch() -> None:
     sessions.resume(A, 1)
 
 
-def test_partitions_come_and_go() -> None:
+def test_partitions_are_added_and_removed() -> None:
     sessions = ShareSessions(10)
     sessions.open(A, 1, P[:2])
     session = sessions.resume(A, 1, P[1:4], P[:1])
@@ -49,7 +49,7 @@ def test_partitions_come_and_go() -> None:
     assert sessions.partition_count == 0
 
 
-def test_a_new_session_takes_the_place_of_the_old_one() -> None:
+def test_a_new_session_replaces_the_old_one() -> None:
     sessions = ShareSessions(1)
     sessions.open(A, 1, P[:2])
     sessions.resume(A, 1)
@@ -62,7 +62,7 @@ def test_a_new_session_takes_the_place_of_the_old_one() -> None:
     assert sessions.close_connection(2) == [session]
 
 
-def test_an_owner_with_few_sessions_takes_one_from_the_owner_with_the_most() -> None:
+def test_an_owner_with_few_sessions_evicts_one_of_the_owner_with_the_most() -> None:
     evicted: list[ShareSession] = []
     sessions = ShareSessions(4, partitions_max=8, on_evicted=evicted.append)
     keys = [ShareSessionKey("g", f"m{number}") for number in range(6)]
@@ -75,7 +75,7 @@ def test_an_owner_with_few_sessions_takes_one_from_the_owner_with_the_most() -> 
     with pytest.raises(ShareSessionRefused):
         sessions.open(keys[0], 1, P[:1], "User:mallory 10.0.0.1")
     sessions.open(keys[5], 2, P[:1], "User:alice 10.0.0.2")
-    with pytest.raises(ShareSessionRefused):  # both have two
+    with pytest.raises(ShareSessionRefused):  # now both have two
         sessions.open(B, 2, P[:1], "User:alice 10.0.0.2")
     sessions.close_connection(1)
     many = [TopicIdPartition(TOPIC, index) for index in range(7)]
@@ -118,7 +118,7 @@ def test_a_session_moves_to_the_newest_connection_of_its_fetches() -> None:
     assert sessions.close_connection(7) == [session]
 
 
-def test_a_refused_session_leaves_the_earlier_one_open() -> None:
+def test_a_rejected_session_leaves_the_earlier_one_open() -> None:
     sessions = ShareSessions(10, partitions_max=4)
     session = sessions.open(A, 1, P[:4])
     with pytest.raises(ShareSessionRefused):

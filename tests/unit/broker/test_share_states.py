@@ -1,4 +1,4 @@
-"""States of share partitions: records, combining, fences, snapshots."""
+"""Share partition states: records, merging, fences, snapshots."""
 
 import random
 from itertools import groupby, pairwise
@@ -48,7 +48,9 @@ MANY = st.lists(BATCHES, max_size=6)
 
 
 def offsets(batches, start: int) -> dict[int, tuple[int, int]]:
-    """Return the winner of each offset: (whether it is final, delivery count, delivery state)."""
+    """Return the winning entry of each offset: (whether it is final, delivery count, delivery
+    state).
+    """
     found: dict[int, tuple[bool, int, int]] = {}
     for batch in batches:
         for offset in range(max(batch.first_offset, start), batch.last_offset + 1):
@@ -59,7 +61,7 @@ def offsets(batches, start: int) -> dict[int, tuple[int, int]]:
 
 
 @given(MANY, MANY, st.integers(-1, 40))
-def test_combining_keeps_the_winner_of_each_offset(known, added, start: int) -> None:
+def test_merging_keeps_the_winning_entry_of_each_offset(known, added, start: int) -> None:
     known = combine((), known, NO_START_OFFSET)
     combined = combine(known, added, start)
     assert offsets(combined, start) == offsets([*known, *added], start)
@@ -75,7 +77,7 @@ def test_combining_keeps_the_winner_of_each_offset(known, added, start: int) -> 
 
 
 @given(MANY, st.integers(-1, 40), st.integers(-1, 99))
-def test_records_are_read_as_they_were_written(batches, start: int, count: int) -> None:
+def test_records_survive_encoding_and_decoding(batches, start: int, count: int) -> None:
     snapshot = ShareSnapshot(1, 2, 3, start, count, 4, 5, tuple(batches))
     update = ShareUpdate(1, 3, start, count, tuple(batches))
     for kind, value in ((SNAPSHOT, snapshot), (UPDATE, update)):
@@ -86,7 +88,7 @@ def test_records_are_read_as_they_were_written(batches, start: int, count: int) 
                 decode_share_value(kind, encoded[:end])
 
 
-def test_keys_name_kind_and_share_partition() -> None:
+def test_keys_contain_the_type_and_the_share_partition() -> None:
     for kind in (SNAPSHOT, UPDATE):
         assert decode_share_key(encode_share_key(KEY, kind)) == (kind, KEY)
     assert decode_share_key(b"\0\7") is None
@@ -121,7 +123,7 @@ def refused(call, *arguments, **named) -> ErrorCode:
     return raised.value.code
 
 
-def test_a_state_begins_with_initialization() -> None:
+def test_a_state_must_be_initialized_first() -> None:
     states = ShareStates(500)
     assert refused(write, states) is ErrorCode.INVALID_REQUEST
     assert refused(states.read, KEY, 0, 0) is ErrorCode.INVALID_REQUEST
@@ -147,8 +149,8 @@ def test_late_requests_of_a_deleted_group_change_nothing() -> None:
     assert refused(following.initialize, KEY, 7, 0, 0) is ErrorCode.FENCED_STATE_EPOCH
 
 
-def test_the_log_has_the_deletion_of_a_state_that_does_not_exist() -> None:
-    """The request that initializes the state may arrive later, and the deletion again."""
+def test_the_deletion_of_a_nonexistent_state_is_logged() -> None:
+    """The request that initializes the state may arrive later, followed by a repeated deletion."""
     states, following = ShareStates(500), ShareStates(500)
     records = states.delete(KEY, 7)
     assert states.delete(KEY, 6) == states.delete(KEY, 7) == ()
@@ -158,8 +160,8 @@ def test_the_log_has_the_deletion_of_a_state_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("epoch", [None, -1, 0])
-def test_a_deletion_before_the_first_epoch_is_not_remembered(epoch: int | None) -> None:
-    """Neither of a state that does not exist, nor of one that Kafka began with epoch 0."""
+def test_a_deletion_before_the_first_epoch_is_not_logged(epoch: int | None) -> None:
+    """This applies to nonexistent states, and to states that Kafka started with epoch 0."""
     states = ShareStates(500)
     for _ in range(2):
         assert (states.delete(KEY) if epoch is None else states.delete(KEY, epoch)) == ()
@@ -177,7 +179,7 @@ def test_a_deletion_without_an_epoch_deletes_any_state() -> None:
 
 
 def test_a_late_release_does_not_restore_acknowledged_records() -> None:
-    """The leader could not store its counts, and counts anew."""
+    """The leader could not store its delivery counts, and counts from the start."""
     states = started()
     write(states, StateBatch(5, 5, ACKNOWLEDGED, 1), StateBatch(6, 6, ARCHIVED, 1))
     write(states, StateBatch(5, 7, AVAILABLE, 3))
@@ -217,7 +219,7 @@ def replayed(log: list[EncodedRecord]) -> ShareStates:
     return states
 
 
-def test_late_copies_of_writes_bring_nothing_back() -> None:
+def test_late_copies_of_writes_restore_nothing() -> None:
     states = started()
     write(states, StateBatch(0, 9, ACKNOWLEDGED, 1), start_offset=0)
     write(states, StateBatch(10, 19, AVAILABLE, 1), start_offset=10)
@@ -252,7 +254,7 @@ def test_invalid_batches_are_refused(batch: StateBatch) -> None:
     assert states.read(KEY, 0, 0)[0].batches == ()
 
 
-def test_a_snapshot_follows_so_many_updates() -> None:
+def test_a_snapshot_is_written_after_a_number_of_updates() -> None:
     states = started(updates_max=3)
     kinds = [
         decode_share_key(write(states, StateBatch(n, n, ACKNOWLEDGED, 1))[0]) for n in range(9)
@@ -264,7 +266,7 @@ def test_a_snapshot_follows_so_many_updates() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_log_restores_the_states(seed: int) -> None:
-    """Also from any snapshot on, because older records are trimmed."""
+    """The log restores them from any snapshot on, because older records are trimmed."""
     rng = random.Random(seed)
     states, log = ShareStates(updates_max=4), []
     start, leader, epoch = 0, 0, 1

@@ -1,5 +1,5 @@
-"""Check how records are handed out; tests/property/test_share_window.py checks that none is lost or
-given twice.
+"""How records are acquired; tests/property/test_share_window.py checks that none is lost or
+delivered to two members at once.
 """
 
 import pytest
@@ -41,7 +41,7 @@ def acknowledge(window: ShareWindow, *items: tuple[int, int, list[int]], member:
     window.check_invariants()
 
 
-def test_whole_batches_are_acquired_in_ranges_of_the_wanted_size() -> None:
+def test_whole_batches_are_acquired_in_ranges_of_the_requested_size() -> None:
     window = ShareWindow(0, WindowLimits())
     assert fetch(window, records=5) == [(0, 9, 1)]
     assert fetch(window, records=35, batch=15) == [(10, 29, 1), (30, 49, 1)]
@@ -54,7 +54,7 @@ def test_the_window_starts_within_a_batch() -> None:
     assert fetch(window, records=1) == [(4, 9, 1)]
 
 
-def test_released_records_come_first_and_new_ones_fill_up() -> None:
+def test_released_records_are_acquired_before_new_ones() -> None:
     window = ShareWindow(0, WindowLimits())
     fetch(window, records=20)
     acknowledge(window, (5, 7, [RELEASE]))
@@ -83,7 +83,7 @@ def test_records_removed_by_log_compaction_are_skipped() -> None:
     assert window.start_offset == 20
 
 
-def test_a_hole_after_the_window_is_not_a_record() -> None:
+def test_a_gap_after_the_window_is_not_a_record() -> None:
     window = ShareWindow(0, WindowLimits())
     fetch(window, records=10)
     assert fetch(window, log=[Bounds(30, 40)]) == [(30, 39, 1)]
@@ -91,7 +91,7 @@ def test_a_hole_after_the_window_is_not_a_record() -> None:
     assert window.start_offset == 30
 
 
-def test_records_that_fail_again_and_again_are_delivered_in_smaller_parts() -> None:
+def test_records_that_fail_repeatedly_are_delivered_in_smaller_batches() -> None:
     window = ShareWindow(0, WindowLimits(deliveries_max=5))
     sizes: list[int] = []
     while found := fetch(window, records=8, log=[Bounds(0, 8)]):
@@ -105,7 +105,7 @@ def test_records_that_fail_again_and_again_are_delivered_in_smaller_parts() -> N
     assert window.start_offset == 8
 
 
-def test_a_refused_acknowledgement_changes_nothing() -> None:
+def test_a_rejected_acknowledgement_changes_nothing() -> None:
     window = ShareWindow(0, WindowLimits())
     fetch(window, records=20)
     with pytest.raises(AcknowledgementRefused) as refused:
@@ -117,7 +117,7 @@ def test_a_refused_acknowledgement_changes_nothing() -> None:
     assert window.start_offset == 20
 
 
-def test_the_draft_moves_the_start_and_names_the_rest() -> None:
+def test_the_draft_moves_the_start_and_contains_the_remaining_batches() -> None:
     window = ShareWindow(0, WindowLimits())
     fetch(window, records=40)
     first = window.acknowledge("a", [Acknowledgement(0, 9, [ACCEPT])], 0)
@@ -135,15 +135,15 @@ def test_the_draft_moves_the_start_and_names_the_rest() -> None:
     )
 
 
-def test_a_stored_window_is_delivered_from_its_gaps_on() -> None:
+def test_a_stored_window_is_delivered_starting_with_its_gaps() -> None:
     batches = [StateBatch(10, 19, ACKNOWLEDGED, 1), StateBatch(25, 29, AVAILABLE, 2)]
     window = ShareWindow(5, WindowLimits(), batches)
     assert window.next_fetch_offset == 5
-    # Those from 20 on were with a member when the leader failed.
+    # Offsets from 20 on were acquired by a member when the leader failed.
     assert fetch(window) == [(5, 9, 1), (20, 24, 1), (25, 29, 3), (30, 99, 1)]
 
 
-def test_terminal_neighbors_become_one_span() -> None:
+def test_adjacent_terminal_records_are_merged_into_one_span() -> None:
     window = ShareWindow(0, WindowLimits(records_max=100))
     fetch(window)
     for offset in range(1, 100):

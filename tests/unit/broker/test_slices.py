@@ -1,6 +1,4 @@
-"""A request that names few things never pauses; one that names many leaves the event loop to others
-in between.
-"""
+"""Small requests never pause; long ones yield to the event loop between slices."""
 
 import asyncio
 from typing import Any
@@ -13,7 +11,7 @@ from penstock.broker.requests.yielding import STARTED_COUNT, gathered, smallest
 @pytest.mark.parametrize(
     ("count", "pauses"), [(1, 0), (STARTED_COUNT - 1, 0), (3 * STARTED_COUNT - 1, 2)]
 )
-async def test_only_many_steps_pause(
+async def test_only_long_loops_pause(
     count: int, pauses: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -32,6 +30,6 @@ async def test_only_many_steps_pause(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 100])
-async def test_the_smallest_texts_come_in_order_and_once(count: int) -> None:
+async def test_the_smallest_strings_are_returned_in_order_without_duplicates(count: int) -> None:
     texts = ["d", "b", "b", "a", "e", "c", "a"]
     assert await smallest(iter(texts), count) == sorted(set(texts))[:count]

@@ -1,5 +1,5 @@
-"""Admin APIs about things of which there are few or none. The expected responses are those of Kafka
-4.2; tests/interop compares both.
+"""Admin APIs about rarely used resources. The expected responses are those of Kafka 4.2;
+tests/interop compares both.
 """
 
 import pytest
@@ -40,7 +40,7 @@ async def resources(
     return response.error_code, sorted(found)
 
 
-async def test_topics_and_brokers_have_configs(fixture: Fixture) -> None:
+async def test_topics_and_brokers_are_listed_as_config_resources(fixture: Fixture) -> None:
     assert await resources(fixture, []) == (0, sorted(TOPICS + BROKERS + LOGGERS))
     assert await resources(fixture, [2]) == (0, TOPICS)
     assert await resources(fixture, [4, 4]) == (0, BROKERS)
@@ -50,11 +50,11 @@ async def test_topics_and_brokers_have_configs(fixture: Fixture) -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 1, 77, -1])
-async def test_a_type_that_does_not_exist_is_refused(fixture: Fixture, kind: int) -> None:
+async def test_an_unknown_resource_type_is_rejected(fixture: Fixture, kind: int) -> None:
     assert await resources(fixture, [2, kind]) == (ErrorCode.UNSUPPORTED_VERSION, [])
 
 
-async def test_version_0_lists_client_metrics_alone(fixture: Fixture) -> None:
+async def test_version_0_lists_only_client_metrics(fixture: Fixture) -> None:
     assert await resources(fixture, [], version=0) == (0, [])
     fixture.image.apply_all([ConfigRecord(16, "s", "metrics", "")])
     assert await resources(fixture, [], version=0) == (0, [("s", 16)])
@@ -130,7 +130,7 @@ FILTERS: list[tuple[list[tuple[str, int, str | None]], int]] = [
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize(("components", "code"), FILTERS, ids=str)
-async def test_filters_of_quotas_are_checked(
+async def test_quota_filters_are_validated(
     fixture: Fixture, components: list[tuple[str, int, str | None]], code: int, version: int
 ) -> None:
     request = describe_client_quotas.DescribeClientQuotasRequest(
