@@ -169,8 +169,8 @@ class Janitor:
             _log.warning("wal_store_not_cleaned", error=str(error))
 
     def _bytes_protected(self, image: MetadataImage) -> int:
-        """Return the size of the destroyed slots in WAL stores that only the holds protected in the
-        last round, because their grace period has ended.
+        """Return the size of the destroyed slots in WAL stores whose grace period has ended and
+        that were kept in the last round because of the holds.
         """
         protected_from = self._protected_from
         if protected_from is None:

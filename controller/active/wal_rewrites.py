@@ -10,11 +10,11 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.stream.ports import BrokerIncarnation
 
 _TERM_S: Final = 30.0
-"""How long a broker has the job. It may be unable to do it, for example if it cannot read the WAL
-store.
+"""How long a broker keeps the job. The time is limited because the broker may be unable to do the
+job, for example if it cannot read the WAL store.
 """
 _TURN_S: Final = 6.0
-"""How long only other brokers may take the job afterwards, which is three reports."""
+"""How long the broker cannot receive the job again, so that others can: three report intervals."""
 _SEARCH_S: Final = 1.0
 
 

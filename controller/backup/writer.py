@@ -92,8 +92,9 @@ class Backup:
         """Determine the end of the backup.
 
         Raises LogBehindBackup (this controller must not lead), BackupGap, ObjectStoreError,
-        BackupCorrupt, NotLeader. A later leader may have extended the backup, in which case nothing
-        is lost. Therefore a majority must first confirm that there is no later leader.
+        BackupCorrupt, NotLeader. If the backup is ahead of the log, a later leader may have written
+        it. LogBehindBackup is therefore raised only after a majority has confirmed that this
+        controller still leads.
         """
         end = await self._log.end()
         await self._quorum.confirm(self._epoch)

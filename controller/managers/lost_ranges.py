@@ -212,7 +212,7 @@ def _lost(stream: StreamState, lost: Collection[ObjectId]) -> list[LogEntry]:
 
 
 def _client_data(image: MetadataImage, stream: StreamState) -> StreamId | None:
-    """Return the data stream of the same partition, or None if the topic is internal or deleted."""
+    """Return the data stream of the same partition, or None if the topic is internal or unknown."""
     topic = image.topics.by_id(stream.topic_id) or image.frozen_topics.by_id(stream.topic_id)
     if topic is None or topic.name in INTERNAL_TOPICS:
         return None

@@ -287,7 +287,7 @@ class ShareGroup:
         return missing
 
     def raise_epoch(self, above: int) -> GroupChanges:
-        """Start a group epoch above this one."""
+        """Start a group epoch above the current one and above `above`."""
         changes = GroupChanges(self)
         value = ShareEpoch(max(self.epoch, above) + 1, self.metadata_hash)
         changes.put(ConsumerRecordKind.SHARE_GROUP, value)
