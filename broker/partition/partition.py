@@ -88,9 +88,7 @@ class Partition:
         self.records_out = 0
         """Number of offsets from the fetch offset to the end of the returned records."""
         self.wakes_count = 0
-        """Number of `wake_readers` calls, with which fetches that are not parked yet detect
-        changes.
-        """
+        """Number of `wake_readers` calls. Fetches that are not parked yet detect them with it."""
         self.trimming = asyncio.Lock()
         """Locked while the log start advances, so that it never decreases."""
         self._storage = storage

@@ -133,7 +133,7 @@ class TailLinks:
         self._loads: set[asyncio.Task[None]] = set()
         self._image_waits: dict[FetchWait, None] = {}
         self.batches_count = 0
-        """Number of image changes, with which fetches that are not parked yet detect a change."""
+        """Number of image changes. Fetches that are not parked yet detect changes with it."""
 
     async def close(self) -> None:
         tasks = [

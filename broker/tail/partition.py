@@ -90,7 +90,7 @@ class TailPartition:
         self.used_at = now
         """When a consumer last used the tail, in event loop seconds."""
         self.wakes_count = 0
-        """Number of changes, with which fetches that are not parked yet detect a change."""
+        """Number of changes. Fetches that are not parked yet detect changes with it."""
         self.end_offset: Offset = found.committed_end
         """The offset from which the next request to the leader starts."""
         self.high_watermark: Offset = found.committed_end

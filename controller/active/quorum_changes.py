@@ -235,8 +235,8 @@ class QuorumChanges:
             return self._reply()
 
     async def _hand_over(self, core: RaftCore, target: int | None) -> m.Reply[Any]:
-        """Transfer leadership. Raises NotLeader once another controller leads, at which the caller
-        must continue.
+        """Transfer leadership. Raises NotLeader once another controller leads. The caller must
+        then send the request to that controller.
         """
         if target is None:
             return self._reply(m.Status.NO_MAJORITY, "there is no other voter that could lead")
