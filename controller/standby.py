@@ -1,9 +1,7 @@
-"""Keeps the image of a controller that does not lead up to date, by applying committed records as
-they arrive, so that the controller can become the leader quickly.
+"""Keeps the image of a controller that does not lead up to date, so that it can take over quickly.
 
-When the controller becomes the leader, the writer takes over the image. Afterwards the image is
-loaded again from snapshot and log, because the writer's image may contain records that were never
-committed.
+A new leader's writer takes over the image. Afterwards the image is loaded again from snapshot and
+log, because the writer's image may contain records that were never committed.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
-"""Transaction APIs: convert wire messages for `TransactionCoordinator` and, for offsets, for
-`GroupCoordinator`, which implement the rules.
+"""Transaction APIs: convert wire messages for `TransactionCoordinator` and `GroupCoordinator`.
 
-As in Kafka, the version of a request determines the version of its transaction (KIP-890),
-regardless of the level of `transaction.version`: EndTxn 5 and TxnOffsetCommit 5 belong to version
-2.
+As in Kafka, the version of a request determines the version of its transaction (KIP-890), whatever
+the level of `transaction.version`: EndTxn 5 and TxnOffsetCommit 5 belong to version 2.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,9 +1,8 @@
-"""Schedule TLS handshakes: one step per event loop iteration, and for a limited share of the time.
-Addresses take turns, so that a flood from one does not block others. Pure.
+"""Schedule TLS handshakes: one step per event loop iteration, for a limited share of the time, in
+turns of the client addresses. Pure.
 
 A step takes 0.1 to 0.3 ms with a P-256 key and 1 to 2 ms with RSA, and the client's next requests
-take about as long. Without this limit, other requests would wait while a thousand clients
-reconnect.
+about as long. Without a limit, other requests would wait while a thousand clients reconnect.
 """
 
 from collections import OrderedDict, deque

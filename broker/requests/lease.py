@@ -1,9 +1,7 @@
-"""Define which responses a broker may send after its session has ended, when it may have lost its
-partitions.
+"""Define which responses a broker may send after its session has ended.
 
 A session ends on the broker before the controller may assign the broker's partitions to others
-(`controller.api.lease`). From then on, another broker may accept records that this one does not
-have.
+(`controller.api.lease`). From then on, another broker may accept records that this one lacks.
 """
 
 import asyncio

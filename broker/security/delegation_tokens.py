@@ -1,9 +1,8 @@
-"""Delegation tokens (KIP-48): derive their secrets, and authenticate clients that use them with
-SCRAM.
+"""Delegation tokens (KIP-48): derive their secrets, and authenticate clients with them over SCRAM.
 
 The password of a token is the Base64-encoded HMAC-SHA-512 of its id with
-`delegation.token.secret.key`. Only brokers can compute it, and the metadata contains no secrets.
-Brokers with the same key accept the same tokens.
+`delegation.token.secret.key`, so the metadata contains no secrets. Brokers with the same key accept
+the same tokens.
 """
 
 import base64

@@ -1,9 +1,8 @@
 """Format certificate subjects as Java does, so that mapping rules have the same effect:
 `CN=orders,OU=Services,O=Example,C=DE`. Pure.
 
-The parts are in RFC 2253 order, last part first. Types without a short name in RFC 2253 are
-formatted as numbers with a hexadecimal value, such as `1.2.840.113549.1.9.1=#1611...` for an e-mail
-address.
+The parts are in RFC 2253 order, last part first. Types without a short name there are formatted as
+numbers with a hexadecimal value (an e-mail address: `1.2.840.113549.1.9.1=#1611...`).
 """
 
 from typing import TYPE_CHECKING, Final

@@ -1,6 +1,5 @@
-"""OAUTHBEARER (RFC 7628): the client sends a token signed by an identity provider. Pure.
-
-n,,^Aauth=Bearer TOKEN^A^A
+"""OAUTHBEARER (RFC 7628): the client sends a token signed by an identity provider, as
+`n,,^Aauth=Bearer TOKEN^A^A`. Pure.
 
 A client whose token is rejected receives the reason as JSON, and responds with one byte. Then
 authentication fails.

@@ -1,9 +1,7 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), the server side. Pure; nonces are
-parameters.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), server side. Pure; nonces are parameters.
 
 With the extension `tokenauth=true`, the name is the id of a delegation token, and the client is
-authenticated as the token's owner (KIP-48). Channel binding is not supported, so the client may
-only send `n` or `y`.
+authenticated as the token's owner (KIP-48). Channel binding is not supported: only `n` and `y`.
 """
 
 import base64

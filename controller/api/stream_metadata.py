@@ -1,9 +1,7 @@
-"""Implements `stream.ports.StreamMetadata` with the controller client and the local image. Rejected
-requests are not retried.
+"""Implements `stream.ports.StreamMetadata` with the controller client and the local image.
 
-Mutations return only after the local image includes them. A rejection is converted to an error of
-the stream layer. The affected stream is determined with an image that is at least as new as the
-rejection.
+Mutations return after the local image includes them. Rejections are not retried, but converted to
+errors of the stream layer. An image at least as new as the rejection determines the stream.
 """
 
 import asyncio

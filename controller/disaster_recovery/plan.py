@@ -1,9 +1,7 @@
-"""Compute the records of a new history from the backup and the contents of the WALs. See
-docs/design/disaster-recovery.md.
+"""Compute the records of a new history from backup and WALs (docs/design/disaster-recovery.md).
 
-Ranges of all WALs are combined by offset, regardless of the writer: each stream continues at its
-committed end. This is correct because fences and closes ensure that the durable ranges of different
-writers of a stream never overlap.
+Ranges of all WALs are combined by offset, whoever wrote them: each stream continues at its
+committed end. Fences and closes ensure that the durable ranges of different writers never overlap.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

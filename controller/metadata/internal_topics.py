@@ -1,9 +1,8 @@
-"""Internal topics, in which coordinators store their state, and operations on them that clients
-must not perform.
+"""Internal topics, which contain the state of coordinators, and operations forbidden to clients.
 
-Kafka allows clients to delete these topics, add partitions and change all configs. Each of these
-may lose committed offsets or transactions: keys depend on the number of partitions, and retention
-or limits remove records.
+Kafka allows clients to delete these topics, add partitions and change all configs. Each may lose
+committed offsets or transactions: keys depend on the number of partitions, and retention or limits
+remove records.
 """
 
 from typing import Final

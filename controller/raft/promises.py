@@ -1,9 +1,8 @@
-"""Track the promises of controllers' disks, and detect disks that have lost promises. See
-docs/design/metadata.md.
+"""Track the promises of controllers' disks, and detect disks that have lost promises.
 
 A disk that was restored from an older copy has the same directory id. It would vote twice in a term
 and acknowledge the same index twice. Its own files do not reveal the loss, but the other
-controllers remember its promises.
+controllers remember its promises (docs/design/metadata.md).
 """
 
 from collections.abc import Iterable

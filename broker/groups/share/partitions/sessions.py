@@ -1,9 +1,7 @@
-"""Share sessions (KIP-932): track which partitions a member of a share group fetches from this
-broker.
+"""Share sessions (KIP-932): the partitions that a member of a share group fetches from this broker.
 
 A ShareFetch with epoch 0 opens a session, and one with epoch -1 closes it. In between, requests
-contain only added and removed partitions, and responses contain only partitions with records or
-errors.
+contain only added and removed partitions, and responses only partitions with records or errors.
 """
 
 from collections import OrderedDict
