@@ -154,7 +154,7 @@ async def credentials(fixture: Fixture, users: list[str] | None) -> list[tuple[s
     return [(found.user, found.error_code) for found in response.results]
 
 
-async def test_there_are_no_credentials(fixture: Fixture) -> None:
+async def test_describe_user_scram_credentials_without_users(fixture: Fixture) -> None:
     assert await credentials(fixture, None) == []
     assert await credentials(fixture, []) == []
     assert await credentials(fixture, ["x", "y", "x"]) == [
@@ -178,7 +178,7 @@ async def updated(
     return response.error_code, response.error_message
 
 
-async def test_levels_change_for_all_brokers(fixture: Fixture) -> None:
+async def test_feature_levels_change_for_all_brokers(fixture: Fixture) -> None:
     features = fixture.node.image.features
     assert await updated(fixture, ("transaction.version", 2, 1)) == (0, None)
     assert features.level("transaction.version") == 2
@@ -189,7 +189,7 @@ async def test_levels_change_for_all_brokers(fixture: Fixture) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_other_features_are_unknown(fixture: Fixture, version: int) -> None:
+async def test_unknown_features_are_rejected(fixture: Fixture, version: int) -> None:
     assert await updated(fixture, version=version) == (0, None)
     for name in ("kraft.version", "nope"):
         code, message = await updated(fixture, (name, 9, 1), ("other", 0, 2), version=version)
@@ -198,8 +198,10 @@ async def test_other_features_are_unknown(fixture: Fixture, version: int) -> Non
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3])
-async def test_the_metadata_version_is_that_of_kafka(fixture: Fixture, kind: int) -> None:
-    """Operators set it to its current value, and nothing is stored."""
+async def test_the_metadata_version_accepts_only_its_current_value(
+    fixture: Fixture, kind: int
+) -> None:
+    """Operators may set it to its current value, which stores nothing."""
     stored = dict(fixture.node.image.features.items())
     assert await updated(fixture, ("metadata.version", 29, kind)) == (0, None)
     for level in (0, 7, 28, 30):
@@ -218,7 +220,7 @@ async def test_the_metadata_version_is_that_of_kafka(fixture: Fixture, kind: int
         (1, 9, "upgrade type"),
     ],
 )
-async def test_the_reason_is_that_of_the_update(
+async def test_the_error_depends_on_the_type_of_the_update(
     fixture: Fixture, level: int, kind: int, reason: str
 ) -> None:
     code, message = await updated(fixture, ("nope", level, kind))

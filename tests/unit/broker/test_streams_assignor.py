@@ -1,4 +1,4 @@
-"""The assignor of streams groups: balance, stickiness, and where standby tasks go."""
+"""The assignor of streams groups: balance, stickiness, and placement of standby tasks."""
 
 from itertools import chain
 
@@ -41,7 +41,7 @@ def assign(
     replicas: int = 0,
     before: Assigned | None = None,
 ) -> Assigned:
-    """processes: by member."""
+    """Assign the tasks. processes: the process id of each member."""
     members = [
         StreamsSubscriber(member_id, process_id, (before or {}).get(member_id, NO_TASKS))
         for member_id, process_id in processes.items()
@@ -95,7 +95,7 @@ SUBTOPOLOGIES = st.dictionaries(
 
 
 @given(MEMBERS, SUBTOPOLOGIES, st.integers(0, 3))
-def test_tasks_are_balanced_and_copies_are_elsewhere(
+def test_tasks_are_balanced_and_standby_tasks_are_in_other_processes(
     processes: dict[str, str], subtopologies: dict[str, ConfiguredSubtopology], replicas: int
 ) -> None:
     assigned = assign(processes, subtopologies, replicas)
@@ -105,17 +105,17 @@ def test_tasks_are_balanced_and_copies_are_elsewhere(
 
 
 @given(st.integers(1, 8), SUBTOPOLOGIES, st.integers(0, 3))
-def test_copies_remain_if_each_member_is_a_process(
+def test_standby_tasks_are_stable_if_each_member_is_a_process(
     count: int, subtopologies: dict[str, ConfiguredSubtopology], replicas: int
 ) -> None:
-    """Threads of processes of different sizes may swap copies, as with Kafka's assignor."""
+    """With several threads per process, standby tasks may be swapped, as with Kafka's assignor."""
     processes = {f"m{number}": f"p{number}" for number in range(count)}
     assigned = assign(processes, subtopologies, replicas)
     assert assign(processes, subtopologies, replicas, assigned) == assigned
 
 
 @given(MEMBERS, MEMBERS, SUBTOPOLOGIES, st.integers(0, 2))
-def test_a_change_keeps_the_balance_and_moves_no_more_than_it_must(
+def test_a_change_keeps_the_balance_and_moves_as_few_tasks_as_possible(
     first: dict[str, str],
     second: dict[str, str],
     subtopologies: dict[str, ConfiguredSubtopology],
@@ -131,7 +131,7 @@ def test_a_change_keeps_the_balance_and_moves_no_more_than_it_must(
             assert len(kept) >= min(len(active(had)), least), (member_id, had, after[member_id])
 
 
-def test_a_standby_task_becomes_active_where_it_is() -> None:
+def test_a_standby_task_becomes_active_on_its_process() -> None:
     two = {"a": "p1", "b": "p2"}
     before = assign(two, {"0": subtopology(4)}, 1)
     assert standby(before["b"]) == active(before["a"])
@@ -148,10 +148,10 @@ def test_a_standby_task_becomes_active_where_it_is() -> None:
     }
 
 
-def test_members_of_one_process_have_no_copies() -> None:
+def test_a_group_of_one_process_has_no_standby_tasks() -> None:
     assigned = assign({"a": "p", "b": "p"}, {"0": subtopology(4)}, 2)
     assert not any(standby(each) for each in assigned.values())
 
 
-def test_no_members_get_nothing() -> None:
+def test_groups_without_members_have_an_empty_assignment() -> None:
     assert assign_tasks([], {"0": subtopology(4)}, 1) == {}

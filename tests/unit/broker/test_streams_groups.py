@@ -1,4 +1,4 @@
-"""Streams groups at the group coordinator, over an in-memory log: joining, the first assignment,
+"""Streams groups at the group coordinator, over an in-memory log: joins, the first assignment,
 timeouts, failover, compaction, offsets, deletion, and groups of other types.
 """
 
@@ -70,7 +70,7 @@ def coordinator_on(
 
 
 async def other(log: MemoryLog, before: GroupCoordinator, **settings: Any) -> GroupCoordinator:
-    """Let another broker coordinate the groups."""
+    """Move the groups to another coordinator."""
     before.close()
     following = coordinator_on(log, **settings)
     await following.ready("g")
@@ -158,8 +158,8 @@ async def test_the_first_assignment_waits_for_more_members() -> None:
     coordinator.close()
 
 
-async def test_no_one_waits_for_an_assignment_that_is_overdue() -> None:
-    """The next coordinator ignores the delay."""
+async def test_the_next_coordinator_makes_the_first_assignment_at_once() -> None:
+    """The next coordinator ignores the initial delay."""
     log = MemoryLog()
     coordinator = coordinator_on(log, initial_rebalance_delay_ms=600_000)
     await join(coordinator, "a")
@@ -168,7 +168,7 @@ async def test_no_one_waits_for_an_assignment_that_is_overdue() -> None:
     following.close()
 
 
-async def test_another_coordinator_continues_without_a_rebalance() -> None:
+async def test_a_failover_does_not_cause_a_rebalance() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await join(coordinator, "a", endpoint=("h", 1), client_tags={"zone": "z"})
@@ -199,7 +199,7 @@ async def test_a_silent_member_is_removed() -> None:
 
 @pytest.mark.parametrize("by_another", [False, True])
 async def test_a_member_that_keeps_its_tasks_too_long_is_removed(by_another: bool) -> None:
-    """by_another: after a change of the coordinator."""
+    """by_another: after a coordinator failover."""
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await join(coordinator, "a", rebalance_timeout_ms=50)
@@ -214,8 +214,8 @@ async def test_a_member_that_keeps_its_tasks_too_long_is_removed(by_another: boo
 
 
 async def test_tasks_are_sent_again_over_another_connection() -> None:
-    """The response that had them may be lost. Fewer tasks, more of them, and those of a new
-    coordinator.
+    """The response that contained them may be lost. Cases: fewer tasks, more tasks, and tasks from
+    a new coordinator.
     """
     log = MemoryLog()
     coordinator = coordinator_on(log)
@@ -237,7 +237,7 @@ async def test_tasks_are_sent_again_over_another_connection() -> None:
     following.close()
 
 
-async def test_a_step_that_is_not_durable_gets_no_response() -> None:
+async def test_a_heartbeat_response_waits_for_durability() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await coordinator.ready("g")
@@ -283,7 +283,7 @@ async def test_compaction_keeps_the_records_of_streams_groups() -> None:
     following.close()
 
 
-async def test_the_topology_decides_what_is_reported() -> None:
+async def test_statuses_depend_on_the_topology() -> None:
     topology = Topology(
         3, (Subtopology("0", ("t",), changelog_topics=(InternalTopic("changes"),)),)
     )
@@ -311,7 +311,7 @@ async def test_new_partitions_are_assigned() -> None:
     coordinator.close()
 
 
-async def test_topics_of_others_change_nothing() -> None:
+async def test_unrelated_topics_change_nothing() -> None:
     coordinator = coordinator_on(MemoryLog())
     await join(coordinator, "a")
     image = image_with(4)
@@ -322,7 +322,7 @@ async def test_topics_of_others_change_nothing() -> None:
     coordinator.close()
 
 
-async def test_another_number_of_standby_replicas_begins_an_epoch() -> None:
+async def test_changing_the_number_of_standby_replicas_starts_an_epoch() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await join(coordinator, "a")
@@ -350,7 +350,7 @@ async def test_a_shutdown_is_reported_until_the_group_is_empty() -> None:
     coordinator.close()
 
 
-async def test_members_learn_where_others_respond_to_queries() -> None:
+async def test_members_receive_the_endpoints_of_others_for_interactive_queries() -> None:
     coordinator = coordinator_on(MemoryLog())
     first = await join(coordinator, "a", endpoint=("host-a", 1), endpoint_epoch=0)
     assert first.endpoints is not None
@@ -371,7 +371,7 @@ async def test_members_learn_where_others_respond_to_queries() -> None:
 # --- offsets and deletion -------------------------------------------------------------------------
 
 
-async def test_commits_need_the_epoch_of_the_member_or_of_the_task() -> None:
+async def test_commits_require_the_epoch_of_the_member_or_the_task() -> None:
     coordinator = coordinator_on(MemoryLog())
     await join(coordinator, "a")
     await join(coordinator, "b")
@@ -409,7 +409,7 @@ async def test_commits_need_the_epoch_of_the_member_or_of_the_task() -> None:
     coordinator.close()
 
 
-async def test_reads_of_offsets_need_the_epoch_of_the_member() -> None:
+async def test_offset_fetches_require_the_epoch_of_the_member() -> None:
     coordinator = coordinator_on(MemoryLog())
     await join(coordinator, "a")
     assert not isinstance(coordinator.fetch_offsets("g"), ErrorCode)
@@ -419,7 +419,7 @@ async def test_reads_of_offsets_need_the_epoch_of_the_member() -> None:
     coordinator.close()
 
 
-async def test_offsets_of_sources_are_kept_while_the_group_has_members() -> None:
+async def test_offsets_of_source_topics_are_kept_while_the_group_has_members() -> None:
     coordinator = coordinator_on(MemoryLog())
     await join(coordinator, "a")
     offsets = {("t", 0): OFFSET, ("x", 0): OFFSET}
@@ -444,7 +444,7 @@ def tombstones_in(log: MemoryLog) -> list[ConsumerRecordKind]:
     ]
 
 
-async def test_only_an_empty_group_is_deleted_and_leaves_nothing() -> None:
+async def test_only_an_empty_group_can_be_deleted_with_all_its_records() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await join(coordinator, "a")
@@ -505,8 +505,8 @@ async def test_an_empty_streams_group_becomes_classic_and_a_classic_one_a_stream
     following.close()
 
 
-async def test_a_group_of_another_type_has_timers_of_its_own() -> None:
-    """The timer of the streams group would be due first, and do nothing."""
+async def test_a_group_that_changes_its_type_gets_new_timers() -> None:
+    """The timer of the former streams group would fire first, and do nothing."""
     coordinator = coordinator_on(MemoryLog(), session_timeout_ms=50)
     await join(coordinator, "a")
     await send(coordinator, "a", -1)
@@ -521,7 +521,7 @@ async def test_a_group_of_another_type_has_timers_of_its_own() -> None:
     coordinator.close()
 
 
-async def test_other_protocols_do_not_find_a_streams_group() -> None:
+async def test_requests_of_other_protocols_reject_a_streams_group() -> None:
     coordinator = coordinator_on(MemoryLog())
     await join(coordinator, "a")
     consumer = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, subscribed_names=("t",), owned={})
@@ -536,7 +536,7 @@ async def test_other_protocols_do_not_find_a_streams_group() -> None:
     coordinator.close()
 
 
-async def test_a_streams_member_does_not_find_other_groups() -> None:
+async def test_streams_heartbeats_reject_groups_of_other_types() -> None:
     coordinator = coordinator_on(MemoryLog())
     absent = await send(coordinator, "a", 3)
     assert absent.error is ErrorCode.GROUP_ID_NOT_FOUND
@@ -571,7 +571,7 @@ async def test_a_streams_member_does_not_find_other_groups() -> None:
         ),
     ],
 )
-async def test_a_bad_join_is_refused_and_makes_no_group(
+async def test_an_invalid_join_is_rejected_and_creates_no_group(
     fields: dict[str, Any], message: str
 ) -> None:
     coordinator = coordinator_on(MemoryLog())
@@ -581,7 +581,7 @@ async def test_a_bad_join_is_refused_and_makes_no_group(
     coordinator.close()
 
 
-async def test_a_full_group_refuses_members() -> None:
+async def test_a_full_group_rejects_new_members() -> None:
     coordinator = coordinator_on(MemoryLog(), members_max=1)
     await join(coordinator, "a")
     refused = await join(coordinator, "b")
@@ -590,7 +590,7 @@ async def test_a_full_group_refuses_members() -> None:
     coordinator.close()
 
 
-async def test_epochs_and_tasks_of_heartbeats_are_checked() -> None:
+async def test_epochs_and_tasks_of_heartbeats_are_validated() -> None:
     coordinator = coordinator_on(MemoryLog())
     await join(coordinator, "a")
     for epoch in (1, 3):
@@ -608,7 +608,7 @@ async def test_epochs_and_tasks_of_heartbeats_are_checked() -> None:
     coordinator.close()
 
 
-async def test_a_member_may_lose_the_request_to_revoke_tasks() -> None:
+async def test_the_response_that_requests_a_revocation_may_get_lost() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await join(coordinator, "a")
@@ -624,14 +624,14 @@ async def test_a_member_may_lose_the_request_to_revoke_tasks() -> None:
     following.close()
 
 
-async def test_a_late_heartbeat_revokes_no_task() -> None:
-    """It was sent before the member had any."""
+async def test_a_late_heartbeat_does_not_revoke_tasks() -> None:
+    """The heartbeat was sent before the member owned any task."""
     coordinator = coordinator_on(MemoryLog())
     await join(coordinator, "a")
     coordinator.topics.reset(image_with(5))
     assert (await own(coordinator, "a", 2, Tasks(ALL))).member_epoch == 3
     await join(coordinator, "b")
-    for _ in range(2):  # once before the member is asked to revoke tasks, and once after
+    for _ in range(2):  # once before the coordinator requests a revocation, and once afterwards
         assert (await own(coordinator, "a", 2, Tasks())).member_epoch == 3
         state = streams_of(coordinator).members["a"].current.state
         assert state is StreamsMemberState.UNREVOKED_TASKS
@@ -680,7 +680,7 @@ async def test_members_that_lose_several_responses_are_not_fenced(seed: int) -> 
         elif tasks:
             member_id = rng.choice(sorted(tasks))
             held, epoch = tasks[member_id], epochs[member_id]
-            # A connection that is not the last one gets all tasks again.
+            # A connection other than the last one receives all tasks again.
             result = await own(coordinator, member_id, epoch, held, connection_id=step)
             assert result.error is ErrorCode.NONE, result.message
             if rng.random() < 0.3:

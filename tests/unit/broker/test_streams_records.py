@@ -1,4 +1,4 @@
-"""Records of streams groups: the bytes equal those of Kafka 4.2."""
+"""Records of streams groups are byte-identical to those of Kafka 4.2."""
 
 import pytest
 
@@ -102,7 +102,7 @@ KAFKA: list[tuple[ConsumerRecordKind, str, str, ConsumerValue, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "name", "key", "value", "data"), KAFKA, ids=lambda item: "")
-def test_records_are_those_of_kafka(
+def test_records_match_kafka(
     kind: ConsumerRecordKind, name: str, key: str, value: ConsumerValue, data: str
 ) -> None:
     decoded = ConsumerRecordKey(kind, "st-members", name)
@@ -153,13 +153,13 @@ def test_values_survive_a_round_trip(kind: ConsumerRecordKind, value: ConsumerVa
     assert decode_consumer_value(kind, encode_consumer_value(kind, value)) == value
 
 
-def test_a_topology_that_is_not_valid_has_no_tag() -> None:
+def test_an_unvalidated_topology_has_no_tagged_field() -> None:
     data = encode_consumer_value(ConsumerRecordKind.STREAMS_GROUP, StreamsEpoch(3, 1, -1, ()))
     assert data.hex() == "0000 00000003 0000000000000001 01 01 01 01".replace(" ", "")
 
 
-def test_tasks_without_epochs_have_that_of_the_member() -> None:
-    """Kafka 4.1 wrote none."""
+def test_tasks_without_epochs_have_the_epoch_of_the_member() -> None:
+    """Kafka 4.1 did not write task epochs."""
     data = "0000 00000003 00000002 01 02 0230 02 00000001 00 01 01 01 01 01 00"
     value = decode_consumer_value(ConsumerRecordKind.STREAMS_CURRENT, bytes.fromhex(data))
     assert value == StreamsAssignment(
@@ -167,7 +167,7 @@ def test_tasks_without_epochs_have_that_of_the_member() -> None:
     )
 
 
-def test_an_unknown_state_is_kept_apart() -> None:
+def test_an_unknown_member_state_is_decoded_as_unknown() -> None:
     data = bytes.fromhex("0000 00000003 00000002 07 01 01 01 01 01 01 00")
     value = decode_consumer_value(ConsumerRecordKind.STREAMS_CURRENT, data)
     assert isinstance(value, StreamsAssignment)

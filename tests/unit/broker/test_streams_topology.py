@@ -1,4 +1,6 @@
-"""Requirements of a topology: partition counts of internal topics, missing topics, and refusals."""
+"""Requirements of a topology: partition counts of internal topics, missing topics, and
+validation.
+"""
 
 from typing import Any
 from uuid import UUID
@@ -86,13 +88,13 @@ def test_internal_topics_get_the_partitions_of_their_sources() -> None:
     assert found.subtopologies["1"].is_stateful
 
 
-def test_a_fixed_repartition_topic_decides_what_follows() -> None:
+def test_a_fixed_repartition_topic_determines_downstream_topics() -> None:
     found = configure(repartitioned(partitions=5, replication_factor=2), Topics(**{"in": 3}))
     assert counts_of(found) == {"again": 5, "changes": 5}
     assert found.missing["again"].replication_factor == 2
 
 
-def test_a_chain_of_repartition_topics_is_decided_in_any_order() -> None:
+def test_chained_repartition_topics_are_resolved_in_any_order() -> None:
     links = [
         Subtopology(
             str(place),
@@ -113,7 +115,7 @@ def test_a_topology_is_ready_once_all_topics_exist() -> None:
     assert not found.missing
 
 
-def test_a_topic_with_other_partitions_is_reported() -> None:
+def test_a_topic_with_a_wrong_partition_count_is_reported() -> None:
     found = configure(repartitioned(), Topics(**{"in": 3, "changes": 4}))
     assert found.problem == (
         Status.INCORRECTLY_PARTITIONED_TOPICS,
@@ -150,19 +152,19 @@ def joined(*topics: str, again: int | None = None) -> Topology:
         ),
     ],
 )
-def test_topics_of_a_join_need_equally_many_partitions(topology: Topology, detail: str) -> None:
+def test_joined_topics_must_have_equal_partition_counts(topology: Topology, detail: str) -> None:
     found = configure(topology, Topics(x=2, y=4, w=8))
     assert found.problem is not None
     assert found.problem[0] is Status.INCORRECTLY_PARTITIONED_TOPICS
     assert detail in found.problem[1]
 
 
-def test_a_free_repartition_topic_follows_the_others_of_its_join() -> None:
+def test_a_repartition_topic_without_count_follows_the_other_topics_of_its_join() -> None:
     found = configure(joined("x", again=0), Topics(x=2, w=8))
     assert counts_of(found) == {"again": 2}
 
 
-def test_free_repartition_topics_of_a_join_get_the_most_partitions() -> None:
+def test_repartition_topics_of_a_join_get_the_largest_partition_count() -> None:
     found = configure(
         of(
             Subtopology("0", ("x",), repartition_sink_topics=("rx",)),
@@ -227,7 +229,7 @@ def test_an_invalid_topology_is_refused(topology: Topology, detail: str) -> None
     assert detail in message
 
 
-def test_endpoints_name_only_partitions_that_a_topic_has() -> None:
+def test_endpoints_contain_only_existing_partitions() -> None:
     topics = Topics(small=2, large=4)
     configured = configure(of(Subtopology("0", ("small", "large"))), topics)
     held = StreamsAssignment(assigned=HeldTasks({"0": {1: 2, 3: 2}}, {"0": frozenset({0})}))

@@ -1,4 +1,4 @@
-"""Apply the tails that leaders report, without sockets."""
+"""Apply tails reported by leaders, without sockets."""
 
 from collections.abc import AsyncIterator
 from inspect import isawaitable
@@ -103,12 +103,12 @@ def tail_at(committed_end: int) -> TailPartition:
 
 
 def starts(tail: TailPartition, offset: int) -> list[int]:
-    """Return where the ranges begin that a fetch from an uncommitted offset may read."""
+    """Return the start offsets of the ranges that a fetch from an uncommitted offset may read."""
     view = tail.view(Offset(offset), Offset(offset), committed=False)
     return [] if view is None else [source.range.start_offset for source in view.ranges]
 
 
-# --- the slots of a WAL ---------------------------------------------------------------------------
+# --- WAL slots ------------------------------------------------------------------------------------
 
 
 def test_the_tail_of_a_stream_contains_its_records_in_slots() -> None:
@@ -132,7 +132,7 @@ def test_the_tail_of_a_stream_contains_its_records_in_slots() -> None:
     assert [item.sequence for item in table.tail(STREAM, Offset(0), 10)] == [3, 4]
 
 
-def test_aborted_transactions_count_from_their_markers_on() -> None:
+def test_aborted_transactions_are_reported_from_their_markers_on() -> None:
     known = Transactions(Offset(0), aborted_count_max=2)
     for producer_id in range(4):
         known.begin(producer_id, Offset(10 * producer_id))
@@ -148,10 +148,10 @@ def test_aborted_transactions_count_from_their_markers_on() -> None:
     ), "older ones are forgotten, and the last marker is not durable"
 
 
-# --- responses of leaders -------------------------------------------------------------------------
+# --- leader responses -----------------------------------------------------------------------------
 
 
-def test_a_response_ends_with_the_last_slot_that_it_names() -> None:
+def test_the_end_offset_of_a_full_response_is_that_of_its_last_slot() -> None:
     slots = [slot(number, number, number + 1) for number in range(SLOTS_MAX)]
     assert report(500, *slots).end_offset == SLOTS_MAX
     assert report(500, *slots[:-1]).end_offset == 500
@@ -169,7 +169,7 @@ def test_a_response_ends_with_the_last_slot_that_it_names() -> None:
         msgspec.msgpack.encode([1, 2**64 - 1, [], 0, []]),
     ],
 )
-def test_states_that_no_leader_reports_are_refused(data: bytes) -> None:
+def test_malformed_tails_are_rejected(data: bytes) -> None:
     with pytest.raises(WireError):
         decode_reported_tail(data)
 
@@ -177,7 +177,7 @@ def test_states_that_no_leader_reports_are_refused(data: bytes) -> None:
 # --- a tail ---------------------------------------------------------------------------------------
 
 
-def test_a_tail_names_the_slots_from_an_offset_on() -> None:
+def test_a_tail_returns_the_slots_from_an_offset_on() -> None:
     tail = tail_at(10)
     assert not tail.covers(Offset(10), committed=False)
     tail.take(30, 30, 0, report(30, slot(3, 10, 20), slot(4, 20, 30)))
@@ -214,14 +214,14 @@ def test_records_committed_between_two_responses_are_not_in_the_tail() -> None:
     assert (view.ranges, view.end_offset) == ((), 80), "all of it is in objects"
 
 
-def test_committed_reads_end_at_the_last_stable_offset() -> None:
+def test_read_committed_ends_at_the_last_stable_offset() -> None:
     tail = tail_at(10)
     tail.take(30, 15, 0, report(30, slot(3, 10, 30)))
     assert tail.readable_end(committed=True) == 15
     assert tail.readable_end(committed=False) == 30
 
 
-def test_committed_reads_need_all_aborted_transactions() -> None:
+def test_read_committed_requires_all_aborted_transactions() -> None:
     first, second = AbortedTransaction(1, 12, 18), AbortedTransaction(2, 31, 38)
     tail = tail_at(10)
     tail.take(30, 30, 0, report(30, slot(3, 10, 30), since=10, aborted=(first,)))
@@ -240,7 +240,7 @@ def test_committed_reads_need_all_aborted_transactions() -> None:
     assert tail.covers(Offset(80), committed=True)
 
 
-def test_an_abort_is_known_while_its_marker_is_not_committed() -> None:
+def test_an_abort_is_included_while_its_marker_is_uncommitted() -> None:
     below, at = AbortedTransaction(1, 12, 19), AbortedTransaction(2, 15, 20)
     tail = tail_at(10)
     slots = slot(3, 10, 20), slot(4, 20, 30)
@@ -251,8 +251,8 @@ def test_an_abort_is_known_while_its_marker_is_not_committed() -> None:
     assert view.aborted_within(Offset(10), Offset(30)) == [at]
 
 
-def test_offsets_without_the_aborted_transactions_below_them_do_not_count() -> None:
-    """A response without room for a partition still names its offsets."""
+def test_offsets_without_the_aborted_transactions_below_them_are_ignored() -> None:
+    """A response without room for a partition still contains its offsets."""
     aborted = AbortedTransaction(1, 12, 28)
     tail = tail_at(10)
     tail.take(30, 30, 0, None)
@@ -266,7 +266,7 @@ def test_offsets_without_the_aborted_transactions_below_them_do_not_count() -> N
     assert view.aborted_within(Offset(12), Offset(30)) == [aborted]
 
 
-def test_fetches_wake_for_readable_records() -> None:
+def test_waiting_fetches_are_woken_by_readable_records() -> None:
     woken: list[str] = []
     tail = tail_at(10)
     tail.add_fetch_wait(FetchWait(1, lambda: woken.append("known")))
@@ -291,13 +291,15 @@ def test_fetches_wake_for_readable_records() -> None:
 # --- the session ----------------------------------------------------------------------------------
 
 
-def test_a_session_names_only_what_changed() -> None:
-    """The other end is a leader's own `FetchSessions`."""
+def test_a_session_contains_only_changed_partitions() -> None:
+    """The other side is the `FetchSessions` of a real leader."""
     leader, session = [FetchSessions(10, Random(1))], TailSession(ME)
     tails = {PartitionKey(UUID(int=1), number): tail_at(10) for number in range(3)}
 
     def exchange(news: dict[int, int]) -> list[int]:
-        """Advance the high watermarks of these partitions. Returns those in the request."""
+        """Advance the high watermarks of these partitions. Returns the partitions in
+        the request.
+        """
         request = session.request(tails)
         assert request.replica_state is not None
         sessions = leader[-1]
@@ -333,7 +335,7 @@ def test_a_session_names_only_what_changed() -> None:
     assert exchange({}) == []
 
 
-def test_a_leader_forgets_old_redirects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_drops_old_redirects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redirects, "REDIRECTS_MAX", 3)
     table = redirects.RedirectTable()
     keys = [(number, KEY.topic_id, KEY.partition) for number in range(5)]
@@ -346,7 +348,7 @@ def test_a_leader_forgets_old_redirects(monkeypatch: pytest.MonkeyPatch) -> None
     assert table.has_returned(keys[2], end + 1.0)
 
 
-# --- the end of the leader ------------------------------------------------------------------------
+# --- the leader's side ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -357,8 +359,10 @@ async def one() -> AsyncIterator[Any]:
 
 
 async def requested(broker: Any, tails: dict[PartitionKey, TailPartition], **changes: Any) -> Any:
-    """Return the first partition of the response to another broker's Fetch, None if there is none.
-    The broker asks itself: it is the only one that is registered.
+    """Return the first partition of the response to another broker's Fetch, or None without
+    partitions.
+
+    The broker sends the request to itself, because no other broker is registered.
     """
     request = TailSession(broker.me).request(tails)
     request.max_wait_ms = 0
@@ -390,7 +394,7 @@ async def test_a_leader_reports_the_tail_to_its_followers(one: Any) -> None:
 
 
 @pytest.mark.parametrize(("node_id", "epoch"), [(99, 1), (None, 99), (None, -1), (-1, -1)])
-async def test_only_live_brokers_get_reports(one: Any, node_id: int | None, epoch: int) -> None:
+async def test_only_live_brokers_receive_tails(one: Any, node_id: int | None, epoch: int) -> None:
     await one.produce("t", batch(b"a"))
     found = one.partitions.committed("t", 0)
     stranger = ReplicaState(one.node_id if node_id is None else node_id, epoch)
@@ -402,7 +406,7 @@ async def test_only_live_brokers_get_reports(one: Any, node_id: int | None, epoc
     assert not one.tail_followers.has(one.node_id)
 
 
-async def test_a_follower_has_to_be_allowed_to_act_as_a_broker(one: Any) -> None:
+async def test_a_follower_requires_cluster_action(one: Any) -> None:
     await one.produce("t", batch(b"a"))
     found = one.partitions.committed("t", 0)
     config = SecurityConfig(authorizer=STANDARD_AUTHORIZER)

@@ -1,4 +1,4 @@
-"""Frames over TLS with real sockets: cut at any byte, sent slowly, or ended in the middle."""
+"""Frames over TLS with real sockets: split at any byte, sent slowly, or truncated."""
 
 import asyncio
 import ssl
@@ -104,8 +104,10 @@ async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
 
 
 async def send_frames_in_two_pieces(listener: Listener) -> None:
-    """The second piece is the end of the last record. It usually follows once the server has read
-    all of the first piece; if some of that waits in the kernel, the frame arrives all the same.
+    """Send each frame in two pieces.
+
+    The second piece is the end of the last TLS record. It usually follows once the server has read
+    all of the first piece; if some of that is still in the kernel, the frame arrives all the same.
     """
     await listener.start(sweep_interval_s=3_600)
     peer = await listener.connect()
@@ -121,18 +123,16 @@ async def send_frames_in_two_pieces(listener: Listener) -> None:
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_frames_arrive_wherever_they_are_cut(
+def test_frames_arrive_wherever_they_are_split(
     tmp_path: Path, loop_factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """The server waits for no byte that TLS has already taken in."""
+    """The server does not wait for bytes that TLS has already consumed."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(send_frames_in_two_pieces(Listener(tmp_path)))
 
 
-async def test_tls_takes_little_at_once(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """OpenSSL keeps the memory for the most that a connection ever fed to it."""
+async def test_tls_is_fed_small_pieces(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL keeps a buffer of the largest size ever fed into a connection."""
     feed, sizes = TlsChannel.feed, list[int]()
 
     def noted(channel: TlsChannel, data: memoryview) -> None:
@@ -158,8 +158,8 @@ async def test_tls_takes_little_at_once(
     assert max(sizes) <= FEED_BYTES_MAX
 
 
-async def test_a_slow_sender_is_not_mistaken_for_a_stalled_one(listener: Listener) -> None:
-    """It has fewer bytes than wake the server."""
+async def test_a_slow_sender_does_not_count_as_stalled(listener: Listener) -> None:
+    """It sends fewer bytes than wake the server."""
     await listener.start(request_stall_ms=20_000)
     peer = await listener.connect()
     data = peer.encrypted(FRAME)
@@ -171,7 +171,7 @@ async def test_a_slow_sender_is_not_mistaken_for_a_stalled_one(listener: Listene
     assert await peer.receive(len(FRAME)) == FRAME
 
 
-async def test_a_stalled_sender_is_closed(listener: Listener) -> None:
+async def test_the_connection_of_a_stalled_sender_is_closed(listener: Listener) -> None:
     await listener.start(request_stall_ms=100)
     peer = await listener.connect()
     peer.writer.write(peer.encrypted(FRAME)[:50_000])
@@ -181,9 +181,9 @@ async def test_a_stalled_sender_is_closed(listener: Listener) -> None:
     assert listener.server.closed_count == 1
 
 
-async def test_handshakes_take_turns(listener: Listener) -> None:
-    """Many clients connect at once: one handshake makes a step in a turn of the event loop, and all
-    get in.
+async def test_handshakes_are_interleaved(listener: Listener) -> None:
+    """Many clients connect at the same time: only one handshake makes a step per iteration of the
+    event loop, and all succeed.
     """
     await listener.start()
     loop, turn, steps = asyncio.get_running_loop(), 0, list[int]()
@@ -211,13 +211,16 @@ async def test_handshakes_take_turns(listener: Listener) -> None:
             assert await peer.receive(11) == framed(b"e hello")
         is_counting = False
     assert len(steps) >= 60
-    # Turns are counted at another place of a turn than the steps, so two may get the same number.
+    # Iterations are counted at a different point than the steps, so two steps may get the same
+    # number.
     assert max(Counter(steps).values()) <= 2
     assert len(listener.server.handshakes) == 0
 
 
-async def test_clients_that_leave_at_once_are_closed_in_turns(listener: Listener) -> None:
-    """A process that ends takes all its connections with it. Every second client ends TLS first."""
+async def test_clients_that_disconnect_together_are_closed_one_per_iteration(
+    listener: Listener,
+) -> None:
+    """When a process exits, all its connections close. Every second client ends TLS first."""
     await listener.start()
     turn, removed = 0, list[int]()
     server, count_max = listener.server, 5
@@ -246,14 +249,17 @@ async def test_clients_that_leave_at_once_are_closed_in_turns(listener: Listener
             turn += 1
             await asyncio.sleep(0)
     assert len(removed) == count
-    # Turns are counted at another place of a turn than the closings: two may get the same number.
+    # Iterations are counted at a different point than the closings, so two closings may get the
+    # same number.
     assert max(Counter(removed).values()) <= 2 * count_max
 
 
-def test_data_before_the_end_is_read(tmp_path: Path) -> None:
-    """Records of one call are delivered before the damage or the end after them is reported."""
+def test_data_before_the_end_or_damage_is_delivered(tmp_path: Path) -> None:
+    """TLS records received in one call are delivered before the damage or the end after them is
+    reported.
+    """
     files = SecureFiles(tmp_path)
-    bad_record = "bad record|record layer failure"  # as OpenSSL 3.0 and 3.5 say
+    bad_record = "bad record|record layer failure"  # in OpenSSL 3.0 and 3.5
     for damage, reason in ((b"", "^$"), (b"\x17\x03\x03\x00\x20" + bytes(32), bad_record)):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(files.keystore)

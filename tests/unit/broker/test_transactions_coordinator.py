@@ -1,5 +1,5 @@
 """Records of `__transaction_state`, and the coordinator over an in-memory log: the next coordinator
-finishes decided transactions.
+completes decided transactions.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ T0, T1, GONE = ("t", 0), ("t", 1), ("gone", 0)
 
 
 class Leaders:
-    """The leaders of partitions: record the markers and respond as the test configures."""
+    """The partition leaders: record the markers and respond as the test configures."""
 
     def __init__(self) -> None:
         self.written: list[tuple[TopicPartition, int, bool, int]] = []
@@ -103,7 +103,7 @@ class CoordinatorHarness:
         return coordinator
 
     def restart(self) -> None:
-        """Kill the coordinator's broker; another one opens the partitions with a later epoch."""
+        """Kill the coordinator's broker; another one opens the partitions with a higher epoch."""
         self.coordinator.close()
         self.log.held = []
         self.log.epoch += 1
@@ -136,7 +136,7 @@ class CoordinatorHarness:
 async def _held(
     log: MemoryLog, request: Callable[[], "asyncio.Task[ErrorCode]"]
 ) -> "asyncio.Task[ErrorCode]":
-    """Start the request; return once its record is appended and not durable yet."""
+    """Start the request; return once its record is appended but not yet durable."""
     log.hold = True
     log.appended.clear()
     task = request()
@@ -144,7 +144,7 @@ async def _held(
     return task
 
 
-async def test_commit_gets_a_response_when_it_is_decided_and_every_partition_is_reported() -> None:
+async def test_a_commit_is_acknowledged_when_it_is_decided_and_markers_are_sent() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0, T1)
     task = await _held(
@@ -172,7 +172,7 @@ async def test_commit_gets_a_response_when_it_is_decided_and_every_partition_is_
 
 
 @pytest.mark.parametrize("committed", [False, True])
-async def test_the_next_coordinator_finishes_decided_transactions(committed: bool) -> None:
+async def test_the_next_coordinator_completes_decided_transactions(committed: bool) -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0, T1)
     harness.leaders.stalled.clear()
@@ -189,8 +189,10 @@ async def test_the_next_coordinator_finishes_decided_transactions(committed: boo
     harness.coordinator.close()
 
 
-async def test_a_coordinator_that_lost_touch_confirms_nothing() -> None:
-    """It was paused, so the commit in its memory may belong to the transaction before."""
+async def test_a_coordinator_that_lost_its_lease_confirms_nothing() -> None:
+    """The coordinator was paused, so the commit in its memory may belong to the previous
+    transaction.
+    """
     harness = CoordinatorHarness()
     producer = await harness.begun(T0)
     assert (
@@ -215,9 +217,9 @@ async def test_a_coordinator_that_lost_touch_confirms_nothing() -> None:
     harness.coordinator.close()
 
 
-async def test_a_coordinator_that_may_not_lead_alone_returns_only_what_it_appends() -> None:
-    """A firewall rejects its connections: the next coordinator may have the producer's next
-    transaction, which this one does not have.
+async def test_a_coordinator_that_may_have_been_replaced_returns_only_what_it_appends() -> None:
+    """A firewall rejects its connections: the next coordinator may already have the producer's next
+    transaction.
     """
     harness = CoordinatorHarness()
     producer = await harness.begun(T0)
@@ -243,7 +245,7 @@ async def test_a_coordinator_that_may_not_lead_alone_returns_only_what_it_append
     harness.coordinator.close()
 
 
-async def test_undurable_changes_are_undone() -> None:
+async def test_changes_that_could_not_be_written_are_rolled_back() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0)
     task = await _held(
@@ -286,7 +288,7 @@ async def test_markers_are_retried_and_deleted_partitions_need_none() -> None:
     harness.coordinator.close()
 
 
-async def test_a_fenced_coordinator_leaves_the_rest_to_the_next() -> None:
+async def test_a_fenced_coordinator_leaves_remaining_markers_to_the_next_one() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0, T1)
     harness.leaders.responses = {
@@ -306,7 +308,7 @@ async def test_a_fenced_coordinator_leaves_the_rest_to_the_next() -> None:
     harness.coordinator.close()
 
 
-async def test_serials_grow_from_transaction_to_transaction_whatever_the_clock_does() -> None:
+async def test_serials_increase_with_each_transaction_whatever_the_clock_does() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0)
     for number in range(4):
@@ -330,7 +332,7 @@ async def test_serials_grow_from_transaction_to_transaction_whatever_the_clock_d
     assert min(harness.leaders.serials) >= 0
 
 
-async def test_copies_of_a_marker_have_one_serial_and_the_next_coordinator_a_higher_one() -> None:
+async def test_copies_of_a_marker_have_the_same_serial() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0)
     harness.leaders.broken_count = 1
@@ -352,7 +354,7 @@ async def test_copies_of_a_marker_have_one_serial_and_the_next_coordinator_a_hig
     assert harness.leaders.serials[-1] > first.pop()
 
 
-async def test_a_late_end_does_not_decide_the_next_transaction() -> None:
+async def test_a_late_end_txn_does_not_decide_the_next_transaction() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0)
     assert (
@@ -378,7 +380,7 @@ async def test_a_late_end_does_not_decide_the_next_transaction() -> None:
     await harness.until_state(TransactionState.COMPLETE_ABORT)
 
 
-async def test_a_late_end_that_waited_for_the_transaction_before_is_late_all_the_same() -> None:
+async def test_a_late_end_txn_stays_late_after_waiting_for_the_previous_transaction() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0)
     task = await _held(
@@ -419,8 +421,8 @@ async def test_a_new_producer_waits_for_the_abort_of_the_old_one() -> None:
 
 
 @pytest.mark.parametrize("off_ms", [3_600_000, -3_600_000])
-async def test_the_next_coordinators_clock_may_be_an_hour_off(off_ms: int) -> None:
-    """An open transaction has exactly its timeout from the moment when the coordinator loaded
+async def test_timeouts_do_not_depend_on_the_clock_of_the_next_coordinator(off_ms: int) -> None:
+    """An open transaction gets its full timeout from the moment at which the coordinator has loaded
     it.
     """
     harness = CoordinatorHarness()
@@ -437,7 +439,7 @@ async def test_the_next_coordinators_clock_may_be_an_hour_off(off_ms: int) -> No
     harness.coordinator.close()
 
 
-async def test_timeout_aborts_also_at_the_next_coordinator() -> None:
+async def test_the_next_coordinator_also_aborts_on_timeout() -> None:
     harness = CoordinatorHarness()
     producer = await harness.begun(T0, timeout_ms=5_000)
     harness.coordinator.tick()
@@ -478,7 +480,7 @@ async def end_epoch(
     return await harness.coordinator.end_epoch("tid", producer, committed=committed)
 
 
-async def test_leaders_add_partitions_and_the_end_gives_the_next_epoch() -> None:
+async def test_partition_leaders_add_partitions_and_end_txn_returns_the_next_epoch() -> None:
     harness = CoordinatorHarness()
     first = await started(harness)
     response = harness.coordinator.respond_to_leader
@@ -499,7 +501,7 @@ async def test_leaders_add_partitions_and_the_end_gives_the_next_epoch() -> None
     harness.coordinator.close()
 
 
-async def test_a_leader_does_not_wait_for_the_transaction_before() -> None:
+async def test_requests_of_partition_leaders_do_not_wait_for_the_previous_transaction() -> None:
     harness = CoordinatorHarness()
     first = await started(harness)
     await harness.coordinator.respond_to_leader(membership(first), [T0])
@@ -515,7 +517,7 @@ async def test_a_leader_does_not_wait_for_the_transaction_before() -> None:
     harness.coordinator.close()
 
 
-async def test_the_next_coordinator_tracks_a_repeated_end() -> None:
+async def test_the_next_coordinator_recognizes_a_repeated_end_txn() -> None:
     harness = CoordinatorHarness()
     first = await started(harness)
     await harness.coordinator.respond_to_leader(membership(first), [T0])
@@ -530,7 +532,7 @@ async def test_the_next_coordinator_tracks_a_repeated_end() -> None:
     harness.coordinator.close()
 
 
-async def test_an_end_that_is_not_durable_gives_nothing() -> None:
+async def test_an_end_txn_that_could_not_be_written_has_no_effect() -> None:
     harness = CoordinatorHarness()
     first = await started(harness)
     await harness.coordinator.respond_to_leader(membership(first), [T0])
@@ -550,7 +552,7 @@ async def test_an_end_that_is_not_durable_gives_nothing() -> None:
     harness.coordinator.close()
 
 
-async def test_limits_and_refusals() -> None:
+async def test_invalid_requests_and_requests_above_the_limits_are_rejected() -> None:
     harness = CoordinatorHarness()
     init = harness.coordinator.init_producer_id
     assert (await init("", 1_000, None))[0] is ErrorCode.INVALID_REQUEST
@@ -594,25 +596,25 @@ flexible = st.builds(
 
 
 @given(metadata)
-def test_records_return(original: TransactionMetadata) -> None:
+def test_records_survive_a_round_trip(original: TransactionMetadata) -> None:
     assert decode_key(encode_key(original.transactional_id)) == original.transactional_id
     assert decode_value(original.transactional_id, encode_value(original)) == original
 
 
 @given(flexible)
-def test_flexible_records_return(original: TransactionMetadata) -> None:
+def test_flexible_records_survive_a_round_trip(original: TransactionMetadata) -> None:
     assert decode_value(original.transactional_id, encode_value(original, 1)) == original
 
 
 @given(flexible)
 def test_the_next_producer_id_is_never_lost(original: TransactionMetadata) -> None:
-    """The level may go down while the transaction ends."""
+    """The feature level may be downgraded while the transaction ends."""
     found = decode_value(original.transactional_id, encode_value(original, 0))
     assert found.next_producer_id == original.next_producer_id
 
 
-def test_flexible_records_are_kafkas() -> None:
-    """Built by hand from Kafka's TransactionLogValue.json, version 1. The reader skips tags of
+def test_flexible_records_match_kafka() -> None:
+    """Built by hand from Kafka's TransactionLogValue.json, version 1. The decoder skips tags of
     later versions.
     """
     prepared = TransactionMetadata(
@@ -635,7 +637,7 @@ def test_flexible_records_are_kafkas() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_foreign_bytes_are_malformed_at_worst(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_the_documented_error(data: bytes) -> None:
     for decode in (decode_key, lambda value: decode_value("tid", value)):
         try:
             decode(data)
@@ -643,7 +645,7 @@ def test_foreign_bytes_are_malformed_at_worst(data: bytes) -> None:
             continue
 
 
-def test_records_are_kafkas() -> None:
+def test_records_match_kafka() -> None:
     """Built by hand from Kafka's TransactionLogKey.json and TransactionLogValue.json, version 0."""
     ongoing = TransactionMetadata(
         "a", 7, 1, 60_000, TransactionState.ONGOING, frozenset({("t", 2), ("t", 0)}), 5, 9

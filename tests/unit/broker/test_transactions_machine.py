@@ -1,5 +1,5 @@
-"""One transactional id against a model: for any order of requests, time and failures, an outcome is
-decided once.
+"""One transactional id compared with a model: for any order of requests, time and failures, an
+outcome is decided once.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ def initialized(
     return ProducerIdentity(transaction.current.producer_id, transaction.current.producer_epoch)
 
 
-def test_commit_from_the_first_record_to_the_last() -> None:
+def test_commit_of_a_transaction() -> None:
     transaction = new_transaction("tid", LIMITS)
     producer = initialized(transaction)
     assert producer == ProducerIdentity(7, 0)
@@ -59,7 +59,7 @@ def test_commit_from_the_first_record_to_the_last() -> None:
     assert transaction.end(producer, committed=False, now_ms=9) is ErrorCode.INVALID_TXN_STATE
 
 
-def test_a_new_producer_aborts_what_is_open_and_the_old_one_is_fenced() -> None:
+def test_a_new_producer_aborts_the_open_transaction_and_fences_the_old_one() -> None:
     transaction = new_transaction("tid", LIMITS)
     old = initialized(transaction)
     persisted(transaction, transaction.add_partitions(old, PARTITIONS[:1], 0))
@@ -77,7 +77,7 @@ def test_a_new_producer_aborts_what_is_open_and_the_old_one_is_fenced() -> None:
     assert transaction.add_partitions(old, PARTITIONS, 4) is ErrorCode.PRODUCER_FENCED
 
 
-def test_timeout_aborts_and_fences_once() -> None:
+def test_a_timeout_aborts_and_fences_once() -> None:
     transaction = new_transaction("tid", LIMITS)
     producer = initialized(transaction)
     persisted(transaction, transaction.add_partitions(producer, PARTITIONS[:1], 100))
@@ -93,7 +93,7 @@ def test_timeout_aborts_and_fences_once() -> None:
     assert transaction.end(producer, committed=True, now_ms=202) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_response_that_was_lost_is_given_again() -> None:
+def test_a_repeated_request_gets_the_same_response() -> None:
     transaction = new_transaction("tid", LIMITS)
     first = initialized(transaction)
     second = initialized(transaction, expected=first)
@@ -107,7 +107,7 @@ def test_a_response_that_was_lost_is_given_again() -> None:
     ("producer_id", "epoch"),
     [(7, 0), (7, 3), (7, EPOCH_LAST_GIVEN - 1), (6, EPOCH_LAST_GIVEN), (9, EPOCH_LAST_GIVEN)],
 )
-def test_only_the_last_epoch_of_the_previous_producer_id_has_ended(
+def test_only_the_last_epoch_of_the_previous_producer_id_counts_as_ended(
     producer_id: int, epoch: int
 ) -> None:
     current = TransactionMetadata(
@@ -141,7 +141,7 @@ def test_an_epoch_of_the_previous_producer_id_is_not_mistaken_for_the_last_one()
 
 
 @pytest.mark.parametrize("epoch", [0, EPOCH_LAST_GIVEN])
-def test_a_late_init_does_not_abort_the_transaction_of_the_next_epoch(epoch: int) -> None:
+def test_a_late_init_producer_id_does_not_abort_the_next_transaction(epoch: int) -> None:
     current = TransactionMetadata("tid", 7, epoch, TIMEOUT_MS, TransactionState.EMPTY)
     transaction, first = Transaction(current, LIMITS), ProducerIdentity(7, epoch)
     second = initialized(transaction, 8, first)
@@ -152,8 +152,10 @@ def test_a_late_init_does_not_abort_the_transaction_of_the_next_epoch(epoch: int
 
 @pytest.mark.parametrize("epoch", [0, EPOCH_LAST_GIVEN])
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_late_init_between_transactions_changes_nothing(epoch: int, committed: bool) -> None:
-    """The response of the EndTxn was lost, and the producer repeats it."""
+def test_a_late_init_producer_id_between_transactions_changes_nothing(
+    epoch: int, committed: bool
+) -> None:
+    """The response of EndTxn was lost, and the producer repeats the request."""
     current = TransactionMetadata("tid", 7, epoch, TIMEOUT_MS, TransactionState.EMPTY)
     transaction, first = Transaction(current, LIMITS), ProducerIdentity(7, epoch)
     second = initialized(transaction, 8, first)
@@ -170,7 +172,7 @@ def test_a_late_init_between_transactions_changes_nothing(epoch: int, committed:
 
 
 @pytest.mark.parametrize("epoch", [0, 5, EPOCH_LAST_GIVEN])
-def test_an_init_after_a_lost_end_of_version_2_gets_the_epoch_of_that_end(epoch: int) -> None:
+def test_init_producer_id_after_a_lost_v2_end_txn_gets_the_epoch_of_that_end(epoch: int) -> None:
     current = TransactionMetadata("tid", 7, epoch, TIMEOUT_MS, TransactionState.EMPTY)
     transaction, first = Transaction(current, LIMITS), ProducerIdentity(7, epoch)
     persisted(transaction, transaction.add_partitions(first, PARTITIONS[:1], 0, 2))
@@ -184,7 +186,7 @@ def test_an_init_after_a_lost_end_of_version_2_gets_the_epoch_of_that_end(epoch:
 
 @pytest.mark.parametrize("knows_its_epoch", [False, True])
 @pytest.mark.parametrize("epoch", [0, 3, EPOCH_LAST_GIVEN])
-def test_used_up_or_lost_epochs_bring_another_producer_id(
+def test_used_up_or_lost_epochs_result_in_another_producer_id(
     epoch: int, knows_its_epoch: bool
 ) -> None:
     current = TransactionMetadata("tid", 7, epoch, TIMEOUT_MS, TransactionState.COMPLETE_COMMIT)
@@ -206,7 +208,7 @@ def test_used_up_or_lost_epochs_bring_another_producer_id(
     assert initialized(transaction, 9) == ProducerIdentity(8, 1), "one new id is enough"
 
 
-def test_the_last_epoch_is_for_fencing_alone() -> None:
+def test_the_last_epoch_is_reserved_for_fencing() -> None:
     current = TransactionMetadata(
         "tid",
         7,
@@ -225,7 +227,7 @@ def test_the_last_epoch_is_for_fencing_alone() -> None:
     assert initialized(transaction, 8) == ProducerIdentity(8, 0)
 
 
-def test_too_many_partitions_are_refused_and_an_unused_id_is_forgotten() -> None:
+def test_too_many_partitions_are_rejected_and_an_unused_id_is_removed() -> None:
     transaction = new_transaction("tid", LIMITS)
     producer = initialized(transaction)
     assert transaction.add_partitions(producer, PARTITIONS, 0) is ErrorCode.INVALID_REQUEST
@@ -240,7 +242,7 @@ def test_too_many_partitions_are_refused_and_an_unused_id_is_forgotten() -> None
 def ended(
     transaction: Transaction, producer: ProducerIdentity, *, committed: bool, fresh: int = 90
 ) -> ProducerIdentity:
-    """End the transaction, write its markers and return the producer of the next one."""
+    """End the transaction, write its markers, and return the producer of the next transaction."""
     outcome = transaction.end_epoch(
         producer, committed=committed, fresh_producer_id=fresh, now_ms=1
     )
@@ -254,7 +256,7 @@ def ended(
     return given
 
 
-def test_every_end_gives_the_next_epoch_and_its_marker_fences_the_last() -> None:
+def test_every_end_txn_returns_the_next_epoch_and_its_marker_fences_the_last() -> None:
     transaction = new_transaction("tid", LIMITS)
     first = initialized(transaction)
     persisted(transaction, transaction.add_partitions(first, PARTITIONS[:1], 0, 2))
@@ -285,7 +287,7 @@ def test_every_end_gives_the_next_epoch_and_its_marker_fences_the_last() -> None
     ), "the next transaction has begun"
 
 
-def test_what_has_not_begun_is_aborted_but_not_committed() -> None:
+def test_a_transaction_without_partitions_can_be_aborted_but_not_committed() -> None:
     transaction = new_transaction("tid", LIMITS)
     producer = initialized(transaction)
     assert (
@@ -298,7 +300,7 @@ def test_what_has_not_begun_is_aborted_but_not_committed() -> None:
     assert transaction.current.started_ms == 1
 
 
-def test_the_end_of_the_last_epoch_brings_another_producer_id() -> None:
+def test_end_txn_in_the_last_epoch_returns_another_producer_id() -> None:
     current = TransactionMetadata(
         "tid",
         7,
@@ -338,8 +340,8 @@ def test_the_end_of_the_last_epoch_brings_another_producer_id() -> None:
     )
 
 
-def test_the_epoch_that_only_fences_is_not_given() -> None:
-    """A coordinator has aborted the transaction of the last epoch."""
+def test_the_epoch_reserved_for_fencing_is_never_returned() -> None:
+    """A coordinator has aborted the transaction that used the last epoch."""
     current = TransactionMetadata(
         "tid", 7, EPOCH_MAX, TIMEOUT_MS, TransactionState.COMPLETE_ABORT, client_version=2
     )
@@ -355,7 +357,7 @@ def test_the_epoch_that_only_fences_is_not_given() -> None:
     )
 
 
-def test_partitions_are_verified_in_the_open_transaction_alone() -> None:
+def test_partitions_are_verified_only_in_the_open_transaction() -> None:
     transaction = new_transaction("tid", LIMITS)
     producer = initialized(transaction)
     assert transaction.missing_partitions(producer, PARTITIONS[:2]) == frozenset(PARTITIONS[:2])
@@ -382,8 +384,8 @@ def test_a_transaction_that_ends_with_version_1_keeps_its_epoch() -> None:
 
 
 class TransactionWorld(RuleBasedStateMachine):
-    """Producers start, fence each other, die and return; the coordinator dies between any two steps
-    and continues from the durable record.
+    """Producers start, fence each other, crash and restart; the coordinator crashes between any two
+    steps and continues from the durable record.
     """
 
     def __init__(self) -> None:
@@ -457,7 +459,8 @@ class TransactionWorld(RuleBasedStateMachine):
             if was_open:
                 self.outcomes.setdefault(producer, []).append(committed)
             else:
-                # An end of version 2 may have aborted what had not begun, before this epoch.
+                # A version 2 EndTxn may have aborted a transaction without partitions before this
+                # epoch.
                 assert self.outcomes.get(producer, [committed])[-1] is committed, (
                     "what succeeds twice has the outcome of the first time"
                 )
@@ -479,7 +482,8 @@ class TransactionWorld(RuleBasedStateMachine):
         if isinstance(outcome, Persist):
             assert producer == self.producers[-1], "only the newest producer may end"
             assert given not in self.given, "an epoch is given once"
-            # Also an abort of nothing: it may follow an end of version 1 in the same epoch.
+            # This may also be an abort without a transaction: it may follow a version 1 EndTxn in
+            # the same epoch.
             self.outcomes.setdefault(producer, []).append(committed)
             self.given.add(given)
             self.producers.append(given)

@@ -1,4 +1,4 @@
-"""Requests to transaction coordinators: few calls, one result per question."""
+"""Verification requests to transaction coordinators: batching, and one result per partition."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class Coordinators:
         )
 
 
-async def test_questions_of_one_moment_share_a_request() -> None:
+async def test_simultaneous_verifications_share_a_request() -> None:
     peers = Coordinators()
     for number in range(3):
         peers.send_request(f"a{number}", T0)
@@ -67,8 +67,8 @@ async def test_questions_of_one_moment_share_a_request() -> None:
     assert set(map(tuple, requested.values())) == {(T0, T1)}
 
 
-async def test_questions_wait_for_the_response_of_their_coordinator() -> None:
-    """One request at a time, followed by all queued ones."""
+async def test_verifications_wait_for_the_response_of_their_coordinator() -> None:
+    """There is one request at a time; the next one contains all queued verifications."""
     peers = Coordinators()
     peers.gate.clear()
     peers.send_request("a", T0)
@@ -80,8 +80,8 @@ async def test_questions_wait_for_the_response_of_their_coordinator() -> None:
     assert len(peers.requests) == 2
 
 
-async def test_a_request_has_one_epoch_of_an_id() -> None:
-    """Responses contain only ids."""
+async def test_a_request_contains_each_transactional_id_with_one_epoch() -> None:
+    """Responses contain only the ids, not the epochs."""
     peers = Coordinators()
     peers.send_request("a", T0, epoch=1)
     peers.send_request("a", T0, epoch=2)
@@ -104,7 +104,9 @@ async def test_a_request_has_one_epoch_of_an_id() -> None:
     ],
     ids=repr,
 )
-async def test_a_question_is_queried_again(problem: ErrorCode | Exception) -> None:
+async def test_a_verification_is_retried_after_a_retriable_error(
+    problem: ErrorCode | Exception,
+) -> None:
     peers = Coordinators()
     peers.codes = [problem, problem, ErrorCode.NONE]
     peers.send_request("a", T0)
@@ -113,7 +115,7 @@ async def test_a_question_is_queried_again(problem: ErrorCode | Exception) -> No
     assert len(peers.requests) == 3
 
 
-async def test_a_refusal_is_final() -> None:
+async def test_an_error_that_is_not_retriable_is_final() -> None:
     peers = Coordinators()
     peers.codes = [ErrorCode.PRODUCER_FENCED, ErrorCode.NONE]
     peers.send_request("a", T0)
@@ -122,7 +124,7 @@ async def test_a_refusal_is_final() -> None:
 
 
 @pytest.mark.parametrize("has_coordinator", [False, True])
-async def test_every_question_gets_a_response_in_time(
+async def test_every_verification_completes_in_time(
     has_coordinator: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESPONSE_MAX_S", 0.1)
@@ -139,7 +141,7 @@ async def test_every_question_gets_a_response_in_time(
     assert peers.results == [("a", T0, expected)]
 
 
-async def test_a_silent_coordinator_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_to_a_silent_coordinator_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESPONSE_MAX_S", 0.1)
     monkeypatch.setattr(module, "REQUEST_TIMEOUT_S", 0.05)
     peers = Coordinators()
@@ -149,7 +151,7 @@ async def test_a_silent_coordinator_is_given_up(monkeypatch: pytest.MonkeyPatch)
     assert peers.results == [("a", T0, ErrorCode.NETWORK_EXCEPTION)]
 
 
-async def test_the_next_coordinator_is_requested() -> None:
+async def test_verifications_are_sent_to_the_next_coordinator() -> None:
     peers = Coordinators()
     peers.codes = [ErrorCode.NOT_COORDINATOR, ErrorCode.NONE]
     peers.gate.clear()
@@ -161,7 +163,7 @@ async def test_the_next_coordinator_is_requested() -> None:
     assert [node_id for node_id, _ in peers.requests] == [1, 2]
 
 
-async def test_nothing_is_queried_after_the_end() -> None:
+async def test_no_requests_are_sent_after_close() -> None:
     peers = Coordinators()
     peers.codes = [ErrorCode.CONCURRENT_TRANSACTIONS]
     peers.send_request("a", T0)
@@ -181,7 +183,7 @@ async def test_nothing_is_queried_after_the_end() -> None:
         (30_000, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-async def test_an_error_of_the_whole_request_is_that_of_each_partition(
+async def test_an_error_of_the_whole_request_applies_to_each_partition(
     code: int, expected: ErrorCode
 ) -> None:
     class Rejecting:

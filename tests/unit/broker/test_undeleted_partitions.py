@@ -1,4 +1,4 @@
-"""How brokers handle partitions whose topic is deleted and restored."""
+"""How brokers handle partitions of a topic that is deleted and restored."""
 
 import asyncio
 
@@ -50,7 +50,7 @@ async def test_the_leader_commits_everything_when_its_topic_is_deleted(cluster):
     assert (await other.produce("u", idempotent(20, b"20"))).base_offset == 20
 
 
-async def test_a_leader_that_dies_before_the_close_loses_nothing(cluster):
+async def test_no_record_is_lost_if_the_leader_dies_before_closing(cluster):
     harness, leader, other = cluster
     await led(harness, leader)
     for number in range(5):
@@ -66,7 +66,7 @@ async def test_a_leader_that_dies_before_the_close_loses_nothing(cluster):
     assert (await other.produce("t", idempotent(5, b"5"))).base_offset == 5
 
 
-async def test_the_wal_of_a_deleted_topic_is_recovered_before_it_returns(cluster):
+async def test_the_wal_of_a_deleted_topic_is_recovered_before_the_topic_is_restored(cluster):
     harness, leader, other = cluster
     await led(harness, leader)
     assert (await leader.produce("t", idempotent(0, b"0"))).error_code == 0
@@ -80,7 +80,7 @@ async def test_the_wal_of_a_deleted_topic_is_recovered_before_it_returns(cluster
 
 
 @pytest.mark.parametrize("dies", [False, True])
-async def test_transactions_that_were_open_are_aborted_and_their_producers_fenced(cluster, dies):
+async def test_open_transactions_are_aborted_and_their_producers_fenced(cluster, dies):
     harness, leader, other = cluster
     await led(harness, leader)
     assert (await leader.produce("t", transactional(7, 0, b"open"))).error_code == 0
@@ -125,8 +125,8 @@ async def test_only_transactions_open_at_the_deletion_are_aborted(cluster):
     assert await other.committed("t", 2) == [b"too", b"more"]
 
 
-async def test_it_is_not_served_under_its_old_name_meanwhile(cluster):
-    """The broker sees the deletion, the return and a new topic of that name at once."""
+async def test_a_restored_topic_is_not_served_under_a_name_taken_by_a_new_topic(cluster):
+    """The broker sees the deletion, the restoration and a new topic with that name at once."""
     harness, leader, _ = cluster
     noticing = await harness.broker(3, notice_ms=5_000)
     await led(harness, noticing)

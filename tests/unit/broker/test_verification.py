@@ -1,4 +1,4 @@
-"""Guards: what lets the first batch of a transaction into a partition."""
+"""Guards decide whether the first batch of a transaction may be appended to a partition."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_waiting_batches_are_admitted_in_order_and_the_guard_is_removed() -> Non
     assert len(verifications) == 0
 
 
-def test_a_refusal_is_for_all_that_waits() -> None:
+def test_an_error_applies_to_all_waiting_batches() -> None:
     verifications, seen = Verifications(), list[tuple[str, object]]()
     guard = verifications.begin(7, 1, adds=True)
     guard.waiting += [noting(seen, "a"), noting(seen, "b")]
@@ -35,7 +35,7 @@ def test_a_refusal_is_for_all_that_waits() -> None:
     assert not guard.is_verified
 
 
-def test_a_marker_takes_the_guards_of_its_producer() -> None:
+def test_a_marker_removes_the_guards_of_its_producer() -> None:
     verifications = Verifications()
     mine = [verifications.begin(7, epoch, adds=True) for epoch in (1, 2)]
     other = verifications.begin(8, 1, adds=True)
@@ -44,7 +44,7 @@ def test_a_marker_takes_the_guards_of_its_producer() -> None:
     assert verifications.holds(other, 8, 1)
 
 
-def test_an_outdated_response_is_requested_again() -> None:
+def test_an_outdated_response_causes_a_new_request() -> None:
     verifications = Verifications()
     guard = verifications.begin(7, 1, adds=True)
     verifications.ended(7)
@@ -54,7 +54,7 @@ def test_an_outdated_response_is_requested_again() -> None:
 
 
 @pytest.mark.parametrize("is_verified", [False, True])
-def test_waiting_batches_wait_for_the_newer_question(is_verified: bool) -> None:
+def test_waiting_batches_wait_for_the_newer_verification(is_verified: bool) -> None:
     verifications, seen = Verifications(), list[tuple[str, object]]()
     old = verifications.begin(7, 1, adds=True)
     old.waiting.append(noting(seen, "first"))
@@ -72,7 +72,7 @@ def test_waiting_batches_wait_for_the_newer_question(is_verified: bool) -> None:
 
 
 def settle(verifications: Verifications, guard: Guard, code: ErrorCode) -> None:
-    """Apply a response as the handler does, without a new question."""
+    """Apply a response as the handler does, without a new verification."""
     again = code is ErrorCode.NONE and verifications.must_verify_again(guard)
     assert not again
     if guard.waiting:
@@ -82,11 +82,11 @@ def settle(verifications: Verifications, guard: Guard, code: ErrorCode) -> None:
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS])
 @pytest.mark.parametrize("newer_first", [False, True])
 @pytest.mark.parametrize("adds", [False, True], ids=["a newer version", "a marker"])
-def test_no_batch_overtakes_one_that_waits_for_an_older_question(
+def test_no_batch_overtakes_one_that_waits_for_an_older_verification(
     adds: bool, newer_first: bool, code: ErrorCode
 ) -> None:
-    """The second batch asks again if it is the first that adds the partition, or if the marker of
-    the transaction before came between the two.
+    """The second batch starts a new verification if it is the first that adds the partition, or if
+    the marker of the previous transaction arrived between the two.
     """
     verifications, seen = Verifications(), list[tuple[str, object]]()
     older = verifications.begin(7, 1, adds=adds)
@@ -103,7 +103,7 @@ def test_no_batch_overtakes_one_that_waits_for_an_older_question(
     assert len(verifications) == 0
 
 
-def test_a_held_guard_lets_in_until_it_is_released() -> None:
+def test_a_held_guard_stays_valid_until_it_is_released() -> None:
     verifications, held = Verifications(), list[Guard]()
 
     def hold(response: Guard | ErrorCode) -> None:
@@ -120,7 +120,7 @@ def test_a_held_guard_lets_in_until_it_is_released() -> None:
     assert len(verifications) == 0
 
 
-def test_a_guard_is_for_one_epoch() -> None:
+def test_a_guard_is_valid_for_one_producer_epoch() -> None:
     verifications = Verifications()
     guard = verifications.begin(7, 1, adds=True)
     assert not verifications.holds(guard, 7, 2)
@@ -129,7 +129,7 @@ def test_a_guard_is_for_one_epoch() -> None:
     assert verifications.find(7, 2) is None
 
 
-def test_a_transaction_is_open_in_its_epoch_alone() -> None:
+def test_a_transaction_is_open_only_in_its_epoch() -> None:
     producers = ProducerState()
     assert not producers.is_in_transaction(7, 1)
     producers.record(

@@ -1,4 +1,4 @@
-"""When the WAL of a broker returns to its WAL store."""
+"""When a broker moves its WAL back to its WAL store."""
 
 import pytest
 
@@ -12,8 +12,9 @@ WAIT_S = 30.0
 
 
 def returned_after_s(policy: ReturnPolicy, since: float, *, failed_at: float = -1.0) -> float:
-    """Leave at this time, and return the seconds until the WAL returns. failed_at: seconds after
-    which a probe fails.
+    """Leave the WAL store at this time, and return the seconds until the WAL returns.
+
+    failed_at: seconds after which a probe fails.
     """
     policy.left(since)
     waited_s = 0.0
@@ -24,13 +25,13 @@ def returned_after_s(policy: ReturnPolicy, since: float, *, failed_at: float = -
 
 
 @pytest.mark.parametrize(("failed_at", "waited_s"), [(-1.0, 30.0), (0.0, 35.0), (20.0, 55.0)])
-def test_a_wal_returns_when_no_probe_has_failed_for_a_while(
+def test_a_wal_returns_after_a_while_without_failed_probes(
     failed_at: float, waited_s: float
 ) -> None:
     assert returned_after_s(ReturnPolicy(WAIT_S), 0.0, failed_at=failed_at) == waited_s
 
 
-def test_a_wal_waits_longer_each_time_the_store_fails_again_soon() -> None:
+def test_a_wal_waits_longer_after_each_failure_soon_after_its_return() -> None:
     policy, now, waits = ReturnPolicy(WAIT_S), 0.0, list[float]()
     for _ in range(8):
         waits.append(returned_after_s(policy, now))

@@ -1,5 +1,5 @@
-"""Each anomaly is found in a small history that has it, with its values and offsets, and in no
-history that nearly has it.
+"""Each anomaly is found, with its values and offsets, in a small history that contains it, and not
+in similar correct histories.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def at(offset: int, value: bytes, part: Part = P) -> Record:
 def write(
     outcome: Outcome, *sends: Record, process: str = "p", began_s: float = 1.0, ordered: bool = True
 ) -> Write:
-    """Return a transaction that ends 1 s after its begin; its commit is requested in the middle."""
+    """Return a transaction that ends 1 s after its start; its commit is requested halfway."""
     return Write(
         process, outcome, began_s, began_s + 1, sends, commit_began_s=began_s + 0.5, ordered=ordered
     )
@@ -91,11 +91,11 @@ GOOD = (
 )
 
 
-def test_a_good_history_has_none() -> None:
+def test_a_correct_history_has_no_anomalies() -> None:
     assert found(*GOOD, ends={P: 7, Q: 4}) == {}
 
 
-def test_nothing_is_proved_by_nothing() -> None:
+def test_an_empty_history_has_no_anomalies() -> None:
     assert found() == {}
 
 
@@ -176,7 +176,7 @@ BAD: dict[str, tuple[tuple[Operation, ...], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", ANOMALIES)
-def test_each_is_found_alone_and_named(name: str) -> None:
+def test_each_anomaly_is_found_without_others(name: str) -> None:
     history, words = BAD[name]
     anomalies = found(*history)
     assert set(anomalies) == {name}
@@ -275,11 +275,11 @@ NEAR: dict[str, tuple[Operation, ...]] = {
 
 
 @pytest.mark.parametrize("name", NEAR)
-def test_what_only_looks_like_one_passes(name: str) -> None:
+def test_correct_histories_similar_to_anomalies_pass(name: str) -> None:
     assert found(*NEAR[name]) == {}
 
 
-def test_the_offsets_of_a_transaction_are_commits_of_its_group() -> None:
+def test_transactional_offsets_count_as_commits_of_their_group() -> None:
     history = (consumed(OK, 0, 5, at(0, b"a")), poll(at(0, b"a")), committed(3, 2.5))
     assert set(found(*history)) == {"lost-commit"}
 
@@ -289,7 +289,7 @@ def test_a_later_lower_commit_does_not_hide_an_earlier_loss() -> None:
     assert [anomaly.name for anomaly in find_anomalies(history, LEASE_S)] == ["lost-commit"]
 
 
-def test_a_late_commit_undoes_no_later_commit_of_its_member() -> None:
+def test_a_late_commit_does_not_undo_a_later_commit_of_its_member() -> None:
     history = (
         commit(4, INFO, 1.0, member="a"),
         commit(8, OK, 2.0, member="a"),
@@ -298,7 +298,7 @@ def test_a_late_commit_undoes_no_later_commit_of_its_member() -> None:
     assert set(found(*history)) == {"lost-commit"}
 
 
-def test_offsets_that_are_committed_without_their_transaction_are_found() -> None:
+def test_offsets_committed_without_their_transaction_are_found() -> None:
     history = (
         consumed(INFO, 0, 5, at(0, b"a")),
         consumed(OK, 5, 6, at(3, b"b"), 3),
@@ -317,8 +317,8 @@ def test_an_unknown_transaction_counts_if_one_of_its_values_was_polled() -> None
     assert set(found(*history)) == {"consumed-twice"}
 
 
-def test_a_whole_read_proves_more() -> None:
-    """A value of unknown offset must have been polled if its partition was read to the end."""
+def test_reading_a_whole_partition_reveals_missing_values() -> None:
+    """A value with an unknown offset must have been polled if its partition was read to the end."""
     history = (write(INFO, at(3, b"a"), at(UNKNOWN, b"b")), poll(at(3, b"a")))
     assert found(*history) == {}
     assert set(found(*history, ends={P: 9})) == {"torn-transaction"}
@@ -327,8 +327,8 @@ def test_a_whole_read_proves_more() -> None:
 
 
 def test_a_late_marker_is_reported() -> None:
-    """T1 is aborted, T2 writes, and the late copy of T1's marker ends T2: the earlier writes of T2
-    are lost, the later ones are present.
+    """T1 is aborted and T2 writes. The late copy of T1's marker ends T2: its earlier writes are
+    lost, the later ones are present.
     """
     history = (
         write(FAIL, at(0, b"a"), at(0, b"b", Q)),

@@ -1,4 +1,4 @@
-"""A chaos run that did nothing cannot pass."""
+"""A chaos run in which clients or links were idle cannot pass."""
 
 import pytest
 
@@ -15,19 +15,19 @@ LINKS = {
 }
 
 
-def test_a_run_in_which_all_did_something_passes() -> None:
+def test_a_run_in_which_all_clients_were_active_passes() -> None:
     assert idle_work(FINISHED, COUNTS, LINKS) == []
     assert idle_work(FINISHED, COUNTS, None) == []
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_a_link_that_no_one_used_is_reported(link: tuple[str, str]) -> None:
+def test_an_unused_link_is_reported(link: tuple[str, str]) -> None:
     assert idle_work(FINISHED, COUNTS, {**LINKS, link: 0}) == [
         f"connections from {link[0]} to {link[1]}"
     ]
 
 
-def test_clients_that_did_nothing_are_reported() -> None:
+def test_idle_clients_are_reported() -> None:
     assert idle_work({"transactions sender": {Outcome.OK: 3, Outcome.INFO: 5}}, COUNTS, None) == [
         "fail transactions sender"
     ]

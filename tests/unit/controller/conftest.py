@@ -1,4 +1,4 @@
-"""A quorum of three controllers."""
+"""Fixtures: a quorum of three controllers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

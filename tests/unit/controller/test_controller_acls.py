@@ -1,4 +1,4 @@
-"""ACLs at the controller: what can be added, what filters remove, and where they are kept."""
+"""ACLs at the controller: which ones can be added, what filters remove, and snapshots."""
 
 import msgspec
 import pytest
@@ -68,7 +68,7 @@ def test_an_acl_is_added_once(cluster: ManagersCluster) -> None:
         ({"principal": "alice"}, "Could not parse principal from `alice`"),
     ],
 )
-def test_what_is_no_acl_is_refused_and_the_others_are_added(
+def test_invalid_acls_are_rejected_and_the_others_added(
     cluster: ManagersCluster, change: dict[str, object], reason: str
 ) -> None:
     (status, detail), others = create(cluster, msgspec.structs.replace(TOPIC, **change), GROUP)
@@ -95,7 +95,7 @@ def test_a_filter_removes_matching_acls(cluster: ManagersCluster) -> None:
     assert len(cluster.image.acls) == 0
 
 
-def test_a_wrong_filter_is_refused_alone(cluster: ManagersCluster) -> None:
+def test_an_invalid_filter_is_rejected_and_the_others_applied(cluster: ManagersCluster) -> None:
     create(cluster, TOPIC)
     request = DeleteAcls(filters=[AclFilter(resource_type=0), AclFilter(operation=0), AclFilter()])
     result = acls.delete_acls(cluster.image, request)
@@ -106,7 +106,9 @@ def test_a_wrong_filter_is_refused_alone(cluster: ManagersCluster) -> None:
     assert everything.acls == [TOPIC]
 
 
-def test_too_many_are_refused(cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acls_above_the_limit_are_rejected(
+    cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(acls, "ACLS_MAX", 2)
     monkeypatch.setattr(acls, "ACLS_PER_REQUEST_MAX", 3)
     monkeypatch.setattr(acls, "FILTERS_MAX", 1)
@@ -125,7 +127,7 @@ def test_too_many_are_refused(cluster: ManagersCluster, monkeypatch: pytest.Monk
     assert not matched.records
 
 
-def test_a_snapshot_holds_the_acls(cluster: ManagersCluster) -> None:
+def test_a_snapshot_contains_the_acls(cluster: ManagersCluster) -> None:
     create(cluster, TOPIC, GROUP)
     delete(cluster, AclFilter(resource_type=int(ResourceType.GROUP)))
     copy = snapshot_of(cluster.image)
@@ -133,7 +135,7 @@ def test_a_snapshot_holds_the_acls(cluster: ManagersCluster) -> None:
     assert copy == cluster.image
 
 
-def test_a_delta_names_the_acls(cluster: ManagersCluster) -> None:
+def test_a_delta_contains_the_acls(cluster: ManagersCluster) -> None:
     create(cluster, TOPIC)
     assert MetadataDelta.of([AclRecord(GROUP), AclRemoved(TOPIC)]).acls == {GROUP, TOPIC}
     with pytest.raises(InvariantBroken):

@@ -1,5 +1,5 @@
-"""Attempts of one request at a real controller: a repeated one is carried out once, and one of an
-earlier controller epoch not at all.
+"""Repeated attempts of a request at a real controller: a repeated request is executed once, and one
+from an earlier controller epoch is not executed.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def _attempt(
     epoch: int | None,
     request_id: str = "",
 ) -> m.Reply[Any]:
-    """Send one attempt as `ControllerClient` does. epoch: None names none."""
+    """Send one attempt as `ControllerClient` does. epoch: None omits it."""
     metadata = [(REQUEST_ID_KEY, request_id)]
     if epoch is not None:
         metadata.append((EPOCH_KEY, str(epoch)))
@@ -62,7 +62,7 @@ async def _attempt(
     return reply
 
 
-async def test_a_request_repeated_after_a_lost_reply_is_done_once(cluster: Cluster) -> None:
+async def test_a_request_repeated_after_a_lost_response_is_executed_once(cluster: Cluster) -> None:
     channel = Channel(cluster.server.address)
     request = m.RegisterBroker(
         node_id=NodeId(-1),
@@ -90,10 +90,10 @@ async def test_a_request_repeated_after_a_lost_reply_is_done_once(cluster: Clust
     await channel.close()
 
 
-async def test_an_attempt_that_is_late_over_a_change_of_leaders_has_no_effect(
+async def test_an_attempt_from_before_a_leader_change_has_no_effect(
     cluster: Cluster,
 ) -> None:
-    """The ACL that it added, or would have added, was removed since."""
+    """The ACL that it added, or would have added, has been removed since."""
     client = cluster.client()
     create = m.CreateAcls(acls=[_ACL])
     await client.create_acls(create)
@@ -116,13 +116,13 @@ async def test_an_attempt_that_is_late_over_a_change_of_leaders_has_no_effect(
 
 
 class _NoPause(Random):
-    """A source of jitter that fails: the client asks it for the length of a pause."""
+    """A source of jitter that fails, because the client should not pause."""
 
     def random(self) -> float:
         raise AssertionError("the client pauses")
 
 
-async def test_a_client_continues_at_once_in_the_epoch_that_it_learns(cluster: Cluster) -> None:
+async def test_a_client_retries_at_once_with_the_epoch_of_the_response(cluster: Cluster) -> None:
     broker = await cluster.broker()
     await cluster.restart()
 

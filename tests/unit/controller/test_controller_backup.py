@@ -1,5 +1,5 @@
-"""The backup of the metadata log: its objects, what waits for it, its writer, and a quorum that
-lost its disks.
+"""The backup of the metadata log: its objects, requests that wait for it, its writer, and a quorum
+that lost its disks.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ def fence(first: int) -> LogObject:
     return LogObject(first, Base(9, 9, first + HISTORY_GAP, Members((0,))), 5, "c", True, [])
 
 
-def test_an_object_returns_and_every_flipped_bit_is_found() -> None:
+def test_objects_survive_a_round_trip_and_every_flipped_bit_is_detected() -> None:
     item = run_of(3, 6)
     data = b"".join(pack(item))
     assert unpack("k", 3, "c", data) == item
@@ -108,20 +108,20 @@ def test_an_object_returns_and_every_flipped_bit_is_found() -> None:
         unpack("k", 3, "c", with_metadata_version(data, 2))
 
 
-def test_the_tail_is_spliced_from_the_middle_of_an_object_to_the_end() -> None:
+def test_the_tail_is_assembled_from_the_middle_of_an_object_to_the_end() -> None:
     tail = splice([run_of(0, 4), run_of(4, 9), run_of(9, 10)], 6)
     assert tail.records == [raw(number) for number in range(6, 10)]
     assert (tail.end, tail.fence) == (10, None)
     assert splice([], 6).end == 6
 
 
-def test_a_late_copy_of_an_old_object_does_no_harm() -> None:
+def test_a_late_copy_of_an_old_object_is_ignored() -> None:
     assert splice([run_of(0, 4), run_of(2, 3), run_of(3, 8)], 1).records == [
         raw(number) for number in range(1, 8)
     ]
 
 
-def test_a_hole_is_reported_and_a_fence_ends_the_history() -> None:
+def test_a_gap_is_reported_and_a_fence_ends_the_history() -> None:
     with pytest.raises(RecoveryRefused, match=r"\[4, 5\)"):
         splice([run_of(0, 4), run_of(5, 9)], 0)
     tail = splice([run_of(0, 4), fence(4), run_of(4 + HISTORY_GAP, 5 + HISTORY_GAP)], 2)
@@ -131,7 +131,7 @@ def test_a_hole_is_reported_and_a_fence_ends_the_history() -> None:
     assert (after.end, after.fence) == (6 + HISTORY_GAP, None)
 
 
-def test_records_in_two_snapshots_are_dropped_but_never_a_fence_nor_the_end() -> None:
+def test_records_covered_by_two_snapshots_are_deleted_but_never_a_fence_or_the_end() -> None:
     firsts = [0, 5, 9, 9 + HISTORY_GAP, 12 + HISTORY_GAP]
     assert droppable(firsts, 8) == [0]
     assert droppable(firsts, 9) == [0, 5]
@@ -140,7 +140,7 @@ def test_records_in_two_snapshots_are_dropped_but_never_a_fence_nor_the_end() ->
     assert needed_objects(firsts, 99 + HISTORY_GAP) == firsts[-1:]
 
 
-def test_new_streams_wait_for_the_offset_of_their_creation() -> None:
+def test_new_streams_wait_for_the_backup_of_their_creation() -> None:
     streams = NewStreams(StreamId(4), MetadataOffset(10))
     streams.created(StreamId(6), MetadataOffset(20))
     streams.created(StreamId(8), MetadataOffset(30))
@@ -202,8 +202,8 @@ def gated(cluster: Cluster) -> GatedStore:
 
 
 async def completes_only_after_the_gate_opens(cluster: Cluster, work: Awaitable[object]) -> None:
-    """Check that the request waits for the backup, while a write without such a need completes:
-    the quorum continues.
+    """Check that the request waits for the backup, while a write that needs no backup completes:
+    the quorum makes progress.
     """
     waiting = asyncio.ensure_future(work)
     other = cluster.client()
@@ -215,7 +215,7 @@ async def completes_only_after_the_gate_opens(cluster: Cluster, work: Awaitable[
     await waiting
 
 
-async def test_registrations_and_topics_and_new_streams_wait_for_the_backup(start: Start) -> None:
+async def test_registrations_topics_and_new_streams_wait_for_the_backup(start: Start) -> None:
     cluster = await start()
     broker = await cluster.broker()
     gated(cluster).gate.clear()
@@ -240,7 +240,7 @@ async def test_registrations_and_topics_and_new_streams_wait_for_the_backup(star
     await completes_only_after_the_gate_opens(cluster, broker.client.register_broker(request))
 
 
-async def test_a_stream_that_is_backed_up_opens_without_the_store(start: Start) -> None:
+async def test_a_stream_that_is_backed_up_can_be_opened_without_the_store(start: Start) -> None:
     cluster = await start()
     broker = await cluster.broker()
     await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="t")]))
@@ -254,7 +254,7 @@ async def test_a_stream_that_is_backed_up_opens_without_the_store(start: Start) 
     gated(cluster).gate.set()
 
 
-async def test_brokers_and_janitor_delete_nothing_before_the_backup(start: Start) -> None:
+async def test_brokers_and_janitor_delete_objects_only_after_the_backup(start: Start) -> None:
     cluster = await start(read_grace_ms=1, janitor_interval_ms=20)
     broker, leaving = await cluster.broker(), (await cluster.broker()).node
     left_over = wal_key(leaving, WalSequence(0), IN_STORE)
@@ -268,7 +268,7 @@ async def test_brokers_and_janitor_delete_nothing_before_the_backup(start: Start
     await broker.client.unregister_broker(ended)
     for number in range(10):
         await broker.client.put_key_value(m.PutKeyValue(key=f"k{number}", value=b"v"))
-        await asyncio.sleep(0.02)  # several rounds of the janitor, which must do nothing in them
+        await asyncio.sleep(0.02)  # several rounds of the janitor, which must not delete anything
     assert not backed_up.done()
     assert gated(cluster).deleted == []
     gated(cluster).gate.set()
@@ -284,7 +284,7 @@ async def chain(store: MemoryStore, cluster_id: str) -> list[LogObject]:
     return [await log.read(first) for first in (await log.listed()).first_offsets]
 
 
-async def test_a_new_leader_continues_the_backup_which_holds_nothing_uncommitted(
+async def test_a_new_leader_continues_the_backup_without_uncommitted_records(
     tmp_path: Path,
 ) -> None:
     quorum = Quorum(tmp_path, 3, backup_interval_ms=10)
@@ -331,7 +331,9 @@ async def test_a_new_leader_continues_the_backup_which_holds_nothing_uncommitted
 
 
 class ControllerClientOf:
-    """Write directly to one controller's writer, like a request that it accepted while it led."""
+    """Write directly through one controller's writer, like a request that it accepted while it was
+    leader.
+    """
 
     def __init__(self, quorum: Quorum, number: int) -> None:
         runtime = quorum.servers[number].runtime
@@ -345,7 +347,7 @@ class ControllerClientOf:
         await self._runtime.submit("PutKeyValue", lambda image, _: put_key_value(image, request))
 
 
-async def test_a_fence_in_the_backup_ends_the_controller(start: Start) -> None:
+async def test_a_fence_in_the_backup_stops_the_controller(start: Start) -> None:
     cluster = await start()
     log = BackupLog(cluster.store, "c")
     await until(
@@ -366,7 +368,7 @@ async def test_a_fence_in_the_backup_ends_the_controller(start: Start) -> None:
     await client.close()
 
 
-async def test_another_history_under_the_same_id_ends_the_controller(start: Start) -> None:
+async def test_another_history_under_the_same_cluster_id_stops_the_controller(start: Start) -> None:
     cluster = await start()
     gated(cluster).gate.clear()
     log = BackupLog(cluster.store, "c")
@@ -393,10 +395,10 @@ def now_ms() -> Millis:
     return Millis(1_000_000)
 
 
-async def test_controllers_that_lost_their_disks_refuse_until_they_are_recovered(
+async def test_controllers_that_lost_their_disks_reject_requests_until_recovered(
     start: Start,
 ) -> None:
-    """After the recovery they have everything again."""
+    """After the recovery, all data is available again."""
     cluster = await start()
     broker = await cluster.broker()
     await _alter(broker, BROKER_RESOURCE, "", "max.connections", "60")
@@ -452,7 +454,7 @@ def _partitions(image: object, name: str) -> Sequence[object]:
     return [] if topic is None else topic.partitions
 
 
-async def test_a_backup_whose_objects_somebody_deleted_is_reported_and_nothing_is_served(
+async def test_a_backup_with_deleted_objects_is_reported_and_not_served(
     start: Start,
 ) -> None:
     cluster = await start()
@@ -478,7 +480,7 @@ async def test_a_backup_whose_objects_somebody_deleted_is_reported_and_nothing_i
     await cluster.server.start()
 
 
-async def test_a_cluster_without_a_snapshot_is_rebuilt_from_its_backup_alone(start: Start) -> None:
+async def test_a_cluster_without_a_snapshot_is_rebuilt_from_its_backup(start: Start) -> None:
     cluster = await start()
     await cluster.broker()
     await cluster.server.stop()
@@ -492,7 +494,7 @@ async def test_a_cluster_without_a_snapshot_is_rebuilt_from_its_backup_alone(sta
     await cluster.server.start()
 
 
-async def test_a_recovery_states_why_it_can_not_be_done(start: Start) -> None:
+async def test_a_recovery_reports_why_it_is_impossible(start: Start) -> None:
     cluster = await start()
     broker = await cluster.broker()
     await broker.client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
@@ -517,7 +519,7 @@ async def test_a_recovery_states_why_it_can_not_be_done(start: Start) -> None:
     assert await cluster_ids(cluster.store) == ["c"]
 
 
-async def test_missing_objects_stop_a_recovery_or_are_given_up(start: Start) -> None:
+async def test_missing_objects_stop_a_recovery_unless_the_loss_is_accepted(start: Start) -> None:
     cluster = await start()
     broker = await cluster.broker()
     created = await broker.client.create_topics(
@@ -574,7 +576,7 @@ async def test_missing_objects_stop_a_recovery_or_are_given_up(start: Start) -> 
     fresh.image.check_invariants()
 
 
-async def test_a_recovery_that_was_broken_off_is_finished_by_the_next(start: Start) -> None:
+async def test_an_interrupted_recovery_is_completed_by_the_next_one(start: Start) -> None:
     cluster = await start()
     await cluster.broker()
     await cluster.server.stop()
@@ -597,8 +599,8 @@ async def test_a_recovery_that_was_broken_off_is_finished_by_the_next(start: Sta
 
 
 class HandedOver:
-    """A quorum that led and has not noticed yet that another controller leads. Its log ends below
-    what that controller backed up.
+    """A quorum that was leader and has not noticed that another controller is now. Its log ends
+    below the backup of that controller.
     """
 
     committed_offset = MetadataOffset(5)
@@ -608,7 +610,7 @@ class HandedOver:
         raise NotLeader
 
 
-async def test_a_replaced_leader_does_not_take_a_newer_backup_for_a_lost_disk() -> None:
+async def test_a_replaced_leader_does_not_mistake_a_newer_backup_for_a_lost_disk() -> None:
     store = MemoryStore()
     log = BackupLog(store, "c")
     await log.put(run_of(0, 9))

@@ -1,5 +1,5 @@
-"""Balancing without a controller process: reports, slow brokers, contents of a plan, and the start
-of its moves.
+"""Balancing without a controller process: reports, slow brokers, plans, and starting
+their moves.
 """
 
 from uuid import UUID
@@ -53,7 +53,7 @@ def report(
     )
 
 
-def test_the_backlog_after_a_move_does_not_pass_for_the_load() -> None:
+def test_the_backlog_after_a_move_does_not_count_as_load() -> None:
     book = LoadBook(fresh_ms=1_000)
     book.add(report(1, epoch=3, bytes_in=100), 0)
     book.add(report(2, epoch=4, bytes_in=9_000, observed_ms=TRUSTED_MS - 1), 500)
@@ -63,7 +63,7 @@ def test_the_backlog_after_a_move_does_not_pass_for_the_load() -> None:
     assert book.load_of(KEY, NodeId(2), 950).bytes_in == 120, "an earlier leader's report is late"
 
 
-def test_a_partition_that_no_one_has_watched_for_long_does_not_move_yet() -> None:
+def test_a_partition_that_was_measured_only_briefly_does_not_move() -> None:
     book = LoadBook(fresh_ms=1_000)
     assert book.is_settled(KEY), "an idle one may"
     book.add(report(1, epoch=3, observed_ms=TRUSTED_MS - 1), 0)
@@ -74,7 +74,7 @@ def test_a_partition_that_no_one_has_watched_for_long_does_not_move_yet() -> Non
     assert book.is_settled(KEY), "the earlier leader's figures stand"
 
 
-def test_old_reports_expire_and_small_partitions_share_the_rest() -> None:
+def test_old_reports_expire_and_small_partitions_share_the_remaining_load() -> None:
     book = LoadBook(fresh_ms=1_000)
     book.add(report(1, rest=400), 0)
     assert book.load_of(PartitionKey(UUID(int=8), 3), NodeId(1), 0) == Load(100, 0, 0)
@@ -85,7 +85,7 @@ def test_old_reports_expire_and_small_partitions_share_the_rest() -> None:
 
 
 class Watched:
-    """Four brokers that all report in turn."""
+    """Four brokers that report in turn."""
 
     def __init__(self) -> None:
         self.slow = SlowBrokers()
@@ -98,7 +98,7 @@ class Watched:
         return list(self.slow.excluded([NodeId(n) for n in range(4)]))
 
 
-def test_a_slow_broker_is_excluded_in_time_and_returns_when_it_is_well() -> None:
+def test_a_slow_broker_is_excluded_and_returns_when_it_has_recovered() -> None:
     watched = Watched()
     watched.latencies[NodeId(2)] = 900.0
     assert watched.rounds(SLOW_REPORTS - 1) == []
@@ -114,7 +114,7 @@ def test_a_slow_broker_is_excluded_in_time_and_returns_when_it_is_well() -> None
     assert watched.rounds(1) == []
 
 
-def test_never_more_than_half_and_none_when_all_are_slow() -> None:
+def test_at_most_half_of_the_brokers_are_excluded_and_none_if_all_are_slow() -> None:
     watched = Watched()
     watched.latencies |= {NodeId(n): 900.0 for n in (1, 2, 3)}
     assert watched.rounds(20) == [], "three of four are slow: that is how the store is today"
@@ -127,7 +127,7 @@ def test_never_more_than_half_and_none_when_all_are_slow() -> None:
     assert watched.slow.excluded([NodeId(3)]) == {}
 
 
-def test_a_new_start_of_a_slow_broker_begins_with_a_clean_slate() -> None:
+def test_a_restart_of_a_slow_broker_resets_its_measurements() -> None:
     watched = Watched()
     watched.latencies[NodeId(2)] = 900.0
     assert watched.rounds(SLOW_REPORTS) == [2]
@@ -135,7 +135,7 @@ def test_a_new_start_of_a_slow_broker_begins_with_a_clean_slate() -> None:
     assert watched.slow.excluded([NodeId(n) for n in range(4)]) == {}
 
 
-def test_a_broker_without_appends_is_not_judged() -> None:
+def test_a_broker_without_appends_is_not_rated() -> None:
     watched = Watched()
     watched.latencies[NodeId(2)] = 900.0
     watched.rounds(SLOW_REPORTS)
@@ -145,7 +145,7 @@ def test_a_broker_without_appends_is_not_judged() -> None:
     assert watched.slow.excluded([NodeId(n) for n in range(4)])
 
 
-def test_a_plan_states_why() -> None:
+def test_a_plan_contains_the_reasons() -> None:
     brokers = [BrokerSlot(NodeId(0)), BrokerSlot(NodeId(1)), BrokerSlot(NodeId(2), "is leaving")]
     slots = [PartitionSlot("t", index, NodeId(0), Load(MB, 0, 1), True) for index in range(4)]
     found = plan(brokers, slots, Limits())
@@ -160,7 +160,7 @@ def test_a_plan_states_why() -> None:
     assert plan(brokers, [slot._replace(movable=False) for slot in slots], Limits()).moves == []
 
 
-def test_bytes_of_an_idle_cluster_move_nothing() -> None:
+def test_the_small_load_of_an_idle_cluster_moves_nothing() -> None:
     brokers = [BrokerSlot(NodeId(0)), BrokerSlot(NodeId(1))]
     rates = [30_000, 0]
     slots = [
@@ -173,7 +173,7 @@ def test_bytes_of_an_idle_cluster_move_nothing() -> None:
     )
 
 
-def test_a_new_broker_among_ten_thousand_partitions_is_filled_first() -> None:
+def test_a_new_broker_is_filled_first_in_a_cluster_with_ten_thousand_partitions() -> None:
     brokers = [BrokerSlot(NodeId(n)) for n in range(11)]
     slots = [
         PartitionSlot("t", n, NodeId(n % 10), Load(10_000 + n, 5_000, 1), True)
@@ -184,7 +184,7 @@ def test_a_new_broker_among_ten_thousand_partitions_is_filled_first() -> None:
     assert {move.target for move in found.moves} == {10}
 
 
-def test_the_target_takes_the_place_of_the_source_among_the_candidates() -> None:
+def test_the_target_of_a_move_replaces_the_source_among_the_candidates() -> None:
     cluster = ManagersCluster()
     me, other = cluster.broker(0), cluster.broker(1)
     cluster.broker(2)
@@ -209,7 +209,7 @@ def test_the_target_takes_the_place_of_the_source_among_the_candidates() -> None
     ]
 
 
-def test_what_is_not_as_the_plan_had_it_stays() -> None:
+def test_moves_are_skipped_if_the_partition_has_changed_since_the_plan() -> None:
     cluster = ManagersCluster()
     cluster.broker(0)
     cluster.broker(1)
@@ -233,7 +233,7 @@ def test_what_is_not_as_the_plan_had_it_stays() -> None:
     assert refused(0, 5, 0, 1) is Status.PREFERRED_NOT_AVAILABLE
 
 
-def test_the_view_excludes_slow_silent_and_absent_brokers_and_recently_moved_partitions() -> None:
+def test_slow_silent_and_absent_brokers_and_recently_moved_partitions_are_excluded() -> None:
     cluster = ManagersCluster()
     for node_id in range(3):
         cluster.broker(node_id)
@@ -267,7 +267,7 @@ def test_the_view_excludes_slow_silent_and_absent_brokers_and_recently_moved_par
     } == {("t", 0, 0), ("t", 1, 1)}
 
 
-def test_a_broker_that_started_again_waits_and_a_new_one_does_not() -> None:
+def test_a_restarted_broker_waits_for_its_share_and_a_new_one_does_not() -> None:
     cluster = ManagersCluster()
     first, live = cluster.broker(0), [NodeId(0), NodeId(1)]
     cluster.die(first)

@@ -1,4 +1,4 @@
-"""The balancer in a real controller over real sockets; the load reports are made up."""
+"""The balancer in a real controller over real sockets, with made-up load reports."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,8 +35,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def create(broker: Broker, name: str, *candidates: int) -> list[int]:
-    """Create the topic and return its leaders. No broker opens partitions here, so moves end at
-    once.
+    """Create the topic and return its leaders. No broker opens partitions here, so moves complete
+    at once.
     """
     assignment = [[NodeId(node_id) for node_id in candidates]] * PARTITIONS if candidates else None
     await broker.client.create_topics(
@@ -100,8 +100,10 @@ async def test_nothing_moves_before_all_have_reported(cluster: Cluster) -> None:
     await until(lambda: sorted(leaders(first, "t")) == [0, 0, 1, 1, 2, 2])
 
 
-async def test_a_broker_that_started_again_waits_for_its_share(cluster: Cluster) -> None:
-    """Unlike a new one. Clients may still have the address that it had before."""
+async def test_a_restarted_broker_waits_for_its_share(cluster: Cluster) -> None:
+    """A new broker does not wait. Clients may still use the address that a restarted broker had
+    before.
+    """
     first, second, third = cluster.brokers
     assert await create(first, "t", 0) == [0] * PARTITIONS
     await third.stop()
@@ -116,7 +118,7 @@ async def test_a_broker_that_started_again_waits_for_its_share(cluster: Cluster)
     assert 2 not in leaders(first, "t")
 
 
-async def test_a_slow_broker_gets_no_partitions_and_loses_its_own(
+async def test_a_slow_broker_is_assigned_no_partitions_and_loses_its_own(
     cluster: Cluster,
 ) -> None:
     first, second, third = cluster.brokers
@@ -135,7 +137,7 @@ async def test_a_slow_broker_gets_no_partitions_and_loses_its_own(
     assert 2 in await create(first, "v")
 
 
-async def test_a_slow_broker_leads_when_the_others_are_dead(cluster: Cluster) -> None:
+async def test_a_slow_broker_becomes_leader_if_the_others_are_dead(cluster: Cluster) -> None:
     first, second, third = cluster.brokers
     for _ in range(3):
         await report(first, append_p50_ms=5.0)
@@ -153,8 +155,8 @@ async def test_a_slow_broker_leads_when_the_others_are_dead(cluster: Cluster) ->
 
 
 async def _leaders_of(broker: Broker, name: str) -> list[int]:
-    """Return the leaders. Brokers without a storage recover no WAL, so the live broker reports
-    empty WALs.
+    """Return the leaders. Brokers without storage recover no WALs, so the live broker reports them
+    as empty.
     """
     for wal in list(broker.image.nodes.running_wals()):
         if wal.recoverer == broker.node:
@@ -162,7 +164,7 @@ async def _leaders_of(broker: Broker, name: str) -> list[int]:
     return leaders(broker, name)
 
 
-async def test_a_report_of_an_earlier_start_is_not_taken(cluster: Cluster) -> None:
+async def test_a_report_of_an_earlier_start_is_rejected(cluster: Cluster) -> None:
     first, _, _ = cluster.brokers
     again = RegisterBroker(
         node_id=first.node.node_id,

@@ -1,5 +1,5 @@
-"""A bulk rewrite over the manifest: after a conflict it plans again once the manifest shows the
-reason, and does not wait for remaining sources.
+"""A bulk rewrite based on the manifest: after a conflict, it plans again once the manifest contains
+the cause, without waiting for unchanged sources.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tests.support.published_cluster import PublishedCluster
 
 
 class Job:
-    """A rewrite without data: these tests only check which objects hold which offsets."""
+    """A rewrite without data: these tests only check which objects contain which offsets."""
 
     def __init__(self, published: PublishedCluster, publisher: ManifestPublisher) -> None:
         self.published, self.publisher = published, publisher
@@ -100,10 +100,10 @@ def published() -> PublishedCluster:
     return published
 
 
-async def test_sources_that_somebody_else_took_are_not_waited_for(
+async def test_a_rewrite_does_not_wait_for_sources_replaced_by_another_job(
     published: PublishedCluster,
 ) -> None:
-    """The first half of the compaction remains in its sources."""
+    """The first half of the compaction still has its sources."""
     store = MemoryStore()
     job = Job(published, published.publisher(store, 1))
     job.meanwhile.append(lambda _: published.compact(0, 6, 6))
@@ -117,10 +117,10 @@ async def test_sources_that_somebody_else_took_are_not_waited_for(
     assert len(published.cluster.spans(published.cluster.partitions("t")[0].data_stream_id)) == 1
 
 
-async def test_a_task_that_was_too_late_is_planned_anew_at_once(
+async def test_a_task_that_was_too_late_is_planned_again_at_once(
     published: PublishedCluster,
 ) -> None:
-    """Nothing changed, so a newer manifest would show the same."""
+    """Nothing changed, so a newer manifest would be the same."""
     store = MemoryStore()
     job = Job(published, published.publisher(store, 1))
     job.meanwhile.append(
@@ -135,7 +135,7 @@ async def test_a_task_that_was_too_late_is_planned_anew_at_once(
     ) == (0, 1, 12)
 
 
-async def test_a_compaction_that_somebody_else_did_is_resolved(
+async def test_a_compaction_done_by_another_job_counts_as_resolved(
     published: PublishedCluster,
 ) -> None:
     """The next plan is empty."""

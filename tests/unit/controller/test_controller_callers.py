@@ -1,4 +1,4 @@
-"""Authorization of controller methods: roles and ids from the names in certificates."""
+"""Authorization of controller methods by roles and ids in certificate names."""
 
 from uuid import uuid4
 
@@ -36,12 +36,12 @@ def caller(*names: str) -> Caller:
 
 
 def allowed(*names: str) -> set[str]:
-    """Return the methods that a certificate with these names may call."""
+    """Return the methods that a client with a certificate with these names may call."""
     who = caller(*names)
     return {method for method in METHODS if not method_refusal(who, method)}
 
 
-def test_each_request_of_an_incarnation_names_its_own_node() -> None:
+def test_each_request_of_an_incarnation_is_checked_for_its_own_node() -> None:
     with_epoch = {
         kind.__name__
         for kind in REQUESTS
@@ -51,7 +51,7 @@ def test_each_request_of_an_incarnation_names_its_own_node() -> None:
     assert {"RegisterBroker", "ReportLoad", "ReportMoves", "AddLearner"} <= set(ACTS_AS)
 
 
-def test_whatever_an_admin_may_change_is_in_the_audit_log() -> None:
+def test_all_changes_by_admins_are_in_the_audit_log() -> None:
     changes_nothing_for_readers = {
         FOLLOW,
         "DescribeController",
@@ -67,7 +67,7 @@ def test_whatever_an_admin_may_change_is_in_the_audit_log() -> None:
     assert logged == allowed("penstock-admin") - changes_nothing_for_readers
 
 
-def test_controllers_may_only_exchange_join_and_describe() -> None:
+def test_controllers_may_only_exchange_messages_join_and_describe() -> None:
     expected = {EXCHANGE, "AddLearner", "DescribeController", "DescribeQuorum"}
     assert allowed("penstock-controller") == expected
     assert allowed("penstock-controller-2") == expected
@@ -105,7 +105,7 @@ def test_a_certificate_without_a_known_name_may_call_nothing(names: tuple[str, .
     assert "controller.ssl.broker.names" in method_refusal(caller(*names), "RegisterBroker")
 
 
-def test_a_certificate_that_names_an_id_acts_for_this_id_alone() -> None:
+def test_a_certificate_with_an_id_is_valid_only_for_this_id() -> None:
     named = caller("penstock-broker-3")
     assert id_refusal(named, BROKER, 3) == ""
     assert "of broker 3, not of broker 4" in id_refusal(named, BROKER, 4)
@@ -115,7 +115,7 @@ def test_a_certificate_that_names_an_id_acts_for_this_id_alone() -> None:
     assert id_refusal(both, BROKER, 4), "the id counts though another name has none"
 
 
-def test_requests_are_checked_for_the_id_of_their_sender() -> None:
+def test_requests_must_contain_the_id_of_their_sender() -> None:
     named = caller("penstock-broker-3")
 
     def opening(node_id: int) -> m.OpenStreams:
@@ -136,14 +136,14 @@ def test_requests_are_checked_for_the_id_of_their_sender() -> None:
     )
 
 
-def test_a_broker_drains_itself_and_an_admin_any_broker() -> None:
+def test_a_broker_may_drain_itself_and_an_admin_any_broker() -> None:
     request = m.DrainBroker(node_id=NodeId(4), node_epoch=NodeEpoch(1), partitions_max=1)
     assert request_refusal(caller("penstock-broker-3"), request)
     assert request_refusal(caller("penstock-broker-4"), request) == ""
     assert request_refusal(caller("penstock-admin"), request) == ""
 
 
-def test_load_reports_name_their_sender() -> None:
+def test_load_reports_must_contain_the_id_of_their_sender() -> None:
     assert ACTS_AS[lm.ReportLoad.__name__] is BROKER
     assert CONTROLLER in METHODS["AddLearner"]
     assert ADMIN not in METHODS[EXCHANGE]

@@ -1,4 +1,4 @@
-"""The wall clock of the active controller steps by hours, and no duration changes."""
+"""The wall clock of the active controller is changed by hours, and no duration is affected."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class SteppingCluster(Cluster):
         self.server._now_ms = lambda: Millis(self.wall_ms)
 
     async def rounds(self, name: str, count: int) -> None:
-        """Wait for so many rounds of a task that the controller repeats."""
+        """Wait for this many rounds of a periodic controller task."""
         done = 0
         real = Runtime.submit
 
@@ -73,9 +73,7 @@ def written(target: PreparedObject, stream_id: StreamId) -> CommitObjects:
 
 
 @pytest.mark.parametrize("step_ms", [2 * HOUR_MS, -2 * HOUR_MS])
-async def test_prepared_objects_outlive_a_step_of_the_wall_clock(
-    tmp_path: Path, step_ms: int
-) -> None:
+async def test_prepared_objects_survive_a_wall_clock_change(tmp_path: Path, step_ms: int) -> None:
     cluster = SteppingCluster(tmp_path / "controller")
     await cluster.start()
     try:
@@ -92,7 +90,7 @@ async def test_prepared_objects_outlive_a_step_of_the_wall_clock(
         await cluster.stop()
 
 
-async def test_a_commit_of_an_object_that_is_not_prepared_states_so(tmp_path: Path) -> None:
+async def test_committing_an_object_that_is_not_prepared_is_an_error(tmp_path: Path) -> None:
     cluster = SteppingCluster(tmp_path / "controller")
     await cluster.start()
     try:
@@ -108,10 +106,10 @@ async def test_a_commit_of_an_object_that_is_not_prepared_states_so(tmp_path: Pa
 
 
 @pytest.mark.parametrize("step_ms", [2 * HOUR_MS, -2 * HOUR_MS])
-async def test_a_source_has_the_moves_timeout_whatever_the_wall_clock_says(
+async def test_the_source_of_a_move_has_its_full_timeout_despite_wall_clock_changes(
     tmp_path: Path, step_ms: int
 ) -> None:
-    """It is not fenced early, and a hung source is not kept for hours."""
+    """The source is not fenced early, and a hung source is not kept for hours."""
     timeout_ms = 60_000 if step_ms > 0 else 200
     cluster = SteppingCluster(tmp_path / "controller", move_timeout_ms=timeout_ms)
     await cluster.start()
@@ -131,7 +129,7 @@ async def test_a_source_has_the_moves_timeout_whatever_the_wall_clock_says(
         await cluster.stop()
 
 
-def test_a_steady_clock_does_not_step() -> None:
+def test_the_steady_clock_ignores_wall_clock_changes() -> None:
     wall_ms, now_s = 1_000_000, 5.0
     clock = steady(lambda: Millis(wall_ms), lambda: now_s)
     wall_ms += HOUR_MS

@@ -56,7 +56,7 @@ def alter(
     return {item.status for item in response.items}
 
 
-def test_configs_of_a_group_are_set_replaced_and_removed(cluster: ManagersCluster) -> None:
+def test_group_configs_are_set_replaced_and_removed(cluster: ManagersCluster) -> None:
     values: dict[str, str | None] = {SESSION: " 50000 ", HEARTBEAT: "6000"}
     assert alter(cluster, GROUP_RESOURCE, "g", values, records=2) == {Status.OK}
     assert alter(cluster, GROUP_RESOURCE, "g", values, records=0) == {Status.OK}
@@ -84,7 +84,7 @@ def test_configs_of_a_group_are_set_replaced_and_removed(cluster: ManagersCluste
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_a_bad_config_of_a_group_changes_nothing(
+def test_an_invalid_group_config_changes_nothing(
     cluster: ManagersCluster, group: str, values: Mapping[str, str | None], status: Status
 ) -> None:
     assert alter(cluster, GROUP_RESOURCE, group, values, records=0) == {status}
@@ -105,7 +105,9 @@ def test_the_number_of_groups_with_configs_is_limited(
 INTERVAL, METRICS, MATCH = "interval.ms", "metrics", "match"
 
 
-def test_a_subscription_is_stored_as_kafka_shows_it(cluster: ManagersCluster) -> None:
+def test_a_client_metrics_subscription_is_stored_in_the_format_of_kafka(
+    cluster: ManagersCluster,
+) -> None:
     values: dict[str, str | None] = {
         INTERVAL: " +2000 ",
         METRICS: " a , b,a ",
@@ -147,7 +149,7 @@ def test_a_subscription_is_stored_as_kafka_shows_it(cluster: ManagersCluster) ->
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_bad_subscription_changes_nothing(
+def test_an_invalid_subscription_changes_nothing(
     cluster: ManagersCluster, name: str, values: dict[str, str | None], status: Status
 ) -> None:
     assert alter(cluster, CLIENT_METRICS_RESOURCE, name, values, records=0) == {status}
@@ -161,7 +163,7 @@ def test_the_number_of_subscriptions_is_limited(
         assert alter(cluster, CLIENT_METRICS_RESOURCE, name, {INTERVAL: "1000"}) == {status}
 
 
-def test_brokers_have_configs_by_id_and_for_all(cluster: ManagersCluster) -> None:
+def test_broker_configs_apply_to_one_broker_or_to_all(cluster: ManagersCluster) -> None:
     for name in ("1", ""):
         values: dict[str, str | None] = {"log.cleaner.backoff.ms": "5"}
         assert alter(cluster, BROKER_RESOURCE, name, values, records=1) == {Status.OK}
@@ -172,14 +174,12 @@ def test_brokers_have_configs_by_id_and_for_all(cluster: ManagersCluster) -> Non
 
 
 @pytest.mark.parametrize("name", ["2", "-1", "01", "x", "1" * 40])
-def test_a_broker_that_is_not_registered_has_no_configs(
-    cluster: ManagersCluster, name: str
-) -> None:
+def test_configs_of_unregistered_brokers_are_rejected(cluster: ManagersCluster, name: str) -> None:
     values = {"log.cleaner.backoff.ms": "5"}
     assert alter(cluster, BROKER_RESOURCE, name, values, records=0) == {Status.INVALID_REQUEST}
 
 
-def test_configs_of_a_broker_have_limits(
+def test_broker_configs_are_limited(
     cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("a b", "1"), ("", "1"), ("a" * 256, "1"), ("a", "1" * 4_097)):
@@ -189,7 +189,7 @@ def test_configs_of_a_broker_have_limits(
     assert alter(cluster, BROKER_RESOURCE, "1", three, records=0) == {Status.INVALID_CONFIG}
 
 
-def test_snapshots_and_deltas_have_the_configs(cluster: ManagersCluster) -> None:
+def test_snapshots_and_deltas_contain_the_configs(cluster: ManagersCluster) -> None:
     records = [
         ConfigRecord(GROUP_RESOURCE, "g", SESSION, "50000"),
         ConfigRecord(BROKER_RESOURCE, "", "log.cleaner.backoff.ms", "5"),

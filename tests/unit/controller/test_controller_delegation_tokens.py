@@ -67,7 +67,7 @@ def ends(outcome: DelegationTokenRecord | Status) -> int:
     return outcome.expiry_ms - NOW_MS
 
 
-def test_a_token_ends_after_its_period_and_never_after_its_lifetime() -> None:
+def test_a_token_expires_after_its_period_and_at_the_latest_after_its_lifetime() -> None:
     image = MetadataImage()
     made = create(image, creation())
     assert ends(made) == DAY_MS
@@ -80,7 +80,7 @@ def test_a_token_ends_after_its_period_and_never_after_its_lifetime() -> None:
     assert ends(expire(image, "User:alice", 2 * HOUR_MS)) == 2 * HOUR_MS
 
 
-def test_only_the_owner_and_renewers_change_a_token() -> None:
+def test_only_the_owner_and_renewers_can_change_a_token() -> None:
     image = MetadataImage()
     create(image, creation("t", "User:bob"))
     for stranger in ("User:carol", "User:admin"):
@@ -92,7 +92,7 @@ def test_only_the_owner_and_renewers_change_a_token() -> None:
     assert expire(image, "User:alice", -1) is Status.TOKEN_NOT_FOUND
 
 
-def test_a_token_that_has_ended_stays_ended_and_goes_later() -> None:
+def test_an_expired_token_cannot_be_renewed_and_is_removed_later() -> None:
     image = MetadataImage()
     create(image, creation(period_ms=HOUR_MS))
     later = NOW_MS + HOUR_MS + 1
@@ -112,7 +112,7 @@ def test_a_repeated_creation_returns_the_same_token() -> None:
     assert (again.records, again.value) == ([], DelegationTokenReply(token=made))
 
 
-def test_limits() -> None:
+def test_the_number_and_size_of_tokens_are_limited() -> None:
     image = MetadataImage()
     for wrong in (
         creation("t", *(f"User:{number}" for number in range(RENEWERS_MAX + 1))),
@@ -127,7 +127,7 @@ def test_limits() -> None:
     assert len(image.delegation_tokens) == managing.TOKENS_MAX
 
 
-def test_tokens_are_in_snapshots_and_deltas() -> None:
+def test_snapshots_and_deltas_contain_the_tokens() -> None:
     image, restored = MetadataImage(), MetadataImage()
     result = create_delegation_token(image, creation("t", "User:bob"), NOW_MS)
     assert MetadataDelta.of(result.records).token_ids == {"t"}

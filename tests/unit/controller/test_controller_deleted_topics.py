@@ -1,5 +1,5 @@
-"""Deleted topics can be restored until their grace period ends, and are deleted for good
-afterwards.
+"""Deleted topics can be restored until their grace period ends; afterwards their data
+is deleted.
 """
 
 from uuid import UUID
@@ -37,7 +37,9 @@ GRACE_MS = 60_000
 
 
 class Deleting(ManagersCluster):
-    """Two brokers. The first one leads topic `t` with ten committed records, and has it open."""
+    """Two brokers. The first one is leader of topic `t` with ten committed records, and has it
+    open.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +77,7 @@ def cluster() -> Deleting:
 
 
 class TestGrace:
-    def test_a_deleted_topic_keeps_its_objects_until_its_grace_is_over(
+    def test_a_deleted_topic_keeps_its_objects_during_its_grace_period(
         self, cluster: Deleting
     ) -> None:
         cluster.delete("t", GRACE_MS)
@@ -86,18 +88,22 @@ class TestGrace:
         assert (state.refs, len(cluster.image.streams), cluster.frozen) == (0, 0, [])
 
     @pytest.mark.parametrize(("own_ms", "kept_ms"), [("5000", 5_000), ("-1", GRACE_MS)])
-    def test_a_topic_may_have_its_own(self, cluster: Deleting, own_ms: str, kept_ms: int) -> None:
+    def test_a_topic_may_have_its_own_grace_period(
+        self, cluster: Deleting, own_ms: str, kept_ms: int
+    ) -> None:
         cluster.create(NewTopic(name="u", configs={DELETE_GRACE: own_ms}))
         cluster.delete("u", GRACE_MS)
         assert [topic.keep_ms for topic in cluster.frozen] == [kept_ms]
 
-    def test_none_means_immediate_deletion(self, cluster: Deleting) -> None:
+    def test_without_a_grace_period_topics_are_deleted_at_once(self, cluster: Deleting) -> None:
         cluster.create(NewTopic(name="u", configs={DELETE_GRACE: "0"}))
         cluster.delete("u", GRACE_MS)
         cluster.delete("t")
         assert (cluster.frozen, len(cluster.image.streams)) == ([], 0)
 
-    def test_the_oldest_go_when_there_are_too_many_partitions(self, cluster: Deleting) -> None:
+    def test_the_oldest_deleted_topics_are_removed_at_the_partition_limit(
+        self, cluster: Deleting
+    ) -> None:
         for name in ("a", "b", "c"):
             cluster.topic(name, 3)
         for name in ("b", "a", "c"):
@@ -108,7 +114,7 @@ class TestGrace:
         assert not remove_deleted(cluster.image, cluster.age_s, 6)
         assert remove_deleted(cluster.image, cluster.age_s, 5)
 
-    def test_removals_are_bounded_and_continue(
+    def test_removals_are_limited_per_round_and_continue(
         self, cluster: Deleting, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(
@@ -125,7 +131,7 @@ class TestGrace:
             cluster.apply(records)
         assert counts == [10, 10]
 
-    def test_a_new_active_controller_counts_it_again(self, cluster: Deleting) -> None:
+    def test_the_grace_period_restarts_at_a_new_active_controller(self, cluster: Deleting) -> None:
         cluster.delete("t", GRACE_MS)
         cluster.wait(GRACE_MS - 1)
         cluster.timeline = type(cluster.timeline)()
@@ -135,10 +141,10 @@ class TestGrace:
         cluster.wait(GRACE_MS)
         assert not cluster.frozen
 
-    def test_streams_of_a_deleted_topic_are_still_those_of_one_partition(
+    def test_the_streams_of_a_deleted_topic_still_belong_to_one_partition(
         self, cluster: Deleting
     ) -> None:
-        """A lost WAL slot puts all streams of a partition in doubt, or none."""
+        """A lost WAL slot makes either all streams of a partition uncertain, or none."""
         ids = cluster.partition.stream_ids
         before = data_streams_of(cluster.image, ids)
         cluster.delete("t", GRACE_MS)
@@ -147,10 +153,8 @@ class TestGrace:
 
 
 class TestRemovalForGood:
-    def test_a_deleted_topic_is_removed_only_if_the_request_states_so(
-        self, cluster: Deleting
-    ) -> None:
-        """A repeated request, whose first response was lost, must not."""
+    def test_a_deleted_topic_is_purged_only_on_explicit_request(self, cluster: Deleting) -> None:
+        """A repeated request, whose first response was lost, must not purge the topic."""
         topic_id = cluster.partition.topic_id
         assert cluster.delete_by_id(topic_id, purge=True).status == Status.UNKNOWN_TOPIC
         cluster.delete("t", GRACE_MS)
@@ -160,7 +164,7 @@ class TestRemovalForGood:
         assert (cluster.frozen, len(cluster.image.streams)) == ([], 0)
         assert cluster.delete_by_id(topic_id, purge=True).status == Status.UNKNOWN_TOPIC
 
-    def test_twice_in_a_request(self, cluster: Deleting) -> None:
+    def test_a_topic_that_occurs_twice_in_a_request_is_rejected(self, cluster: Deleting) -> None:
         topic_id = cluster.partition.topic_id
         cluster.delete("t", GRACE_MS)
         found: ItemResult = cluster.delete_by_id(topic_id, topic_id, purge=True)
@@ -168,7 +172,7 @@ class TestRemovalForGood:
 
 
 class TestUndelete:
-    def test_everything_is_as_it_was(self, cluster: Deleting) -> None:
+    def test_an_undeleted_topic_has_its_records_and_configs(self, cluster: Deleting) -> None:
         before = cluster.partition
         cluster.give_up(cluster.node)
         cluster.delete("t", GRACE_MS)
@@ -185,7 +189,9 @@ class TestUndelete:
         cluster.wait(GRACE_MS)
         assert len(cluster.image.streams) == 3
 
-    def test_the_election_waits_for_the_close(self, cluster: Deleting) -> None:
+    def test_the_election_waits_until_the_old_leader_has_closed_its_streams(
+        self, cluster: Deleting
+    ) -> None:
         cluster.delete("t", GRACE_MS)
         cluster.undelete("t")
         waiting = cluster.partition
@@ -197,7 +203,7 @@ class TestUndelete:
         assert leader_of(cluster.partition) == cluster.node
         assert (cluster.partition.leader_epoch, cluster.partition.undeleted_epoch) == (1, 1)
 
-    def test_a_close_before_is_a_close_of_the_deleted_topic(self, cluster: Deleting) -> None:
+    def test_streams_may_be_closed_before_the_topic_is_restored(self, cluster: Deleting) -> None:
         cluster.delete("t", GRACE_MS)
         (item,) = cluster.prepare(cluster.node)
         cluster.commit(
@@ -225,7 +231,7 @@ class TestUndelete:
         assert leader_of(cluster.partition) == cluster.other
         assert cluster.partition.leader_epoch == 1
 
-    def test_an_owner_that_does_not_close_is_fenced(self, cluster: Deleting) -> None:
+    def test_a_leader_that_does_not_close_its_streams_is_fenced(self, cluster: Deleting) -> None:
         cluster.delete("t", GRACE_MS)
         cluster.undelete("t")
         cluster.wait(MOVE_TIMEOUT_MS)
@@ -233,7 +239,7 @@ class TestUndelete:
         cluster.recover(cluster.other, cluster.node, end=1)
         assert leader_of(cluster.partition) == cluster.other
 
-    def test_without_brokers_it_waits_for_one(self, cluster: Deleting) -> None:
+    def test_the_election_waits_for_a_live_broker(self, cluster: Deleting) -> None:
         cluster.give_up(cluster.node)
         cluster.delete("t", GRACE_MS)
         cluster.live.clear()
@@ -243,7 +249,9 @@ class TestUndelete:
         cluster.tick()
         assert leader_of(cluster.partition) == cluster.other
 
-    def test_the_newest_of_a_name_or_any_by_its_id(self, cluster: Deleting) -> None:
+    def test_the_newest_topic_with_a_name_is_restored_or_any_by_its_id(
+        self, cluster: Deleting
+    ) -> None:
         first = cluster.partition.topic_id
         cluster.delete("t", GRACE_MS)
         second = cluster.create(NewTopic(name="t")).topic_id
@@ -256,7 +264,7 @@ class TestUndelete:
         assert cluster.undelete("t", "none", Status.UNKNOWN_TOPIC).topic_id is None
         assert {topic.topic_id for topic in cluster.image.topics} == {first, second, third}
 
-    def test_two_of_a_request_cannot_be_the_same(self, cluster: Deleting) -> None:
+    def test_one_request_cannot_restore_a_topic_twice(self, cluster: Deleting) -> None:
         cluster.delete("t", GRACE_MS)
         request = CreateTopics(
             topics=[NewTopic(name=name, configs={UNDELETE: "t"}) for name in ("u", "v")]
@@ -288,7 +296,7 @@ class TestUndelete:
             ({"name": "a b"}, Status.INVALID_TOPIC_NAME),
         ],
     )
-    def test_what_is_refused(
+    def test_invalid_restorations_are_rejected(
         self, cluster: Deleting, change: dict[str, object], status: Status
     ) -> None:
         cluster.delete("t", GRACE_MS)
@@ -296,7 +304,7 @@ class TestUndelete:
         assert cluster.create(NewTopic(**requested), status).topic_id is None
         assert len(cluster.frozen) == 1
 
-    def test_what_returns_counts_for_the_limit_of_the_cluster(self, cluster: Deleting) -> None:
+    def test_restored_partitions_count_towards_the_cluster_limit(self, cluster: Deleting) -> None:
         cluster.delete("t", GRACE_MS)
         cluster.partitions_max = 1
         cluster.topic("u")
@@ -306,7 +314,7 @@ class TestUndelete:
         cluster.partitions_max = 2
         cluster.undelete("t")
 
-    def test_the_number_of_partitions_may_be_named(self, cluster: Deleting) -> None:
+    def test_a_restoration_may_contain_the_partition_count(self, cluster: Deleting) -> None:
         cluster.delete("t", GRACE_MS)
         cluster.create(NewTopic(name="t", partitions=1, configs={UNDELETE: "t"}))
         assert not cluster.frozen

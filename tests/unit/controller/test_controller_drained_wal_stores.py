@@ -1,4 +1,4 @@
-"""A WAL store that an operator drains: what keeps it, and who needs it afterwards."""
+"""Draining a WAL store: what keeps it in use, and which brokers need it afterwards."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +83,7 @@ class DrainedStore(ManagersCluster):
         return BrokerIncarnation(value.node_id, value.node_epoch)
 
     def drain(self, *, is_undone: bool = False) -> int:
-        """Return what is left."""
+        """Drain the store, and return the remaining count."""
         request = DrainWalStore(store_id=FIRST, uuid=UUID_A, is_undone=is_undone)
         value = self.run(drain_wal_store(self.image, request))
         assert value is not None
@@ -119,7 +119,7 @@ class DrainedStore(ManagersCluster):
         return wal.store_id
 
     def finish(self) -> None:
-        """Drain the store until it ends."""
+        """Drain the store until nothing uses it."""
         assert self.drain()
         for writer in (self.one, self.two):
             self.place(writer, IN_STORE, None)
@@ -132,7 +132,7 @@ def cluster() -> DrainedStore:
     return DrainedStore()
 
 
-def test_brokers_leave_one_after_the_other(cluster: DrainedStore) -> None:
+def test_brokers_leave_the_store_one_after_the_other(cluster: DrainedStore) -> None:
     assert cluster.image.nodes.next_to_leave() is None
     assert cluster.drain() == 2
     assert (cluster.drain(), cluster.state) == (2, DrainState.DRAINING)
@@ -158,7 +158,7 @@ def test_a_drain_survives_snapshots_and_can_be_undone(cluster: DrainedStore) -> 
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_the_slots_of_logs_keep_a_store_until_they_are_deleted(cluster: DrainedStore) -> None:
+def test_a_store_stays_in_use_until_its_slots_are_deleted(cluster: DrainedStore) -> None:
     (record,) = cluster.topic("t")
     cluster.open_led(cluster.one)
     slot = CommitObject(
@@ -236,7 +236,7 @@ def test_brokers_need_the_store_until_it_is_drained(cluster: DrainedStore) -> No
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_brokers_with_a_drained_store_are_refused_once_there_is_a_new_one(
+def test_brokers_with_a_drained_store_are_rejected_once_there_is_a_new_one(
     cluster: DrainedStore,
 ) -> None:
     cluster.drain()
@@ -262,8 +262,8 @@ def test_brokers_with_a_drained_store_are_refused_once_there_is_a_new_one(
     assert cluster.store_of(cluster.register(unknown)) == IN_STORE
 
 
-def test_a_store_accepts_returns_until_it_is_drained(cluster: DrainedStore) -> None:
-    """Otherwise a broker that lost the response to its return would continue in `store`, while its
+def test_brokers_may_return_to_a_store_until_it_is_drained(cluster: DrainedStore) -> None:
+    """Otherwise a broker that missed the response to its return would continue in `store` while its
     WAL is in the WAL store.
     """
     cluster.drain()
@@ -276,7 +276,7 @@ def test_a_store_accepts_returns_until_it_is_drained(cluster: DrainedStore) -> N
     assert cluster.image.nodes.is_wal_store_ended(FIRST)
 
 
-def test_requests_for_another_or_an_ended_store_are_refused(cluster: DrainedStore) -> None:
+def test_requests_for_another_or_a_drained_store_are_rejected(cluster: DrainedStore) -> None:
     for store_id, uuid in ((SECOND, UUID_A), (FIRST, UUID_B)):
         detail = cluster.refusal(DrainWalStore(store_id=store_id, uuid=uuid))
         assert f"known are: 1 with UUID {UUID_A}" in detail
@@ -291,7 +291,7 @@ def test_requests_for_another_or_an_ended_store_are_refused(cluster: DrainedStor
             cluster.apply([WalStoreDrain(store_id, state)])
 
 
-def test_a_store_may_be_lost_while_it_is_drained(cluster: DrainedStore) -> None:
+def test_a_store_can_be_abandoned_while_it_is_being_drained(cluster: DrainedStore) -> None:
     cluster.drain()
     for writer in (cluster.one, cluster.two):
         cluster.die(writer)
@@ -330,8 +330,9 @@ async def test_the_janitor_does_not_need_a_drained_store(
 def commands(
     cluster: DrainedStore, monkeypatch: pytest.MonkeyPatch, *, before: Callable[[int], None]
 ) -> Callable[..., tuple[int, str]]:
-    """Return `penstock wal move` with a client of this cluster. `before` gets the number of
-    requests before each one.
+    """Return a function that runs `penstock wal move` with a client of this cluster.
+
+    `before` is called before each request with the number of earlier requests.
     """
     counts = iter(range(1_000))
 
@@ -384,7 +385,7 @@ def test_a_move_does_not_override_a_later_undo(
     cluster: DrainedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def undo_later(count: int) -> None:
-        """Undo the move while the command repeats its request, and move both WALs afterwards."""
+        """Undo the move while the command repeats its request, and then move both WALs."""
         if count == 1:
             cluster.drain(is_undone=True)
 
@@ -397,7 +398,7 @@ def test_a_move_does_not_override_a_later_undo(
     assert cluster.state == DrainState.USED
 
 
-def test_targets_are_the_store_and_the_wal_store(cluster: DrainedStore) -> None:
+def test_valid_targets_are_the_store_and_the_wal_store(cluster: DrainedStore) -> None:
     (store,) = cluster.image.nodes.all_wal_stores()
     assert (is_undone(store, STORE), is_undone(store, URL)) == (False, True)
     with pytest.raises(ExpectedError, match="choose --to store or --to s3://wal"):
