@@ -10,7 +10,6 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from penstock.controller.backup.layout import HISTORY_GAP
 from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.error_codes import ErrorCode
 from tests.sim.checkers import Part
@@ -150,9 +149,7 @@ def may_lag(world: "World", part: Part, broker: SimBroker, rng: Random) -> bool:
     another process, or the cluster was recovered from the store meanwhile: then its lease is worth
     nothing, and the WAL's fence holds back only what it acknowledges.
     """
-    is_of_old_history = world.metadata.image.end_offset - broker.follower.offset >= HISTORY_GAP
-    is_unsure = not world.leases or broker in world.zombies or is_of_old_history
-    return is_unsure and world.leader(part, rng, exact=True)[0] is not broker
+    return broker.is_unsure and world.leader(part, rng, exact=True)[0] is not broker
 
 
 def settle(response: "asyncio.Future[Any]", results: Any) -> None:

@@ -105,8 +105,7 @@ class LogStarts:
             self._world.fail(
                 f"{part}: log start {log_start} is not committed, only {committed}: it can go back"
             )
-        # Without leases, a fenced broker may serve reads until it reaches the controller.
-        if log_start < before.get(part, 0) and self._world.leases:
+        if log_start < before.get(part, 0):
             self._world.fail(f"{part}: the log start goes back from {before[part]} to {log_start}")
         self._reported[part] = max(self._reported.get(part, 0), log_start)
 

@@ -73,6 +73,7 @@ from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.api.messages import DrainBroker, RegisterBroker, UnregisterBroker
 from penstock.controller.api.stream_metadata import ControllerStreamMetadata
+from penstock.controller.backup.layout import HISTORY_GAP
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.features import supported_features
 from penstock.controller.metadata.image import MetadataImage
@@ -234,6 +235,14 @@ class SimBroker:
 
     def can_write(self) -> bool:
         return (self.follower.can_write() or not self.world.leases) and not self.storage.fenced
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether reads from this broker may be outdated: its node has started again in another
+        process, the cluster was recovered from the store, or the run has no leases.
+        """
+        old_history = self.world.metadata.image.end_offset - self.follower.offset >= HISTORY_GAP
+        return not self.world.leases or self in self.world.zombies or old_history
 
     def leads_alone(self) -> bool:
         return (self.follower.leads_alone() or not self.world.leases) and not self.storage.fenced
@@ -681,7 +690,7 @@ class SimBroker:
                 results[part] = FetchResult(
                     item.error_code, item.high_watermark, item.log_start_offset, batches
                 )
-                if log_starts is not None and item.log_start_offset >= 0:
+                if log_starts is not None and item.log_start_offset >= 0 and not self.is_unsure:
                     log_starts.note_response(part, item.log_start_offset, before)
                 if item.error_code == 0:
                     self.world.checker.fetched(
