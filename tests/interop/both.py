@@ -1,4 +1,4 @@
-"""Send the same requests and tools to Kafka and to Penstock."""
+"""Send the same requests and run the same tools against Kafka and Penstock."""
 
 import asyncio
 from typing import Any
@@ -29,7 +29,7 @@ class Both:
         return kafka_response, response
 
     async def tool(self, main: str, *arguments: str) -> tuple[str, str]:
-        """Return the output of a tool."""
+        """Return the output of a tool run against each side."""
         done = [
             await asyncio.to_thread(
                 self._java.tool, main, "--bootstrap-server", address, *arguments

@@ -1,5 +1,5 @@
-"""Commands of Kafka's tools that Apache Kafka and Penstock run, and the differences of their
-output.
+"""Commands of Kafka's tools that run against Apache Kafka and Penstock, and the known differences
+in their output.
 
 python -m tests.interop.commands > docs/reference/kafka-tools.md (a test compares the file)
 """
@@ -47,7 +47,7 @@ TOOLS: Final[Mapping[str, str]] = {
     "kafka-verifiable-producer": f"{_PACKAGE}.VerifiableProducer",
     "kafka-verifiable-share-consumer": f"{_PACKAGE}.VerifiableShareConsumer",
 }
-"""The class that each shell script of Kafka runs, and classes without one."""
+"""The class that each of Kafka's shell scripts runs, and classes without a script."""
 
 NOT_RUN: Final[Mapping[str, str]] = {
     f"{_PACKAGE}.ConnectPluginPath": "reads the files of Connect's plugins",
@@ -58,7 +58,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
     ),
     f"{_PACKAGE}.OAuthCompatibilityTool": "asks an OAuth server",
 }
-"""Classes with a `main` that the commands do not run, with the reason."""
+"""Classes with a `main` method that the commands do not run, with the reason."""
 
 FILES: Final[Mapping[str, str]] = {
     "delete.json": """{"version": 1, "partitions": [
@@ -75,16 +75,16 @@ FILES: Final[Mapping[str, str]] = {
     "reset.csv": '"tools-a",0,3\n',
     "empty.properties": "",
 }
-"""Files in the directory that `%` in a command stands for."""
+"""Files in the directory for which `%` in a command stands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command for both.
+    """One command to run against both sides.
 
-    line: `@` is where the address belongs, else in front. differs: why the responses differ; the
-    output of Penstock then has `says`. figures: numbers are not compared. only: lines without this
-    pattern are not compared. stdin: what the tool reads.
+    line: `@` marks the position of the address; by default it comes first. differs: why the outputs
+    differ; that of Penstock then contains `says`. figures: numbers are not compared. only: lines
+    that do not match this pattern are not compared. stdin: the input of the tool.
     """
 
     line: str
@@ -131,7 +131,7 @@ _LOGGER_CONFIGS: Final = "loggers are packages of Penstock"
 _CONTROLLERS: Final = "different controller ids"
 
 COMMANDS: Final[tuple[Command, ...]] = (
-    # Topics and their records.
+    # Topics and records.
     Command(
         f"kafka-topics --create {_TOPIC} --partitions 2 --replication-factor 1"
         " --config retention.ms=100000000"
@@ -178,7 +178,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-get-offsets --topic tools-none"),
     Command("kafka-delete-records --offset-json-file %/delete.json"),
     Command("kafka-log-dirs --describe --topic-list tools-b"),
-    # Its size depends on the time between the records.
+    # The size depends on the time between the records.
     Command("kafka-log-dirs --describe --topic-list tools-a --broker-list 1", figures=True),
     Command("kafka-log-dirs --describe --topic-list tools-none"),
     Command("kafka-log-dirs --describe --broker-list 9"),
@@ -332,7 +332,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
         "kafka-reassign-partitions --cancel --reassignment-json-file %/move.json",
     ),
     Command("kafka-reassign-partitions --list"),
-    # Load.
+    # Performance tools.
     Command(f"kafka-producer-perf-test @ --topic tools-b {_TIMES}", figures=True),
     Command(
         f"kafka-producer-perf-test @ --topic tools-b {_TIMES} --transactional-id tools-perf"
@@ -373,7 +373,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-acls --list"),
     Command(f"kafka-acls --add --allow-principal User:a --operation Read {_TOPIC}"),
     Command(f"kafka-acls --remove --force --allow-principal User:a {_TOPIC} --operation Read"),
-    # Metrics of clients.
+    # Client metrics.
     Command("kafka-client-metrics --list", only="tools"),
     Command(f"kafka-client-metrics --describe {_METRICS}"),
     Command(f"kafka-client-metrics --alter {_METRICS} --interval 60000"),
@@ -392,7 +392,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-client-metrics --list", only="tools"),
     Command("kafka-delegation-tokens --describe --command-config %/empty.properties"),
 )
-"""In this order: later ones find what earlier ones left."""
+"""The order matters: later commands depend on the results of earlier ones."""
 
 _LIVE: Final = "--group tools-live"
 _NEXT: Final = "--group tools-live-next"
@@ -432,7 +432,7 @@ SHARE_COMMANDS: Final[tuple[Command, ...]] = (
     Command(f"kafka-share-groups --delete {_SHARE}"),
     Command("kafka-share-groups --delete --group tools-none"),
 )
-"""About share groups."""
+"""Commands for share groups."""
 
 LIVE_COMMANDS: Final[tuple[Command, ...]] = (
     Command(f"kafka-consumer-groups --describe {_LIVE}"),
@@ -463,8 +463,8 @@ LIVE_COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-transactions forceTerminateTransaction --transactionalId tools-open"),
     Command(f"kafka-transactions describe {_OPEN}", figures=True),
 )
-"""While the groups `tools-live` and `tools-live-next`, of the classic and the consumer protocol, have
-a member, and the producer `tools-open` a transaction.
+"""Run while the groups `tools-live` (classic protocol) and `tools-live-next` (consumer protocol)
+have a member, and the producer `tools-open` has an open transaction.
 """
 
 _STREAMS: Final = "--group tools-streams"
@@ -476,7 +476,7 @@ STREAMS_LIVE_COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-streams-groups --list --state", only=_OURS),
     Command("kafka-streams-groups --list --state Stable", only=_OURS),
     *(
-        # Internal topics appear in one step or in several, and each has an epoch.
+        # Internal topics are created in one or several steps, and each step changes the epoch.
         Command(f"kafka-streams-groups --describe {_STREAMS}{view} --verbose", figures=True)
         for view in (" --members", " --state")
     ),
@@ -493,8 +493,8 @@ STREAMS_LIVE_COMMANDS: Final[tuple[Command, ...]] = (
     Command(f"kafka-streams-groups --delete-offsets {_STREAMS} --input-topic tools-lines"),
     Command(f"kafka-streams-groups --delete {_STREAMS}"),
 )
-"""While the group `tools-streams` of the application that counts the words of `tools-lines` has two
-members.
+"""Run while the group `tools-streams` has two members. Its application counts the words of
+`tools-lines`.
 """
 
 STREAMS_COMMANDS: Final[tuple[Command, ...]] = (
@@ -519,11 +519,11 @@ STREAMS_COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-topics --list --topic tools-streams-.*"),
     Command(f"kafka-streams-groups --delete {_STREAMS}"),
 )
-"""After the members have left."""
+"""Run after the members have left."""
 
 _NOISE: Final = re.compile(
-    r"^\d\d:\d\d:\d\d,\d{3} [A-Z]+ "  # a line of the log
-    r"|^\t+(at|\.\.\.) |^Caused by: "  # a stack
+    r"^\d\d:\d\d:\d\d,\d{3} [A-Z]+ "  # a log line
+    r"|^\t+(at|\.\.\.) |^Caused by: "  # a stack trace
     r'|"partitions_assigned","partitions":\[\]'  # a member that gets its partitions later
 )
 _NORMAL: Final = tuple(
@@ -536,7 +536,7 @@ _NORMAL: Final = tuple(
         (r"(?<![\w/+-])[\w/+-]{22}(?![\w/+-])", "ID"),
         (r'"logDir":"[^"]*"', '"logDir":PATH'),
         (r'"log_dirs":\["[^"]*"\]', '"log_dirs":PATH'),
-        (r"min\.insync\.replicas=1( sensitive=.*)?,?", ""),  # Kafka's own, for the whole cluster
+        (r"min\.insync\.replicas=1( sensitive=.*)?,?", ""),  # stored by Kafka for the whole cluster
         (r"-{2,}", "--"),
         (r"\s+", " "),
     )
@@ -544,7 +544,7 @@ _NORMAL: Final = tuple(
 
 
 def normal(command: Command, output: str, address: str) -> list[str]:
-    """Return the lines without what differs between any two clusters, sorted."""
+    """Return the lines sorted, without details that differ between any two clusters."""
     port = address.rpartition(":")[2]
     lines: list[str] = []
     for line in output.splitlines():
@@ -585,7 +585,7 @@ The first two are classes of Kafka without a shell script.
 
 
 def markdown() -> str:
-    """Return the page of the reference."""
+    """Return the reference page."""
     everything = (
         *COMMANDS,
         *SHARE_COMMANDS,
@@ -602,7 +602,7 @@ def markdown() -> str:
 
 
 def _shown(command: Command) -> str:
-    """Return the command as one would type it, without the address."""
+    """Return the command as a user would type it, without the address."""
     line = command.line.replace("--broker-list @ ", "").replace(" @", "").replace("%/", "")
     tool, _, rest = line.partition(" ")
     return f"{tool}{'.sh' if tool.startswith('kafka-') else ''} {rest}".strip()

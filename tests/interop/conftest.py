@@ -1,5 +1,5 @@
-"""Share the jars and one process of Kafka 4.2 among these tests; skip them on a machine without a
-JDK or Maven, except in CI.
+"""Share the jars and one Kafka 4.2 process among these tests. Skip them on machines without a JDK
+or Maven, except in CI.
 """
 
 from collections.abc import Iterator
@@ -24,20 +24,20 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> JavaHome:
 
 @pytest.fixture(scope="session")
 def tools(java: JavaHome) -> Iterator[ToolRunner]:
-    """Return the JVM that runs Kafka's command line tools."""
+    """Start the JVM that runs Kafka's command line tools."""
     with tool_runner(java) as runner:
         yield runner
 
 
 @pytest.fixture(scope="session")
 def apicurio() -> Path:
-    """Return the program of the registry, downloaded if it is missing."""
+    """Return the path of the Apicurio registry; download it if it is missing."""
     return fetch_apicurio()
 
 
 @pytest.fixture(scope="session")
 def peer(java: JavaHome) -> Iterator[str]:
-    """Return the address of Kafka."""
+    """Run Kafka and return its address."""
     assert java.class_path
     replicas = (
         "transaction.state.log.replication.factor",
@@ -45,7 +45,8 @@ def peer(java: JavaHome) -> Iterator[str]:
         "share.coordinator.state.topic.replication.factor",
         "share.coordinator.state.topic.min.isr",
     )
-    # Without verification, records of a transaction unknown to its coordinator arrive.
+    # With verification, Kafka would refuse records of transactions that the coordinator does not
+    # know.
     settings = dict.fromkeys(replicas, "1") | {
         "transaction.partition.verification.enable": "false",
         "group.initial.rebalance.delay.ms": "0",

@@ -1,5 +1,5 @@
-"""Compare ACLs with Apache Kafka 4.2: the recorded responses under each set of ACLs are its own,
-and `kafka-acls` changes both.
+"""ACLs compared with Apache Kafka 4.2: Kafka still gives the recorded responses under each set of
+ACLs, and `kafka-acls` manages the ACLs of both.
 """
 
 import asyncio
@@ -53,15 +53,15 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_the_recorded_responses_are_those_of_kafka(authorizing: str) -> None:
-    """tests/integration/test_acls_as_kafka.py compares them with a cluster."""
+async def test_recorded_responses_match_kafka(authorizing: str) -> None:
+    """tests/integration/test_acls_as_kafka.py compares them with a Penstock cluster."""
     given = await asyncio.to_thread(responses_under_all_rights, authorizing)
     assert not differences(recorded(), given), "\n".join(differences(recorded(), given))
 
 
 @pytest.mark.timeout(900)
-async def test_the_recorded_matrix_is_that_of_kafka(java: JavaHome) -> None:
-    """tests/integration/test_api_rights.py compares it with a cluster."""
+async def test_recorded_rights_matrix_matches_kafka(java: JavaHome) -> None:
+    """tests/integration/test_api_rights.py compares it with a Penstock cluster."""
     assert java.class_path
     with kafka_with_acls() as address:
         given = await asyncio.to_thread(acl_matrix.matrix, address)
@@ -75,10 +75,10 @@ async def test_the_recorded_matrix_is_that_of_kafka(java: JavaHome) -> None:
 
 
 ACLS = "org.apache.kafka.tools.AclCommand"
-"""What `kafka-acls.sh` runs."""
+"""The class that `kafka-acls.sh` runs."""
 
 
-async def test_kafka_acls_prints_the_same(
+async def test_kafka_acls_prints_the_same_for_both(
     java: JavaHome, authorizing: str, cluster: Cluster
 ) -> None:
     topic = ("--topic", "tool")
@@ -115,7 +115,7 @@ async def test_kafka_acls_prints_the_same(
 
 
 def printed(text: str) -> list[str]:
-    """Return the lines without their order: Kafka keeps ACLs in sets."""
+    """Return the lines without their order, because Kafka stores ACLs in sets."""
     return sorted(line.strip() for line in text.splitlines() if line.strip())
 
 
@@ -123,7 +123,7 @@ def first_error(text: str) -> str:
     return next((line for line in text.splitlines() if not line[:1].isdigit()), "")
 
 
-async def test_without_an_authorizer_acls_are_refused_as_by_kafka(
+async def test_without_an_authorizer_acl_requests_are_refused_as_by_kafka(
     java: JavaHome, peer: str, tmp_path: Path
 ) -> None:
     async with Cluster(tmp_path) as cluster:
@@ -141,8 +141,8 @@ async def test_without_an_authorizer_acls_are_refused_as_by_kafka(
             assert first_error(shown.stderr) == first_error(expected.stderr), command
 
 
-async def test_a_waiting_fetch_is_not_checked_again(authorizing: str, cluster: Cluster) -> None:
-    """The next request of the session is."""
+async def test_waiting_fetch_is_not_authorized_again(authorizing: str, cluster: Cluster) -> None:
+    """The next request in the session is."""
     outcomes: list[tuple[int, bool, int]] = []
     for address in (authorizing, cluster.bootstrap):
         outcomes.append(await asyncio.to_thread(fetch_while_denied, address))
@@ -153,8 +153,8 @@ TOPIC_DENIED = 29
 
 
 def fetch_while_denied(address: str) -> tuple[int, bool, int]:
-    """Return the error and whether there are records of a fetch that waits while its right is taken
-    away, and the error of the next one.
+    """Fetch, and revoke the read right during the wait. Return the error code of the response,
+    whether it contains records, and the error code of the next fetch.
     """
     topic = "waiting"
     create_topic(address, topic, 1)
@@ -180,7 +180,7 @@ def fetch_while_denied(address: str) -> tuple[int, bool, int]:
         return found["error_code"], bool(found["records"]), refused["partitions"][0]["error_code"]
 
 
-# --- regular expressions of consumer groups -------------------------------------------------------
+# --- regex subscriptions of consumer groups -------------------------------------------------------
 
 
 class RegexMember:
@@ -196,8 +196,8 @@ class RegexMember:
         self._owned: list[consumer_group_heartbeat.TopicPartitions] = []
 
     def has(self, *names: str) -> bool:
-        """Send a heartbeat, and return whether exactly these topics are assigned now. Until then
-        the assignment must stay as it is.
+        """Send a heartbeat, and return whether exactly these topics are assigned. Until then the
+        assignment must not change.
         """
         before = self.assigned
         request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
@@ -211,7 +211,7 @@ class RegexMember:
         with HostClient(self.address) as client:
             response = client.send_request(apis.CONSUMER_GROUP_HEARTBEAT, request)
         if response["error_code"] and not self._epoch:
-            return False  # the coordinator is loading
+            return False  # the coordinator is still loading
         assert response["error_code"] == 0, response
         self._epoch = response["member_epoch"]
         if response["assignment"] is not None:
@@ -236,10 +236,10 @@ def names_of(address: str, ids: Sequence[UUID]) -> set[str]:
         }
 
 
-async def test_a_regex_matches_what_its_member_may_describe(
+async def test_regex_matches_only_topics_that_the_member_may_describe(
     authorizing: str, cluster: Cluster
 ) -> None:
-    """New topics too; and the rights are checked again from time to time."""
+    """Also among new topics. The rights are checked again periodically."""
     await asyncio.gather(
         *(asyncio.to_thread(follow_rights, address) for address in (authorizing, cluster.bootstrap))
     )
@@ -274,10 +274,12 @@ def follow_rights(address: str) -> None:
     wait_for("regex-seen-b")
 
 
-# --- topics of streams groups ---------------------------------------------------------------------
+# --- internal topics of streams groups ------------------------------------------------------------
 
 
-async def test_streams_groups_need_rights_as_in_kafka(authorizing: str, cluster: Cluster) -> None:
+async def test_streams_groups_require_the_same_rights_as_in_kafka(
+    authorizing: str, cluster: Cluster
+) -> None:
     expected, found = [
         await asyncio.to_thread(join_under_rights, address)
         for address in (authorizing, cluster.bootstrap)
@@ -287,7 +289,7 @@ async def test_streams_groups_need_rights_as_in_kafka(authorizing: str, cluster:
 
 
 def join_under_rights(address: str) -> list[tuple[str, Any]]:
-    """Return the responses to a member of a streams group that gets one right after the other."""
+    """Return the responses to a streams group member that is granted one right after another."""
     lines = "streams-lines"
     admin, member = StreamsTalk(address), StreamsTalk(address, CLIENT_HOST)
     admin.create(lines, 2)

@@ -1,4 +1,4 @@
-"""Compare admin APIs with Apache Kafka 4.2: the same requests and tools go to both."""
+"""Admin APIs compared with Apache Kafka 4.2: both get the same requests and tools."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -34,7 +34,7 @@ CLIENT_METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 NODE_ID = 1
-"""Of the only broker on both sides."""
+"""The id of the only broker on both sides."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
 
 
 def _topics(response: Any) -> Any:
-    """The response without what differs: topic ids, and the bits of epochs."""
+    """Return the response without topic ids and leader epochs, which differ."""
     for topic in response["topics"]:
         topic["topic_id"] = topic["topic_id"] is not None
         for part in topic["partitions"]:
@@ -89,7 +89,7 @@ async def test_topics_are_described_as_by_kafka(both: Both) -> None:
 
     expected, shown = await both.tool(TOPICS, "--describe", "--topic", "pages-.*")
     assert len(shown.splitlines()) == len(names) + sum(names.values())
-    # Kafka sets this config for the whole cluster.
+    # Kafka stores this config for the whole cluster.
     expected = expected.replace("min.insync.replicas=1,", "")
     assert _without_topic_ids(shown) == _without_topic_ids(expected)
 
@@ -105,7 +105,7 @@ def _without_topic_ids(shown: str) -> list[list[str]]:
 
 
 def _columns(shown: str, *omitted: str) -> list[list[str]]:
-    """Return the table of kafka-transactions, sorted, without columns that differ."""
+    """Return the table of kafka-transactions, sorted, without the columns that differ."""
     head, *rows = [
         [cell.strip() for cell in line.rstrip().split("\t")] for line in shown.splitlines()
     ]
@@ -114,12 +114,12 @@ def _columns(shown: str, *omitted: str) -> list[list[str]]:
 
 
 def _refusal(shown: str) -> str:
-    """Return the message of a tool, without the lines of its log, which begin with a time."""
+    """Return the error message of a tool. Log lines, which start with a time, are omitted."""
     return next(line for line in shown.splitlines() if not line[:1].isdigit())
 
 
 @pytest.mark.long
-async def test_a_hanging_transaction_is_found_and_aborted(both: Both) -> None:
+async def test_hanging_transaction_is_found_and_aborted(both: Both) -> None:
     topic = "hanging"
     await both.create(topic)
     for address in both.addresses:
@@ -148,7 +148,7 @@ async def test_a_hanging_transaction_is_found_and_aborted(both: Both) -> None:
 
 
 @pytest.mark.long
-async def test_transactions_are_listed_and_described(both: Both) -> None:
+async def test_transactions_are_listed_and_described_as_by_kafka(both: Both) -> None:
     await both.create("transfers", 2)
     producers = [
         await asyncio.to_thread(_begin_transaction, address, "transfers")
@@ -178,7 +178,7 @@ async def test_transactional_ids_are_listed_by_pattern_as_by_kafka(both: Both) -
         await asyncio.to_thread(_begin_transaction, address, "pattern")
         for address in both.addresses
     ]
-    # As a whole; a name that is a part of the pattern; nothing; and what RE2 refuses.
+    # A whole id, a part of an id, no pattern, and patterns that RE2 rejects.
     for pattern in ("tel.*", "tell", "", None, "(", "(?=a)", "tell\\w+$"):
         request = list_transactions.ListTransactionsRequest(transactional_id_pattern=pattern)
         expected, found = await both.send_request(apis.LIST_TRANSACTIONS, request)
@@ -240,7 +240,7 @@ def _codes(items: Any) -> list[int]:
 
 
 def _set_configs(shown: str) -> list[str]:
-    """Return the configs that kafka-configs shows, without that of the whole cluster."""
+    """Return the configs that kafka-configs shows, except the one stored for the whole cluster."""
     found = sorted(line.split()[0] for line in shown.splitlines()[1:])
     return [pair for pair in found if pair != "min.insync.replicas=1"]
 
@@ -291,7 +291,9 @@ async def test_offsets_are_deleted_as_by_kafka(both: Both) -> None:
 
 
 def _deleted(response: Any) -> tuple[int, list[tuple[str, int, int]]]:
-    """Return the error, and (topic, partition, error) of each partition; Kafka has no order."""
+    """Return the error code, and (topic, partition, error code) of each partition, sorted because
+    Kafka's order is undefined.
+    """
     return response["error_code"], sorted(
         (topic["name"], part["partition_index"], part["error_code"])
         for topic in response["topics"]
@@ -300,7 +302,7 @@ def _deleted(response: Any) -> tuple[int, list[tuple[str, int, int]]]:
 
 
 def _consume(address: str, read: str, other: str) -> Consumer:
-    """Return a member of the group that has committed an offset for each topic."""
+    """Return a group member that has committed an offset for each topic."""
     consumer = confluent_consumer(
         address, "readers", enable_auto_commit=False, session_timeout_ms=10_000
     )
@@ -320,7 +322,7 @@ def _committed(address: str, *topics: str) -> set[int]:
         consumer.close()
 
 
-# --- things of which there are few or none --------------------------------------------------------
+# --- missing resources ----------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -342,14 +344,14 @@ async def test_config_resources_are_listed_as_by_kafka(both: Both) -> None:
 
 
 def _named(response: Any, names: Sequence[str]) -> list[tuple[str, int]]:
-    """Return only the resources with these names: other tests create topics in Kafka as well."""
+    """Return only resources with these names, because other tests also create topics in Kafka."""
     found = response["config_resources"]
     pairs = [(item["resource_name"], item["resource_type"]) for item in found]
     return sorted(pair for pair in pairs if pair[0] in names)
 
 
 @pytest.mark.long
-async def test_quotas_and_credentials_are_missed_as_by_kafka(both: Both) -> None:
+async def test_missing_quotas_and_credentials_are_reported_as_by_kafka(both: Both) -> None:
     filters: list[list[tuple[str, int, str | None]]] = [
         [],
         [("user", 0, "x"), ("client-id", 2, None)],
@@ -390,7 +392,7 @@ async def test_quotas_and_credentials_are_missed_as_by_kafka(both: Both) -> None
 
 
 @pytest.mark.long
-async def test_a_log_dir_that_does_not_exist_is_refused_as_by_kafka(both: Both) -> None:
+async def test_nonexistent_log_dir_is_refused_as_by_kafka(both: Both) -> None:
     await both.create("placed")
     wire, dirs = alter_replica_log_dirs, describe_log_dirs
     _, here = await both.send_request(apis.DESCRIBE_LOG_DIRS, dirs.DescribeLogDirsRequest(None))

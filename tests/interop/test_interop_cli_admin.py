@@ -1,5 +1,5 @@
-"""Let `penstock topics offsets` and `penstock configs` and Kafka's own tools report the same about
-Apache Kafka 4.2 and about Penstock.
+"""`penstock topics offsets` and `penstock configs` report the same as Kafka's tools, for Apache
+Kafka 4.2 and for Penstock.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ _LINE = re.compile(r" *(\S+?)=(.*) sensitive=")
 
 @pytest.fixture
 async def addresses(peer: str, tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
-    """Yield the address of Kafka and that of Penstock."""
+    """Yield the addresses of Kafka and of Penstock."""
     async with Cluster(tmp_path, brokers=0) as cluster:
         await cluster.start_broker(1)
         yield peer, cluster.bootstrap
-    LOG_LEVELS.unset(LOGGERS[1])  # of this process
+    LOG_LEVELS.unset(LOGGERS[1])  # levels of this test process
 
 
 def _ours(address: str, *arguments: str) -> list[dict[str, str]]:
-    """Return the rows of CSV that a command prints."""
+    """Return the CSV rows that a `penstock` command prints."""
     result = CliRunner().invoke(app, [*arguments, "-b", address])
     if result.exception is not None:
         raise result.exception
@@ -51,7 +51,7 @@ def _kafkas(tools: ToolRunner, address: str, tool: str, *arguments: str) -> list
 
 
 def _fill(address: str) -> None:
-    """The newest timestamp is not the last one; the third partition is empty."""
+    """Write records: the newest timestamp is not the last one, and the third partition is empty."""
     create_topic(address, TOPIC, 3, retention_ms="-1")
     producer = Producer({"bootstrap.servers": address})
     for partition, later_ms in ((0, 1_000), (0, 5_000), (0, 3_000), (0, 4_000), (1, 0)):
@@ -67,7 +67,9 @@ def _offsets(address: str, time: str) -> list[str]:
     return [":".join(row.values()) for row in rows if row["offset"]]
 
 
-async def test_offsets_are_those_of_kafka(addresses: tuple[str, str], tools: ToolRunner) -> None:
+async def test_offsets_equal_those_of_kafka_tools(
+    addresses: tuple[str, str], tools: ToolRunner
+) -> None:
     for address in addresses:
         await asyncio.to_thread(_fill, address)
     found: dict[str, list[str]] = {}
@@ -92,7 +94,7 @@ async def test_offsets_are_those_of_kafka(addresses: tuple[str, str], tools: Too
 
 
 def _set_configs(tools: ToolRunner, address: str, *named: str) -> dict[str, str]:
-    """Return what kafka-configs describes."""
+    """Set configs and return what kafka-configs describes."""
     lines = _kafkas(tools, address, "kafka-configs", "--describe", *named)
     return dict(found.group(1, 2) for line in lines if (found := _LINE.match(line)))
 
@@ -102,13 +104,13 @@ def _our_configs(address: str, *named: str) -> dict[str, str]:
     return {row["name"]: row["value"] for row in rows}
 
 
-async def test_levels_of_loggers_are_those_of_kafka(
+async def test_logger_levels_equal_those_of_kafka_tools(
     addresses: tuple[str, str], tools: ToolRunner
 ) -> None:
     named = ("--broker-logger", "1")
 
     def levels(address: str, logger: str) -> dict[str, str]:
-        """Return two levels, because loggers of Kafka appear when they are first used."""
+        """Return the levels of two loggers. Kafka lists a logger only after its first use."""
         ours, kafkas = _our_configs(address, *named), _set_configs(tools, address, *named)
         assert {name: ours[name] for name in (ROOT, logger)} == {
             name: kafkas[name] for name in (ROOT, logger)
@@ -131,7 +133,7 @@ async def test_levels_of_loggers_are_those_of_kafka(
         await asyncio.to_thread(compare, address, logger)
 
 
-async def test_subscriptions_are_those_of_kafka(
+async def test_client_metrics_subscriptions_equal_those_of_kafka_tools(
     addresses: tuple[str, str], tools: ToolRunner
 ) -> None:
     named = ("--client-metrics", "cli-slow")

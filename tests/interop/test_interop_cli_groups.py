@@ -1,5 +1,5 @@
-"""Let `penstock groups` and Kafka's own tools plan the same resets of a group of Apache Kafka 4.2,
-and show the same lag and the same tasks.
+"""`penstock groups` and Kafka's tools plan the same offset resets for a group in Apache Kafka 4.2,
+and show the same lag and tasks.
 """
 
 import csv
@@ -25,8 +25,8 @@ Offsets = dict[tuple[str, int], int]
 
 @pytest.fixture(scope="module")
 def group(peer: str) -> str:
-    """Return the address of Kafka, where the group has committed 3 of 6 and 3 of 4 records, and
-    nothing in a third partition.
+    """Return the address of Kafka, with a group that has committed offset 3 of 6 and 3 of 4 in two
+    partitions, and nothing in a third.
     """
     create_topic(peer, TOPIC, 3)
     produce(peer, TOPIC, [b"v"] * 8, (0, 1))
@@ -80,7 +80,7 @@ def planned_by_kafka(tools: ToolRunner, peer: str, *options: str) -> Offsets:
         "--by-duration PT0S",
     ],
 )
-def test_resets_have_the_outcomes_of_kafka(tools: ToolRunner, group: str, goal: str) -> None:
+def test_offset_resets_equal_those_of_kafka_tools(tools: ToolRunner, group: str, goal: str) -> None:
     options = ("--topic", TOPIC, *goal.split())
     found = planned(group, *options)
     assert len(found) == 3
@@ -88,12 +88,16 @@ def test_resets_have_the_outcomes_of_kafka(tools: ToolRunner, group: str, goal: 
 
 
 @pytest.mark.parametrize("shift", ["1", "2", "99", "-2", "-99"])
-def test_shifts_have_the_outcomes_of_kafka(tools: ToolRunner, group: str, shift: str) -> None:
+def test_offset_shifts_equal_those_of_kafka_tools(
+    tools: ToolRunner, group: str, shift: str
+) -> None:
     options = ("--topic", f"{TOPIC}:0,1", "--shift-by", shift)
     assert planned(group, *options) == planned_by_kafka(tools, group, *options)
 
 
-def test_files_go_both_ways(tools: ToolRunner, group: str, tmp_path: Path) -> None:
+def test_offset_files_have_the_format_of_kafka_tools(
+    tools: ToolRunner, group: str, tmp_path: Path
+) -> None:
     path = tmp_path / "offsets.csv"
     path.write_text(f"{TOPIC},0,99\n{TOPIC},1,1\n")
     options = ("--from-file", str(path))
@@ -101,7 +105,7 @@ def test_files_go_both_ways(tools: ToolRunner, group: str, tmp_path: Path) -> No
     assert planned(group, *options) == planned_by_kafka(tools, group, *options)
 
 
-def test_lag_is_that_of_kafka(tools: ToolRunner, group: str) -> None:
+def test_lag_equals_that_of_kafka_tools(tools: ToolRunner, group: str) -> None:
     arguments = ("--bootstrap-server", group, "--describe", "--group", GROUP)
     done = tools.run(TOOLS["kafka-consumer-groups"], arguments)
     lines = [line.split()[1:6] for line in done.output.splitlines() if line.startswith(GROUP)]
@@ -111,7 +115,7 @@ def test_lag_is_that_of_kafka(tools: ToolRunner, group: str) -> None:
     assert lines
 
 
-def test_tasks_are_those_that_kafka_shows(tools: ToolRunner, peer: str) -> None:
+def test_streams_tasks_equal_those_of_kafka_tools(tools: ToolRunner, peer: str) -> None:
     """Two processes, each with the standby tasks of the other."""
     group, source = "cli-streams", "cli-streams-lines"
     talk = StreamsTalk(peer)

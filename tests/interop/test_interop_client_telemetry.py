@@ -1,6 +1,6 @@
 """Clients that push metrics (KIP-714) get the same responses from Apache Kafka 4.2 and Penstock.
 
-A plugin of Kafka writes the metrics to a file. Penstock intentionally requests cumulative values,
+A Kafka plugin writes the metrics to a file. Penstock deliberately requests cumulative values,
 rejects payloads that are not MetricsData, and limits decompressed metrics.
 """
 
@@ -40,12 +40,12 @@ NODE_ID = 1
 MAX_BYTES = 20_000
 RESERVED = UUID(int=1)
 LONG_MS, SHORT_MS = 300_000, 100
-"""Intervals: one that no test waits for, and the shortest."""
+"""Push intervals: one that no test waits for, and the shortest."""
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 
 
 def _metrics(name: str) -> bytes:
-    """Return the push of a client with one gauge."""
+    """Return the payload of a client with one gauge."""
     data = MetricsData()
     metric = data.resource_metrics.add().scope_metrics.add().metrics.add()
     metric.name = name
@@ -63,7 +63,7 @@ def pushes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def telemetry_peer(java: JavaHome, pushes: Path) -> Iterator[str]:
-    """Return the address of a Kafka with the plugin. `pushes` is its file."""
+    """Run Kafka with the plugin and return its address. The plugin writes to `pushes`."""
     java.compile(Path(__file__).parent / "telemetry" / "TelemetryFile.java")
     settings = {
         "metric.reporters": "TelemetryFile",
@@ -81,8 +81,8 @@ class Side:
     """Kafka or Penstock."""
 
     def __init__(self, address: str, received: Received) -> None:
-        """received: returns the metrics that came from the clients with this `client_id` or
-        `client_instance_id` so far.
+        """received: returns the metrics received so far from clients with this `client_id` or
+        `client_instance_id`.
         """
         self.address = address
         self.received = received
@@ -98,14 +98,16 @@ class Side:
         interval_ms: str | None = None,
         match: str | None = None,
     ) -> tuple[int, str | None]:
-        """Set a subscription, or delete it. Return the error and its message."""
+        """Set a subscription, or delete it if all values are None. Return the error code and
+        message.
+        """
         self._names.add(name)
         values = {"metrics": metrics, "interval.ms": interval_ms, "match": match}
         return alter_configs(self.address, (CLIENT_METRICS, name), values)
 
     def wait_for_metadata(self) -> None:
-        """Wait until the broker applies the subscription. Kafka shows a config before it uses it,
-        but uses it before it shows the next one.
+        """Wait until the broker applies the subscription. Kafka may show a config before it applies
+        it, but applies it before it shows the next one.
         """
         for _ in range(2):
             mark = uuid4().hex
@@ -117,7 +119,7 @@ class Side:
         return bool(shown["metrics"]["value"] == metrics)
 
     def clear(self) -> None:
-        """Delete all subscriptions of this test, and wait until they have no effect."""
+        """Delete all subscriptions of this test, and wait until this has taken effect."""
         for name in self._names - {"mark"}:
             self.subscribe(name)
         self.wait_for_metadata()
@@ -145,7 +147,7 @@ def _received_by_penstock(receiver: OtlpReceiver, key: str, value: str) -> list[
 
 
 def kafkas(instance: UUID) -> str:
-    """Return an id as Kafka's clients show it."""
+    """Return an instance id in the form of Kafka clients."""
     return urlsafe_b64encode(instance.bytes).decode().rstrip("=")
 
 
@@ -159,7 +161,7 @@ def _decoded(data: bytes) -> list[Metric]:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Both sides, and what receives the metrics of Penstock."""
+    """Both sides, and the receiver of Penstock's metrics."""
 
     java: JavaHome
     cluster: Cluster
@@ -168,13 +170,13 @@ class Sides:
     receiver: OtlpReceiver
 
     async def run(self, script: Callable[[Side], Any]) -> tuple[Any, Any]:
-        """Run a script on both at the same time."""
+        """Run a script against both sides at the same time."""
         return await asyncio.gather(
             asyncio.to_thread(script, self.kafka), asyncio.to_thread(script, self.penstock)
         )
 
     async def compare(self, script: Callable[[Side], Any]) -> Any:
-        """Run a script on both, which has to return the same. Return that."""
+        """Run a script against both sides, check that the results are equal, and return them."""
         expected, found = await self.run(script)
         assert found == expected
         return found
@@ -200,7 +202,7 @@ async def sides(
 
 
 def _shown(response: Subscriptions) -> dict[str, Any]:
-    """Return the parts that do not depend on the client, with the metrics in order."""
+    """Return the fields that do not depend on the client, with the metrics sorted."""
     shown = asdict(response)
     shown["client_instance_id"] = response.client_instance_id != ZERO
     shown["subscription_id"] = response.subscription_id != 0
@@ -209,12 +211,12 @@ def _shown(response: Subscriptions) -> dict[str, Any]:
     return shown
 
 
-# Requests of one client after another
+# Sequences of requests of one client
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """knows: whether the client has the id of its subscription."""
+    """A push. knows: whether the client sends the right subscription id."""
 
     knows: bool = True
     metrics: bytes = ONE
@@ -223,7 +225,7 @@ class Push:
 
 
 GET, CHANGE, CHANGE_OTHERS = "get", "change", "change others"
-"""The changes are of the subscription of the client, and of one that does not match it."""
+"""Changes of the client's subscription, and of one that does not match it."""
 Step: TypeAlias = Push | str
 PUSH = Push()
 EMPTY = Push(metrics=b"")
@@ -250,11 +252,11 @@ SEQUENCES: tuple[tuple[Step, ...], ...] = (
     (UNKNOWN_TYPE, PUSH, GET),
     (BROKEN, GET, PUSH),
     (LARGE, GET, PUSH),
-    # Which error comes first.
+    # Precedence of errors.
     (ALL_WRONG, ALL_WRONG),
     (LARGE_UNKNOWN_TYPE,),
     (LARGE_BROKEN,),
-    # The last push may come at any time, and says so for the next one.
+    # A terminating push is accepted at any time, and affects the response to the next one.
     (LAST, PUSH, GET, PUSH, LAST, GET),
     (LAST, ALL_WRONG, ALL_WRONG),
     (LAST, LAST, LAST, PUSH, PUSH),
@@ -264,7 +266,7 @@ SEQUENCES: tuple[tuple[Step, ...], ...] = (
     (PUSH, LAST_UNKNOWN_TYPE, GET, PUSH),
     (LAST_WRONG, GET, PUSH, PUSH),
     (LAST_WRONG, LAST),
-    # A change of any subscription begins again.
+    # A change of any subscription starts over.
     (CHANGE, GET, PUSH, PUSH, GET),
     (CHANGE, WRONG, GET, PUSH),
     (PUSH, CHANGE, GET, GET),
@@ -276,7 +278,7 @@ SEQUENCES: tuple[tuple[Step, ...], ...] = (
 
 
 def _responses(side: Side) -> list[list[int]]:
-    """Return the error codes of each sequence, with that of the client's first request."""
+    """Return the error codes of each sequence, including that of the client's first request."""
     return [_codes(side, steps) for steps in SEQUENCES]
 
 
@@ -311,8 +313,8 @@ def _pushed(client: TelemetryClient, push: Push, instance: UUID, subscription_id
     )
 
 
-async def test_requests_of_a_client_are_handled_as_by_kafka(sides: Sides) -> None:
-    """No interval ends here."""
+async def test_request_sequences_of_a_client_are_handled_as_by_kafka(sides: Sides) -> None:
+    """No push interval elapses during a sequence."""
     expected, found = await sides.run(_responses)
     for steps, kafkas_codes, codes in zip(SEQUENCES, expected, found, strict=True):
         assert codes == kafkas_codes, steps
@@ -338,8 +340,8 @@ def _after_intervals(side: Side) -> list[int]:
     return codes
 
 
-async def test_clients_push_again_after_the_interval_as_with_kafka(sides: Sides) -> None:
-    """A request for the subscription does not take back that a client has ended."""
+async def test_clients_may_push_again_after_the_interval_as_in_kafka(sides: Sides) -> None:
+    """Requesting the subscription again does not undo a terminating push."""
     assert await sides.compare(_after_intervals) == [0, 0, 42]
 
 
@@ -347,7 +349,7 @@ async def test_clients_push_again_after_the_interval_as_with_kafka(sides: Sides)
 
 
 def _first_responses(side: Side) -> list[Any]:
-    """Return the responses to clients without an id, and to those that send one."""
+    """Return the responses to clients without an instance id, and to those that send one."""
     brought, late = uuid4(), uuid4()
     with TelemetryClient(side.address) as client:
         responses = [client.get(instance) for instance in (ZERO, ZERO, RESERVED, brought)]
@@ -386,7 +388,9 @@ SUBSCRIPTIONS: tuple[dict[str, tuple[str | None, str | None, str | None]], ...] 
 
 
 def _subscribed(side: Side) -> list[Any]:
-    """Return whether each set of subscriptions is accepted, and the subscription of a client."""
+    """Return whether each set of subscriptions is accepted, and the resulting subscription of a
+    client.
+    """
     responses: list[Any] = []
     for subscriptions in SUBSCRIPTIONS:
         done = [side.subscribe(name, *values) for name, values in subscriptions.items()]
@@ -398,7 +402,7 @@ def _subscribed(side: Side) -> list[Any]:
     return responses
 
 
-async def test_subscriptions_together_give_what_they_give_in_kafka(sides: Sides) -> None:
+async def test_several_subscriptions_are_combined_as_in_kafka(sides: Sides) -> None:
     expected, found = await sides.run(_subscribed)
     for subscriptions, kafkas_response, response in zip(
         SUBSCRIPTIONS, expected, found, strict=True
@@ -449,11 +453,11 @@ CLIENTS: tuple[tuple[str | None, tuple[str, str] | None, UUID], ...] = (
     ("", None, ZERO),
     (None, None, ZERO),
 )
-"""Id, software and instance of clients."""
+"""Client id, software name and version, and instance id of clients."""
 
 
 def _matching(side: Side) -> list[list[str]]:
-    """Return for each client the subscriptions that match it."""
+    """Return the subscriptions that match each client."""
     for number, match in enumerate(MATCHES):
         assert side.subscribe(f"s{number}", str(number), match=match) == (0, None)
     side.wait_for_metadata()
@@ -465,14 +469,14 @@ def _matching(side: Side) -> list[list[str]]:
     return found
 
 
-async def test_subscriptions_match_the_clients_that_they_match_in_kafka(sides: Sides) -> None:
+async def test_subscriptions_match_the_same_clients_as_in_kafka(sides: Sides) -> None:
     found = await sides.compare(_matching)
     assert f"client_instance_id={kafkas(INSTANCE)}" in found[1]
 
 
 def _ids(side: Side) -> list[tuple[Any, bool]]:
-    """Return the responses to a client while its subscription changes, and whether it then has the
-    id of its first one.
+    """Return the responses to a client while its subscription changes, and whether each has the
+    initial subscription id.
     """
     side.subscribe("all", "a,b", "1000")
     side.subscribe("first", "hit", match="client_id=first")
@@ -498,8 +502,8 @@ def _ids(side: Side) -> list[tuple[Any, bool]]:
     return found
 
 
-async def test_ids_of_subscriptions_are_the_same_when_kafkas_are(sides: Sides) -> None:
-    """A client keeps the identity of its first request on each connection."""
+async def test_subscription_ids_stay_or_change_as_in_kafka(sides: Sides) -> None:
+    """On each connection, a client keeps the identity of its first request."""
     found = await sides.compare(_ids)
     assert [is_same for _, is_same in found] == [False, True, False, False, False, True]
 
@@ -518,15 +522,15 @@ def _on_two_connections(side: Side) -> list[int]:
     return codes
 
 
-async def test_clients_begin_again_after_their_first_connection_as_in_kafka(sides: Sides) -> None:
+async def test_clients_start_over_after_their_first_connection_as_in_kafka(sides: Sides) -> None:
     assert await sides.compare(_on_two_connections) == [0, 89, 89, 0, 0]
 
 
-# What is pushed
+# Payloads
 
 
 def _kinds_of_data() -> Iterator[tuple[int, bytes]]:
-    """Yield compressions and data."""
+    """Yield pairs of compression type and payload."""
     for compression in Compression:
         yield compression, compress(compression, _metrics(compression.name))
         yield compression, b""
@@ -544,7 +548,7 @@ def _has_ended(side: Side, instance: UUID) -> bool:
 
 
 def _delivered(side: Side) -> list[Any]:
-    """Return the responses to pushes of one client each, and what is received."""
+    """Return the responses to pushes, each by another client, and the received metrics."""
     side.subscribe("all", "*", str(LONG_MS))
     side.wait_for_metadata()
     found: list[Any] = []
@@ -559,7 +563,7 @@ def _delivered(side: Side) -> list[Any]:
     return found
 
 
-async def test_receivers_get_the_same_metrics_as_kafkas_plugin(sides: Sides) -> None:
+async def test_receiver_gets_the_same_metrics_as_a_kafka_plugin(sides: Sides) -> None:
     found = await sides.compare(_delivered)
     for compression in Compression:
         assert (compression, 0, 0, [compression.name, "last"]) in found
@@ -571,11 +575,11 @@ def _announced(address: str) -> list[Any]:
     return [announced.get(key) for key in (GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY)]
 
 
-async def test_brokers_announce_the_requests_as_kafka_with_a_plugin(sides: Sides) -> None:
+async def test_brokers_advertise_the_telemetry_apis_as_kafka_with_a_plugin(sides: Sides) -> None:
     assert await sides.compare(lambda side: _announced(side.address)) == [(0, 0), (0, 0)]
 
 
-async def test_brokers_without_a_receiver_announce_as_much_as_kafka(
+async def test_brokers_without_a_receiver_advertise_the_same_apis_as_kafka(
     peer: str, tmp_path: Path
 ) -> None:
     async with Cluster(tmp_path) as cluster:
@@ -591,7 +595,7 @@ JAVA, LIBRDKAFKA = "by-java", "by-librdkafka"
 
 
 def _produced(side: Side, produce: Callable[[], bool]) -> list[Metric]:
-    """Let a client produce until it has pushed twice. Return the pushes."""
+    """Let a client produce until it has pushed twice. Return the pushed metrics."""
     name = "org.apache.kafka.producer.connection.creation.total"
 
     def has_pushed() -> bool:
@@ -630,7 +634,7 @@ def _by_librdkafka(sides: Sides, side: Side) -> list[Metric]:
 async def test_clients_push_the_same_metrics_as_to_kafka(
     sides: Sides, pushes: Path, topic: str, produced: Callable[[Sides, Side], list[Metric]]
 ) -> None:
-    """Sums count from the beginning, not from the last push as in Kafka."""
+    """Sums are cumulative, whereas Kafka requests deltas."""
     await asyncio.to_thread(pushes.unlink, missing_ok=True)
     found: list[list[Metric]] = []
     for side in (sides.kafka, sides.penstock):

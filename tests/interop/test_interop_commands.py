@@ -1,5 +1,5 @@
-"""Kafka's command line tools print the same for Penstock as for Apache Kafka 4.2: `commands.py`
-lists the commands and the differences.
+"""Kafka's command line tools print the same for Penstock as for Apache Kafka 4.2. `commands.py`
+lists the commands and the known differences.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from tests.support.streams_groups import StreamsTalk, counting
 from tests.support.waiting import until
 
 NODE_ID = 1
-"""Of the only broker on both sides."""
+"""The id of the only broker on both sides."""
 LIVE_TOPIC = "tools-live"
 VERIFICATION = "kafka-replica-verification"
 JARS = Path(__file__).parents[2] / "build" / "kafka" / "libs"
@@ -48,8 +48,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-def test_every_tool_is_tested(java: JavaHome) -> None:
-    """All classes of Kafka's jar of tools that have a `main` are run, or there is a reason."""
+def test_every_kafka_tool_is_covered(java: JavaHome) -> None:
+    """All classes with a `main` method in Kafka's tools jar are run or listed with a reason."""
     (jar,) = (Path(path) for path in JARS.glob("kafka-tools-4*.jar"))
     with zipfile.ZipFile(jar) as classes:
         mains = {
@@ -63,30 +63,31 @@ def test_every_tool_is_tested(java: JavaHome) -> None:
 
 
 def _has_main(content: bytes) -> bool:
-    """Return whether the constants of a class name `main` and its type."""
+    """Return whether the constant pool of a class file contains `main` and its type."""
     return b"\x01\x00\x04main" in content and b"\x01\x00\x16([Ljava/lang/String;)V" in content
 
 
 @pytest.mark.costly("more than 150 commands run on both sides")
-async def test_tools_behave_as_with_kafka(
+async def test_tools_print_the_same_as_with_kafka(
     cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
 ) -> None:
     await _compare(COMMANDS, (peer, cluster.bootstrap), tools, tmp_path)
 
 
 @pytest.mark.long
-async def test_share_tools_behave_as_with_kafka(
+async def test_share_group_tools_print_the_same_as_with_kafka(
     cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
 ) -> None:
     await _compare(SHARE_COMMANDS, (peer, cluster.bootstrap), tools, tmp_path)
 
 
 @pytest.mark.costly("the tool runs in a JVM of its own on both sides")
-async def test_replicas_are_verified_as_with_kafka(
+async def test_replica_verification_finds_no_difference(
     peer: str, java: JavaHome, tmp_path: Path
 ) -> None:
-    """The tool runs until it is stopped. It asks every broker of a partition, without a pause until
-    all have the records: the broker that does not lead has them once they are uploaded.
+    """The tool runs until it is stopped, and queries every replica of a partition. It does not
+    pause until all replicas have the records; a broker that is not the leader has them after their
+    upload.
     """
     soon = StreamConfig(wal_linger_ms=0, block_age_max_ms=100)
     async with Cluster(tmp_path / "cluster", brokers=2, stream_config=soon) as cluster:
@@ -110,7 +111,7 @@ def _verify_replicas(address: str, replicas: int, java: JavaHome, directory: Pat
 
 
 @pytest.mark.long
-async def test_tools_behave_as_with_kafka_while_clients_work(
+async def test_tools_print_the_same_as_with_kafka_while_clients_run(
     cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
 ) -> None:
     addresses = (peer, cluster.bootstrap)
@@ -127,7 +128,7 @@ async def test_tools_behave_as_with_kafka_while_clients_work(
 
 
 @pytest.mark.long
-async def test_streams_tools_behave_as_with_kafka(
+async def test_streams_tools_print_the_same_as_with_kafka(
     cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
 ) -> None:
     addresses = (peer, cluster.bootstrap)
@@ -170,14 +171,14 @@ class Instances(threading.Thread):
             self._talk.beat(self._group, name, -1)
 
     def close(self) -> None:
-        """Let the members leave. Not on the event loop, which serves the cluster."""
+        """Let the members leave. Must not run on the event loop, which serves the cluster."""
         self._is_over.set()
         self.join(TIMEOUT_S)
         self._talk.close()
 
 
 class Member(threading.Thread):
-    """A member of a group, which reads and commits."""
+    """A group member that polls and commits."""
 
     def __init__(self, address: str, group: str, protocol: str) -> None:
         super().__init__(daemon=True)
@@ -213,7 +214,7 @@ class Member(threading.Thread):
 
 
 def _begin_transaction(address: str, stack: ExitStack) -> None:
-    """Leave a transaction open, with one record."""
+    """Leave a transaction with one record open."""
     producer = Producer({"bootstrap.servers": address, "transactional.id": "tools-open"})
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
@@ -225,7 +226,7 @@ def _begin_transaction(address: str, stack: ExitStack) -> None:
 async def _compare(
     commands: tuple[Command, ...], addresses: tuple[str, str], tools: ToolRunner, directory: Path
 ) -> None:
-    """Run each command for both, Kafka first."""
+    """Run each command against both sides, Kafka first."""
     for name, content in FILES.items():
         (directory / name).write_text(content)
     found: list[str] = []
@@ -239,7 +240,7 @@ async def _compare(
 
 
 def _run(tools: ToolRunner, command: Command, address: str, directory: Path) -> list[str]:
-    """Return exit code and normal output."""
+    """Return the exit code and the normalized output."""
     done = tools.run(
         TOOLS[command.tool],
         command.arguments(address, str(directory)),
@@ -259,10 +260,12 @@ def _complaints(command: Command, expected: list[str], found: list[str]) -> Iter
 
 
 @pytest.mark.long
-async def test_hanging_transactions_are_found_at_every_candidate(
+async def test_hanging_transactions_are_found_through_every_replica(
     tmp_path: Path, java: JavaHome
 ) -> None:
-    """In Kafka every replica tracks producers; here the other candidates ask the leader."""
+    """In Kafka every replica tracks producer states; in Penstock the other brokers ask
+    the leader.
+    """
     settings = {"transaction_partition_verification_enable": False}
     async with Cluster(tmp_path, brokers=2, **settings) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})

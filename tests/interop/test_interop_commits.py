@@ -1,4 +1,4 @@
-"""Compare with Apache Kafka 4.2 which clients may commit and read offsets: standalone consumers,
+"""Which clients may commit and fetch offsets, compared with Apache Kafka 4.2: standalone consumers,
 which send no generation, and members, in groups of every type and state.
 """
 
@@ -50,7 +50,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Talk(TransactionClient):
-    """A connection that commits and reads offsets as any caller."""
+    """A connection that commits and fetches offsets with the identity of any caller."""
 
     def __init__(self, address: str) -> None:
         create_ledger(address)
@@ -129,7 +129,7 @@ def absent(talk: Talk, group: str) -> tuple[str, int]:
 
 
 def simple(talk: Talk, group: str) -> tuple[str, int]:
-    """Make a group that has offsets only."""
+    """Create a group that has only offsets."""
     assert talk.commit(group, ("", None, -1), 8) == "NONE"
     return "", -1
 
@@ -156,7 +156,7 @@ _SUBSCRIPTION = b"\0\0" + b"\0\0\0\1" + len(_NAME).to_bytes(2) + _NAME + b"\0\0\
 
 
 def completing(talk: Talk, group: str) -> tuple[str, int]:
-    """Join as the leader, and send no assignment."""
+    """Join as the leader without sending an assignment."""
     return _join(talk, group, None, "consumer")
 
 
@@ -186,7 +186,7 @@ def empty_classic(talk: Talk, group: str) -> tuple[str, int]:
 
 
 def connect(talk: Talk, group: str) -> tuple[str, int]:
-    """Join as a worker of Connect does, which is not a consumer."""
+    """Join as a Connect worker does, with another protocol type."""
     member, generation = _join(talk, group, None, "connect")
     _sync(talk, group, member, generation)
     return member, generation
@@ -256,7 +256,7 @@ def empty_share(talk: Talk, group: str) -> tuple[str, int]:
 
 
 def callers(member: str, epoch: int) -> list[tuple[str, Caller]]:
-    """Return labeled requesters. member, epoch: of the member that the group has or had."""
+    """Return callers with their labels. member, epoch: those of a current or former member."""
     return [
         ("nobody", ("", None, -1)),
         ("standalone", ("standalone", None, -1)),
@@ -298,10 +298,10 @@ STATES: list[Enter] = [
 
 
 @pytest.mark.parametrize("enter", STATES, ids=lambda enter: enter.__name__)
-async def test_offsets_are_committed_and_read_by_those_who_may_in_kafka(
+async def test_offsets_are_committed_and_fetched_by_the_same_callers_as_in_kafka(
     peer: str, cluster: Cluster, enter: Enter
 ) -> None:
-    """A group that is absent is another one for each request, because a commit makes it."""
+    """An absent group gets a new id for each request, because a commit creates the group."""
 
     def scenario(talk: Talk) -> Iterator[Step]:
         count = 0

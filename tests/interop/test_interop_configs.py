@@ -1,5 +1,5 @@
-"""Compare the configs of groups, client metrics and brokers with Apache Kafka 4.2: the same
-requests and tools go to both.
+"""Configs of groups, client metrics and brokers compared with Apache Kafka 4.2: both get the same
+requests and tools.
 """
 
 import asyncio
@@ -62,8 +62,8 @@ async def describe(both: Both, kind: int, name: str, *keys: str) -> tuple[Any, A
 
 
 def _comparable(results: Any) -> Any:
-    """Return what both sides show. Kafka always lists num.io.threads, and accepts the setting of
-    its process and the default among the synonyms.
+    """Return the results without known differences: Kafka always lists num.io.threads, and includes
+    static and default values in its synonyms.
     """
     for result in results:
         configs = result["configs"]
@@ -78,8 +78,8 @@ def _comparable(results: Any) -> Any:
 async def same_configs(
     both: Both, kind: int, name: str, *keys: str, without: Sequence[str] = ()
 ) -> None:
-    """Check that both sides describe the same, but for some configs. Kafka takes a moment to show a
-    change.
+    """Check that both sides describe the same configs, except those in `without`. Kafka may show a
+    change with a delay.
     """
 
     async def are_same() -> bool:
@@ -98,7 +98,7 @@ async def same_configs(
 
 
 async def alter(both: Both, kind: int, name: str, *changes: Change) -> tuple[Any, Any]:
-    """Return the code and the message of both sides for IncrementalAlterConfigs."""
+    """Return the code and message of both sides for IncrementalAlterConfigs."""
     configs = [incremental_alter_configs.AlterableConfig(*change) for change in changes]
     resource = incremental_alter_configs.AlterConfigsResource(kind, name, configs)
     requested = incremental_alter_configs.IncrementalAlterConfigsRequest([resource], False)
@@ -109,7 +109,7 @@ async def alter(both: Both, kind: int, name: str, *changes: Change) -> tuple[Any
 async def replace(
     both: Both, kind: int, name: str, *configs: tuple[str, str | None]
 ) -> tuple[Any, Any]:
-    """Return the code and the message of both sides for AlterConfigs."""
+    """Return the code and message of both sides for AlterConfigs."""
     wanted = [alter_configs.AlterableConfig(*config) for config in configs]
     resource = alter_configs.AlterConfigsResource(kind, name, wanted)
     requested = alter_configs.AlterConfigsRequest([resource], False)
@@ -163,7 +163,7 @@ ACCEPTED_OF_GROUPS: list[tuple[Change, ...]] = [
 
 
 @pytest.mark.long
-async def test_configs_of_groups_are_altered_as_by_kafka(both: Both) -> None:
+async def test_group_configs_are_altered_as_by_kafka(both: Both) -> None:
     group = "altered"
     await same_configs(both, GROUP, group)
     for changes in REFUSED_OF_GROUPS:
@@ -187,7 +187,7 @@ async def test_configs_of_groups_are_altered_as_by_kafka(both: Both) -> None:
         await same_configs(both, GROUP, group)
 
 
-async def test_groups_have_no_configs_for_all(both: Both) -> None:
+async def test_default_group_configs_are_refused_as_by_kafka(both: Both) -> None:
     for send_request in (
         alter(both, GROUP, "", (SESSION, SET, "50000")),
         replace(both, GROUP, ""),
@@ -198,7 +198,7 @@ async def test_groups_have_no_configs_for_all(both: Both) -> None:
 
 
 @pytest.mark.long
-async def test_kafka_configs_changes_and_lists_configs_of_groups(both: Both) -> None:
+async def test_kafka_configs_alters_and_lists_group_configs(both: Both) -> None:
     named = ("--entity-type", "groups", "--entity-name", "by-tool")
     for command in (
         ("--describe", *named),
@@ -210,7 +210,7 @@ async def test_kafka_configs_changes_and_lists_configs_of_groups(both: Both) -> 
     ):
         expected, shown = await both.tool(CONFIGS, *command)
         assert _lines(shown) == _lines(expected), command
-    # Kafka also lists the groups of other tests.
+    # Kafka also lists groups of other tests.
     expected, shown = await both.tool(CONFIGS, "--describe", "--entity-type", "groups")
     assert set(_lines(shown)) <= set(_lines(expected))
     assert len(_lines(shown)) == 2, shown
@@ -255,7 +255,7 @@ ALTERED_OF_CLIENT_METRICS: list[tuple[Change, ...]] = [
 
 
 @pytest.mark.long
-async def test_client_metrics_are_altered_as_by_kafka(both: Both) -> None:
+async def test_client_metrics_configs_are_altered_as_by_kafka(both: Both) -> None:
     name = "altered"
     await same_configs(both, CLIENT_METRICS, name)
     for changes in ALTERED_OF_CLIENT_METRICS:
@@ -278,7 +278,7 @@ async def test_client_metrics_are_altered_as_by_kafka(both: Both) -> None:
 
 
 async def listed(both: Both) -> set[str]:
-    """Return the subscriptions of Penstock, which Kafka has, too."""
+    """Return the subscriptions in Penstock; check that Kafka has them, too."""
     requested = list_config_resources.ListConfigResourcesRequest([CLIENT_METRICS])
     expected, found = [
         {item["resource_name"] for item in response["config_resources"]}
@@ -288,7 +288,7 @@ async def listed(both: Both) -> set[str]:
     return found
 
 
-async def test_a_subscription_has_a_name(both: Both) -> None:
+async def test_client_metrics_subscription_requires_a_valid_name(both: Both) -> None:
     for send_request in (
         alter(both, CLIENT_METRICS, "", (INTERVAL, SET, "1000")),
         alter(both, CLIENT_METRICS, ""),
@@ -332,7 +332,7 @@ ALTERED_OF_BROKERS: list[tuple[str, tuple[Change, ...]]] = [
 
 
 @pytest.mark.long
-async def test_configs_of_brokers_are_altered_as_by_kafka(both: Both) -> None:
+async def test_broker_configs_are_altered_as_by_kafka(both: Both) -> None:
     for broker, changes in ALTERED_OF_BROKERS:
         expected, found = await alter(both, BROKER, broker, *changes)
         assert found == expected, (broker, changes)
@@ -352,7 +352,7 @@ async def test_configs_of_brokers_are_altered_as_by_kafka(both: Both) -> None:
             await same_configs(both, BROKER, described, *SHOWN)
 
 
-async def test_a_bad_value_of_a_broker_has_the_code_of_kafka(both: Both) -> None:
+async def test_invalid_broker_config_value_gets_the_error_code_of_kafka(both: Both) -> None:
     for value in ("soon", "-1", ""):
         expected, found = await alter(both, BROKER, "1", (BACKOFF, SET, value))
         assert found[0] == expected[0]
@@ -362,7 +362,7 @@ async def test_a_bad_value_of_a_broker_has_the_code_of_kafka(both: Both) -> None
 
 
 @pytest.mark.long
-async def test_kafka_configs_changes_and_shows_configs_of_brokers(both: Both) -> None:
+async def test_kafka_configs_alters_and_describes_broker_configs(both: Both) -> None:
     one = ("--entity-type", "brokers", "--entity-name", "1")
     every = ("--entity-type", "brokers", "--entity-default")
     for command in (
@@ -381,8 +381,8 @@ async def test_kafka_configs_changes_and_shows_configs_of_brokers(both: Both) ->
 
 
 def _shown(text: str) -> list[str]:
-    """Return the lines without the setting and the default of Kafka for what Penstock does not use,
-    and without the config that Kafka sets for the whole cluster.
+    """Return the lines without Kafka's values of configs that Penstock does not use, and without
+    the config that Kafka stores for the whole cluster.
     """
     return [
         re.sub(r", DEFAULT_CONFIG:num.io.threads=8", "", line)
@@ -397,9 +397,7 @@ REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
 
 @pytest.mark.long
-async def test_a_throttled_reassignment_is_executed_and_verified(
-    both: Both, tmp_path: Path
-) -> None:
+async def test_throttled_reassignment_is_executed_and_verified(both: Both, tmp_path: Path) -> None:
     topic = "throttled"
     await both.create(topic, 2)
     topics, plan = tmp_path / "topics.json", tmp_path / "plan.json"
@@ -437,13 +435,13 @@ def _values(results: Any) -> dict[str, tuple[str, int]]:
 
 
 def _without_directories(shown: str) -> list[str]:
-    """Return the lines of the tool with "any" in place of the data directory of each side."""
+    """Return the output of the tool with "any" in place of each side's log directory."""
     lines = shown.splitlines()
     return [re.sub(r'"log_dirs":\["[^"]*"\]', '"log_dirs":["any"]', line) for line in lines]
 
 
 @pytest.mark.long
-async def test_a_throttled_move_of_a_partition_ends(
+async def test_throttled_move_of_a_partition_completes(
     java: JavaHome, cluster: Cluster, tmp_path: Path
 ) -> None:
     await cluster.start_broker(2)
@@ -467,7 +465,7 @@ async def test_a_throttled_move_of_a_partition_ends(
     assert not cluster.broker.image.configs.topic("moved")
 
 
-async def test_a_resource_that_is_altered_twice_is_refused_as_by_kafka(both: Both) -> None:
+async def test_resource_listed_twice_in_a_request_is_refused_as_by_kafka(both: Both) -> None:
     change = incremental_alter_configs.AlterableConfig("retention.ms", SET, "1000")
     for kind, name in ((TOPIC, "twice"), (GROUP, "twice")):
         resource = incremental_alter_configs.AlterConfigsResource(kind, name, [change])
@@ -492,11 +490,13 @@ EXPLAINED = {
     "max.connections": "has a limit",
     "transaction.partition.verification.enable": "is read when a broker starts",
 }
-"""Configs that Kafka changes while it runs and that are refused here."""
+"""Configs that Kafka can change at runtime and Penstock refuses, with the reason."""
 
 
-async def test_configs_of_brokers_change_as_in_kafka(both: Both) -> None:
-    """Each config of Kafka is set to its value. Penstock changes some that Kafka does not."""
+async def test_brokers_alter_the_same_configs_at_runtime_as_kafka(both: Both) -> None:
+    """Sets each config of Kafka to its current value. Penstock can change some configs at runtime
+    that Kafka cannot.
+    """
     (described,), _ = await describe(both, BROKER, "1")
     refused: set[str] = set()
     for name, config in described["configs"].items():
@@ -512,7 +512,7 @@ async def test_configs_of_brokers_change_as_in_kafka(both: Both) -> None:
     assert refused <= EXPLAINED.keys()
 
 
-async def test_configs_of_topics_have_the_sources_and_synonyms_of_kafka(both: Both) -> None:
+async def test_topic_configs_have_the_sources_and_synonyms_of_kafka(both: Both) -> None:
     """Kafka stores `min.insync.replicas` for all brokers of a new cluster."""
     topic = "sourced"
     await both.create(topic, **{"retention.ms": "1000", "cleanup.policy": "compact"})

@@ -1,7 +1,7 @@
-"""Kafka Connect in distributed mode: two workers copy a file into a topic, exactly once, and the
-topic into another file. One worker is killed with SIGKILL.
+"""Kafka Connect in distributed mode: two workers copy a file to a topic exactly once, and the topic
+to another file. One worker is killed with SIGKILL.
 
-Its configs, offsets and states are in three compacted topics.
+Connect stores configs, offsets and states in three compacted topics.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 TOPIC = "lines"
 INTERNAL = {"config": "connect-configs", "offset": "connect-offsets", "status": "connect-status"}
 LINES = [f"line {number}" for number in range(600)]
-"""In ASCII: the file source counts characters, and skips as many bytes when it starts again."""
+"""ASCII only: the file source counts characters, and skips as many bytes after a restart."""
 STRINGS = "org.apache.kafka.connect.storage.StringConverter"
 FILE = "org.apache.kafka.connect.file.FileStream"
 ASKED_S = 10
 RETRIED = {404, 409, 500, 503}
-"""Responses of a worker before it is ready, and while tasks are distributed."""
+"""Status codes of a worker that is starting or rebalancing."""
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Looks for dirty logs and for old transactions ten times a second."""
+    """Start a cluster that looks for dirty logs and expired transactions ten times per second."""
     async with Cluster(
         tmp_path / "cluster",
         brokers=2,
@@ -51,7 +51,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Worker:
-    """One process of Kafka Connect, and its REST API."""
+    """A Kafka Connect process and its REST API."""
 
     def __init__(self, java: JavaHome, bootstrap: str, directory: Path) -> None:
         self.address = f"127.0.0.1:{free_port()}"
@@ -68,7 +68,7 @@ class Worker:
             "offset.flush.interval.ms": "200",
             "session.timeout.ms": "3000",
             "heartbeat.interval.ms": "500",
-            # The tasks of a dead worker go to others at once; by default after five minutes.
+            # Tasks of a dead worker are reassigned immediately; the default is after five minutes.
             "scheduled.rebalance.max.delay.ms": "0",
             **{f"{kind}.storage.topic": topic for kind, topic in INTERNAL.items()},
             **{f"{kind}.storage.replication.factor": "1" for kind in INTERNAL},
@@ -81,7 +81,7 @@ class Worker:
         return stack.enter_context(self._java.application(WORKER, str(self.config), log=self.log))
 
     def send_request(self, path: str, body: object = None) -> Any:
-        """Return the response; None while the workers rebalance, or do not listen."""
+        """Return the response, or None while the workers rebalance or are not listening."""
         request = urllib.request.Request(f"http://{self.address}{path}")
         if body is not None:
             request.method = "PUT"
@@ -99,7 +99,7 @@ class Worker:
         return None
 
     def runs(self, connector: str) -> str:
-        """Return the address of the worker that runs the task of a connector; "": none does."""
+        """Return the address of the worker that runs the connector's task, or "" if none does."""
         status = self.send_request(f"/connectors/{connector}/status")
         tasks = status["tasks"] if status else []
         running = [task["worker_id"] for task in tasks if task["state"] == "RUNNING"]
@@ -107,7 +107,7 @@ class Worker:
 
 
 class Topic:
-    """Reads the topic from its beginning, as far as it is committed."""
+    """Reads the committed records of the topic from the beginning."""
 
     def __init__(self, bootstrap: str) -> None:
         self.values: list[str] = []
@@ -117,7 +117,7 @@ class Topic:
         self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
 
     def has(self, count: int) -> bool:
-        """Read on; return whether there are so many lines."""
+        """Read available records; return whether there are `count` lines by now."""
         for message in self._consumer.consume(1_000, POLL_S):
             self.values.append((checked(message).value() or b"").decode())
         return len(self.values) >= count
@@ -127,7 +127,7 @@ class Topic:
 
 
 @pytest.mark.long
-async def test_a_file_goes_through_two_workers(
+async def test_file_passes_through_two_workers_and_a_kill(
     cluster: Cluster, java: JavaHome, tmp_path: Path
 ) -> None:
     await asyncio.to_thread(_copy, cluster.bootstrap, java, tmp_path)
@@ -175,7 +175,7 @@ def _copy(bootstrap: str, java: JavaHome, directory: Path) -> None:
         _until(processes, survivor, lambda: topic.has(len(LINES)))
         _until(processes, survivor, lambda: LINES[-1] in _lines(sink))
         assert topic.values == LINES
-        # The sink may write again what it had not committed.
+        # The sink may write lines again whose offsets it had not committed.
         assert list(dict.fromkeys(_lines(sink))) == LINES
 
 
@@ -189,7 +189,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _until(processes: "dict[str, Popen[bytes]]", worker: Worker, condition: Any) -> None:
-    """Wait for a condition while the worker runs."""
+    """Wait for a condition; fail if the worker ends."""
     wait_while_running(processes[worker.address], worker.log, condition)
 
 

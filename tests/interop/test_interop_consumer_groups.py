@@ -1,5 +1,5 @@
-"""Compare consumer groups (KIP-848) with Apache Kafka 4.2: the same conversations go to both, and
-Kafka's own tools and consumer use both.
+"""Consumer groups (KIP-848) compared with Apache Kafka 4.2: both get the same sequences of
+requests, and Kafka's tools and consumer run against both.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Conversation:
-    """One connection, with the state of members as a client has it."""
+    """A connection that tracks the state of members as clients do."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -181,7 +181,7 @@ class Conversation:
     def sync_classic(
         self, group: str, assignment: dict[str, list[int]], *, generation: int | None = None
     ) -> Any:
-        """Sync as the leader, if there is an assignment."""
+        """Sync as the leader if there is an assignment."""
         writer = Writer(b"\0\1")
         _write_partitions(writer, assignment)
         writer.null(False)
@@ -213,7 +213,7 @@ class Conversation:
         return [found["error_code"] for found in members]
 
     def commit(self, group: str, member: str, epoch: int, topic: str = "pages") -> Any:
-        """Commit an offset; an unknown topic has an unknown id."""
+        """Commit an offset. An unknown topic is sent with an unknown id."""
         request = offset_commit.OffsetCommitRequest(
             group_id=group,
             generation_id_or_member_epoch=epoch,
@@ -320,7 +320,7 @@ def bad_input(talk: Conversation) -> Iterator[Step]:
 
 
 def first_version(talk: Conversation) -> Iterator[Step]:
-    """Version 0 has no regular expressions, and the coordinator chooses ids."""
+    """In version 0 there are no regular expressions, and the coordinator assigns member ids."""
     group, api = "first-version", replace(apis.CONSUMER_GROUP_HEARTBEAT, max=0)
     talk.coordinate(group)
     join = ConsumerGroupHeartbeatRequest(
@@ -463,7 +463,7 @@ def empty_subscriptions(talk: Conversation) -> Iterator[Step]:
 
 
 def regexes(talk: Conversation) -> Iterator[Step]:
-    """Kafka resolves an expression a moment later."""
+    """Kafka resolves a regular expression with a delay."""
     group, internal = "regexes", "regexes-internal"
     talk.coordinate(group, internal)
     for name, of_group, regex in (
@@ -511,7 +511,7 @@ def offsets(talk: Conversation) -> Iterator[Step]:
 
 
 def migration(talk: Conversation) -> Iterator[Step]:
-    """A classic group becomes a consumer group and classic again, with its members."""
+    """A classic group with members becomes a consumer group and then a classic group again."""
     group = "migrates"
     talk.coordinate(group)
     yield "no id", talk.join_classic(group, "")["error_code"]
@@ -566,8 +566,8 @@ def migration(talk: Conversation) -> Iterator[Step]:
 
 
 def upgrade_epochs(talk: Conversation) -> Iterator[Step]:
-    """A classic member that returns with the consumer protocol and the same topics changes
-    nothing.
+    """A classic member that rejoins with the consumer protocol and the same topics does not change
+    the group epoch.
     """
     for generations in (1, 3):
         for same, topics in ((True, ["pages"]), (True, ["pages", "clicks"]), (False, ["pages"])):
@@ -594,7 +594,9 @@ def _classic(response: Any) -> Any:
 
 
 def _sized(response: Any) -> Any:
-    """Return the response with the number of partitions, which Kafka may choose otherwise."""
+    """Return the response with only the number of assigned partitions, because Kafka may choose
+    different ones.
+    """
     if response["assignment"] is not None:
         response = response | {"assignment": _size(response["assignment"])}
     return response
@@ -627,14 +629,14 @@ SCENARIOS: list[Callable[[Conversation], Iterator[Step]]] = [
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_conversations_are_those_of_kafka(
+async def test_request_sequences_get_the_responses_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[Conversation], Iterator[Step]]
 ) -> None:
     await compare(Conversation, scenario, (peer, cluster.bootstrap))
 
 
-async def test_a_static_member_may_repeat_its_first_heartbeat(peer: str, cluster: Cluster) -> None:
-    """In Kafka, a static consumer ends with an error if the first response was lost."""
+async def test_static_member_may_repeat_its_first_heartbeat(peer: str, cluster: Cluster) -> None:
+    """In Kafka, a static consumer fails with an error if the first response is lost."""
     of_kafka, found = [
         dict(await asyncio.to_thread(hold, Conversation, address, repeated_static_join))
         for address in (peer, cluster.bootstrap)
@@ -643,8 +645,8 @@ async def test_a_static_member_may_repeat_its_first_heartbeat(peer: str, cluster
     assert found == {"join": ErrorCode.NONE, "again": ErrorCode.NONE}
 
 
-async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
-    """What Kafka writes for these groups is what this broker writes for the same values."""
+async def test_group_records_of_kafka_are_decoded_and_encoded_unchanged(peer: str) -> None:
+    """Penstock encodes the values that Kafka wrote for these groups into the same records."""
     for scenario in (static_members, regexes, migration):
         await asyncio.to_thread(hold, Conversation, peer, scenario)
     records = await asyncio.to_thread(read_internal_topic, peer, OFFSETS_TOPIC)
@@ -670,10 +672,10 @@ async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
 
 
 @pytest.mark.long
-async def test_kafkas_console_consumer_and_group_tool(
+async def test_kafka_console_consumer_and_group_tool_work(
     java: JavaHome, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Two consumers of Java share the partitions, and the group tool describes them."""
+    """Two Java consumers share the partitions, and the group tool describes them."""
     group, topic = "java", "letters"
     await asyncio.to_thread(create_topic, cluster.bootstrap, topic, 4)
     await asyncio.to_thread(

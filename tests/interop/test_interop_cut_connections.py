@@ -1,5 +1,5 @@
-"""Cut the connections of Java, Go and Node group members repeatedly: they reconnect and continue
-without an error or a rebalance.
+"""Repeatedly cut the connections of Java, Go and Node.js group members: they reconnect and continue
+without errors or rebalances.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def cut(tmp_path: Path) -> AsyncIterator[CutCluster]:
 
 @pytest.fixture(scope="module")
 def go_members() -> str:
-    """Return the path of the program, compiled if it is missing."""
+    """Return the path of the program; compile it if it is missing."""
     return str(built("ensure-go-members.sh", BUILD_S))
 
 
@@ -63,7 +63,7 @@ def go_members() -> str:
         pytest.param("share", marks=pytest.mark.long),
     ],
 )
-async def test_java_continues(
+async def test_java_members_survive_cut_connections(
     cut: CutCluster, java: JavaHome, tmp_path: Path, protocol: str
 ) -> None:
     java.compile(CLIENTS / "Members.java")
@@ -75,7 +75,9 @@ async def test_java_continues(
 @pytest.mark.parametrize(
     "client", ["franz-go", "franz-go-consumer", "franz-go-share", "sarama", "kafka-go"]
 )
-async def test_go_continues(cut: CutCluster, go_members: str, tmp_path: Path, client: str) -> None:
+async def test_go_members_survive_cut_connections(
+    cut: CutCluster, go_members: str, tmp_path: Path, client: str
+) -> None:
     program = (go_members, client, cut.bootstrap, TOPIC, GROUP)
     await run_through_cuts(
         cut,
@@ -87,10 +89,10 @@ async def test_go_continues(cut: CutCluster, go_members: str, tmp_path: Path, cl
 
 
 @pytest.mark.long
-async def test_a_pool_of_connections_commits(
+async def test_commits_over_pooled_connections_succeed(
     cut: CutCluster, go_members: str, tmp_path: Path
 ) -> None:
-    """A client of kafka-go commits over any of its connections, also over older ones again."""
+    """A kafka-go client sends commits over any of its connections, including older ones."""
     command = (go_members, "kafka-go-pool", cut.bootstrap, TOPIC, GROUP)
     with running(*command, log=tmp_path / "log") as process:
         program = Program(process, tmp_path / "log")
@@ -103,6 +105,6 @@ async def test_a_pool_of_connections_commits(
         assert not program.errors, program.output()
 
 
-async def test_kafkajs_continues(cut: CutCluster, tmp_path: Path) -> None:
+async def test_kafkajs_members_survive_cut_connections(cut: CutCluster, tmp_path: Path) -> None:
     program = (NODE, CLIENTS / "kafkajs-members.js", install_kafkajs())
     await run_through_cuts(cut, (*program, cut.bootstrap, TOPIC, GROUP), tmp_path / "log")

@@ -1,5 +1,5 @@
-"""Single requests of Produce, Fetch, ListOffsets and AlterPartitionReassignments get the responses
-of Kafka 4.2, in the newest versions and for every kind of replica id.
+"""Single Produce, Fetch, ListOffsets and AlterPartitionReassignments requests get the responses of
+Kafka 4.2, in the newest versions and with every kind of replica id.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
 
 NODE_ID = 1
-"""Of the only broker on both sides."""
+"""The id of the only broker on both sides."""
 STRANGER = 5
 UNKNOWN_ID = UUID(int=STRANGER)
 CONSUMER, DEBUGGING, OTHER = -1, -2, -3
@@ -74,7 +74,7 @@ def _until_led(address: str, topic: str) -> None:
 def _produce(
     address: str, topic_id: UUID | None, *, index: int = 0, acks: int = -1, records: bool = True
 ) -> Any:
-    """Return the response for the partition, or how the connection ends."""
+    """Return the response for the partition, or "closed" if the connection is closed."""
     batch = encode_batch([Record(0, time.time_ns() // 1_000_000, None, b"value")])
     part = produce.PartitionProduceData(index, memoryview(bytes(batch)) if records else None)
     topic = produce.TopicProduceData(topic_id, partition_data=[part])
@@ -102,7 +102,7 @@ def _produce_responses(address: str, topic: str) -> list[Any]:
     ]
 
 
-async def test_produce_names_topics_by_id_as_for_kafka(both: Both) -> None:
+async def test_produce_by_topic_id_gets_the_responses_of_kafka(both: Both) -> None:
     await both.create("by-id")
     for address in both.addresses:
         await asyncio.to_thread(_until_led, address, "by-id")
@@ -120,7 +120,9 @@ async def test_produce_names_topics_by_id_as_for_kafka(both: Both) -> None:
 
 
 def _produce_twice(address: str, topic: str) -> tuple[list[int], int]:
-    """Name a partition twice in one request. Return the error codes and the end offset."""
+    """Send two batches for one partition in one request. Return the error codes and the log end
+    offset.
+    """
     now_ms = time.time_ns() // 1_000_000
     parts = [
         produce.PartitionProduceData(0, memoryview(bytes(encode_batch(records))))
@@ -141,9 +143,9 @@ def _produce_twice(address: str, topic: str) -> tuple[list[int], int]:
     return codes, found["offset"]
 
 
-async def test_produce_that_names_a_partition_twice_is_reported_so(both: Both) -> None:
-    """Kafka responds once, appends the last batch and silently drops the first. Penstock
-    appends the first, and refuses the others.
+async def test_produce_request_with_a_partition_twice_refuses_the_second_batch(both: Both) -> None:
+    """Kafka sends one response, appends the last batch and silently drops the first. Penstock
+    appends the first and refuses the others.
     """
     await both.create("twice")
     for address in both.addresses:
@@ -158,7 +160,9 @@ async def test_produce_that_names_a_partition_twice_is_reported_so(both: Both) -
 
 
 def _recreate(address: str, topic: str) -> list[Any]:
-    """Delete a topic and create it again. Return the responses to the old id and to the new one."""
+    """Delete and recreate a topic. Return the responses to produce requests with the old id and
+    with the new one.
+    """
     old = _topic_id(address, topic)
     found = [_produce(address, old)["error_code"]]
     admin = AdminClient({"bootstrap.servers": address})
@@ -173,8 +177,8 @@ def _recreate(address: str, topic: str) -> list[Any]:
     return found
 
 
-async def test_a_deleted_topic_gets_no_records_under_its_old_id(both: Both) -> None:
-    """A record for the old topic must not enter the new one of the same name."""
+async def test_produce_with_the_id_of_a_deleted_topic_is_refused(both: Both) -> None:
+    """A record for the deleted topic must not be written to the new topic of the same name."""
     await both.create("again")
     for address in both.addresses:
         await asyncio.to_thread(_until_led, address, "again")
@@ -215,7 +219,7 @@ def _fetch(
     response = send_request(address, replace(apis.FETCH, max=version), request)
     (found,) = response["responses"][0]["partitions"]
     found["records"] = bool(found["records"])
-    del found["current_leader"]  # Kafka names itself to those that it refuses.
+    del found["current_leader"]  # Kafka returns itself in refusals
     if found["error_code"]:
         del found["aborted_transactions"]  # null or empty
     return response["error_code"], found
@@ -268,14 +272,15 @@ def _fill(address: str, topic: str) -> Producer:
     return producer
 
 
-async def test_replica_ids_have_the_meaning_of_kafka(both: Both) -> None:
+async def test_replica_ids_are_interpreted_as_by_kafka(both: Both) -> None:
     topic = "replica-ids"
     producers = [await asyncio.to_thread(_fill, address, topic) for address in both.addresses]
     for responses_of in (_fetch_responses, _list_responses):
         expected, found = [
             await asyncio.to_thread(responses_of, address, topic) for address in both.addresses
         ]
-        # Kafka finds no newest record for committed reads while a transaction has it.
+        # In read_committed mode, Kafka finds no max timestamp while its record belongs to an open
+        # transaction.
         expected.pop(f"replica {CONSUMER} committed True timestamp {NEWEST}", None)
         differing = {
             key: (response, found[key])
@@ -290,8 +295,8 @@ async def test_replica_ids_have_the_meaning_of_kafka(both: Both) -> None:
 # --- AlterPartitionReassignments ------------------------------------------------------------------
 
 
-async def test_reassignments_may_keep_the_replication_factor(both: Both) -> None:
-    """Version 1 can forbid another number of replicas (KIP-860)."""
+async def test_reassignments_can_forbid_a_change_of_the_replication_factor(both: Both) -> None:
+    """The field was added in version 1 (KIP-860)."""
     topic = "resized"
     await both.create(topic)
     requested: list[tuple[list[int] | None, bool]] = [

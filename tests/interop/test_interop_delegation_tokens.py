@@ -1,4 +1,6 @@
-"""Delegation tokens: Kafka and Penstock respond alike, and Java's clients log in with them."""
+"""Delegation tokens: Kafka and Penstock give the same responses, and Java clients log
+in with them.
+"""
 
 import asyncio
 import base64
@@ -38,7 +40,7 @@ SUPER_USERS = "User:admin;User:ANONYMOUS"
 
 @pytest.fixture(scope="module")
 def peer(java: JavaHome) -> Iterator[int]:
-    """The port of Kafka's listener with users."""
+    """Run Kafka and return the port of its SASL listener."""
     settings = {
         "delegation.token.secret.key": KEY,
         "authorizer.class.name": STANDARD_AUTHORIZER,
@@ -65,7 +67,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Side:
-    """Kafka or Penstock. Names the tokens that it has made."""
+    """Kafka or Penstock. Stores the created tokens by name."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -74,7 +76,7 @@ class Side:
     async def send_request(
         self, user: str, api: apis.ApiSpec, version: int, request: object
     ) -> Any:
-        """Ask as a user, or with the token of this name."""
+        """Send a request as a user, or with the token of this name."""
         async with Attacker.connected(self.port) as client:
             if user in self.tokens:
                 token = self.tokens[user]
@@ -156,7 +158,7 @@ class Side:
         return self.tokens[name].hmac if name in self.tokens else b"of nothing"
 
     def _after_issue(self, name: str, time_ms: int) -> int:
-        """Return a time in whole minutes after the token was made; -1: there is none."""
+        """Return a time as whole minutes after the creation of the token; -1 without a time."""
         if time_ms <= 0:
             return time_ms
         return round((time_ms - self.tokens[name].issue_timestamp_ms) / 60_000)
@@ -179,13 +181,15 @@ class Side:
         await until(is_there)
 
     async def _is_known(self, name: str) -> bool:
-        """Return whether controller and broker have the token: Kafka's learn of it later."""
+        """Return whether both controller and broker have the token, which Kafka's get
+        with a delay.
+        """
         code, _ = await self.renew(name, "stranger", -1)
         return code == OWNER_MISMATCH and await self.describe(name, all_=True) != SASL_FAILED
 
 
 async def conversation(side: Side) -> list[object]:
-    """Return the responses of a side to one request after the other."""
+    """Return a side's responses to a sequence of requests."""
     said: list[object] = []
     say = said.append
     say(await side.create("a", "alice"))
@@ -234,17 +238,17 @@ async def conversation(side: Side) -> list[object]:
     return said
 
 
-async def test_tokens_are_handled_as_by_kafka(peer: int, cluster: Cluster) -> None:
+async def test_token_requests_get_the_responses_of_kafka(peer: int, cluster: Cluster) -> None:
     ours, kafkas = Side(cluster.broker.port), Side(peer)
     expected = await conversation(kafkas)
     for number, (wanted, found) in enumerate(zip(expected, await conversation(ours), strict=True)):
         assert found == wanted, f"response {number}"
 
 
-async def test_javas_tool_and_clients_use_tokens(
+async def test_java_tool_and_clients_use_tokens(
     java: JavaHome, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """kafka-delegation-tokens makes a token for alice, a producer logs in with it, and the tool
+    """kafka-delegation-tokens creates a token for alice, a producer logs in with it, and the tool
     lists, renews and expires it.
     """
     alice = tmp_path / "alice.properties"

@@ -1,4 +1,4 @@
-"""Compare negative and extreme numbers in requests, negative timestamps and odd producers with
+"""Negative and extreme numbers in requests, negative timestamps and unusual producers compared with
 Apache Kafka 4.2.
 """
 
@@ -64,9 +64,7 @@ def _fetch(talk: EdgeClient, topic: str, version: int, part: dict[str, int], **l
 
 
 def limits_of_fetch(talk: EdgeClient) -> Iterator[Step]:
-    """A negative limit is an error where there is something to read. At the end of the log there is
-    nothing.
-    """
+    """A negative limit is an error if there are records to read, but not at the end of the log."""
     topic = "edge-fetch"
     talk.topic(topic)
     for _ in range(3):
@@ -143,7 +141,7 @@ def offsets(talk: EdgeClient) -> Iterator[Step]:
 
 
 def timestamps(talk: EdgeClient) -> Iterator[Step]:
-    """Times before 1970 are times like others."""
+    """Timestamps before 1970 are valid."""
     plain, stamped = "edge-times", "edge-stamped"
     talk.topic(plain)
     talk.topic(stamped, **{"message.timestamp.type": "LogAppendTime"})
@@ -173,7 +171,7 @@ def timestamps(talk: EdgeClient) -> Iterator[Step]:
 
 
 def producers(talk: EdgeClient) -> Iterator[Step]:
-    """An unknown producer may begin with any epoch that is not below -1."""
+    """An unknown producer may start with any epoch from -1."""
     topic, number = "edge-producers", 0
     talk.topic(topic)
     for known in (-1, -2, -(2**63), 990_000):
@@ -240,11 +238,11 @@ def _code(response: Any) -> str:
     return response if response == CLOSED else ErrorCode(response["error_code"]).name
 
 
-# --- requests that take a time --------------------------------------------------------------------
+# --- requests with a timeout --------------------------------------------------------------------
 
 
 def timeouts(talk: EdgeClient) -> Iterator[Step]:
-    """A request that grants no time does nothing. Unknown types of elections are refused."""
+    """A request without time has no effect. Unknown election types are refused."""
     for timeout_ms in (0, -1, -(2**31)):
         name = f"edge-timeout-{timeout_ms}"
         talk.topic(name)
@@ -309,7 +307,7 @@ SCENARIOS: list[Callable[[EdgeClient], Iterator[Step]]] = [
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_odd_requests_get_the_responses_of_kafka(
+async def test_unusual_requests_get_the_responses_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[EdgeClient], Iterator[Step]]
 ) -> None:
     await compare(EdgeClient, scenario, (peer, cluster.bootstrap))
@@ -336,10 +334,10 @@ def deliberate(talk: EdgeClient) -> Iterator[Step]:
     )
 
 
-async def test_some_differences_are_deliberate(peer: str, cluster: Cluster) -> None:
-    """A log is never truncated, so it is of no interest which epoch a client saw last: that of
-    another cluster may be higher, after a mirror. The others are slips of Kafka: it fails, and does
-    not check the sequences of epoch -1.
+async def test_deliberate_differences_from_kafka(peer: str, cluster: Cluster) -> None:
+    """Penstock ignores the last fetched epoch: its logs are never truncated, and after mirroring, a
+    client may have a higher epoch of another cluster. The other differences are bugs of Kafka: it
+    fails, or does not check sequence numbers in epoch -1.
     """
     whole = (0, [([0, 1, 1, 0], 228)])
     expected, found = [

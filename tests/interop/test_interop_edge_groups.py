@@ -1,5 +1,5 @@
-"""Compare groups without an id, long metadata of offsets, and the deletion of groups during a
-transaction with Apache Kafka 4.2.
+"""Groups without an id, long offset metadata, and the deletion of groups during a transaction
+compared with Apache Kafka 4.2.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from tests.support.transaction_client import TransactionClient, create_ledger
 
 TOPIC = "edge-groups"
 STANDALONE = ("", -1)
-"""Member id and generation of a consumer that is in no group."""
+"""Member id and generation of a standalone consumer."""
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def _fetched(talk: EdgeClient, topic: str) -> offset_fetch.OffsetFetchRequestTop
 
 
 def offsets_without_a_group(talk: EdgeClient) -> Iterator[Step]:
-    """Consumers that are in no group may commit under the empty id."""
+    """Standalone consumers may commit under the empty group id."""
     talk.topic(TOPIC)
     talk.coordinate("edge-groups", "")
     find = find_coordinator.FindCoordinatorRequest(key="", coordinator_keys=[""])
@@ -202,7 +202,7 @@ def members_without_a_group(talk: EdgeClient) -> Iterator[Step]:
 
 
 def long_metadata(talk: EdgeClient) -> Iterator[Step]:
-    """The limit counts what Java calls characters, those of UTF-16."""
+    """The limit counts characters as Java does, in UTF-16."""
     talk.topic("edge-metadata")
     talk.coordinate("edge-metadata")
     for letter in ("a", "\u00e9", "\u20ac", "\U0001f600"):
@@ -244,8 +244,8 @@ def _deleted(
     after: bool,
     times: int,
 ) -> Iterator[Step]:
-    """Commit an offset in a transaction, and others before and after. Delete the group so many
-    times, or otherwise the offset, and end the transaction.
+    """Commit an offset in a transaction, and optionally others before and after. Delete the group
+    `times` times, or the offset if 0, and end the transaction.
     """
 
     def state(when: str) -> Iterator[Step]:
@@ -283,14 +283,14 @@ SCENARIOS: list[Callable[[EdgeClient], Iterator[Step]]] = [
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_groups_behave_as_those_of_kafka(
+async def test_unusual_group_requests_get_the_responses_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[EdgeClient], Iterator[Step]]
 ) -> None:
     await compare(EdgeClient, scenario, (peer, cluster.bootstrap))
 
 
-async def test_share_groups_without_an_id_have_no_offsets(peer: str, cluster: Cluster) -> None:
-    """Kafka returns nothing for all topics, and UNKNOWN_SERVER_ERROR for some."""
+async def test_share_group_without_an_id_has_no_offsets(peer: str, cluster: Cluster) -> None:
+    """For some topics, Kafka responds with UNKNOWN_SERVER_ERROR; for all topics, with nothing."""
     request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
         [describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup("", None)]
     )

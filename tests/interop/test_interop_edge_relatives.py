@@ -1,4 +1,4 @@
-"""Compare share groups, streams groups and administration with Apache Kafka 4.2, given numbers and
+"""Share groups, streams groups and administration compared with Apache Kafka 4.2, with numbers and
 members that no client should send.
 """
 
@@ -123,7 +123,9 @@ _ASKING = (("", -1), ("m", -1), ("m", 0), ("m", 1), ("m", 9), ("m", -2), ("x", -
 
 
 def standalone_offsets(talk: EdgeClient) -> Iterator[Step]:
-    """Offsets of groups of each kind, with a member, and after it has left."""
+    """Standalone commits and fetches in groups of each type, with a member and after it
+    has left.
+    """
     talk.topic(TOPIC)
     for kind, join in _JOINS.items():
         group = f"edge-{kind}"
@@ -138,7 +140,7 @@ def standalone_offsets(talk: EdgeClient) -> Iterator[Step]:
 
 
 def heartbeats(talk: EdgeClient) -> Iterator[Step]:
-    """The topic is that of other members: no one reads it."""
+    """Heartbeats with unusual epochs and timeouts."""
     for kind, join in _JOINS.items():
         for epoch in (-1, -2, -3, -(2**31), 1, 2**31 - 1):
             group = f"edge-beat-{kind}-{epoch}"
@@ -194,7 +196,7 @@ def share_limits(talk: EdgeClient) -> Iterator[Step]:
         for number in (-1, -(2**31), 0):
             yield f"{name} {number}", fetched(**{name: number})
             yield f"closed {name} {number}", closed()
-    # The state of the group is loaded meanwhile.
+    # The state of the group is loaded in the meantime.
     yield "opened", fetched(max_wait_ms=5_000, min_bytes=1)
     epoch = 1
     acks: list[tuple[int, int, list[int]]] = [
@@ -222,7 +224,7 @@ def share_limits(talk: EdgeClient) -> Iterator[Step]:
     yield "closed at last", closed()
     left = share_group_heartbeat.ShareGroupHeartbeatRequest(group, MEMBER, -1)
     yield "left", _code(talk.send_request(apis.SHARE_GROUP_HEARTBEAT, left))
-    for offset in (0, 3, 4, 2**63 - 1):  # Kafka stores negative ones, which are refused here
+    for offset in (0, 3, 4, 2**63 - 1):  # Kafka accepts negative ones, which Penstock refuses
         part = alter_share_group_offsets.AlterShareGroupOffsetsRequestPartition(0, offset)
         alter = alter_share_group_offsets.AlterShareGroupOffsetsRequest(
             group, [alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic(topic, [part])]
@@ -277,7 +279,7 @@ SCENARIOS: list[Callable[[EdgeClient], Iterator[Step]]] = [
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_odd_members_and_numbers_get_the_responses_of_kafka(
+async def test_unusual_members_and_numbers_get_the_responses_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[EdgeClient], Iterator[Step]]
 ) -> None:
     await compare(EdgeClient, scenario, (peer, cluster.bootstrap))

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227) respond as those of Kafka 4.2: the same requests go to both."""
+"""Fetch sessions (KIP-227) get the responses of Kafka 4.2 to the same requests."""
 
 import asyncio
 import base64
@@ -19,13 +19,13 @@ from tests.support.waiting import wait_until
 TOPIC = "sessions"
 PARTITIONS = 3
 Response = tuple[int, bool, list[tuple[int, int, int, int, bool]]]
-"""The error, whether there is a session, and of each partition: index, error, high watermark, log
-start, and whether it has records.
+"""The error code, whether there is a session, and for each partition: index, error code, high
+watermark, log start offset, and whether it has records.
 """
 
 
 class Consumer:
-    """Sends the requests of a consumer with a session, and more."""
+    """Sends the requests of a consumer with a fetch session, and unusual ones."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -65,7 +65,7 @@ class Consumer:
         session: int | None = None,
         max_bytes: int = 1 << 20,
     ) -> None:
-        """Fetch from these offsets, and record the response."""
+        """Fetch from these offsets and record the response."""
         partitions = [
             wire.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
             for index, offset in (requested or {}).items()
@@ -102,7 +102,7 @@ class Consumer:
 
 
 def _hex(topic_id: str) -> str:
-    """Return the id as UUID reads it: clients show it in base64."""
+    """Return the id in hexadecimal for UUID; some clients show it in base64."""
     return base64.urlsafe_b64decode(topic_id + "==").hex() if len(topic_id) < 32 else topic_id
 
 
@@ -114,11 +114,11 @@ def run(bootstrap: str) -> list[Response]:
     consumer.produce(1)
     consumer.fetch(2)
     consumer.fetch(3, {1: 1})
-    consumer.fetch(3)  # again, with an old epoch
+    consumer.fetch(3)  # repeated, with an old epoch
     consumer.fetch(9)
     for partition in range(PARTITIONS):
         consumer.produce(partition)
-    for epoch in (4, 5, 6):  # each in turn is the one that gets its record
+    for epoch in (4, 5, 6):  # each partition in turn gets its record first
         consumer.fetch(epoch, max_bytes=1)
     consumer.delete_records(1, 1)
     consumer.fetch(7, {0: 1, 1: 2, 2: 1})
@@ -139,7 +139,7 @@ def run(bootstrap: str) -> list[Response]:
     return consumer.responses
 
 
-async def test_sessions_behave_as_those_of_kafka(peer: str, tmp_path: Path) -> None:
+async def test_fetch_sessions_get_the_responses_of_kafka(peer: str, tmp_path: Path) -> None:
     async with Cluster(tmp_path, brokers=1) as cluster:
         ours = await asyncio.to_thread(run, cluster.bootstrap)
     theirs = await asyncio.to_thread(run, peer)

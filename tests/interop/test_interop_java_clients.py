@@ -1,4 +1,4 @@
-"""Producer and consumer of Kafka 4.2 in Java, while partitions move and brokers are killed."""
+"""Kafka 4.2's Java producer and consumer while partitions move and brokers are killed."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ def clients(java: JavaHome) -> JavaHome:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Coordinators have one partition each."""
+    """Start a cluster in which the coordinators' topics have one partition each."""
     async with Cluster(
         tmp_path / "cluster",
         brokers=3,
@@ -40,7 +40,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Program:
-    """A run of `Clients`. At each of some counts of its lines, something happens."""
+    """A run of the Java program `Clients`, with events at given counts of its output lines."""
 
     def __init__(self, java: JavaHome, log: Path) -> None:
         self._java = java
@@ -53,7 +53,7 @@ class Program:
         at: tuple[int, ...],
         happens: Callable[[], Awaitable[object]],
     ) -> list[list[str]]:
-        """Return the lines that begin with the word, without it. The program must end well."""
+        """Return the lines that start with `word`, without it. The program must succeed."""
         with self._java.application("Clients", *arguments, log=self._log) as process:
             for count in at:
                 await until(
@@ -78,7 +78,7 @@ def program(clients: JavaHome, tmp_path: Path) -> Program:
 
 
 def _read(bootstrap: str, partition: int, count: int) -> list[int]:
-    """Return the numbers up to the last stable offset; there must be so many."""
+    """Return the numbers up to the last stable offset; check that there are `count`."""
     consumer = confluent_consumer(
         bootstrap, "reader", isolation_level="read_committed", enable_auto_commit=False
     )
@@ -98,7 +98,7 @@ def _committed(bootstrap: str, *partitions: int) -> list[int]:
         consumer.close()
 
 
-async def test_a_partition_moves_under_an_idempotent_producer(
+async def test_idempotent_producer_survives_a_partition_move(
     cluster: Cluster, program: Program
 ) -> None:
     await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
@@ -129,7 +129,7 @@ def _leader(cluster: Cluster, topic: str = TOPIC) -> int:
 
 
 @pytest.mark.long
-async def test_the_coordinator_of_transactions_is_killed(
+async def test_transactional_producer_survives_a_kill_of_its_coordinator(
     cluster: Cluster, program: Program
 ) -> None:
     await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 2)
@@ -156,8 +156,10 @@ async def test_the_coordinator_of_transactions_is_killed(
 
 
 @pytest.mark.long
-async def test_the_coordinator_of_a_group_is_killed(cluster: Cluster, program: Program) -> None:
-    """A member of the consumer protocol continues from its position, and reads each record once."""
+async def test_group_member_survives_a_kill_of_its_coordinator(
+    cluster: Cluster, program: Program
+) -> None:
+    """A member of the consumer protocol continues from its position and reads each record once."""
     count, partitions = 1_200, 4
     await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, partitions)
     values = [b"%d" % number for number in range(count)]

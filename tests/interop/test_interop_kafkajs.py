@@ -1,6 +1,6 @@
-"""kafkajs, a client for Node, finds the same in Penstock as in Apache Kafka 4.2.
+"""kafkajs, a Node.js client, gets the same results from Penstock as from Apache Kafka 4.2.
 
-`clients/kafkajs.js` has the checks.
+`clients/kafkajs.js` contains the checks.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ CHECKS = (
     *("unknown", "moves", "acls"),
 )
 NODE_ID = 1
-"""Of the only broker on both sides."""
+"""The id of the only broker on both sides."""
 READ = 3
-"""The operation, as kafkajs numbers it."""
+"""Operation codes as kafkajs numbers them."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,8 +36,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_kafkajs_finds_the_same(cluster: Cluster, peer: str) -> None:
-    """Producers, groups that rebalance, transactions and the admin client."""
+async def test_kafkajs_gets_the_same_results_as_from_kafka(cluster: Cluster, peer: str) -> None:
+    """Covers producers, rebalancing groups, transactions and the admin client."""
     await compare(cluster, peer, *CHECKS)
 
 

@@ -1,8 +1,8 @@
-"""Run the tests of franz-go's package kgo against Penstock: producing, consuming, groups of both
+"""Run the tests of franz-go's package kgo against Penstock: produce, consume, groups of both
 protocols, share groups and transactions.
 
-`make test` runs all but the long ones, with few records. `make interop` runs them with
-KGO_TEST_CHAOS=1: each connection of a group's members and producers breaks after a second.
+`make test` runs all but the long tests, with few records. `make interop` sets KGO_TEST_CHAOS=1,
+which breaks each connection of group members and producers after a second.
 """
 
 import os
@@ -25,24 +25,24 @@ SETTINGS: Final = (
     *("--brokers", "3", "--no-console", "--log-level", "error"),
     # Tolerate slow responses of a busy machine.
     *("--set", "broker.session.timeout.ms=30000", "--set", "broker.session.grace.ms=30000"),
-    # The tests expect retries of a share group to end as often as Kafka's limit in franz-go's CI.
+    # Same limit as in franz-go's CI, so that share group retries end when the tests expect it.
     *("--set", "group.share.delivery.count.limit=10"),
 )
 SLOW: Final = (
     "GroupETL|AckOnClose|TestIssue434|TestIssue337|TestPauseIssue|TestClient_Produce$|Test848Regex"
-    # Of transactions, one assignor of each group protocol is left.
+    # Of the transaction tests, one assignor per group protocol remains.
     "|TestTxnEtl/cooperative-sticky|TestTxnEtl/range/848"
 )
 NEED_OTHER_LISTENERS: Final = {"TestSCRAMAuth", "TestSCRAMAuthBadCredentials", "TestOAuthAuth"}
-"""They skip: they log in on listeners of their own, and one with an unsigned token."""
+"""These skip: they require separate listeners, and one uses an unsigned token."""
 OF_OLD_BROKERS: Final = {"TestIssueProduceBrokerTooOldFailsRecords"}
-"""It skips on brokers with current versions of Produce, such as Kafka 4.2."""
+"""This skips on brokers with current Produce versions, such as Kafka 4.2."""
 _RESULT: Final = re.compile(r"^--- (\w+): (\w+) ", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    """Return the program of the tests."""
+    """Return the test program; compile it if it is missing."""
     return built("ensure-kgo.sh", BUILD_S)
 
 
@@ -54,7 +54,7 @@ def program() -> Path:
         pytest.param(50_000, "1", (), id="chaos", marks=pytest.mark.long),
     ],
 )
-def test_tests_of_kgo_pass(
+def test_kgo_tests_pass(
     program: Path, tmp_path: Path, records: int, chaos: str, arguments: tuple[str, ...]
 ) -> None:
     with LocalCluster((*SETTINGS, "--store", f"file:{tmp_path}/store")) as cluster:

@@ -1,4 +1,4 @@
-"""Run librdkafka's own tests against Penstock: the whole suite with each group protocol and with
+"""Run librdkafka's tests against Penstock: the whole suite with each group protocol and with
 idempotent producers, the share consumer tests, and the security tests with SASL and ACLs.
 
 `NOT_RUN` lists the excluded tests; `librdkafka/penstock.patch` changes three.
@@ -34,7 +34,7 @@ BUILD_S: Final = 1_800
 RUN_S: Final = 800
 KAFKA_VERSION: Final = "4.2.0"
 USER, PASSWORD = "tester", "tester secret"
-"""No super user: the tests create ACLs for it, and check their effects."""
+"""Not a super user: the tests create ACLs for it and check their effects."""
 PATIENT: Final = {"session_timeout_ms": 30_000, "session_grace_ms": 30_000}
 DEFAULT: Final = (
     "0019_list_groups",
@@ -53,18 +53,18 @@ DEFAULT: Final = (
 WITHOUT_NEW_TOPICS: Final = ("0107_topic_recreate", "0111_delay_create_topics")
 """Tests of the scenario `noautocreate`."""
 SHARE: Final = "share"
-"""The tests of share consumers, which no other profile runs."""
+"""The share consumer tests, which no other profile runs."""
 PROFILES: Final = {
     "classic": ("classic", ()),
     "consumer": ("consumer", ()),
     "idempotent": ("classic", ("-P",)),
     SHARE: ("classic", ()),
 }
-"""By name: the protocol of groups, and arguments of the program."""
+"""By profile: the group protocol, and arguments of the program."""
 NOT_RUN: Final = {
     "0081": "runs with ACLs, in the other test",
 }
-"""Numbers of tests, with the reason."""
+"""Test numbers with the reason for the exclusion."""
 NOT_RUN_BY_PROFILE: Final = {
     "consumer": {
         "0109": "expects an assignment beside a topic to which it has no right; the group"
@@ -72,19 +72,19 @@ NOT_RUN_BY_PROFILE: Final = {
     }
 }
 IN_MEMORY: Final = ("0055",)
-"""Measures the latency of single records against limits that an fsync exceeds on a busy machine.
-Runs alone, without a disk.
+"""Measures the latency of single records with limits that an fsync exceeds on a busy machine, so it
+runs alone and with an in-memory store.
 """
 FIRST, ALONE = "first", "alone"
 WAITS: Final = {FIRST: "-p5", ALONE: "-p20"}
-"""By attempt: the number of concurrent tests, which multiplies timeouts by 2.7 and 7.7. Tests that
-change ACLs start a JVM each time.
+"""By attempt: the number of concurrent tests, by which librdkafka scales timeouts (2.7 and 7.7
+times). Tests that change ACLs start a JVM each time.
 """
 LONG: Final = ("0113", "0174")
-"""Take ten minutes and more, so they begin first."""
+"""These take at least ten minutes, so they start first."""
 IN_PARALLEL: Final = 4
 TEST_RUN_S: Final = 2_400
-"""Of one test."""
+"""Time limit of one test."""
 SETTINGS: Final = (
     *("--brokers", "3", "--no-console", "--log-level", "error"),
     # Tolerate slow responses of a busy machine.
@@ -92,9 +92,9 @@ SETTINGS: Final = (
     *("--set", f"authorizer.class.name={STANDARD_AUTHORIZER}"),
     *("--set", "allow.everyone.if.no.acl.found=true"),
     *("--set", "num.partitions=4"),
-    # Some tests start two consumers and expect that one rebalance has both.
+    # Some tests start two consumers and expect both in the first rebalance.
     *("--set", "group.initial.rebalance.delay.ms=3000"),
-    # As the share tests of librdkafka's CI.
+    # As in librdkafka's CI for its share consumer tests.
     *("--set", "group.share.min.record.lock.duration.ms=1000"),
 )
 _TOOLS: Final = {"kafka-topics": "TopicCommand", "kafka-acls": "AclCommand"}
@@ -104,7 +104,7 @@ _RESULT: Final = re.compile(r"^\|\S* (\d{4}_\w+) +\| +(\w+) \|", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def tests() -> Path:
-    """Return the folder with the program of the tests."""
+    """Return the folder with the compiled test program."""
     return built("ensure-librdkafka.sh", BUILD_S)
 
 
@@ -113,7 +113,7 @@ def tests() -> Path:
     [("default", DEFAULT), ("noautocreate", WITHOUT_NEW_TOPICS)],
     ids=["default", "noautocreate"],
 )
-async def test_tests_of_librdkafka_pass(
+async def test_librdkafka_security_tests_pass(
     tests: Path, tmp_path: Path, scenario: str, names: tuple[str, ...]
 ) -> None:
     security = {
@@ -159,17 +159,17 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Runs the tests of a profile, each in a process of its own."""
+    """Runs the tests of a profile, each in its own process."""
 
     tests: Path
     kafka_home: Path
     directory: Path
-    """Of the configs and logs."""
+    """Directory for configs and logs."""
     profile: str
 
     def run(self) -> list[Result]:
-        """Return the results in the order of the numbers. A failed test is repeated once, alone:
-        many fail if a step takes longer than they expect.
+        """Return the results in test order. A failed test is repeated once, alone, because many
+        fail if a step takes longer than they expect.
         """
         numbers = declared(self.tests, self.profile)
         shared = sorted(
@@ -224,7 +224,7 @@ class Suite:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_the_suite_of_librdkafka_passes(
+def test_librdkafka_suite_passes(
     tests: Path,
     java: JavaHome,
     tmp_path: Path,
@@ -248,8 +248,8 @@ def table(profile: str, results: Sequence[Result]) -> str:
 
 
 def declared(tests: Path, profile: str) -> list[str]:
-    """Return the numbers of a profile's tests that need a broker. All tests of a number run
-    together, whatever their names.
+    """Return the numbers of a profile's tests that require a broker. All tests with the same number
+    run together.
     """
     table = (tests / "test.c").read_text().partition("struct test tests[] = {")[2]
     found = _DECLARED.findall(table.partition("{NULL}")[0])
@@ -263,7 +263,9 @@ def declared(tests: Path, profile: str) -> list[str]:
 
 
 def kafka_home(java: JavaHome, home: Path) -> Path:
-    """Make a directory with Kafka's tools and jars, as tests of librdkafka expect it."""
+    """Create a directory with Kafka's tools and jars in the layout that librdkafka's
+    tests expect.
+    """
     (home / "bin").mkdir(parents=True)
     (home / "libs").symlink_to(ROOT / "build/kafka/libs")
     command = f'exec {" ".join(JVM)} -cp "$CLASSPATH:{java.class_path}"'
@@ -299,7 +301,7 @@ def run(
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        # They write to sockets that they have closed, and expect an error and no signal.
+        # The tests write to sockets that they have closed, and expect an error instead of a signal.
         restore_signals=False,
     )
     with killed_at_end(started) as process:

@@ -1,5 +1,5 @@
-"""Compare the levels of a broker's loggers with Apache Kafka 4.2: the same requests and tools go to
-both. Both have a logger `root`; of each side, another one takes part.
+"""Broker logger levels compared with Apache Kafka 4.2: both get the same requests and tools. Both
+have a logger `root`; the other logger differs.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ CONFIGS = "kafka.admin.ConfigCommand"
 LOGGER_RESOURCE, NODE_ID = 8, 1
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 LOGGERS = ("kafka.server.KafkaApis", "penstock.broker.groups")
-"""A logger of each side, in the order of the addresses of Both. X stands for it."""
+"""A logger of each side, in the order of Both.addresses. X stands for it in the requests."""
 Change: TypeAlias = tuple[str, int, str | None]
 CHANGES: tuple[tuple[str, tuple[Change, ...]], ...] = (
     *(
@@ -55,7 +55,7 @@ CHANGES: tuple[tuple[str, tuple[Change, ...]], ...] = (
 
 @pytest.fixture
 async def both(java: JavaHome, peer: str, tmp_path: Path) -> AsyncIterator[Both]:
-    """The root has the level of the Kafka of these tests. Levels are those of the process."""
+    """Run both sides with equal root levels. Penstock's levels are those of this test process."""
     LOG_LEVELS.set(ROOT, "WARN")
     async with Cluster(tmp_path, brokers=0) as cluster:
         await cluster.start_broker(NODE_ID)
@@ -65,7 +65,7 @@ async def both(java: JavaHome, peer: str, tmp_path: Path) -> AsyncIterator[Both]
 
 
 def _outcomes(both: Both, name: str, changes: tuple[Change, ...], *, validate: bool) -> list[Any]:
-    """Return the response of each side to IncrementalAlterConfigs."""
+    """Return each side's response to IncrementalAlterConfigs."""
     outcomes: list[Any] = []
     for address, logger in zip(both.addresses, LOGGERS, strict=True):
         configs = [
@@ -81,7 +81,7 @@ def _outcomes(both: Both, name: str, changes: tuple[Change, ...], *, validate: b
 
 
 def _described(both: Both, name: str) -> list[Any]:
-    """Return the response of each side for two loggers and one that does not exist."""
+    """Return each side's description of two loggers and a nonexistent one."""
     responses: list[Any] = []
     for address, logger in zip(both.addresses, LOGGERS, strict=True):
         named = describe_configs.DescribeConfigsResource(
@@ -97,7 +97,7 @@ def _described(both: Both, name: str) -> list[Any]:
     return responses
 
 
-async def test_levels_are_altered_as_by_kafka(both: Both) -> None:
+async def test_logger_levels_are_altered_as_by_kafka(both: Both) -> None:
     for name, changes in CHANGES:
         for validate in (True, False):
             expected, found = await asyncio.to_thread(
@@ -109,7 +109,7 @@ async def test_levels_are_altered_as_by_kafka(both: Both) -> None:
             assert found == expected, (name, changes)
 
 
-async def test_brokers_describe_their_own_loggers_as_kafka(both: Both) -> None:
+async def test_brokers_describe_only_their_own_loggers_as_kafka(both: Both) -> None:
     for name in ("1", "01", "9", "", "x", " 1"):
         expected, found = await asyncio.to_thread(_described, both, name)
         assert found == expected, name
@@ -132,7 +132,7 @@ async def test_alter_configs_refuses_loggers_as_kafka(both: Both) -> None:
 
 
 @pytest.mark.long
-async def test_kafka_configs_changes_levels(both: Both) -> None:
+async def test_kafka_configs_alters_logger_levels(both: Both) -> None:
     named = ("--entity-type", "broker-loggers", "--entity-name", "1")
     for command in (
         ("--alter", *named, "--add-config", f"{ROOT}=ERROR"),
@@ -147,7 +147,7 @@ async def test_kafka_configs_changes_levels(both: Both) -> None:
 
 
 def _lines(shown: str) -> list[str]:
-    """Return the output of a tool with only the root logger and without stack traces."""
+    """Return the output of a tool, with only the root logger and without stack traces."""
     return [
         line
         for line in shown.splitlines()

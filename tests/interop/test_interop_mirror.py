@@ -1,5 +1,5 @@
 """`penstock mirror` from Apache Kafka 4.2 to Penstock and back, killed at random while producers
-write: each record once, with its offset at Penstock, with an exact translation at Kafka.
+write: each record arrives once, at its offset in Penstock, and with an exact translation in Kafka.
 """
 
 import asyncio
@@ -39,7 +39,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @contextmanager
 def writing(address: str, topic: str) -> Iterator[None]:
-    """Write in transactions, every third of which is aborted, and without, until the block ends."""
+    """Produce until the block ends, both in transactions, of which every third is aborted, and
+    without.
+    """
     is_over = threading.Event()
 
     def write() -> None:
@@ -86,7 +88,7 @@ def writing(address: str, topic: str) -> Iterator[None]:
 
 
 def move(source: str, target: str, topic: str, directory: Path, kills: int) -> None:
-    """Mirror while a producer writes, kill the mirror at random, and finish."""
+    """Mirror a topic while producers write, kill the mirror at random, and finish."""
     chosen = random.Random(kills)
     log = directory / f"{topic}.log"
     create_topic(source, topic, PARTITIONS, retention_ms="-1")
@@ -95,7 +97,7 @@ def move(source: str, target: str, topic: str, directory: Path, kills: int) -> N
             with running_mirror(source, target, log, "--topics", topic) as process:
                 with pytest.raises(TimeoutError):
                     wait_for(process, chosen.uniform(1.0, 3.0))
-                # A busy machine may not have started the first one yet.
+                # On a busy machine, the first mirror may not have started yet.
                 wait_until(lambda: process.poll() is not None or has_records(target, topic))
                 process.send_signal(signal.SIGKILL)
     assert has_records(target, topic), log.read_text()
@@ -111,12 +113,12 @@ def move(source: str, target: str, topic: str, directory: Path, kills: int) -> N
 def has_records(address: str, topic: str) -> bool:
     try:
         return any(end > 0 for _, end in watermarks(address, topic, PARTITIONS))
-    except KafkaException:  # there is no such topic yet
+    except KafkaException:  # the topic does not exist yet
         return False
 
 
 def wait_for(process: Any, timeout_s: float) -> None:
-    """Return when the process ends. Raises TimeoutError."""
+    """Return when the process has ended. Raises TimeoutError."""
     import subprocess
 
     try:
@@ -126,7 +128,7 @@ def wait_for(process: Any, timeout_s: float) -> None:
 
 
 def unread(records: dict[int, list[Copied]], offsets: dict[int, int]) -> dict[int, list[Copied]]:
-    """Return the records that a group at these offsets still reads."""
+    """Return the records after a group's offsets."""
     rest = {
         index: [record for record in found if record.offset >= offsets[index]]
         for index, found in records.items()
@@ -150,7 +152,7 @@ def compare(source: str, target: str, topic: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.costly("MirrorMaker runs in a JVM")
-async def test_kafka_moves_to_penstock_with_its_offsets(
+async def test_kafka_topics_move_to_penstock_with_their_offsets(
     peer: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     topic = "to-penstock"
@@ -170,7 +172,7 @@ async def test_kafka_moves_to_penstock_with_its_offsets(
     assert ends[0] == ends[1]
 
 
-async def test_penstock_moves_to_kafka_with_translated_offsets(
+async def test_penstock_topics_move_to_kafka_with_translated_offsets(
     peer: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     topic = "to-kafka"
@@ -179,7 +181,9 @@ async def test_penstock_moves_to_kafka_with_translated_offsets(
 
 
 @pytest.mark.long
-async def test_mirrors_are_killed_many_times(peer: str, cluster: Cluster, tmp_path: Path) -> None:
+async def test_mirrors_killed_many_times_copy_each_record_once(
+    peer: str, cluster: Cluster, tmp_path: Path
+) -> None:
     for source, target, topic in (
         (peer, cluster.bootstrap, "often-to-penstock"),
         (cluster.bootstrap, peer, "often-to-kafka"),

@@ -1,5 +1,5 @@
-"""Items that `penstock mirror` copies from Apache Kafka 4.2 besides records, and items that it
-omits: configs of topics, ACLs, users and quotas.
+"""What `penstock mirror` copies from Apache Kafka 4.2 besides records, and what it omits: topic
+configs, ACLs, users and quotas.
 """
 
 import asyncio
@@ -53,13 +53,13 @@ THROTTLES: Mapping[str, str] = {
     "leader.replication.throttled.replicas": "*",
     "follower.replication.throttled.replicas": "0:1",
 }
-"""They name brokers of the source."""
+"""Configs that contain broker ids of the source."""
 
 
 @pytest.fixture(scope="module")
 def source(java: JavaHome) -> Iterator[str]:
-    """Return the address of Kafka with an authorizer, where everyone is a super user. A default of
-    its brokers differs from that of Penstock.
+    """Return the address of a Kafka with an authorizer, where everyone is a super user. One of its
+    broker defaults differs from Penstock's.
     """
     assert java.class_path
     settings = {
@@ -147,7 +147,7 @@ class Side:
             return list_quotas(client, {})
 
     def configs(self, topic: str) -> dict[str, str]:
-        """Return the configs that are set on a topic itself."""
+        """Return the configs that are set on the topic itself."""
         found = configs.describe(self.address, (TOPIC_RESOURCE, topic))
         return {view.name: view.value for view in found if view.source == "topic"}
 
@@ -177,7 +177,7 @@ def copy(source: Side, target: Side, *more: str) -> str:
     return done.stderr
 
 
-async def test_configs_and_acls_come_and_nothing_else(source: str, target: str) -> None:
+async def test_only_configs_and_acls_are_copied(source: str, target: str) -> None:
     await asyncio.to_thread(_compare, Side(source), Side(target))
 
 
@@ -188,7 +188,7 @@ def _compare(source: Side, target: Side) -> None:
     found = target.configs("orders")
     assert found.pop(MIRROR_SOURCE)
     assert found == ORDERS
-    # What the brokers of the source have by default is not set.
+    # Broker defaults of the source are not copied to topics.
     assert target.configs("plain").keys() == {MIRROR_SOURCE}
     assert source.acls() == set(ACLS)
     assert target.acls() == {*ACLS, OF_TARGET}
@@ -197,7 +197,7 @@ def _compare(source: Side, target: Side) -> None:
     assert committed(target.address, "billing") == OFFSETS
     assert committed(target.address, "hidden") == {}
 
-    # Changes follow, but no ACL is removed.
+    # Later changes are copied, but no ACL is removed.
     source.alter("orders", {"retention.ms": "7200000", "max.message.bytes": None})
     source.add(LATE)
     source.remove(READS)

@@ -1,4 +1,4 @@
-"""These tests are skipped with a reason without Java; CI fails instead."""
+"""Without Java, the interop tests are skipped with a reason; in CI they fail."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ NEED_JAVA = ("test_interop_racks.py", "test_interop_schema_registry.py")
 
 
 def _run_without_java(ci: str) -> "subprocess.CompletedProcess[str]":
-    """Run one test of each fixture that needs Java, in a process that finds no programs."""
+    """Run one test of each fixture that requires Java, in a process that finds no programs."""
     files = [str(Path(__file__).with_name(name)) for name in NEED_JAVA]
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],

@@ -1,4 +1,4 @@
-"""Quotas: the responses and the tools of Kafka."""
+"""Quotas compared with Apache Kafka 4.2 and managed with its tools."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -39,7 +39,9 @@ AUTO_CREATED = [f"quota-auto-{number:02}" for number in range(20)]
 ALICE: Entity = [("user", "alice")]
 BOTH: Entity = [("client-id", "c"), ("user", "alice")]
 HOST: Entity = [("ip", "10.0.0.1")]
-"""No address of this test: a connection over the rate is closed without a response."""
+"""An address that no client of this test uses, because connections above the rate are closed
+without a response.
+"""
 REQUESTS: list[list[Alteration]] = [
     [(ALICE, [(PRODUCE, 1_000.0), (CONSUME, 5.0)])],
     [(BOTH, [(PRODUCE, 7.0)]), ([("user", None)], [(TIME, 150.5)])],
@@ -156,7 +158,7 @@ async def described(
 
 
 async def until_equal(both: Both) -> None:
-    """Wait until both have the same quotas: Kafka's broker applies a change after its response."""
+    """Wait until both sides have the same quotas. Kafka applies a change after its response."""
     found: list[Any] = []
 
     async def are_equal() -> bool:
@@ -239,7 +241,7 @@ async def test_kafka_configs_alters_and_describes_quotas(both: Both) -> None:
 
 
 def lines(text: str) -> list[str]:
-    """Return the lines without frames of exceptions and addresses; entities have no order."""
+    """Return the lines without stack frames and addresses, with sorted entities."""
     left_out = "\tat ", "Error while executing config command with args"
     return sorted(line for line in text.splitlines() if not line.startswith(left_out))
 
@@ -285,13 +287,13 @@ CHANGES: list[tuple[str, Question, int | None, list[int]]] = [
     ("older", deletion("quota-h"), 5, [THROTTLED]),
     ("deletes", deletion("quota-f", "quota-h"), None, [0, THROTTLED]),
 ]
-"""The client, what it asks in which version, and the codes in order. A client that has used up its
-quota has to wait for more than a minute.
+"""Client id, API, version, and the error codes in order. A client that has exhausted its quota must
+wait for more than a minute.
 """
 
 
 @pytest.mark.long
-async def test_changes_over_the_quota_are_refused_as_by_kafka(both: Both) -> None:
+async def test_mutations_over_the_quota_are_refused_as_by_kafka(both: Both) -> None:
     await both.send_request(
         apis.ALTER_CLIENT_QUOTAS, request(([("client-id", None)], [(MUTATIONS, 0.1)]))
     )
@@ -328,7 +330,7 @@ def codes(response: Any, items: str) -> list[int]:
 
 
 async def auto_create(both: Both) -> None:
-    """Have Metadata create topics: of twenty, the quota allows two."""
+    """Request metadata of twenty missing topics, of which the quota allows the creation of two."""
     topics = [metadata.MetadataRequestTopic(None, name) for name in AUTO_CREATED]
     requested = metadata.MetadataRequest(topics, True)
     for response in await ask_as(both, "auto", apis.METADATA, requested):

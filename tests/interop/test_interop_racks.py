@@ -1,4 +1,4 @@
-"""Java's consumer with `client.rack` reads from a broker in its rack (KIP-392)."""
+"""The Java consumer with `client.rack` reads from a broker in its rack (KIP-392)."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
 @pytest.mark.long
-async def test_javas_consumer_reads_in_its_rack(world: World, java: JavaHome) -> None:
+async def test_java_consumer_reads_from_its_rack(world: World, java: JavaHome) -> None:
     written = await asyncio.to_thread(fill, world.cluster.bootstrap)
     await world.cool()
     done = await asyncio.to_thread(
@@ -35,7 +35,7 @@ async def test_javas_consumer_reads_in_its_rack(world: World, java: JavaHome) ->
     assert world.reads(world.near).size_bytes > COMMITTED_BYTES_MIN
 
 
-async def test_javas_consumer_reads_new_records_in_its_rack(tails: Tails, java: JavaHome) -> None:
+async def test_java_consumer_reads_new_records_from_its_rack(tails: Tails, java: JavaHome) -> None:
     """The whole topic is in WAL slots of the leader."""
     sent = [b"order-%d" % number for number in range(500)]
     await tails.produce(*sent)
@@ -53,10 +53,10 @@ async def test_javas_consumer_reads_new_records_in_its_rack(tails: Tails, java: 
     assert tails.near.partitions.committed_reads.records >= len(sent)
 
 
-async def test_javas_consumer_gets_records_that_its_rack_cannot_read(
+async def test_java_consumer_reads_from_the_leader_if_the_broker_in_its_rack_cannot_read(
     tails: Tails, java: JavaHome
 ) -> None:
-    """The leader serves it, without a pause that grows."""
+    """Without an increasing backoff."""
     tails.stores[tails.near.node_id].config = UNREADABLE["denied"]
     sent = [b"order-%d" % number for number in range(500)]
     await tails.produce(*sent)

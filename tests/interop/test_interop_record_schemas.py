@@ -1,4 +1,4 @@
-"""Validated topics with Java's producer, and with a schema registry that others wrote."""
+"""Topics with schema validation: the Java producer, and a third-party schema registry."""
 
 import asyncio
 import json
@@ -45,9 +45,11 @@ async def create(cluster: Cluster, topic: str, configs: dict[str, str]) -> None:
 
 
 @pytest.mark.long
-async def test_java_shows_the_field_and_continues(java: JavaHome, tmp_path: Path) -> None:
-    """The idempotent producer has several batches in flight, of which one is refused. It corrects
-    the sequences of later ones, which are acknowledged.
+async def test_java_producer_reports_the_invalid_field_and_continues(
+    java: JavaHome, tmp_path: Path
+) -> None:
+    """The idempotent producer has several batches in flight, of which one is rejected. It renumbers
+    the later ones, which are then acknowledged.
     """
     java.compile(Path(__file__).parent / "clients" / "Clients.java")
     log = tmp_path / "clients.log"
@@ -72,7 +74,7 @@ async def test_java_shows_the_field_and_continues(java: JavaHome, tmp_path: Path
 
 
 def serialized(url: str) -> list[bytes]:
-    """Return a value of each language, as Confluent's serializers write it."""
+    """Return a value of each format, written by Confluent's serializers."""
     context = SerializationContext("t", MessageField.VALUE)
     values: list[Any] = []
     with SchemaRegistryClient({"url": url}) as client:
@@ -84,7 +86,7 @@ def serialized(url: str) -> list[bytes]:
 
 
 def send(bootstrap: str, *values: bytes) -> list[int | None]:
-    """Produce each value as a batch. Returns the error codes."""
+    """Produce each value as a batch. Return the error codes."""
     codes: list[int | None] = []
     producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 1})
 
@@ -98,8 +100,8 @@ def send(bootstrap: str, *values: bytes) -> list[int | None]:
 
 
 def check_readers(url: str, values: list[bytes]) -> None:
-    """Decode values as SQL, tables and Spark do: an unknown id is an error of its value, a wrong
-    path one of the registry.
+    """Decode values as SQL, tables and Spark do. An unknown id is an error of the value; a wrong
+    registry path is an error of the registry.
     """
     settings = RegistrySettings(url, retry_ms=0)
     for value in values:
@@ -122,8 +124,10 @@ def check_readers(url: str, values: list[bytes]) -> None:
 
 
 @pytest.mark.long
-async def test_serializers_with_a_registry_of_others(apicurio: Path, tmp_path: Path) -> None:
-    """The registry keeps its schemas in the cluster that asks it."""
+async def test_confluent_serializers_with_a_third_party_registry(
+    apicurio: Path, tmp_path: Path
+) -> None:
+    """The registry stores its schemas in the same cluster that queries it."""
     port = free_port()
     url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
     async with Cluster(tmp_path / "cluster", schema_registry_url=url) as cluster:
@@ -139,5 +143,5 @@ async def test_serializers_with_a_registry_of_others(apicurio: Path, tmp_path: P
             refused = await asyncio.to_thread(send, cluster.bootstrap, *wrong)
             assert refused == [KafkaError.INVALID_RECORD] * 5
             await asyncio.to_thread(check_readers, url, values)
-        # Known schemas are kept when the registry is unreachable.
+        # Cached schemas remain valid while the registry is unreachable.
         assert await asyncio.to_thread(send, cluster.bootstrap, *values) == [None] * 3

@@ -1,5 +1,5 @@
-"""Kafka 4.2 and Penstock get the same batches of every kind, and respond with the same codes and
-errors of records, and store the same headers. `tests/support/record_cases.py` lists the differences
+"""Kafka 4.2 and Penstock get the same batches of every kind, respond with the same error codes and
+record errors, and store the same headers. `tests/support/record_cases.py` lists the differences
 with their reasons.
 """
 
@@ -42,14 +42,14 @@ from tests.support.record_cases import (
 
 _BYTES_MAX = 10 << 20
 MUTATIONS = (b"", bytes(4), b"\0\0\0\x80", b"\xff" * 4, b"\1\0\0\0")
-"""The empty lengths of lz4 among others."""
+"""Bytes that replace others in mutated batches, such as the end mark of an lz4 frame."""
 MUTATION_SEED, MUTATIONS_COUNT = 6, 1_500
 _OTHER_TIMES = {"append time with deltas"}
-"""Kafka takes the max timestamp that the producer wrote for that of each record."""
+"""Kafka takes the producer's max timestamp as the timestamp of each record."""
 
 
 class Result(NamedTuple):
-    """errors: the rejected records. stored: the batch in the log; None if refused."""
+    """errors: the rejected records. stored: the batch in the log, or None if rejected."""
 
     code: int
     errors: tuple[int, ...]
@@ -58,7 +58,7 @@ class Result(NamedTuple):
 
 
 class Talk:
-    """A connection."""
+    """A connection that produces batches and fetches them as stored."""
 
     def __init__(self, address: str) -> None:
         self._client = WireClient(address)
@@ -115,7 +115,7 @@ async def _topics(both: Both) -> dict[tuple[tuple[str, str], ...], str]:
 
 
 def _derived(header: BatchHeader, *, has_times: bool) -> tuple[int, ...]:
-    """Return the fields that a broker may change. Log append times differ."""
+    """Return the header fields that a broker may change. Log append times differ."""
     times = (header.base_timestamp_ms, header.max_timestamp_ms) if has_times else ()
     return (header.attributes, header.last_offset_delta, header.record_count, *times)
 
@@ -179,14 +179,14 @@ def _differences(addresses: tuple[str, str], topics: dict[Any, str]) -> Iterator
         talk.close()
 
 
-async def test_batches_are_accepted_and_refused_as_by_kafka(both: Both) -> None:
+async def test_batches_are_accepted_and_rejected_as_by_kafka(both: Both) -> None:
     topics = await _topics(both)
     differences = await asyncio.to_thread(lambda: list(_differences(both.addresses, topics)))
     assert not differences, "\n".join(differences)
 
 
 def _mutated(rng: Random, data: bytes) -> bytes:
-    """Return the bytes with one to three changes."""
+    """Return the bytes with one to three random changes."""
     changed = bytearray(data)
     for _ in range(rng.randint(1, 3)):
         at, count = rng.randrange(len(changed) + 1), rng.randint(1, 8)
@@ -197,7 +197,7 @@ def _mutated(rng: Random, data: bytes) -> bytes:
 
 
 @pytest.mark.timeout(300)
-async def test_no_mutated_batch_is_accepted_that_kafka_refuses(both: Both) -> None:
+async def test_no_mutated_batch_is_accepted_that_kafka_rejects(both: Both) -> None:
     await both.create("mutated")
     rng = Random(MUTATION_SEED)
     origins = [
@@ -233,7 +233,7 @@ async def test_no_mutated_batch_is_accepted_that_kafka_refuses(both: Both) -> No
     assert not unread
 
 
-async def test_limits_of_versions_and_sizes_are_those_of_kafka(both: Both) -> None:
+async def test_version_and_size_limits_equal_those_of_kafka(both: Both) -> None:
     await both.create("small", max_message_bytes=1_000)
     now_ms = time.time_ns() // 1_000_000
     (long,) = [case for case in CASES if case.name == "long record"]
@@ -250,7 +250,7 @@ async def test_limits_of_versions_and_sizes_are_those_of_kafka(both: Both) -> No
         assert await asyncio.to_thread(codes, address) == [CODEC, NONE, LARGE]
 
 
-async def test_log_append_time_is_that_of_the_broker(both: Both) -> None:
+async def test_log_append_time_is_the_broker_clock(both: Both) -> None:
     await both.create("stamped", message_timestamp_type="LogAppendTime")
     before_ms = time.time_ns() // 1_000_000
 

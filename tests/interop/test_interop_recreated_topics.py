@@ -1,4 +1,4 @@
-"""Committed offsets after a topic's deletion and recreation, at Kafka and at Penstock."""
+"""Committed offsets after a topic is deleted and recreated, in Kafka and in Penstock."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ def consumer(address: str, group: str) -> Consumer:
 
 
 def commit(address: str, offset: int) -> None:
-    """Commit without membership, once there is a coordinator."""
+    """Commit as a standalone consumer, once there is a coordinator."""
     member = consumer(address, GROUP)
 
     def is_committed() -> bool:
@@ -53,7 +53,7 @@ def commit(address: str, offset: int) -> None:
 
 
 def fetched(address: str, group: str, *, stable: bool = False) -> list[Any]:
-    """Return the offset of the topic with its error, and the topics that have offsets."""
+    """Return the offset of the topic with its error code, and the topics with offsets."""
     topic = offset_fetch.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])
     found: list[Any] = []
     for topics in ([topic], None):
@@ -94,8 +94,12 @@ def conversation(address: str) -> list[Any]:
     return seen
 
 
-async def test_offsets_end_with_their_topic_as_in_kafka(peer: str, cluster: Cluster) -> None:
-    """Also offsets that a transaction has staged, and commits after another topic has the name."""
+async def test_offsets_are_deleted_with_their_topic_as_in_kafka(
+    peer: str, cluster: Cluster
+) -> None:
+    """Also offsets that are pending in a transaction, and commits after another topic has taken the
+    name.
+    """
     theirs = await asyncio.to_thread(conversation, peer)
     ours = await asyncio.to_thread(conversation, cluster.bootstrap)
     assert ours == theirs

@@ -1,4 +1,4 @@
-"""A schema registry that keeps its schemas in topics of Penstock."""
+"""A schema registry that stores its schemas in Penstock topics."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ SUBJECT = "/subjects/orders-value"
 
 
 def _record(*fields: dict[str, Any]) -> dict[str, str]:
-    """Return the body that registers a record schema of Avro."""
+    """Return the request body that registers an Avro record schema."""
     schema = {"type": "record", "name": "Order", "fields": fields}
     return {"schema": json.dumps(schema), "schemaType": "AVRO"}
 
@@ -34,23 +34,23 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Registry(Apicurio):
-    """With one subject."""
+    """A registry with one subject."""
 
     def register(self, schema: object) -> int:
-        """Return the id of the schema."""
+        """Register a schema; return its id."""
         status, response = self.send_request("POST", f"{SUBJECT}/versions", schema)
         assert status == 200, response
         return response["id"]
 
     def versions(self) -> list[tuple[int, Any]]:
-        """Return id and schema of each version."""
+        """Return the schema id and the schema of each version."""
         _, numbers = self.send_request("GET", f"{SUBJECT}/versions")
         found = [self.send_request("GET", f"{SUBJECT}/versions/{number}")[1] for number in numbers]
         return [(version["id"], json.loads(version["schema"])) for version in found]
 
 
 @pytest.mark.long
-async def test_schemas_outlive_their_registry(
+async def test_schemas_survive_a_registry_kill(
     cluster: Cluster, apicurio: Path, tmp_path: Path
 ) -> None:
     first, second, third = (Registry(apicurio, cluster.bootstrap, tmp_path) for _ in range(3))
@@ -61,7 +61,7 @@ async def test_schemas_outlive_their_registry(
 
 
 def _evolve(registry: Registry) -> None:
-    """Register two versions; a third one is refused. The process ends by SIGKILL."""
+    """Register two versions; a third one is refused. Then kill the process with SIGKILL."""
     with registry.start() as process:
         registry.until(process, registry.is_ready)
         ids = [registry.register(FIRST)]
@@ -77,7 +77,9 @@ def _evolve(registry: Registry) -> None:
 
 
 def _restart_two(one: Registry, other: Registry) -> list[tuple[int, Any]]:
-    """Start two processes at once; both have the schemas that one registers. Returns these."""
+    """Start two processes at once; both return the schemas that one of them registers. Return these
+    schemas.
+    """
     with one.start() as process, other.start() as other_process:
         one.until(process, one.is_ready)
         other.until(other_process, other.is_ready)

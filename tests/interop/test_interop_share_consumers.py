@@ -1,5 +1,5 @@
-"""Members of share groups (KIP-932) get the same from Apache Kafka 4.2 and from this broker, as
-consumers in Java and by single requests.
+"""Members of share groups (KIP-932) get the same results from Apache Kafka 4.2 and Penstock, as
+Java consumers and with single requests.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Conversation:
-    """A group of its own with two members on a topic of its own."""
+    """A group with two members on a topic of its own."""
 
     def __init__(self, address: str, join_s: float = JOIN_S) -> None:
         self.address = address
@@ -65,20 +65,21 @@ class Conversation:
         return self._others[-1]
 
     def leave(self) -> None:
-        """Leave all partitions to other members; the session of the first one continues."""
+        """Leave all partitions to other members. The session of the first member remains."""
         self.first.leave()
         self.second.leave()
 
     def produce(self, count: int, partition: int = 0, **settings: Any) -> None:
-        """Write batches of ten records."""
+        """Produce batches of ten records."""
         values = [b"%d" % number for number in range(count)]
-        # With a short linger, a busy machine makes batches of fewer. The flush sends the last one.
+        # With a short linger, a busy machine would create smaller batches. flush() sends the last
+        # one.
         settings = {"linger_ms": 5_000, "batch_num_messages": 10} | settings
         produce(self.address, self.topic, values, [partition], **settings)
 
 
 def _told(response: Any) -> Any:
-    """Return the parts that must be equal: no messages, which differ in words, and no ids."""
+    """Return the fields that must be equal: without ids and message texts."""
     return {
         "error": response["error_code"],
         "lock_ms": response["acquisition_lock_timeout_ms"],
@@ -196,7 +197,7 @@ def record_limits(talk: Conversation) -> Iterator[Step]:
 
 
 def last_deliveries(talk: Conversation) -> Iterator[Step]:
-    """A batch that fails repeatedly is delivered in smaller and smaller parts."""
+    """A repeatedly failing batch is delivered in smaller and smaller parts."""
     first, here = talk.first, talk.here
     first.fetch(here, max_wait_ms=0)
     talk.produce(8)
@@ -220,7 +221,7 @@ SCENARIOS = [
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_conversations_are_those_of_kafka(
+async def test_request_sequences_get_the_responses_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[Conversation], Iterator[Step]]
 ) -> None:
     expected, found = [
@@ -232,8 +233,8 @@ async def test_conversations_are_those_of_kafka(
 
 
 def _with_kafka(address: str) -> Conversation:
-    """Begin with another group if the first gets no partitions. Kafka 4.2 once left a new group
-    without any for two minutes.
+    """Start over with another group if the first gets no partitions: Kafka 4.2 once left a new
+    group without partitions for two minutes.
     """
     try:
         return Conversation(address, KAFKAS_JOIN_S)
@@ -256,10 +257,10 @@ def share_work(java: JavaHome) -> JavaHome:
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["batch_optimized", "record_limit"])
-async def test_javas_share_consumers_share_the_work(
+async def test_java_share_consumers_share_the_records(
     peer: str, cluster: Cluster, share_work: JavaHome, mode: str
 ) -> None:
-    """Multiples of ten succeed after they have failed, multiples of seven are rejected at once."""
+    """Multiples of ten succeed after a failure; multiples of seven are rejected immediately."""
     expected, found = [
         await asyncio.to_thread(_work, address, share_work, mode)
         for address in (peer, cluster.bootstrap)
@@ -269,11 +270,11 @@ async def test_javas_share_consumers_share_the_work(
 
 
 def _work(address: str, java: JavaHome, mode: str) -> set[tuple[int, int]]:
-    """Return each number with the types of its acknowledgements. On a busy machine Kafka may
-    deliver a record once more, because its member came too late.
+    """Return each number with its acknowledgment types. On a busy machine, Kafka may deliver a
+    record once more because its member was too slow.
     """
     with closing(Conversation(address)) as talk:
-        # Without `share.auto.offset.reset` a group begins at the end of the log.
+        # Without `share.auto.offset.reset`, a group starts at the end of the log.
         talk.first.fetch(talk.here, talk.there, max_wait_ms=0)
         wait_until(lambda: not talk.first.fetch(max_wait_ms=0)["error_code"])
         talk.produce(NUMBERS, linger_ms=5, batch_num_messages=30)
@@ -290,7 +291,9 @@ def _work(address: str, java: JavaHome, mode: str) -> set[tuple[int, int]]:
 
 
 @pytest.mark.long
-async def test_kafkas_console_share_consumer(peer: str, cluster: Cluster, java: JavaHome) -> None:
+async def test_kafka_console_share_consumer_works(
+    peer: str, cluster: Cluster, java: JavaHome
+) -> None:
     expected, found = [
         await asyncio.to_thread(_console, address, java) for address in (peer, cluster.bootstrap)
     ]

@@ -1,5 +1,5 @@
-"""Compare share groups (KIP-932) with Apache Kafka 4.2: the same conversations with the group
-coordinator and the share coordinator go to both, and Kafka's own tools use both.
+"""Share groups (KIP-932) compared with Apache Kafka 4.2: both get the same request sequences to the
+group coordinator and the share coordinator, and Kafka's tools run against both.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ TOPICS = {"share-pages": 4, "share-clicks": 2}
 PAGES, CLICKS = TOPICS
 NODE_ID = 1
 COMMIT, FETCH = (replace(api, max=9) for api in (apis.OFFSET_COMMIT, apis.OFFSET_FETCH))
-"""Later versions name topics by id."""
+"""The last version that contains topic names; later ones contain ids."""
 UNKNOWN_TOPIC = UUID(int=99)
 _RETRIED = {
     int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
@@ -84,7 +84,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Conversation:
-    """One connection, with the epochs of members as a client has them."""
+    """A connection that tracks the epochs of members as clients do."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -111,7 +111,9 @@ class Conversation:
         return found
 
     def coordinate(self, *groups: str) -> None:
-        """Wait until the groups have a coordinator, and their partitions a share coordinator."""
+        """Wait until the groups have a coordinator and their partitions have a share
+        coordinator.
+        """
         for group in groups:
             wait_until(
                 lambda group=group: (
@@ -240,7 +242,8 @@ class Conversation:
         response["responses"].sort(key=lambda topic: topic["topic_name"])
         return response
 
-    # --- the share coordinator ---
+    # --- share coordinator
+    # --------------------------------------------------------------------------
 
     def _one(self, response: Any) -> Any:
         ((result,),) = [result["partitions"] for result in response["results"]]
@@ -402,7 +405,7 @@ def many_members(talk: Conversation) -> Iterator[Step]:
 
 
 def types(talk: Conversation) -> Iterator[Step]:
-    """A group id has one type."""
+    """A group id has one group type."""
     share, classic, consumer = "share-typed", "share-classic", "share-consumer"
     talk.coordinate(share, classic, consumer)
     talk.join(share, "a", PAGES)
@@ -472,7 +475,7 @@ def types(talk: Conversation) -> Iterator[Step]:
 
 
 def states(talk: Conversation) -> Iterator[Step]:
-    """Talk with the share coordinator."""
+    """Requests to the share coordinator."""
     group = "share-states"
     talk.coordinate(group)
     at = (group, PAGES, 0)
@@ -492,8 +495,9 @@ def states(talk: Conversation) -> Iterator[Step]:
     yield "write", talk.write(*at, (3, 2), 10, 20, first)
     yield "read", talk.read(*at, 2)
     yield "summary", talk.summary(*at)
-    # Only other states overlap acknowledged ones: Kafka would make their records available again
-    # if an available state counts more deliveries, Penstock does not (design note, share groups).
+    # Only other states overlap acknowledged ones. If an available state had a higher delivery
+    # count, Kafka would make its records available again; Penstock does not (see the design note on
+    # share groups).
     overlaps = [
         (12, 14, 2, 1),
         (15, 15, 4, 3),
@@ -588,7 +592,7 @@ def offsets(talk: Conversation) -> Iterator[Step]:
 
 
 def _sized(response: Any) -> Any:
-    """Replace partitions by their number: which ones they are is up to the broker."""
+    """Replace partitions by their number, because the broker may choose which ones to assign."""
     assignment = response["assignment"]
     if assignment is not None:
         response["assignment"] = {name: len(indexes) for name, indexes in assignment.items()}
@@ -613,15 +617,15 @@ LONG = [pytest.param(offsets, marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("scenario", [bad_input, membership, many_members, types, states, *LONG])
-async def test_conversations_are_those_of_kafka(
+async def test_request_sequences_get_the_responses_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[Conversation], Iterator[Step]]
 ) -> None:
     await compare(Conversation, scenario, (peer, cluster.bootstrap))
 
 
 @pytest.mark.long
-async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
-    """What Kafka writes for these groups is what this broker writes for the same values."""
+async def test_group_records_of_kafka_are_decoded_and_encoded_unchanged(peer: str) -> None:
+    """Penstock encodes the values that Kafka wrote for these groups into the same records."""
     for scenario in (membership, states):
         await asyncio.to_thread(hold, Conversation, peer, scenario)
     kinds: set[ConsumerRecordKind] = set()
@@ -651,7 +655,7 @@ async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
 
 
 @pytest.mark.long
-async def test_kafkas_tools_manage_share_groups(java: JavaHome, cluster: Cluster) -> None:
+async def test_kafka_tools_manage_share_groups(java: JavaHome, cluster: Cluster) -> None:
     group = "tools"
 
     def tool(main: str, *arguments: str) -> list[list[str]]:

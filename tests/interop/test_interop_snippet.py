@@ -1,4 +1,4 @@
-"""The properties that `penstock snippets java` prints, with the command in their comment."""
+"""The properties that `penstock snippets java` prints, run with the command in their comment."""
 
 import asyncio
 import re
@@ -13,9 +13,7 @@ from tests.support.java_tools import ToolRunner
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 
 
-async def test_the_snippet_for_java_has_no_deprecated_option(
-    tools: ToolRunner, tmp_path: Path
-) -> None:
+async def test_java_snippet_has_no_deprecated_options(tools: ToolRunner, tmp_path: Path) -> None:
     async with Cluster(tmp_path / "cluster") as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
         address = cluster.bootstrap

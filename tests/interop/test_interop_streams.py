@@ -1,7 +1,7 @@
 """A Kafka Streams application counts words while it is stopped, killed and scaled.
 
-It runs with the classic protocol and with streams groups (KIP-1071). Streams deletes records of its
-repartition topic with DeleteRecords, and restores its state from a compacted changelog topic.
+It runs with the classic protocol and with streams groups (KIP-1071). Streams trims its repartition
+topic with DeleteRecords, and restores its state from a compacted changelog topic.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ HASTY = {
     "group_streams_session_timeout_ms": 2_000,
     "group_streams_initial_rebalance_delay_ms": 0,
 }
-"""Settings of brokers: members of streams groups that are killed lose their tasks after 2 s."""
+"""Broker settings: killed members of streams groups lose their tasks after 2 s."""
 
 
 @pytest.fixture(scope="session")
@@ -53,8 +53,8 @@ def word_count(java: JavaHome) -> JavaHome:
 
 
 def _cluster(directory: Path, **settings: Any) -> Cluster:
-    """Return two brokers that upload within 50 ms, and look for dirty logs and for old transactions
-    ten times a second.
+    """Create two brokers that upload within 50 ms, and look for dirty logs and expired transactions
+    ten times per second.
     """
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
     return Cluster(
@@ -77,13 +77,13 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def short_session_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Others take over the partitions of a killed broker within 3 s."""
+    """A cluster in which the partitions of a killed broker are taken over within 3 s."""
     async with _cluster(tmp_path / "cluster", controller_settings=SHORT_SESSION) as cluster:
         yield cluster
 
 
 class WordReader:
-    """Reads a topic of words and counts from its beginning. newest: the last count of each word."""
+    """Reads a topic of words and counts from the beginning. newest: the last count of each word."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.newest: dict[bytes, int] = {}
@@ -102,12 +102,12 @@ class WordReader:
         self._consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
 
     def has(self, total: int) -> bool:
-        """Read on; return whether so many words were counted, some perhaps twice."""
+        """Read available records; return whether `count` words were counted, some perhaps twice."""
         self._poll()
         return sum(self.newest.values()) >= total
 
     def has_counted(self, expected: Mapping[bytes, int]) -> bool:
-        """Read on; return whether every word was counted as often, or more often."""
+        """Read available records; return whether every word was counted at least as often."""
         self._poll()
         return all(self.newest.get(word, 0) >= count for word, count in expected.items())
 
@@ -152,7 +152,7 @@ class WordReader:
         ),
     ],
 )
-async def test_words_are_counted(
+async def test_words_are_counted_exactly_across_restarts(
     cluster: Cluster,
     word_count: JavaHome,
     tmp_path: Path,
@@ -161,7 +161,7 @@ async def test_words_are_counted(
     guarantee: str,
     end: signal.Signals,
 ) -> None:
-    """first, second: the protocols of the group before the end and after it."""
+    """first, second: the group protocols before and after the restart."""
     modes = (guarantee, first, second)
     counts = await asyncio.to_thread(_count, cluster.bootstrap, word_count, tmp_path, modes, end)
     if (guarantee, end) == ("at_least_once", signal.SIGKILL):
@@ -170,7 +170,7 @@ async def test_words_are_counted(
     else:
         assert counts == EXPECTED
     await until(lambda: all(_is_cleaned(cluster, index) for index in range(PARTITIONS)))
-    # The leaders still have the removed records in their log caches.
+    # The leaders still have the removed records in their log caches, so restart them.
     for node_id in list(cluster.brokers):
         await cluster.stop_broker(node_id)
         await cluster.start_broker(node_id)
@@ -193,8 +193,8 @@ def _count(
     modes: tuple[str, str, str],
     end: signal.Signals,
 ) -> dict[bytes, int]:
-    """Return the counts that the application ends with. modes: the guarantee, and the first and
-    second protocol of the group.
+    """Return the final counts. modes: the processing guarantee, and the first and second group
+    protocol.
     """
     guarantee, first, second = modes
     for topic in ("lines", "totals"):
@@ -222,11 +222,11 @@ def _count(
 
 
 @pytest.mark.long
-async def test_instances_come_and_go(
+async def test_words_are_counted_exactly_while_instances_are_started_and_killed(
     short_session_cluster: Cluster, word_count: JavaHome, tmp_path: Path
 ) -> None:
-    """Each instance has standby tasks of another. One is killed, the broker that coordinates their
-    group is killed, one is stopped: each word counts once.
+    """Each instance has standby tasks of another. One is killed, the broker that coordinates the
+    group is killed, and one is stopped: each word is counted once.
     """
     cluster = short_session_cluster
     parts = [LINES[at::4] for at in range(4)]
@@ -297,12 +297,12 @@ class Crew:
         produce(brokers, "lines", lines, partitions=range(PARTITIONS), linger_ms=5)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait while the instances run."""
+        """Wait for a condition; fail if an instance ends."""
         name, process = next(iter(self._running.items()))
         wait_while_running(process, self._log(name), condition)
 
     def until_shared(self, count: int) -> None:
-        """Wait until so many members have active and standby tasks."""
+        """Wait until `count` members have active and standby tasks."""
         with closing(talk_to_coordinator(self._bootstrap, APPLICATION)) as talk:
 
             def is_shared() -> bool:
@@ -326,8 +326,8 @@ class Crew:
 
 
 def _is_purged(bootstrap: str) -> bool:
-    """Return whether Streams has deleted all read records of its repartition topic. What it
-    purges lags one interval behind its commits.
+    """Return whether Streams has deleted all processed records of its repartition topic. Its purge
+    lags one interval behind its commits.
     """
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
     try:
@@ -341,7 +341,7 @@ def _is_purged(bootstrap: str) -> bool:
 
 
 def _check_changelog(bootstrap: str, counts: dict[bytes, int]) -> None:
-    """The changelog is short, and it is what Streams would restore."""
+    """Check that the changelog is short and contains the state that Streams would restore."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, CHANGELOG)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     configs = admin.describe_configs([resource])[resource].result(TIMEOUT_S)

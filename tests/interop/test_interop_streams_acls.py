@@ -1,7 +1,8 @@
-"""Kafka Streams applications with few rights. Each has a user of its own, and all run at once: some
-have what docs/how-to/authorize-clients.md names, each of the others lacks one part of it.
+"""Kafka Streams applications with limited rights. Each has its own user, and all run at once: some
+have the rights listed in docs/how-to/authorize-clients.md, each of the others lacks one of them.
 
-CAUSES has how they end on Apache Kafka 4.2; `make interop` runs them there as well and compares.
+CAUSES contains how they end with Apache Kafka 4.2; `make interop` also runs them there and
+compares.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 
 
 def needed(name: str) -> dict[str, Right]:
-    """Return the ACLs that an application of this name needs."""
+    """Return the ACLs that an application of this name requires."""
     return {
         "source-read": (TOPIC, "words", LITERAL, Operation.READ),
         "output-write": (TOPIC, f"totals-{name}", LITERAL, Operation.WRITE),
@@ -63,7 +64,7 @@ def needed(name: str) -> dict[str, Right]:
 
 
 LESS = ("source-read", "output-write", "group-read", "id-write")
-"""Rights in whose place some applications have Describe."""
+"""Rights that some applications have replaced by Describe."""
 _TOPIC_DENIED = "TopicAuthorizationException: Not authorized to access topics: "
 CAUSES = {
     "source-read": f"{_TOPIC_DENIED}[words]",
@@ -73,15 +74,17 @@ CAUSES = {
     "group-read": "GroupAuthorizationException: Not authorized to access group: NAME",
     "id-write": "TransactionalIdAuthorizationException: Transactional Id authorization failed.",
 }
-"""How an application ends without a right, or with Describe in its place, with both protocols."""
+"""Failure of an application without a right, or with only Describe, with both protocols."""
 UNNAMED = "TopicAuthorizationException: Topic authorization failed."
-"""The contents of a heartbeat response."""
+"""Content of a heartbeat response."""
 NOT_CREATED = "TopicAuthorizationException: Authorization failed."
-"""How an application with the classic protocol ends without Create: it creates the topics."""
+"""Failure with the classic protocol without Create, because there the application creates the
+topics.
+"""
 
 
 def applications() -> dict[str, tuple[str, list[Right]]]:
-    """Return protocol and guarantee of each application, and its rights."""
+    """Return protocol, guarantee and rights of each application."""
     found: dict[str, tuple[str, list[Right]]] = {}
 
     def add(name: str, modes: str, missing: str = "", *instead: Right) -> None:
@@ -121,7 +124,7 @@ def secured_counts(java: JavaHome) -> JavaHome:
 
 
 @pytest.mark.costly("each application needs a JVM")
-async def test_streams_applications_need_what_the_guide_names(
+async def test_streams_applications_require_exactly_the_documented_rights(
     secured_counts: JavaHome, tmp_path: Path
 ) -> None:
     users = tmp_path / "users"
@@ -150,7 +153,7 @@ async def test_streams_applications_need_what_the_guide_names(
 
 
 @pytest.mark.long
-def test_the_recorded_causes_are_those_of_kafka(secured_counts: JavaHome, tmp_path: Path) -> None:
+def test_recorded_causes_match_kafka(secured_counts: JavaHome, tmp_path: Path) -> None:
     replicas = (
         "transaction.state.log.replication.factor",
         "transaction.state.log.min.isr",
@@ -171,7 +174,7 @@ def test_the_recorded_causes_are_those_of_kafka(secured_counts: JavaHome, tmp_pa
 def check_applications(
     administration: str, bootstrap: str, java: JavaHome, directory: Path
 ) -> None:
-    """Run all applications. administration: addresses of brokers, for the super user."""
+    """Run all applications. administration: broker addresses for the super user."""
     prepare(administration)
     listed, log = directory / "applications", directory / "streams.log"
     listed.write_text("".join(f"{name} {modes}\n" for name, (modes, _) in APPLICATIONS.items()))
@@ -213,7 +216,7 @@ def expected_ends() -> dict[str, str]:
 
 
 def prepare(administration: str) -> None:
-    """Create the topics and the ACLs, and wait until all brokers apply them."""
+    """Create the topics and ACLs, and wait until all brokers apply them."""
     topics = ["words", *(f"totals-{name}" for name in APPLICATIONS)]
     admin = AdminClient({"bootstrap.servers": administration})
     created = admin.create_topics([NewTopic(topic, PARTITIONS) for topic in topics])
@@ -234,9 +237,9 @@ def count_acls(client: HostClient) -> int:
 
 
 def failures(log: Path) -> dict[str, str]:
-    """Return the causes by which applications have ended. Up to their threads is which internal
-    topic they miss first, and whether the response to a heartbeat or to Metadata comes first: only
-    the latter names the source topic.
+    """Return the causes with which applications have ended. Two details depend on their threads:
+    which internal topic is missed first, and whether a heartbeat or a Metadata response comes
+    first; only the latter contains the source topic.
     """
     found = re.findall(r"^(\S+) fails: (.*)$", log.read_text(), re.MULTILINE)
     return {
@@ -255,7 +258,7 @@ def is_purge_refused(log: Path, name: str) -> bool:
 
 
 class Totals:
-    """Reads what all applications write."""
+    """Reads the output of all applications."""
 
     def __init__(self, administration: str) -> None:
         self.broker = administration.split(",")[0]
@@ -277,7 +280,7 @@ class Totals:
         )
 
     def complete(self) -> dict[str, str]:
-        """Read on; return the applications that have counted all words, as running."""
+        """Read available records; return the running applications that have counted all words."""
         for message in self._consumer.consume(1_000, POLL_S):
             self._counts[str(checked(message).topic()).removeprefix("totals-")] += 1
         return {name: "runs" for name, count in self._counts.items() if count >= len(WORDS)}

@@ -1,5 +1,5 @@
-"""Compare streams groups (KIP-1071) with Apache Kafka 4.2: the same conversations with the group
-coordinator go to both.
+"""Streams groups (KIP-1071) compared with Apache Kafka 4.2: both get the same request sequences to
+the group coordinator.
 """
 
 import asyncio
@@ -352,7 +352,7 @@ def timeouts(talk: StreamsTalk) -> Iterator[Step]:
 
 
 def delays(talk: StreamsTalk) -> Iterator[Step]:
-    """The first assignment waits."""
+    """The first assignment is delayed."""
     group = "st-delays"
     begin(talk, group, initial_rebalance_delay_ms="2000")
     yield "join a", talk.join(group, "a", reading(PAGES))
@@ -480,7 +480,7 @@ def types(talk: StreamsTalk) -> Iterator[Step]:
     beat = heartbeat.HeartbeatRequest(streams, 1, "a")
     yield "a classic heartbeat", talk.send_request(apis.HEARTBEAT, beat)
     yield "authorized operations", talk.describe(streams, operations=True)["authorized_operations"]
-    # A group with committed offsets only becomes a streams group.
+    # A group that has only committed offsets becomes a streams group.
     simple = "st-type-simple"
     begin(talk, simple)
     yield "commit to a simple group", talk.commit(simple, "", -1)
@@ -509,7 +509,7 @@ def types(talk: StreamsTalk) -> Iterator[Step]:
         "an empty streams group: classic",
         talk.send_request(apis.JOIN_GROUP, join_classic)["error_code"],
     )
-    # Kafka lists what is committed, and responds before that.
+    # Kafka responds before the change is committed, and lists only committed groups.
     wait_until(lambda: talk.listed(empty)[0]["group_type"] == "classic")
     yield "listed", talk.listed(empty)
 
@@ -540,7 +540,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_conversations_are_those_of_kafka(
+async def test_request_sequences_get_the_responses_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[StreamsTalk], Iterator[Step]]
 ) -> None:
     await compare(StreamsTalk, scenario, (peer, cluster.bootstrap))
@@ -550,7 +550,7 @@ RECORDED = "st-records"
 
 
 def recorded(talk: StreamsTalk) -> Iterator[Step]:
-    """Let members join and leave, with all kinds of records."""
+    """Let members join and leave, so that all kinds of records are written."""
     changelog = f"{RECORDED}-changelog"
     talk.create(changelog, TOPICS[PAGES])
     begin(talk, RECORDED, num_standby_replicas="1", initial_rebalance_delay_ms="0")
@@ -567,8 +567,8 @@ def recorded(talk: StreamsTalk) -> Iterator[Step]:
     yield "delete", talk.delete(RECORDED)
 
 
-async def test_records_are_those_of_kafka(peer: str, cluster: Cluster) -> None:
-    """What Kafka writes is what this broker writes, in the same order."""
+async def test_group_records_are_those_of_kafka(peer: str, cluster: Cluster) -> None:
+    """Penstock writes the same records as Kafka, in the same order."""
     written: list[list[Any]] = []
     for address in (peer, cluster.bootstrap):
         await asyncio.to_thread(hold, StreamsTalk, address, recorded)
@@ -581,7 +581,7 @@ async def test_records_are_those_of_kafka(peer: str, cluster: Cluster) -> None:
 
 
 def _records(address: str) -> list[Any]:
-    """Return the records of the group, with numbers of tasks."""
+    """Return the records of the group, with the number of tasks instead of the tasks."""
     found: list[Any] = []
     for key, value in read_internal_topic(address, OFFSETS_TOPIC):
         decoded = decode_consumer_key(key)
@@ -601,7 +601,9 @@ def _records(address: str) -> list[Any]:
 
 
 def _comparable(value: Any) -> Any:
-    """Replace what each side may choose: ids of topics are in the hash, and tasks are equal."""
+    """Replace values that each side may choose: the hash contains topic ids, and all tasks are
+    alike.
+    """
     match value:
         case StreamsEpoch():
             return replace(value, metadata_hash=int(value.metadata_hash != 0))

@@ -1,5 +1,5 @@
-"""A Kafka Streams application in Java joins a stream with a compacted table, exactly once. It is
-killed while it joins, loses its local state, and restores the table from the compacted topic.
+"""A Kafka Streams application in Java joins a stream with a compacted table exactly once. It is
+killed during the join, loses its local state, and restores the table from the compacted topic.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ ORDERS, CUSTOMERS, NAMED = "orders", "customers", "named"
 PARTITIONS = 2
 CUSTOMERS_COUNT = 20
 ORDERS_COUNT = 1_500
-"""Before the kill, and as many after it."""
+"""Number of orders before the kill, and after it."""
 KILLED_AT = 100
 STRANGER, GONE = b"stranger", b"customer 0"
 HOUR_MS = 3_600_000
@@ -37,7 +37,9 @@ def table_join(java: JavaHome) -> JavaHome:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Uploads within 50 ms, looks for dirty logs and for old transactions ten times a second."""
+    """Start a cluster that uploads within 50 ms, and looks for dirty logs and expired transactions
+    ten times per second.
+    """
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
     async with Cluster(
         tmp_path / "cluster",
@@ -51,8 +53,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Shop:
-    """Writes customers and orders at times of its own: an order gets the name that its customer had
-    at its time.
+    """Writes customers and orders with given timestamps: an order is joined with the customer's
+    name at its time.
     """
 
     def __init__(self) -> None:
@@ -61,7 +63,7 @@ class Shop:
         self._time_ms = 1_700_000_000_000
 
     def rename(self, bootstrap: str, version: int) -> None:
-        """Give every customer a new name; the first one has none from version 2 on."""
+        """Give every customer a new name. From version 2 on, the first customer has none."""
         customers: list[Row] = []
         for number in range(CUSTOMERS_COUNT):
             key = b"customer %d" % number
@@ -89,7 +91,7 @@ class Shop:
 
 
 class Joined:
-    """Reads the application's committed output from the beginning."""
+    """Reads the committed output of the application from the beginning."""
 
     def __init__(self, bootstrap: str) -> None:
         self.values: list[bytes] = []
@@ -107,12 +109,12 @@ class Joined:
         self._consumer.assign([TopicPartition(NAMED, index, 0) for index in range(PARTITIONS)])
 
     def has(self, count: int) -> bool:
-        """Read on; return whether there are so many."""
+        """Read available records; return whether there are `count`."""
         self._poll()
         return len(self.values) >= count
 
     def is_at_end(self) -> bool:
-        """Read on; return whether that was all."""
+        """Read available records; return whether there are no more."""
         self._poll()
         return len(self._ended) == PARTITIONS
 
@@ -129,13 +131,13 @@ class Joined:
 
 
 @pytest.mark.long
-async def test_a_stream_is_joined_with_a_compacted_table(
+async def test_stream_is_joined_with_a_compacted_table(
     cluster: Cluster, table_join: JavaHome, tmp_path: Path
 ) -> None:
     shop = Shop()
     await asyncio.to_thread(_open, cluster.bootstrap, shop)
     await until(lambda: all(_is_cleaned(cluster, index) for index in range(PARTITIONS)))
-    # The leaders still have the removed records in their log caches.
+    # The leaders still have the removed records in their log caches, so restart them.
     for node_id in list(cluster.brokers):
         await cluster.stop_broker(node_id)
         await cluster.start_broker(node_id)
@@ -169,7 +171,7 @@ def _is_cleaned(cluster: Cluster, index: int) -> bool:
 
 
 def _join(bootstrap: str, shop: Shop, java: JavaHome, directory: Path) -> list[bytes]:
-    """Return the output of the application."""
+    """Run the application and return its output."""
     log, state = directory / "join.log", directory / "state"
     arguments = ("TableJoin", bootstrap, "join", str(state))
     with closing(Joined(bootstrap)) as joined:
@@ -184,11 +186,11 @@ def _join(bootstrap: str, shop: Shop, java: JavaHome, directory: Path) -> list[b
         run_until(KILLED_AT)
         assert not joined.has(ORDERS_COUNT), "the application was not killed while it joined"
         run_until(ORDERS_COUNT)
-        # Only now: compaction removes the old names, which a restored table would not have.
+        # Not earlier: compaction removes the old names, which a restored table would then lack.
         shop.rename(bootstrap, 3)
         shop.order(bootstrap, b"late-")
         run_until(2 * ORDERS_COUNT)
-    # Again from the start: a duplicated record would follow the others.
+    # Read again from the start: a duplicate would follow the other records.
     with closing(Joined(bootstrap)) as joined:
         wait_until(joined.is_at_end)
         return joined.values

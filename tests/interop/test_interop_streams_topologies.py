@@ -1,5 +1,5 @@
-"""Compare what brokers do with the topologies of streams groups (KIP-1071) with Apache Kafka 4.2:
-checks, the number of partitions, internal topics, epochs.
+"""How brokers handle topologies of streams groups (KIP-1071), compared with Apache Kafka 4.2:
+validation, partition counts, internal topics, epochs.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 
 NODE_ID = 1
 TOPIC = 2
-"""The type of a resource with configs."""
+"""The config resource type of topics."""
 
 
 def bad_topologies(talk: StreamsTalk) -> Iterator[Step]:
@@ -141,7 +141,7 @@ def missing_topics(talk: StreamsTalk) -> Iterator[Step]:
 
 
 def copartitions(talk: StreamsTalk) -> Iterator[Step]:
-    """Topics that are joined need as many partitions."""
+    """Joined topics must have equal partition counts."""
     group = "st-copartitions"
     both = [CopartitionGroup([0, 1])]
     wrong = Topology(0, [Subtopology("0", [PAGES, CLICKS], copartition_groups=both)])
@@ -215,7 +215,7 @@ def internal_topics(talk: StreamsTalk) -> Iterator[Step]:
 
 
 def _topics(talk: StreamsTalk, prefix: str) -> Any:
-    """Return the topics with this prefix: number of partitions and own configs."""
+    """Return the topics with this prefix: partition count and topic configs."""
     return {
         name: (
             count,
@@ -247,7 +247,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_conversations_are_those_of_kafka(
+async def test_request_sequences_get_the_responses_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[StreamsTalk], Iterator[Step]]
 ) -> None:
     await compare(StreamsTalk, scenario, (peer, cluster.bootstrap))

@@ -1,4 +1,4 @@
-"""Kafka 4.2 and Penstock find the same offsets by time where some records have no timestamp."""
+"""Kafka 4.2 and Penstock find the same offsets by time if some records have no timestamp."""
 
 import asyncio
 import time
@@ -16,7 +16,9 @@ from tests.support.java import JavaHome
 from tests.support.record_cases import build, record
 
 _NONE = -1
-"""A record without a timestamp. Others are milliseconds after the test began."""
+"""Marks a record without a timestamp. Other numbers are milliseconds after the start of
+the test.
+"""
 
 LOGS: Mapping[str, Sequence[Sequence[int]]] = {
     "none": [[_NONE], [_NONE, _NONE]],
@@ -26,13 +28,13 @@ LOGS: Mapping[str, Sequence[Sequence[int]]] = {
     "none-within": [[_NONE, 20], [_NONE], [10, _NONE]],
     "repeated": [[_NONE], [20], [_NONE], [20]],
 }
-"""The timestamps of the records of each batch."""
+"""The record timestamps of each batch."""
 
 _TIMES = (-3, 0, 1, 5, 10, 15, 20, 30, 31)
 
 
 def batch(now_ms: int, offsets_ms: Sequence[int]) -> bytes:
-    """Return a batch whose max timestamp is right."""
+    """Return a batch with the correct max timestamp."""
     first, newest = offsets_ms[0], max(offsets_ms)
     base_ms = -1 if first == _NONE else now_ms + first
     data = b"".join(
@@ -57,7 +59,7 @@ def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
     return Both(java, peer, cluster)
 
 
-async def test_offsets_by_time_where_records_have_no_timestamps(both: Both) -> None:
+async def test_offsets_by_time_skip_records_without_timestamps_as_in_kafka(both: Both) -> None:
     now_ms = time.time_ns() // 1_000_000 - 60_000
     for name, log in LOGS.items():
         await both.create(f"times-{name}")

@@ -1,5 +1,5 @@
-"""Kafka's own command line tools for configs and for the life of a log. The expected responses are
-those of Kafka 4.2 to the same commands.
+"""Kafka's command line tools for configs, and for deleting, compacting and moving logs. The
+expected output is that of Kafka 4.2 for the same commands.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ VALUE = b"v" * 1_000
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Uploads within 50 ms, looks for dirty logs ten times a second."""
+    """Start a cluster that uploads within 50 ms and looks for dirty logs ten times per second."""
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
     async with Cluster(
         tmp_path, brokers=2, stream_config=stream, log_cleaner_backoff_ms=100
@@ -54,13 +54,13 @@ class Tools:
         return done.output
 
     async def refused(self, main: str, *arguments: str) -> str:
-        """Return the output of a tool that must fail."""
+        """Return the output of the tool, which must fail."""
         done = await asyncio.to_thread(self._runner.run, main, (*self._bootstrap, *arguments))
         assert done.exit_code != 0, done.output
         return done.output
 
     async def set_of(self, *arguments: str) -> dict[str, str]:
-        """Return the configs of the topic that are set, as kafka-configs shows them."""
+        """Return the topic's own configs as kafka-configs shows them."""
         shown = await self.run(CONFIGS, *_of(TOPIC), "--describe", *arguments)
         pairs = (line.split()[0] for line in shown.splitlines()[1:])
         return dict(pair.split("=", 1) for pair in pairs)
@@ -74,7 +74,9 @@ def _of(topic: str) -> tuple[str, ...]:
 
 
 @pytest.mark.long
-async def test_configs_of_topics(cluster: Cluster, tools: ToolRunner) -> None:
+async def test_kafka_tools_set_and_describe_topic_configs(
+    cluster: Cluster, tools: ToolRunner
+) -> None:
     kafka = Tools(tools, cluster)
     created = {"retention.ms": "1000000", "segment.bytes": "2000000"}
     flags = [item for pair in created.items() for item in ("--config", "=".join(pair))]
@@ -111,7 +113,7 @@ async def test_configs_of_topics(cluster: Cluster, tools: ToolRunner) -> None:
 
 
 def _fill(bootstrap: str, now_ms: int) -> None:
-    """Write 8 records of two keys to each topic; the sixth has the newest timestamp."""
+    """Write 8 records with two keys to each topic; the sixth record has the newest timestamp."""
     create_topic(bootstrap, TOPIC, 2)
     create_topic(bootstrap, COMPACTED, 1, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
     producer = Producer({"bootstrap.servers": bootstrap})
@@ -128,7 +130,9 @@ def _fill(bootstrap: str, now_ms: int) -> None:
     assert producer.flush(TIMEOUT_S) == 0
 
 
-async def test_the_life_of_a_log(cluster: Cluster, tools: ToolRunner, tmp_path: Path) -> None:
+async def test_kafka_tools_list_and_delete_records(
+    cluster: Cluster, tools: ToolRunner, tmp_path: Path
+) -> None:
     kafka = Tools(tools, cluster)
     await asyncio.to_thread(_fill, cluster.bootstrap, time.time_ns() // 1_000_000)
     requested = [
@@ -163,7 +167,7 @@ async def test_the_life_of_a_log(cluster: Cluster, tools: ToolRunner, tmp_path: 
 
 
 @pytest.mark.long
-async def test_tools_move_a_partition_and_its_leader(
+async def test_kafka_tools_move_a_partition_and_elect_its_leader(
     cluster: Cluster, tools: ToolRunner, tmp_path: Path
 ) -> None:
     kafka = Tools(tools, cluster)
@@ -176,7 +180,7 @@ async def test_tools_move_a_partition_and_its_leader(
     path.write_text(json.dumps({"version": 1, "partitions": requested}))
     execute = ("--execute", "--reassignment-json-file", str(path))
     assert "Successfully started" in await kafka.run(REASSIGN, *execute)
-    # A leader that is still a candidate stays, as in Kafka.
+    # A leader that remains a replica stays the leader, as in Kafka.
     await until(lambda: [cluster.leader_of(TOPIC, index) for index in range(2)] == [0, 1])
     assert "No partition reassignments found." in await kafka.run(REASSIGN, "--list")
     elect = ("--election-type", "preferred", "--topic", TOPIC, "--partition", "0")
@@ -188,7 +192,9 @@ async def test_tools_move_a_partition_and_its_leader(
     assert "Partition: 1\tLeader: 1\tReplicas: 1\tIsr: 1" in described
 
 
-async def test_a_compacted_topic_on_the_console(cluster: Cluster, tools: ToolRunner) -> None:
+async def test_kafka_console_consumer_reads_a_compacted_topic(
+    cluster: Cluster, tools: ToolRunner
+) -> None:
     await asyncio.to_thread(_fill, cluster.bootstrap, time.time_ns() // 1_000_000)
 
     def is_cleaned() -> bool:
@@ -197,7 +203,7 @@ async def test_a_compacted_topic_on_the_console(cluster: Cluster, tools: ToolRun
 
     await until(is_cleaned)
     leader = cluster.leader_of(COMPACTED)
-    # The leader still has the removed records in its log cache.
+    # The leader still has the removed records in its log cache, so restart it.
     await cluster.stop_broker(leader)
     await cluster.start_broker(leader)
     await cluster.until_served(COMPACTED)

@@ -1,5 +1,5 @@
-"""CreateTopics, CreatePartitions and DeleteTopics respond as those of Kafka 4.2: the same requests,
-right and wrong ones, go to both.
+"""CreateTopics, CreatePartitions and DeleteTopics get the responses of Kafka 4.2: both get the same
+valid and invalid requests.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.support.cluster import Cluster
 from tests.support.conversation import send_request
 
 NODE_ID = 1
-"""Of the only broker on both sides."""
+"""The id of the only broker on both sides."""
 TIMEOUT_MS = 20_000
 DEFAULT = -1
 LONGEST = "n" * 249
@@ -35,7 +35,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 class Topics:
-    """Sends requests about topics to one cluster."""
+    """Sends topic requests to one cluster."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -106,7 +106,7 @@ def _topic(
     assignments: dict[int, list[int]] | None = None,
     **configs: str | None,
 ) -> create_topics.CreatableTopic:
-    """Describe a topic. With assignments, partitions and replicas are left out by default."""
+    """Return the element of a CreateTopics request for one topic."""
     return create_topics.CreatableTopic(
         name,
         partitions,
@@ -130,7 +130,8 @@ def _assigned(
 
 # --- CreateTopics ---------------------------------------------------------------------------------
 
-# Left out: Kafka refuses names that differ in "." and "_" alone, because its metrics mix them up.
+# Not covered: Kafka refuses names that differ only in "." and "_", because they collide in its
+# metrics.
 
 GOOD = [
     _topic("t-one", 3),
@@ -248,7 +249,7 @@ def delete(topics: Topics) -> Iterator[Step]:
 
 
 @pytest.mark.parametrize("told", [create, add, delete], ids=lambda told: told.__name__)
-async def test_requests_about_topics_are_handled_as_by_kafka(
+async def test_topic_requests_get_the_responses_of_kafka(
     told: Any, peer: str, cluster: Cluster
 ) -> None:
     def tell(address: str) -> list[Step]:

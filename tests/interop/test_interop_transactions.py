@@ -1,5 +1,5 @@
-"""Compare transactions of both versions (before and after KIP-890) and levels of features with
-Apache Kafka 4.2: the same conversations go to both, and Kafka's own tools use both.
+"""Transactions of both versions (before and after KIP-890) and feature levels compared with Apache
+Kafka 4.2: both get the same request sequences, and Kafka's tools run against both.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def verifying(peer: str) -> Iterator[str]:
-    """Kafka with the verification of partitions, which other tests switch off."""
+    """Run Kafka with partition verification, which other tests disable."""
     admin = AdminClient({"bootstrap.servers": peer})
 
     def verify(value: str) -> None:
@@ -180,7 +180,7 @@ def offsets_without_group(talk: TransactionClient) -> Iterator[Step]:
 
 
 def unverified_offsets(talk: TransactionClient) -> Iterator[Step]:
-    """Do the same where the coordinator of the transaction is not asked."""
+    """Do the same without verification, where the coordinator of the transaction is not asked."""
     name = "unverified"
     talk.begin(name)
     for version in range(5):
@@ -251,7 +251,9 @@ def kept_epochs(talk: TransactionClient) -> Iterator[Step]:
 
 
 def both_versions(talk: TransactionClient) -> Iterator[Step]:
-    """A client is updated, or the level changes, between two transactions or in the middle."""
+    """Between two transactions or within one, the client is updated or the feature
+    level changes.
+    """
     name = "both-versions"
     talk.begin(name)
     yield "begins with version 2", talk.produce(name, 0)
@@ -270,7 +272,7 @@ def both_versions(talk: TransactionClient) -> Iterator[Step]:
     yield "commit", talk.end(name)
 
 
-# --- leaders of partitions ------------------------------------------------------------------------
+# --- partition leaders ----------------------------------------------------------------------------
 
 
 def leaders(talk: TransactionClient) -> Iterator[Step]:
@@ -324,7 +326,7 @@ def _compare(
 
 
 @pytest.mark.parametrize("told", CONVERSATIONS, ids=lambda told: told.__name__)
-async def test_transactions_are_handled_as_by_kafka(
+async def test_request_sequences_get_the_responses_of_kafka(
     told: Callable[[TransactionClient], Iterator[Step]], verifying: str, cluster: Cluster
 ) -> None:
     await asyncio.to_thread(_compare, told, verifying, cluster.bootstrap)
@@ -338,8 +340,10 @@ async def test_unverified_offsets_are_committed_as_by_kafka(peer: str, tmp_path:
 
 
 @pytest.mark.long
-async def test_the_producer_id_changes_as_in_kafka(verifying: str, cluster: Cluster) -> None:
-    """After 32,767 epochs."""
+async def test_producer_id_changes_after_the_last_epoch_as_in_kafka(
+    verifying: str, cluster: Cluster
+) -> None:
+    """The last epoch is 32,767."""
     await asyncio.to_thread(_compare, used_up_epochs, verifying, cluster.bootstrap)
 
 
@@ -362,7 +366,9 @@ def _transact_for_records(address: str) -> None:
 
 
 def _state_records(address: str) -> list[tuple[bytes, bytes]]:
-    """Return the records of the id `records`, without those of waiting for the coordinator."""
+    """Return the records of the transactional id `records`. Other ids are used only while waiting
+    for the coordinator.
+    """
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "records", "enable.partition.eof": True}
     )
@@ -383,8 +389,8 @@ def _state_records(address: str) -> list[tuple[bytes, bytes]]:
     return found
 
 
-async def test_records_of_transactions_are_those_of_kafka(verifying: str, cluster: Cluster) -> None:
-    """Each side's records are read and written by this broker without a difference."""
+async def test_transaction_records_are_those_of_kafka(verifying: str, cluster: Cluster) -> None:
+    """Penstock decodes each side's records and encodes them into the same bytes."""
     histories: list[list[Any]] = []
     for address in (verifying, cluster.bootstrap):
         await asyncio.to_thread(_transact_for_records, address)
@@ -441,13 +447,15 @@ def _finalized(address: str) -> dict[str, tuple[int, int]]:
 
 
 def _finalized_alike(peer: str, address: str) -> None:
-    """Kafka's broker learns of a level some time after the response."""
+    """Wait until both sides have the same finalized levels. Kafka's broker learns of a level after
+    the response.
+    """
     expected = _finalized(address)
     wait_until(lambda: _finalized(peer) == expected)
 
 
 def _levels() -> Iterator[tuple[list[tuple[str, int, int]], dict[str, Any]]]:
-    """Yield updates that end with the levels that they began with."""
+    """Yield updates that end with the initial levels."""
     transactions, groups = "transaction.version", "group.version"
     changes = [
         [(transactions, 3, UP)],
@@ -477,13 +485,13 @@ def _levels() -> Iterator[tuple[list[tuple[str, int, int]], dict[str, Any]]]:
     yield [(transactions, 2, UP)], {"version": 0}
 
 
-async def test_levels_of_features_change_as_in_kafka(peer: str, cluster: Cluster) -> None:
+async def test_feature_levels_change_as_in_kafka(peer: str, cluster: Cluster) -> None:
     for updates, options in _levels():
         expected, response = [
             await asyncio.to_thread(_update, address, *updates, **options)
             for address in (peer, cluster.bootstrap)
         ]
-        # The ids of the controllers differ.
+        # The controller ids differ.
         assert str(response) == str(expected).replace("Local controller 1", "Local controller 0"), (
             updates,
             options,
@@ -491,7 +499,9 @@ async def test_levels_of_features_change_as_in_kafka(peer: str, cluster: Cluster
         await asyncio.to_thread(_finalized_alike, peer, cluster.bootstrap)
 
 
-async def test_consumer_groups_need_their_level_as_in_kafka(peer: str, cluster: Cluster) -> None:
+async def test_consumer_groups_require_their_feature_level_as_in_kafka(
+    peer: str, cluster: Cluster
+) -> None:
     responses: list[Any] = []
     for address in (peer, cluster.bootstrap):
         await asyncio.to_thread(_update, address, ("group.version", 0, SAFE))
@@ -514,7 +524,9 @@ def _beat_and_describe(address: str) -> Any:
 
 
 @pytest.mark.long
-async def test_the_tool_of_features(java: JavaHome, peer: str, cluster: Cluster) -> None:
+async def test_kafka_features_prints_the_same_as_with_kafka(
+    java: JavaHome, peer: str, cluster: Cluster
+) -> None:
     def shown(address: str, *arguments: str) -> tuple[int, list[str]]:
         done = java.tool(FEATURES, "--bootstrap-server", address, *arguments)
         lines = [line.partition("\tEpoch")[0] for line in (done.stdout + done.stderr).splitlines()]
@@ -547,10 +559,10 @@ async def test_the_tool_of_features(java: JavaHome, peer: str, cluster: Cluster)
 
 @pytest.mark.long
 @pytest.mark.parametrize("level", [0, 2])
-async def test_the_java_producer_commits_many_transactions(
+async def test_java_producer_commits_many_transactions(
     java: JavaHome, cluster: Cluster, level: int
 ) -> None:
-    """It takes the version of its transactions from the level of the cluster."""
+    """The producer takes the transaction version from the feature level of the cluster."""
     if level != 2:
         await asyncio.to_thread(_update, cluster.bootstrap, ("transaction.version", level, SAFE))
     await asyncio.to_thread(create_ledger, cluster.bootstrap)

@@ -1,5 +1,5 @@
-"""A Java producer with default settings in front of a store as slow as S3: brokers name it once in
-their log, in the doctor and in the console, with the settings that help and their effect.
+"""A Java producer with default settings and a store as slow as S3: brokers report the producer once
+in the log, in the doctor and in the console, with advice on settings and their effect.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tests.support.untuned import doctor_findings, followed
 from tests.support.waiting import PATIENCE_S, until
 
 RESPONSE_MS = 250.0
-"""So long that the store, and not the CPU of a busy machine, determines the rate."""
+"""Long enough that the store, not the CPU of a busy machine, limits the rate."""
 RECORD_BYTES = 1_000
 TIMEOUT_S = PATIENCE_S
 REASON = (
@@ -32,7 +32,7 @@ REASON = (
 SETTINGS = "batch.size=262144 linger.ms=50"
 
 
-async def test_a_java_producer_with_default_settings_is_named_with_advice(
+async def test_java_producer_with_default_settings_is_reported_with_advice(
     java: JavaHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer_watch, "WINDOW_S", 2.0)
@@ -40,7 +40,7 @@ async def test_a_java_producer_with_default_settings_is_named_with_advice(
     store = FaultyStore(MemoryStore(), Random(1))
 
     async def rate_kb_s(cluster: Cluster, client: str, records: int, *settings: str) -> float:
-        """Send records to one partition with Kafka's own program; return its measurements."""
+        """Send records to one partition with Kafka's performance tool; return its measurements."""
         log = tmp_path / f"{client}.log"
         command = (
             *("--topic", "t", "--num-records", str(records), "--throughput", "-1"),
@@ -59,7 +59,7 @@ async def test_a_java_producer_with_default_settings_is_named_with_advice(
         await cluster.until_served("t")
         store.config = FaultConfig((Latency(RESPONSE_MS, RESPONSE_MS),))
         with capture_logs() as logs:
-            untuned = await rate_kb_s(cluster, "java-default", 3_000)  # several windows
+            untuned = await rate_kb_s(cluster, "java-default", 3_000)  # several measurement windows
             tuned = await rate_kb_s(cluster, "java-tuned", 20_000, *SETTINGS.split())
             async with followed(cluster) as live:
                 await until(lambda: live.untuned_clients())
@@ -80,5 +80,5 @@ async def test_a_java_producer_with_default_settings_is_named_with_advice(
 
 
 def possible_kb_s(request_kb: float, response_ms: float) -> float:
-    """Return the rate at which the maximum of requests is always in flight."""
+    """Return the rate with the maximum number of requests always in flight."""
     return IN_FLIGHT * request_kb / response_ms * 1_000

@@ -1,4 +1,4 @@
-"""Users of Kafka's tools and of Java's clients: SCRAM over TLS."""
+"""Users managed with Kafka's tools and Java clients: SCRAM over TLS."""
 
 import asyncio
 import subprocess
@@ -51,7 +51,7 @@ def upsertion(name: str, mechanism: int = 2, iterations: int = 4_096) -> Any:
 
 
 def _by_user(response: Any, *fields: str) -> list[tuple[Any, ...]]:
-    """Return these fields of each user. Kafka lists the mechanisms of a user in any order."""
+    """Return these fields by user. Kafka lists the mechanisms of a user in arbitrary order."""
     for item in response["results"]:
         item["credential_infos"] = sorted(
             item.get("credential_infos", ()), key=lambda info: int(info["mechanism"])
@@ -96,7 +96,7 @@ async def test_credentials_are_altered_and_described_as_by_kafka(both: Both) -> 
 
 
 def login(files: SecureFiles, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> str:
-    """Return the path of a config with which Java's clients log in over TLS."""
+    """Return the path of a properties file with which Java clients log in over TLS."""
     path = files.directory / f"{user}-{mechanism}.properties"
     module = "scram.Scram" if mechanism.startswith("SCRAM") else "plain.Plain"
     path.write_text(
@@ -108,8 +108,8 @@ def login(files: SecureFiles, user: str, password: str, mechanism: str = "SCRAM-
     return str(path)
 
 
-async def test_kafka_acls_over_tls_and_scram(tools: ToolRunner, tmp_path: Path) -> None:
-    """The administrator grants a user rights to produce, but not to grant rights."""
+async def test_kafka_acls_works_over_tls_with_scram(tools: ToolRunner, tmp_path: Path) -> None:
+    """The administrator grants a user the right to produce; the user cannot grant rights."""
     files = SecureFiles(tmp_path / "security")
     security = {"authorizer": STANDARD_AUTHORIZER, "super_users": f"User:{BROKER_USER}"}
     async with secure_cluster(tmp_path, "SASL_SSL", security=security, files=files) as cluster:
@@ -144,7 +144,7 @@ async def test_kafka_acls_over_tls_and_scram(tools: ToolRunner, tmp_path: Path) 
 
 @pytest.mark.long
 async def test_java_clients_use_scram_over_tls(java: JavaHome, tmp_path: Path) -> None:
-    """kafka-configs makes a user over TLS, and the user produces."""
+    """kafka-configs creates a user over TLS, and the user produces."""
     files = SecureFiles(tmp_path / "security")
     async with secure_cluster(tmp_path, "SASL_SSL", files=files) as cluster:
 
@@ -177,8 +177,8 @@ async def test_java_clients_use_scram_over_tls(java: JavaHome, tmp_path: Path) -
 
 
 @pytest.mark.long
-async def test_java_clients_use_tokens_over_tls(java: JavaHome, tmp_path: Path) -> None:
-    """Java's clients read a token from a file, and get in as its subject."""
+async def test_java_clients_use_oauth_tokens_over_tls(java: JavaHome, tmp_path: Path) -> None:
+    """Java clients read a token from a file, and authenticate as its subject."""
     files, issuer = SecureFiles(tmp_path / "security"), TokenIssuer()
     keys, token = tmp_path / "jwks.json", tmp_path / "token"
     keys.write_bytes(issuer.document())
@@ -216,8 +216,8 @@ async def test_java_clients_use_tokens_over_tls(java: JavaHome, tmp_path: Path) 
 
 @pytest.mark.long
 async def test_java_clients_send_the_same_assertions(java: JavaHome, tmp_path: Path) -> None:
-    """Java's client and `penstock` read one file, and send the same header and claims. Kafka 4.2
-    cannot read a key with a passphrase.
+    """The Java client and `penstock` read the same file and send the same header and claims. Kafka
+    4.2 cannot read a key with a passphrase.
     """
     files = SecureFiles(tmp_path / "security")
     async with TokenIssuer() as issuer:

@@ -1,4 +1,4 @@
-"""The versions of Kafka 4.2 in the reference are those that its broker lists."""
+"""The Kafka 4.2 API versions in the reference are those that a broker of Kafka 4.2 advertises."""
 
 import asyncio
 from pathlib import Path
@@ -19,12 +19,14 @@ def _announced(address: str) -> Versions:
     return {api["api_key"]: (api["min_version"], api["max_version"]) for api in found}
 
 
-async def test_kafka_announces_the_versions_of_the_reference(peer: str) -> None:
+async def test_kafka_advertises_the_api_versions_in_the_reference(peer: str) -> None:
     found = await asyncio.to_thread(_announced, peer)
     assert found == {key: (api.first, api.last) for key, api in KAFKA_APIS.items()}
 
 
-async def test_brokers_announce_what_they_serve_in_the_versions_of_kafka(tmp_path: Path) -> None:
+async def test_brokers_advertise_exactly_the_served_apis_with_the_versions_of_kafka(
+    tmp_path: Path,
+) -> None:
     async with Cluster(tmp_path) as cluster:
         found = await asyncio.to_thread(_announced, cluster.bootstrap)
     assert found.keys() == {*make_handlers(), *INLINE}
