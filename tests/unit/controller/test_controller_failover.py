@@ -1,4 +1,4 @@
-"""Registration, fencing, recovery, elections, and orderly leaving."""
+"""Registration, fencing, recovery, elections, and orderly shutdown."""
 
 from uuid import UUID
 
@@ -49,26 +49,26 @@ def leave(
 
 
 class TestRegistration:
-    def test_the_same_incarnation_gets_the_same_response(self, cluster: ManagersCluster) -> None:
+    def test_a_repeated_registration_gets_the_same_response(self, cluster: ManagersCluster) -> None:
         first = cluster.run(nodes.register_broker(cluster.image, registration(-1, 7)), records=2)
         again = cluster.run(nodes.register_broker(cluster.image, registration(-1, 7)), records=0)
         assert first == again
         assert first is not None
         assert first.cluster_id == "test"
 
-    def test_the_lowest_free_id_is_given(self, cluster: ManagersCluster) -> None:
+    def test_the_lowest_free_id_is_assigned(self, cluster: ManagersCluster) -> None:
         cluster.broker(1)
         cluster.broker(3)
         assert [cluster.broker(-1).node_id for _ in range(2)] == [2, 4]
 
-    def test_a_new_incarnation_takes_the_place_of_the_older(self, cluster: ManagersCluster) -> None:
+    def test_a_new_incarnation_replaces_the_older_one(self, cluster: ManagersCluster) -> None:
         old = cluster.broker(1)
         new = cluster.broker(1)
         assert new.node_epoch > old.node_epoch
         assert not cluster.image.nodes.is_alive(old)
         cluster.commit(old, status=Status.NODE_EPOCH_EXPIRED)
 
-    def test_epochs_are_never_used_twice_even_after_a_node_left(
+    def test_epochs_are_never_reused_even_after_a_node_has_left(
         self, cluster: ManagersCluster
     ) -> None:
         old = cluster.broker(1)
@@ -76,7 +76,7 @@ class TestRegistration:
         assert cluster.image.nodes.get(old.node_id) is None
         assert cluster.broker(1).node_epoch > old.node_epoch
 
-    def test_a_fenced_incarnation_does_not_return(self, cluster: ManagersCluster) -> None:
+    def test_a_fenced_incarnation_cannot_register_again(self, cluster: ManagersCluster) -> None:
         cluster.run(nodes.register_broker(cluster.image, registration(1, 7)))
         cluster.die(BrokerIncarnation(NodeId(1), NodeEpoch(1)))
         cluster.run(nodes.register_broker(cluster.image, registration(1, 7)), Status.NODE_FENCED)
@@ -86,7 +86,7 @@ class TestRegistration:
         "changes",
         [{"port": 0}, {"port": 65_536}, {"host": "x" * 256}, {"node_id": -2}, {"rack": "r" * 256}],
     )
-    def test_nonsense_is_refused(
+    def test_invalid_registrations_are_rejected(
         self, cluster: ManagersCluster, changes: dict[str, object]
     ) -> None:
         cluster.run(
@@ -94,7 +94,9 @@ class TestRegistration:
             Status.INVALID_REQUEST,
         )
 
-    def test_fencing_does_not_harm_a_newer_start(self, cluster: ManagersCluster) -> None:
+    def test_fencing_an_old_incarnation_does_not_affect_a_newer_one(
+        self, cluster: ManagersCluster
+    ) -> None:
         old = cluster.broker(1)
         new = cluster.broker(1)
         assert (
@@ -107,7 +109,7 @@ class TestRegistration:
 
 
 class TestAppointment:
-    def test_a_live_broker_is_appointed_once(self, cluster: ManagersCluster) -> None:
+    def test_a_live_broker_is_appointed_once_to_recover(self, cluster: ManagersCluster) -> None:
         one, two = cluster.broker(1), cluster.broker(2)
         assert failover.assign_recoveries(cluster.image, cluster.live) == []
         cluster.die(one)
@@ -117,9 +119,7 @@ class TestAppointment:
         assert wal.recoverer == two
         assert failover.assign_recoveries(cluster.image, cluster.live) == []
 
-    def test_a_recoverer_that_dies_or_starts_again_is_replaced(
-        self, cluster: ManagersCluster
-    ) -> None:
+    def test_a_recoverer_that_dies_or_restarts_is_replaced(self, cluster: ManagersCluster) -> None:
         one, two, three = (cluster.broker(n) for n in (1, 2, 3))
         cluster.die(one)
         cluster.tick()
@@ -134,7 +134,7 @@ class TestAppointment:
             wal.recoverer for wal in cluster.image.nodes.running_wals() if wal.writer != new
         } == {new}
 
-    def test_several_recoveries_are_spread(self, cluster: ManagersCluster) -> None:
+    def test_several_recoveries_are_spread_over_the_brokers(self, cluster: ManagersCluster) -> None:
         dead = [cluster.broker(n) for n in (1, 2, 3, 4)]
         cluster.broker(5), cluster.broker(6)
         for node in dead:
@@ -167,11 +167,11 @@ class TestAppointment:
         assert wal is not None
         assert wal.recoverer == three
 
-    def test_no_one_alive_no_one_appointed(self, cluster: ManagersCluster) -> None:
+    def test_without_live_brokers_none_is_appointed(self, cluster: ManagersCluster) -> None:
         cluster.die(cluster.broker(1))
         assert failover.assign_recoveries(cluster.image, cluster.live) == []
 
-    def test_an_own_earlier_wal_is_recovered_too(self, cluster: ManagersCluster) -> None:
+    def test_a_broker_also_recovers_its_own_earlier_wal(self, cluster: ManagersCluster) -> None:
         old = cluster.broker(1)
         cluster.topic("t")
         cluster.open_led(old)
@@ -185,8 +185,8 @@ class TestAppointment:
 class TestRecovery:
     @pytest.fixture
     def dead(self, cluster: ManagersCluster) -> BrokerIncarnation:
-        """Broker 1 led t-0 (streams 0, 1) and committed [0, 5) of stream 1 from slot 0. Return it;
-        broker 2 has to recover it.
+        """Return broker 1, which is dead: it was leader of t-0 (streams 0, 1) and had committed [0,
+        5) of stream 1 from slot 0. Broker 2 has to recover its WAL.
         """
         one = cluster.broker(1)
         cluster.topic("t")
@@ -203,7 +203,7 @@ class TestRecovery:
         assert node is not None
         return BrokerIncarnation(node.node_id, node.node_epoch)
 
-    def test_slots_are_clipped_streams_closed_leaders_elected_and_the_wal_ends(
+    def test_recovery_clips_slots_closes_streams_elects_leaders_and_ends_the_wal(
         self, cluster: ManagersCluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
         cluster.recover(
@@ -224,7 +224,7 @@ class TestRecovery:
         cluster.recover(two, dead, slot(dead, 2, part(1, 9, 12)), end=3, records=0)
         cluster.recover(two, dead, end=4, status=Status.WAL_NOT_RECOVERABLE)
 
-    def test_partitions_that_are_held_keep_their_streams_and_get_no_leader(
+    def test_held_partitions_keep_their_streams_and_get_no_leader(
         self, cluster: ManagersCluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
         topic = cluster.partitions("t")[0]
@@ -246,7 +246,7 @@ class TestRecovery:
         for records in (1, 0):
             cluster.recover(two, dead, slot(dead, 1, part(0, 0, 2), part(1, 5, 9)), records=records)
 
-    def test_a_gap_fails_closed(
+    def test_a_gap_fails_the_recovery(
         self, cluster: ManagersCluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
         cluster.recover(
@@ -254,7 +254,7 @@ class TestRecovery:
         )
         assert leader_of(cluster.partitions("t")[0]) == dead
 
-    def test_a_trim_ahead_of_the_commit_is_not_a_gap(
+    def test_a_trim_beyond_the_committed_end_is_not_a_gap(
         self, cluster: ManagersCluster, two: BrokerIncarnation
     ) -> None:
         three = cluster.broker(3)
@@ -270,9 +270,7 @@ class TestRecovery:
         cluster.recover(two, three, slot(three, 1, part(partition.data_stream_id, 6, 9)), end=2)
         assert cluster.end(partition.data_stream_id) == 9
 
-    def test_streams_that_were_closed_or_moved_are_left_alone(
-        self, cluster: ManagersCluster
-    ) -> None:
+    def test_closed_or_moved_streams_are_not_changed(self, cluster: ManagersCluster) -> None:
         one = cluster.broker(1)
         cluster.topic("t")
         cluster.open_led(one)
@@ -285,7 +283,7 @@ class TestRecovery:
         )
         assert cluster.end(1) == 5
 
-    def test_only_the_appointed_recovers_and_only_slots_of_that_wal(
+    def test_only_the_appointed_broker_can_recover_and_only_slots_of_that_wal(
         self, cluster: ManagersCluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
         three = cluster.broker(3)
@@ -302,14 +300,14 @@ class TestRecovery:
         cluster.die(two)
         cluster.recover(two, dead, end=1, status=Status.NODE_FENCED)
 
-    def test_a_living_writer_is_not_recovered(self, cluster: ManagersCluster) -> None:
+    def test_the_wal_of_a_live_broker_is_not_recovered(self, cluster: ManagersCluster) -> None:
         one, two = cluster.broker(1), cluster.broker(2)
         cluster.apply(
             [WalRecord(one.node_id, one.node_epoch, WalSequence(0), two.node_id, two.node_epoch)]
         )
         cluster.recover(two, one, end=0, status=Status.WAL_NOT_RECOVERABLE)
 
-    def test_a_partition_that_was_on_its_way_to_another_leader_keeps_it(
+    def test_a_partition_that_was_being_moved_gets_the_target_as_leader(
         self, cluster: ManagersCluster
     ) -> None:
         one = cluster.broker(1)
@@ -349,7 +347,7 @@ class TestRecovery:
         assert {leader_of(partition) for partition in cluster.partitions("t")} == {two}
         cluster.recover(two, one, end=0, records=0)
 
-    def test_a_second_recoverer_finds_less_to_do(
+    def test_a_second_recoverer_continues_where_the_first_one_stopped(
         self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(failover, "ELECTIONS_PER_TRANSACTION_MAX", 1)
@@ -369,7 +367,7 @@ class TestRecovery:
 
 
 class TestElections:
-    def test_topics_made_without_brokers_get_leaders_when_one_comes(
+    def test_topics_created_without_brokers_get_leaders_when_one_registers(
         self, cluster: ManagersCluster
     ) -> None:
         cluster.die(cluster.broker(1))
@@ -387,7 +385,7 @@ class TestElections:
             (two, 1, (1, 2))
         }
 
-    def test_the_first_live_candidate_wins_and_others_spread(
+    def test_the_first_live_candidate_is_elected_and_others_are_spread(
         self, cluster: ManagersCluster
     ) -> None:
         one = cluster.broker(1)
@@ -408,7 +406,7 @@ class TestElections:
 
 
 class TestLeaving:
-    def test_others_lead_afterwards_and_no_recovery_is_needed(
+    def test_other_brokers_become_leaders_without_a_recovery(
         self, cluster: ManagersCluster
     ) -> None:
         one = cluster.broker(1)
@@ -427,7 +425,7 @@ class TestLeaving:
         assert {leader_of(partition) for partition in cluster.partitions("t")} == {two}
         assert [wal.writer for wal in cluster.image.nodes.running_wals()] == [two]
 
-    def test_the_last_broker_leaves_partitions_without_leader(
+    def test_partitions_have_no_leader_after_the_last_broker_has_left(
         self, cluster: ManagersCluster
     ) -> None:
         one = cluster.broker(1)
@@ -449,7 +447,9 @@ class TestLeaving:
         assert leave(cluster, one, 0) == Progress(remaining=0)
         assert cluster.image.nodes.get(one.node_id) is None
 
-    def test_who_may_not(self, cluster: ManagersCluster) -> None:
+    def test_a_fenced_unknown_or_lagging_broker_cannot_leave(
+        self, cluster: ManagersCluster
+    ) -> None:
         one = cluster.broker(1)
         cluster.commit(one, wal=3)
         leave(cluster, one, 2, Status.OFFSET_NOT_MATCHED)
@@ -488,7 +488,9 @@ class TestRemoval:
         assert leader_of(cluster.partitions("t")[0]) == two
         remove(cluster, one, Status.NODE_EPOCH_NOT_EXIST, "Broker ID 1 is not currently registered")
 
-    def test_the_wal_of_an_earlier_start_counts(self, cluster: ManagersCluster) -> None:
+    def test_a_broker_whose_earlier_wal_is_not_recovered_cannot_be_removed(
+        self, cluster: ManagersCluster
+    ) -> None:
         old, two = cluster.broker(1), cluster.broker(2)
         new = cluster.broker(1)
         cluster.die(new)
@@ -498,7 +500,7 @@ class TestRemoval:
         cluster.recover(two, old, end=0)
         remove(cluster, new)
 
-    def test_slots_that_are_lost_keep_the_broker(self, cluster: ManagersCluster) -> None:
+    def test_a_broker_with_lost_slots_cannot_be_removed(self, cluster: ManagersCluster) -> None:
         one, two = cluster.broker(1), cluster.broker(2)
         (t,) = cluster.topic("t")
         cluster.open(one, (t.data_stream_id, 0))
@@ -508,7 +510,7 @@ class TestRemoval:
         remove(cluster, one, Status.NODE_IN_USE, "penstock wal repair")
 
     @pytest.mark.parametrize("replicas", [(1,), (2, 1)])
-    def test_a_move_that_names_it_has_to_end(
+    def test_a_broker_cannot_be_removed_during_a_move_that_refers_to_it(
         self, cluster: ManagersCluster, replicas: tuple[int, ...]
     ) -> None:
         """As the target, or as a candidate after the move."""
@@ -526,7 +528,7 @@ class TestRemoval:
         remove(cluster, one)
         assert t.data_stream_id == cluster.partitions("t")[0].data_stream_id
 
-    def test_the_only_candidate_of_a_partition_without_a_leader_stays(
+    def test_the_only_candidate_of_a_partition_without_a_leader_cannot_be_removed(
         self, cluster: ManagersCluster
     ) -> None:
         one, two = cluster.broker(1), cluster.broker(2)
@@ -542,7 +544,9 @@ class TestRemoval:
         remove(cluster, two)
         assert leader_of(cluster.partitions("t")[0]) == three
 
-    def test_candidates_are_kept_for_a_broker_that_returns(self, cluster: ManagersCluster) -> None:
+    def test_a_removed_broker_stays_a_candidate_in_case_it_returns(
+        self, cluster: ManagersCluster
+    ) -> None:
         one, two = cluster.broker(1), cluster.broker(2)
         (before,) = cluster.topic("t")
         cluster.die(one)

@@ -1,4 +1,4 @@
-"""Feature levels: allowed changes, registration of brokers, and storage."""
+"""Feature levels: permitted changes, broker registration, and snapshots."""
 
 from uuid import UUID
 
@@ -77,7 +77,7 @@ def test_an_older_cluster_keeps_its_features() -> None:
     assert image.features.level(TRANSACTION_VERSION) == 0
 
 
-def test_levels_go_up_and_down_with_the_right_type(cluster: ManagersCluster) -> None:
+def test_upgrades_and_downgrades_require_the_right_update_type(cluster: ManagersCluster) -> None:
     assert update(cluster, (TRANSACTION_VERSION, 1, SAFE)) == (Status.OK, "")
     assert cluster.image.features.level(TRANSACTION_VERSION) == 1
     assert update(cluster, (TRANSACTION_VERSION, 0, UNSAFE)) == (Status.OK, "")
@@ -112,10 +112,10 @@ def test_validation_changes_nothing(cluster: ManagersCluster) -> None:
         ),
     ],
 )
-def test_a_refusal_has_the_words_of_kafka(
+def test_error_messages_match_kafka(
     cluster: ManagersCluster, change: tuple[str, int, int], reason: str
 ) -> None:
-    """Nothing of the request is done."""
+    """No part of the request is applied."""
     name, level, _ = change
     status, detail = update(cluster, (TRANSACTION_VERSION, 0, SAFE), change)
     assert status is Status.INVALID_FEATURE_LEVEL
@@ -123,19 +123,19 @@ def test_a_refusal_has_the_words_of_kafka(
     assert cluster.image.features.level(TRANSACTION_VERSION) == 2
 
 
-def test_a_downgrade_does_not_go_up(cluster: ManagersCluster) -> None:
+def test_a_downgrade_cannot_raise_the_level(cluster: ManagersCluster) -> None:
     update(cluster, (TRANSACTION_VERSION, 1, SAFE))
     assert (
         "Can't downgrade to a newer version." in update(cluster, (TRANSACTION_VERSION, 2, SAFE))[1]
     )
 
 
-def test_a_request_has_a_limit(cluster: ManagersCluster) -> None:
+def test_updates_per_request_are_limited(cluster: ManagersCluster) -> None:
     many = [(f"f{number}", 1, UP) for number in range(features.UPDATES_MAX + 1)]
     assert update(cluster, *many)[0] is Status.INVALID_REQUEST
 
 
-def test_every_registered_broker_has_to_support_the_level() -> None:
+def test_every_registered_broker_must_support_the_level() -> None:
     cluster = ManagersCluster()
     register(cluster, 1, SUPPORTED, Status.OK)
     register(cluster, 2, (), Status.OK)
@@ -150,7 +150,7 @@ def test_every_registered_broker_has_to_support_the_level() -> None:
     assert update(cluster, (TRANSACTION_VERSION, 1, UP))[0] is Status.OK
 
 
-def test_a_broker_that_does_not_support_a_level_is_refused(cluster: ManagersCluster) -> None:
+def test_a_broker_that_does_not_support_the_level_cannot_register(cluster: ManagersCluster) -> None:
     detail = register(cluster, 1, (), Status.INVALID_FEATURE_LEVEL)
     assert f"finalized version 2 of {TRANSACTION_VERSION}" in detail
     older = (FeatureRange(TRANSACTION_VERSION, 0, 1), *SUPPORTED[1:])
@@ -161,8 +161,8 @@ def test_a_broker_that_does_not_support_a_level_is_refused(cluster: ManagersClus
     register(cluster, 2, many, Status.INVALID_REQUEST)
 
 
-def test_a_snapshot_holds_the_levels(cluster: ManagersCluster) -> None:
-    """Also a level of 0, which is not the same as none."""
+def test_a_snapshot_contains_the_levels(cluster: ManagersCluster) -> None:
+    """It also contains a level of 0, which differs from no level."""
     register(cluster, 1, SUPPORTED, Status.OK)
     update(cluster, (GROUP_VERSION, 0, SAFE))
     copy = snapshot_of(cluster.image)
@@ -175,12 +175,12 @@ def test_a_snapshot_holds_the_levels(cluster: ManagersCluster) -> None:
     }
 
 
-def test_a_delta_names_the_features() -> None:
+def test_a_delta_contains_the_features() -> None:
     delta = MetadataDelta.of(newest_levels())
     assert delta.features == {feature.name for feature in SUPPORTED}
 
 
 @pytest.mark.parametrize("record", [FeatureRecord(TRANSACTION_VERSION, 3), FeatureRecord("new", 1)])
-def test_software_that_does_not_support_a_level_stops(record: FeatureRecord) -> None:
+def test_a_process_that_does_not_support_the_level_stops(record: FeatureRecord) -> None:
     with pytest.raises(InvariantBroken, match="install the newer version"):
         MetadataImage().apply_all([record])

@@ -1,4 +1,4 @@
-"""Forks in the metadata: shared objects, own streams, refusals, and snapshots."""
+"""Forks in the metadata: shared objects, new streams, errors, and snapshots."""
 
 import msgspec
 import pytest
@@ -104,7 +104,7 @@ def test_a_fork_refers_to_the_objects_below_its_end(cluster: Forking) -> None:
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_objects_live_until_neither_refers_to_them(cluster: Forking) -> None:
+def test_objects_are_kept_while_the_source_or_the_fork_refers_to_them(cluster: Forking) -> None:
     forked = cluster.fork(30)
     cluster.delete("t")
     cluster.tick()
@@ -132,8 +132,8 @@ def shared(cluster: Forking) -> dict[str, int]:
     }
 
 
-def test_shared_bytes_are_those_that_another_log_refers_to(cluster: Forking) -> None:
-    """Every range has 100 bytes; the fork refers to two and a half of them."""
+def test_shared_bytes_are_those_also_referenced_by_another_log(cluster: Forking) -> None:
+    """Every range has 100 bytes; the fork refers to two and a half ranges."""
     assert shared(cluster) == {"t": 0}
     forked = cluster.fork(25)
     assert shared(cluster) == {"t": 250, "f": 250}
@@ -148,7 +148,7 @@ def test_shared_bytes_are_those_that_another_log_refers_to(cluster: Forking) -> 
     assert shared(cluster) == {"f": 0}
 
 
-def test_deleted_records_and_other_forks_share_too(cluster: Forking) -> None:
+def test_retained_deleted_records_and_other_forks_count_as_sharing(cluster: Forking) -> None:
     forked = cluster.fork(30)
     cluster.open_led(cluster.node)
     cluster.trim_to(cluster.source, 20, grace_ms=1_000)
@@ -163,8 +163,10 @@ def test_deleted_records_and_other_forks_share_too(cluster: Forking) -> None:
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_a_part_with_gaps_never_counts_a_record_at_each_offset() -> None:
-    """A count of as many records as offsets is exact, so an estimate must not be that."""
+def test_a_partial_range_with_gaps_never_counts_one_record_per_offset() -> None:
+    """A record count equal to the number of offsets means that the count is exact, so an estimate
+    must be lower.
+    """
     for whole in range(1, 30):
         for count in range(whole + 1):
             item = RangeEntry(1, Offset(0), Offset(whole), count, 10, Millis(0))
@@ -173,7 +175,7 @@ def test_a_part_with_gaps_never_counts_a_record_at_each_offset() -> None:
                 assert (left.record_count == whole - start) == (count == whole)
 
 
-def test_a_fork_inside_a_range_with_gaps_counts_too_few(cluster: Forking) -> None:
+def test_a_fork_inside_a_range_with_gaps_underestimates_its_records(cluster: Forking) -> None:
     """Nine of ten offsets have a record."""
     (item,) = cluster.prepare(cluster.node)
     ranges = msgspec.structs.replace(part(cluster.data, 30, 40), record_count=9)
@@ -183,7 +185,7 @@ def test_a_fork_inside_a_range_with_gaps_counts_too_few(cluster: Forking) -> Non
     assert (last.start_offset, last.end_offset, last.record_count) == (30, 35, 4)
 
 
-def test_a_fork_of_a_fork_names_the_stream_that_wrote(cluster: Forking) -> None:
+def test_a_fork_of_a_fork_refers_to_the_stream_that_wrote_each_range(cluster: Forking) -> None:
     first = cluster.fork(30)
     cluster.open_led(cluster.node)
     (item,) = cluster.prepare(cluster.node)
@@ -209,7 +211,7 @@ def test_a_fork_without_records_survives_a_snapshot(cluster: Forking, end: int) 
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_configs_of_the_source_are_taken_over(cluster: Forking) -> None:
+def test_a_fork_inherits_the_configs_of_its_source(cluster: Forking) -> None:
     cluster.create(cluster.request(30, configs={"retention.bytes": "7", FORK_SOURCE: "t"}))
     assert dict(cluster.image.configs.topic("f")) == {
         "retention.ms": "5",
@@ -225,7 +227,7 @@ def test_configs_of_the_source_are_taken_over(cluster: Forking) -> None:
     assert "cannot be changed" in value.items[0].detail
 
 
-def test_a_fork_of_a_mirror_takes_records_of_producers(cluster: Forking) -> None:
+def test_a_fork_of_a_mirror_accepts_records_of_producers(cluster: Forking) -> None:
     change = ConfigChange(
         resource_type=TOPIC_RESOURCE, resource_name="t", name=MIRROR_SOURCE, value="cluster/id"
     )
@@ -246,7 +248,7 @@ def test_a_fork_of_a_mirror_takes_records_of_producers(cluster: Forking) -> None
         (30, {"name": "t"}, Status.TOPIC_EXISTS),
     ],
 )
-def test_forks_that_do_not_fit_are_refused(
+def test_forks_that_do_not_match_their_source_are_rejected(
     cluster: Forking, end: int, changes: dict[str, object], status: Status
 ) -> None:
     cluster.trim_to(cluster.source, 10)
@@ -261,8 +263,10 @@ def test_a_fork_of_a_deleted_topic_is_refused(cluster: Forking) -> None:
     cluster.create(request, Status.UNKNOWN_TOPIC)
 
 
-def test_a_fork_of_a_topic_that_was_created_again_is_refused(cluster: Forking) -> None:
-    """The leaders of the deleted topic named the fork points; another one has its name now."""
+def test_a_fork_of_a_recreated_topic_is_rejected(cluster: Forking) -> None:
+    """The fork points come from the leaders of the deleted topic, and a new topic now
+    has its name.
+    """
     request = cluster.request(0, configs={FORK_SOURCE: "t"})
     cluster.delete("t")
     cluster.create(NewTopic(name="t"))
@@ -270,7 +274,7 @@ def test_a_fork_of_a_topic_that_was_created_again_is_refused(cluster: Forking) -
     assert cluster.image.topics.by_name("f") is None
 
 
-def test_a_border_that_log_compaction_may_have_moved_is_refused(cluster: Forking) -> None:
+def test_a_fork_point_that_compaction_may_have_moved_is_rejected(cluster: Forking) -> None:
     request = cluster.request(25)
     (item,) = cluster.prepare(cluster.node)
     entry = cluster.image.streams.known(cluster.data).entries[-1]
@@ -282,7 +286,7 @@ def test_a_border_that_log_compaction_may_have_moved_is_refused(cluster: Forking
 
 
 def clean(cluster: Forking, start: int, cleaned_end: int) -> None:
-    """Exchange the range of ten records at `start`."""
+    """Replace the range of ten records at `start`."""
     (item,) = cluster.prepare(cluster.node)
     (entry,) = cluster.image.streams.find(cluster.data, Offset(start), Offset(start + 1), 1)
     source = replaced(cluster.data, entry.object_id, start, start + 10)
@@ -311,15 +315,15 @@ def clean_by_a_job(cluster: Forking, start: int) -> None:
         (20, 21, Status.OFFSET_NOT_MATCHED),
         (20, 20, Status.OK),
         (30, 30, Status.OK),
-        (30, 99, Status.OK),  # nothing lies above the end of the log
+        (30, 99, Status.OK),  # the log has nothing above its end
         (20, 0, Status.OK),  # object compaction
         (0, 30, Status.OK),  # a fork without records
     ],
 )
-def test_a_fork_that_log_compaction_has_passed_is_refused(
+def test_a_fork_point_below_newer_compacted_records_is_rejected(
     cluster: Forking, end: int, cleaned_end: int, status: Status
 ) -> None:
-    """A record below it may be deleted because of one above it."""
+    """A record below the fork point may have been deleted because of a newer one above it."""
     request = cluster.request(end)
     clean(cluster, 0, cleaned_end)
     cluster.image = snapshot_of(cluster.image)  # another controller is active
@@ -329,14 +333,14 @@ def test_a_fork_that_log_compaction_has_passed_is_refused(
     cluster.create(frozen, status)
 
 
-def test_a_fork_that_a_job_has_passed_is_refused(cluster: Forking) -> None:
+def test_a_fork_point_below_records_compacted_by_a_job_is_rejected(cluster: Forking) -> None:
     request = cluster.request(20)
     clean_by_a_job(cluster, 0)
     cluster.create(request, Status.OFFSET_NOT_MATCHED)
     cluster.create(cluster.request(30))
 
 
-def test_a_fork_of_a_fork_within_compacted_records_is_refused(cluster: Forking) -> None:
+def test_a_fork_of_a_fork_within_compacted_records_is_rejected(cluster: Forking) -> None:
     clean(cluster, 0, 30)
     forked = cluster.fork(30)
     (point,) = cluster.request(20).fork.partitions
@@ -344,6 +348,6 @@ def test_a_fork_of_a_fork_within_compacted_records_is_refused(cluster: Forking) 
     cluster.create(NewTopic(name="g", partitions=1, fork=fork), Status.OFFSET_NOT_MATCHED)
 
 
-def test_own_ranges_name_no_other_stream(cluster: Forking) -> None:
+def test_ranges_written_by_the_stream_itself_refer_to_no_other_stream(cluster: Forking) -> None:
     log = cluster.image.streams.known(cluster.data)
     assert {entry.stored_stream_id for entry in log.entries} == {OWN_STREAM}

@@ -1,5 +1,5 @@
-"""Requests of brokers for their clients, over TLS: the controller authorizes the client
-itself, so that a broker cannot skip it.
+"""Requests that brokers forward for their clients, over TLS: the controller authorizes the client
+itself, so a broker cannot bypass authorization.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -58,7 +58,7 @@ def new(name: str, **options: Any) -> m.CreateTopics:
 
 
 Request = Callable[[UUID], m.ForwardedMessage]
-"""Returns a request about the topic `orders` with this id."""
+"""Returns a request about the topic `orders` that has this id."""
 
 CASES: Mapping[str, tuple[Request, list[AclEntry]]] = {
     "create": (lambda _: new("t1"), [acl(TOPIC, "t1", CREATE)]),
@@ -117,7 +117,7 @@ CASES: Mapping[str, tuple[Request, list[AclEntry]]] = {
         [acl(TOPIC, "orders", DELETE)],
     ),
 }
-"""Requests with the ACLs that they need, all of them."""
+"""Requests with all ACLs that they require."""
 
 OF_TOKENS: list[m.ForwardedMessage] = [
     tm.CreateDelegationToken(
@@ -126,7 +126,7 @@ OF_TOKENS: list[m.ForwardedMessage] = [
     tm.RenewDelegationToken(token_id="t", principal="User:bob", period_ms=9),
     tm.ExpireDelegationToken(token_id="t", principal="User:bob", period_ms=9),
 ]
-"""Requests in which alice poses as bob."""
+"""Requests in which alice claims to be bob."""
 
 
 @pytest.fixture
@@ -148,14 +148,16 @@ async def cluster(tmp_path: Path, authority: Authority) -> AsyncIterator[Cluster
 
 
 class Hostile:
-    """A caller with the key of a broker: sends any request for any client."""
+    """A caller with a broker's key that sends any request on behalf of any client."""
 
     def __init__(self, cluster: Cluster, tls: TlsFiles) -> None:
         self._channel = Channel(cluster.server.address, tls)
         self._epoch = 0
 
     async def refusal(self, request: m.Message, client: m.Requester | None) -> str:
-        """Send the request; return why this client may not; empty: it may, whatever came of it."""
+        """Send the request; return why it was denied to this client. Empty if it was authorized,
+        even if it failed.
+        """
         sent = msgspec.msgpack.encode(msgspec.structs.replace(request, forwarded_for=client))
         while True:
             response = await self._channel.unary(type(request).__name__)(
@@ -175,13 +177,13 @@ class Hostile:
 
 @pytest.fixture
 async def hostile(cluster: Cluster, authority: Authority) -> AsyncIterator[Hostile]:
-    """With the certificate of broker 3."""
+    """A caller with the certificate of broker 3."""
     hostile = Hostile(cluster, authority.make("penstock-broker-3").open())
     yield hostile
     await hostile.close()
 
 
-def test_whatever_brokers_may_send_is_declared() -> None:
+def test_all_requests_that_brokers_may_forward_are_declared() -> None:
     forwarded = {kind.__name__ for kind in RIGHTS}
     of_brokers = {method for method, roles in METHODS.items() if CallerRole.BROKER in roles}
     assert of_brokers == forwarded | ACTS_AS.keys() - {"AddLearner"} | BROKERS_READ
@@ -192,7 +194,7 @@ def test_whatever_brokers_may_send_is_declared() -> None:
     assert {type(request) for request in OF_TOKENS} | cases == set(RIGHTS)
 
 
-async def test_each_request_needs_its_rights_and_a_client(
+async def test_each_request_requires_its_rights_and_a_client(
     cluster: Cluster, authority: Authority, hostile: Hostile
 ) -> None:
     await cluster.broker(3, tls=authority.make("penstock-broker-3").open())
@@ -223,7 +225,7 @@ async def test_each_request_needs_its_rights_and_a_client(
     await operator.close()
 
 
-async def test_a_request_that_needs_very_many_rights_is_refused(
+async def test_a_request_that_requires_too_many_rights_is_rejected(
     cluster: Cluster, authority: Authority, hostile: Hostile
 ) -> None:
     await cluster.broker(3, tls=authority.make("penstock-broker-3").open())
@@ -247,7 +249,7 @@ async def test_brokers_create_internal_topics_without_a_client(
     assert (await broker.client.drain_broker(drain)).remaining == 0
 
 
-async def test_acls_count_after_a_restart_and_from_their_commit_on(
+async def test_acls_apply_from_their_commit_on_and_after_a_restart(
     cluster: Cluster, authority: Authority, hostile: Hostile
 ) -> None:
     broker = await cluster.broker(3, tls=authority.make("penstock-broker-3").open())
@@ -263,7 +265,7 @@ async def test_acls_count_after_a_restart_and_from_their_commit_on(
     assert await hostile.refusal(grow, ALICE)
 
 
-async def test_the_audit_log_has_the_broker_and_the_client(
+async def test_the_audit_log_contains_the_broker_and_the_client(
     cluster: Cluster, authority: Authority, hostile: Hostile
 ) -> None:
     await cluster.broker(3, tls=authority.make("penstock-broker-3").open())
@@ -292,6 +294,6 @@ async def test_the_audit_log_has_the_broker_and_the_client(
 @pytest.mark.parametrize(
     ("name", "value"), [("authorizer", "mine"), ("super_users", "admin"), ("super_users", "User:")]
 )
-def test_wrong_settings_are_refused(tmp_path: Path, name: str, value: str) -> None:
+def test_invalid_settings_are_rejected(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(InvalidConfig, match=name):
         ControllerConfig(data_dir=tmp_path, **{name: value})

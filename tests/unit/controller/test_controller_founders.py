@@ -1,5 +1,5 @@
-"""A founder that is started with `join` later keeps its identity: it begins no cluster of its own,
-even if it never reached the other founders.
+"""A founding controller that is later started with `join` keeps its identity: it does not found a
+cluster of its own, even if it never reached the other founders.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.support.waiting import until
 PEERS = ("0@127.0.0.1:1", "1@127.0.0.1:2", "2@127.0.0.1:3")
 
 
-async def test_a_founder_that_never_met_the_others_remembers_them(tmp_path: Path) -> None:
+async def test_a_founder_that_never_reached_the_others_remembers_them(tmp_path: Path) -> None:
     store = MemoryStore()
     founder = ControllerServer(
         ControllerConfig(data_dir=tmp_path, cluster_id="c", peers=PEERS), store
@@ -31,7 +31,7 @@ async def test_a_founder_that_never_met_the_others_remembers_them(tmp_path: Path
     await later.stop()
 
 
-async def test_one_that_is_alone_leads_again(tmp_path: Path) -> None:
+async def test_a_single_founder_becomes_leader_again_despite_join(tmp_path: Path) -> None:
     store = MemoryStore()
     first = ControllerServer(ControllerConfig(data_dir=tmp_path, cluster_id="c"), store)
     await first.start()

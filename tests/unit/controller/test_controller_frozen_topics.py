@@ -1,4 +1,4 @@
-"""Frozen topics are in no list of topics, and keep the objects of their ranges."""
+"""Frozen topics are not listed, and keep the objects of their ranges."""
 
 from uuid import UUID
 
@@ -105,7 +105,7 @@ def test_an_undeleted_topic_keeps_its_contents(cluster: Freezing) -> None:
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_objects_live_until_the_last_frozen_topic_is_removed(cluster: Freezing) -> None:
+def test_objects_are_kept_until_the_last_frozen_topic_is_removed(cluster: Freezing) -> None:
     snapshot, deleted = cluster.snapshot(), cluster.delete()
     (state,) = cluster.image.objects
     assert state.refs == 2
@@ -119,7 +119,7 @@ def test_objects_live_until_the_last_frozen_topic_is_removed(cluster: Freezing) 
     assert not list(cluster.image.streams)
 
 
-def test_a_topic_of_a_snapshot_is_never_undeleted(cluster: Freezing) -> None:
+def test_a_snapshot_topic_cannot_be_undeleted(cluster: Freezing) -> None:
     cluster.snapshot()
     with pytest.raises(InvariantBroken, match="was never deleted"):
         cluster.apply([TopicUndeleted(SNAPSHOT_ID, "t2")])

@@ -1,5 +1,5 @@
-"""The metadata image alone: look-ups, snapshots, deltas and the codec; it refuses
-contradictions.
+"""The metadata image: lookups, snapshots, deltas and the codec. It rejects
+contradictory records.
 """
 
 from uuid import UUID
@@ -47,7 +47,9 @@ from tests.support.managers_cluster import ManagersCluster, part, slot, snapshot
 
 @pytest.fixture
 def cluster() -> ManagersCluster:
-    """Broker 1 leads t-0; stream 1 holds [0,5) [5,9) [9,12)."""
+    """Return a cluster in which broker 1 is leader of t-0, and stream 1 has the ranges [0,5) [5,9)
+    [9,12).
+    """
     cluster = ManagersCluster()
     node = cluster.broker(1)
     cluster.topic("t")
@@ -86,7 +88,7 @@ def test_an_unknown_stream_has_no_ranges(cluster: ManagersCluster) -> None:
     assert cluster.image.find_ranges(StreamId(77), Offset(0), Offset(9), 9) == []
 
 
-def test_ids_of_what_was_removed_are_not_given_again_after_a_snapshot(
+def test_ids_of_removed_entries_are_not_reused_after_a_snapshot(
     cluster: ManagersCluster,
 ) -> None:
     node = cluster.broker(2)
@@ -104,7 +106,7 @@ def test_ids_of_what_was_removed_are_not_given_again_after_a_snapshot(
     )
 
 
-def test_a_snapshot_comes_in_bounded_chunks(cluster: ManagersCluster) -> None:
+def test_a_snapshot_consists_of_chunks_of_limited_size(cluster: ManagersCluster) -> None:
     records = list(ImageCopy.of(cluster.image).records())
     chunks = list(ImageCopy.of(cluster.image).chunks(4))
     assert [record for chunk in chunks for record in chunk] == records
@@ -128,7 +130,7 @@ def test_an_object_with_very_many_ranges_takes_several_records() -> None:
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_configs_keys_and_ended_wals_are_in_the_snapshot(cluster: ManagersCluster) -> None:
+def test_a_snapshot_contains_configs_keys_and_ended_wals(cluster: ManagersCluster) -> None:
     dead = cluster.broker(2)
     cluster.apply(
         [
@@ -145,13 +147,13 @@ def test_configs_keys_and_ended_wals_are_in_the_snapshot(cluster: ManagersCluste
     assert copy != cluster.image
 
 
-def test_a_snapshot_is_loaded_into_a_fresh_image_only(cluster: ManagersCluster) -> None:
+def test_a_snapshot_can_be_loaded_only_into_an_empty_image(cluster: ManagersCluster) -> None:
     with pytest.raises(InvariantBroken):
         cluster.image.load([])
 
 
 def test_a_copy_does_not_change_with_the_image() -> None:
-    """A copy is encoded while the image changes, so it must own every state that changes."""
+    """A copy is encoded while the image changes, so it must not share mutable state."""
     cluster = ManagersCluster()
     node, other = cluster.broker(1), cluster.broker(2)
     cluster.topic("t", partitions=2)
@@ -183,9 +185,9 @@ def test_a_copy_does_not_change_with_the_image() -> None:
     assert loaded != snapshot_of(cluster.image)
 
 
-def test_a_copy_does_not_get_ranges_that_its_objects_get_later() -> None:
-    """A commit of many ranges takes several records, and a stream without ranges may get its first
-    range from the next of them.
+def test_a_copy_excludes_ranges_added_to_its_objects_later() -> None:
+    """A commit of many ranges takes several records, and the next record may contain the first
+    range of a stream.
     """
     cluster = ManagersCluster()
     node = cluster.broker(1)
@@ -203,7 +205,7 @@ def test_a_copy_does_not_get_ranges_that_its_objects_get_later() -> None:
     assert loaded != snapshot_of(cluster.image)
 
 
-def test_a_delta_names_changed_entries(cluster: ManagersCluster) -> None:
+def test_a_delta_contains_the_changed_entries(cluster: ManagersCluster) -> None:
     topic = cluster.partitions("t")[0]
     node = cluster.image.nodes.get(NodeId(1))
     assert node is not None
@@ -233,7 +235,9 @@ def test_a_delta_names_changed_entries(cluster: ManagersCluster) -> None:
     )
 
 
-def test_records_are_read_back_and_unknown_ones_are_refused(cluster: ManagersCluster) -> None:
+def test_records_survive_a_round_trip_and_unknown_ones_are_rejected(
+    cluster: ManagersCluster,
+) -> None:
     for record in ImageCopy.of(cluster.image).records():
         assert decode_record(encode_record(record)) == record
     assert decode_record(
@@ -246,7 +250,7 @@ def test_records_are_read_back_and_unknown_ones_are_refused(cluster: ManagersClu
             decode_record(msgspec.msgpack.encode(rubbish))
 
 
-def test_fields_that_a_later_version_added_are_ignored(cluster: ManagersCluster) -> None:
+def test_fields_added_by_later_versions_are_ignored(cluster: ManagersCluster) -> None:
     for record in ImageCopy.of(cluster.image).records():
         longer = [*msgspec.msgpack.decode(encode_record(record)), "added", 7]
         assert decode_record(msgspec.msgpack.encode(longer)) == record
@@ -275,14 +279,12 @@ def test_fields_that_a_later_version_added_are_ignored(cluster: ManagersCluster)
         ),
     ],
 )
-def test_a_record_that_does_not_fit_stops_everything(
-    cluster: ManagersCluster, record: Record
-) -> None:
+def test_a_contradictory_record_raises_an_error(cluster: ManagersCluster, record: Record) -> None:
     with pytest.raises(InvariantBroken):
         cluster.image.apply(record, cluster.image.end_offset)
 
 
-def test_applying_counts_offsets() -> None:
+def test_applying_a_record_advances_the_end_offset() -> None:
     image = MetadataImage()
     image.apply(KeyValueRecord("k", b""), MetadataOffset(41))
     assert image.end_offset == 42
@@ -297,9 +299,7 @@ def test_applying_counts_offsets() -> None:
         WalEnded(NodeId(1), NodeEpoch(1), WalSequence(3)),
     ],
 )
-def test_the_invariants_see_what_managers_never_do(
-    cluster: ManagersCluster, broken: Record
-) -> None:
+def test_invariant_checks_detect_broken_images(cluster: ManagersCluster, broken: Record) -> None:
     cluster.image.apply(broken, cluster.image.end_offset)
     with pytest.raises(InvariantBroken):
         cluster.image.check_invariants()

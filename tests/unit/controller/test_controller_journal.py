@@ -1,4 +1,4 @@
-"""The journal loses nothing that was acknowledged and accepts nothing that was torn."""
+"""The journal loses no acknowledged entry and rejects torn writes."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def reopen(directory: Path) -> Recovered:
     return Journal(LocalFiles(directory), Owner()).open()
 
 
-def test_everything_appended_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_all_appended_entries_exist_after_a_restart(tmp_path: Path) -> None:
     write(tmp_path)
     assert reopen(tmp_path) == Recovered(HardState(2, 1), BASE, ENTRIES)
 
@@ -73,8 +73,8 @@ def test_a_file_cut_at_every_byte_recovers_to_the_last_whole_frame(tmp_path: Pat
         assert reopen(directory).entries == [*ENTRIES[:count], added]
 
 
-def test_a_segment_without_its_first_frame_is_refused(tmp_path: Path) -> None:
-    """A segment gets its name only once its first frame is on disk."""
+def test_a_segment_without_its_first_frame_is_rejected(tmp_path: Path) -> None:
+    """A segment gets its final name only once its first frame is on disk."""
     path, sizes = write(tmp_path)
     for length in range(sizes[0]):
         path.write_bytes(path.read_bytes()[:length])
@@ -82,7 +82,7 @@ def test_a_segment_without_its_first_frame_is_refused(tmp_path: Path) -> None:
             reopen(tmp_path)
 
 
-def test_a_flipped_bit_is_refused_unless_it_is_in_the_last_frame(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_an_error_except_in_the_last_frame(tmp_path: Path) -> None:
     path, sizes = write(tmp_path)
     whole = path.read_bytes()
     for at in range(len(whole)):
@@ -96,7 +96,7 @@ def test_a_flipped_bit_is_refused_unless_it_is_in_the_last_frame(tmp_path: Path)
             assert reopen(tmp_path).entries == ENTRIES[:-1]
 
 
-def test_damage_in_an_older_segment_and_a_missing_segment_are_refused(tmp_path: Path) -> None:
+def test_a_damaged_older_segment_and_a_missing_segment_are_errors(tmp_path: Path) -> None:
     path, _ = write(tmp_path)
     for _ in range(2):
         journal = Journal(LocalFiles(tmp_path), Owner())
@@ -153,7 +153,7 @@ def test_segments_after_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_p
     assert len(list(tmp_path.glob("*.journal"))) == 1
 
 
-def test_entries_after_a_dropped_part_outlive_the_segments_before_theirs(tmp_path: Path) -> None:
+def test_entries_after_a_snapshot_survive_the_deletion_of_earlier_segments(tmp_path: Path) -> None:
     entries = [Entry(index, 1, index - 1, [b"%d" % index]) for index in range(1, 10)]
     journal = Journal(LocalFiles(tmp_path), Owner())
     for first in (0, 3, 6):
@@ -183,7 +183,7 @@ def begun(directory: Path, owner: Owner) -> None:
     journal.close()
 
 
-def test_a_journal_that_was_emptied_does_not_open(tmp_path: Path) -> None:
+def test_a_journal_that_was_emptied_cannot_be_opened(tmp_path: Path) -> None:
     owner = Owner()
     begun(tmp_path, owner)
     for path in tmp_path.iterdir():
@@ -195,7 +195,7 @@ def test_a_journal_that_was_emptied_does_not_open(tmp_path: Path) -> None:
         Journal(LocalFiles(tmp_path), owner).open()
 
 
-def test_a_journal_restored_from_a_copy_of_an_earlier_start_does_not_open(tmp_path: Path) -> None:
+def test_a_journal_restored_from_an_older_copy_cannot_be_opened(tmp_path: Path) -> None:
     owner = Owner()
     begun(tmp_path, owner)
     copy = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -210,18 +210,18 @@ def test_a_journal_restored_from_a_copy_of_an_earlier_start_does_not_open(tmp_pa
         Journal(LocalFiles(tmp_path), owner).open()
 
 
-def test_a_journal_of_another_directory_does_not_open(tmp_path: Path) -> None:
+def test_a_journal_of_another_directory_cannot_be_opened(tmp_path: Path) -> None:
     begun(tmp_path, Owner("one"))
     with pytest.raises(JournalStateLost, match="belongs to data directory one, this is other"):
         Journal(LocalFiles(tmp_path), Owner("other")).open()
 
 
-def test_a_crash_before_the_segment_is_noted_loses_nothing(tmp_path: Path) -> None:
+def test_a_crash_before_the_segment_number_is_recorded_loses_nothing(tmp_path: Path) -> None:
     begun(tmp_path, Owner())
     assert Journal(LocalFiles(tmp_path), Owner(journal_number=0)).open().entries == ENTRIES[:1]
 
 
-def test_a_corrupt_journal_states_that_the_controller_has_to_join_again(tmp_path: Path) -> None:
+def test_the_error_of_a_corrupt_journal_says_how_to_rejoin(tmp_path: Path) -> None:
     path, sizes = write(tmp_path)
     data = bytearray(path.read_bytes())
     data[sizes[0] + 20] ^= 1

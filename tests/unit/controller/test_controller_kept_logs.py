@@ -1,4 +1,4 @@
-"""What DeleteRecords cuts off a log: kept for a grace, brought back by a fork, then dropped."""
+"""Records deleted by DeleteRecords: kept for a grace period, restored by a fork, then deleted."""
 
 import pytest
 
@@ -31,7 +31,9 @@ GRACE_MS = 1_000
 
 
 class Trimming(ManagersCluster):
-    """One broker, and the topic "t" with three objects of ten records, and of its outcomes."""
+    """One broker, and the topic "t" with three objects of ten records and its
+    transaction outcomes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class Trimming(ManagersCluster):
         self.run(streams.trim_stream(self.image, request, self.now_ms, grace_ms=GRACE_MS))
 
     def wait(self, ms: int) -> None:
-        """Let time pass, and the chores do their work."""
+        """Let time pass, and run the periodic tasks."""
         self.now_ms = Millis(self.now_ms + ms)
         self.tick()
 
@@ -115,7 +117,7 @@ def test_readers_do_not_see_kept_records(cluster: Trimming) -> None:
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_a_fork_brings_back_the_whole_log(cluster: Trimming) -> None:
+def test_a_fork_restores_the_whole_log(cluster: Trimming) -> None:
     cluster.cut(5)
     cluster.cut(25)
     forked = cluster.bring_back(30)
@@ -128,15 +130,15 @@ def test_a_fork_brings_back_the_whole_log(cluster: Trimming) -> None:
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_the_fork_looks_for_open_transactions_in_what_returns(cluster: Trimming) -> None:
-    """A leader without the open transactions at the fork names its log start."""
+def test_a_fork_scans_the_restored_records_for_open_transactions(cluster: Trimming) -> None:
+    """A leader that does not know the open transactions at the fork point returns its log start."""
     cluster.cut(25)
     assert cluster.bring_back(30, scan=25).fork.scan_offset == 0
     cluster.delete("f")
     assert cluster.bring_back(30, scan=27).fork.scan_offset == 27
 
 
-def test_the_outcomes_of_transactions_return_with_the_data(cluster: Trimming) -> None:
+def test_transaction_outcomes_are_restored_with_the_data(cluster: Trimming) -> None:
     cluster.upload(cluster.txn, 30, 40)
     cluster.cut(25)
     cluster.cut(30, cluster.txn, keep=False)
@@ -148,13 +150,13 @@ def test_the_outcomes_of_transactions_return_with_the_data(cluster: Trimming) ->
     assert cluster.image.streams.known(cluster.txn).kept is None
 
 
-def test_without_kept_data_no_outcome_is_kept(cluster: Trimming) -> None:
+def test_transaction_outcomes_are_kept_only_with_data(cluster: Trimming) -> None:
     cluster.cut(25, keep=False)
     cluster.cut(25, cluster.txn)
     assert cluster.image.streams.known(cluster.txn).kept is None
 
 
-def test_each_trim_has_its_own_grace(cluster: Trimming) -> None:
+def test_each_trim_has_its_own_grace_period(cluster: Trimming) -> None:
     cluster.cut(10)
     cluster.wait(GRACE_MS // 2)
     cluster.cut(20)
@@ -167,27 +169,27 @@ def test_each_trim_has_its_own_grace(cluster: Trimming) -> None:
     assert "no deleted records that can come back" in result.detail
 
 
-def test_retention_ends_the_grace(cluster: Trimming) -> None:
+def test_retention_ends_the_grace_period(cluster: Trimming) -> None:
     cluster.cut(10)
     cluster.cut(20, keep=False)
     cluster.wait(0)
     assert (cluster.log.kept, cluster.destroyed()) == (None, 2)
 
 
-def test_a_topic_without_a_grace_keeps_nothing(cluster: Trimming) -> None:
+def test_a_topic_without_a_grace_period_keeps_nothing(cluster: Trimming) -> None:
     cluster.alter_grace("0")
     cluster.cut(10)
     assert cluster.log.kept is None
 
 
-def test_a_shorter_grace_frees_kept_records(cluster: Trimming) -> None:
+def test_a_shorter_grace_period_releases_kept_records(cluster: Trimming) -> None:
     cluster.cut(10)
     cluster.alter_grace("0")
     cluster.wait(0)
     assert (cluster.log.kept, cluster.destroyed()) == (None, 1)
 
 
-def test_nothing_is_kept_that_may_never_be_committed(cluster: Trimming) -> None:
+def test_uncommitted_records_cannot_be_kept(cluster: Trimming) -> None:
     with pytest.raises(AssertionError, match="cannot be kept before it is committed"):
         cluster.cut(31)
     assert cluster.log.start_offset == 0
@@ -195,13 +197,13 @@ def test_nothing_is_kept_that_may_never_be_committed(cluster: Trimming) -> None:
     assert cluster.log.start_offset == 31
 
 
-def test_a_log_without_records_returns(cluster: Trimming) -> None:
+def test_a_log_whose_records_were_all_deleted_can_be_restored(cluster: Trimming) -> None:
     cluster.cut(30)
     assert cluster.log.entries == []
     assert cluster.fork_of(cluster.bring_back(30)) == [(0, 10), (10, 20), (20, 30)]
 
 
-def test_a_compaction_of_trimmed_ranges_stores_nothing_twice(cluster: Trimming) -> None:
+def test_object_compaction_does_not_duplicate_trimmed_ranges(cluster: Trimming) -> None:
     sources = [
         (entry.object_id, entry.start_offset, entry.end_offset) for entry in cluster.log.entries
     ]
@@ -219,7 +221,7 @@ def test_a_compaction_of_trimmed_ranges_stores_nothing_twice(cluster: Trimming) 
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_many_trims_are_joined(cluster: Trimming) -> None:
+def test_many_trims_are_merged(cluster: Trimming) -> None:
     last = TRIMS_MAX + 10
     for start in range(1, last + 1):
         cluster.cut(start)
@@ -237,7 +239,7 @@ def test_a_deleted_topic_keeps_its_deleted_records(cluster: Trimming) -> None:
     assert (cluster.log.kept, cluster.destroyed()) == (None, 2)
 
 
-def test_recovery_drops_kept_records_where_the_store_lost_some(cluster: Trimming) -> None:
+def test_recovery_drops_kept_records_if_the_store_lost_some_of_them(cluster: Trimming) -> None:
     cluster.cut(25)
     cluster.cut(20, cluster.txn)
     cluster.upload(cluster.txn, 30, 40)
@@ -252,7 +254,7 @@ def test_recovery_drops_kept_records_where_the_store_lost_some(cluster: Trimming
     assert cluster.log.start_offset == 25
 
 
-def test_recovery_trims_a_log_of_which_kept_and_readable_parts_are_lost(cluster: Trimming) -> None:
+def test_recovery_trims_a_log_that_lost_kept_and_readable_records(cluster: Trimming) -> None:
     cluster.cut(15)
     records = without_missing_kept(cluster.image, set(), set())
     missing = missing_objects(cluster.image, set(), set())

@@ -1,4 +1,4 @@
-"""A WAL store that an operator abandons: permission, consequences, and replaced ranges."""
+"""Abandoning a WAL store: permission, consequences, and replacement of lost ranges."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -118,7 +118,7 @@ def cluster() -> LostStore:
     return LostStore()
 
 
-def test_a_store_is_abandoned_once_and_without_live_brokers(cluster: LostStore) -> None:
+def test_a_store_can_be_abandoned_once_and_only_without_live_brokers(cluster: LostStore) -> None:
     assert "live brokers 1 are" in cluster.abandon(Status.INVALID_REQUEST)
     cluster.die(cluster.one)
     cluster.abandon(Status.NODE_IN_USE, leases_end_in_s=0.5)
@@ -135,7 +135,7 @@ def test_a_store_is_abandoned_once_and_without_live_brokers(cluster: LostStore) 
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_a_writer_is_dead_for_two_session_timeouts_before_its_store_is_abandoned(
+def test_a_store_is_abandoned_two_session_timeouts_after_its_last_writer_died(
     cluster: LostStore,
 ) -> None:
     now = 0.0
@@ -151,7 +151,7 @@ def test_a_writer_is_dead_for_two_session_timeouts_before_its_store_is_abandoned
     assert dead.wait_s(cluster.image, FIRST) == 0.0
 
 
-def test_nothing_uses_an_abandoned_store(cluster: LostStore) -> None:
+def test_an_abandoned_store_is_no_longer_used(cluster: LostStore) -> None:
     cluster.topic("t")
     cluster.open_led(cluster.one)
     cluster.die(cluster.one)
@@ -183,7 +183,7 @@ def test_nothing_uses_an_abandoned_store(cluster: LostStore) -> None:
         assert wal.store_id == IN_STORE
 
 
-def test_brokers_need_no_wal_store_after_it_was_abandoned(cluster: LostStore) -> None:
+def test_brokers_do_not_need_an_abandoned_wal_store(cluster: LostStore) -> None:
     request = registration(3, **WITHOUT, is_without_wal_store=True)
     refused = nodes.register_broker(cluster.image, request)
     assert refused.status is Status.INVALID_FEATURE_LEVEL
@@ -245,7 +245,7 @@ async def _replace_all(cluster: LostStore) -> MemoryStore:
 
 
 def _recovered(cluster: LostStore, *items: CommitObject) -> tuple[StreamId, ...]:
-    """Let broker 2 commit slots of broker 1 in place, and return the streams."""
+    """Let broker 2 commit slots of broker 1 in place; return the streams."""
     record = next(iter(cluster.image.topics)).partitions[0]
     cluster.die(cluster.one)
     cluster.tick()
@@ -341,7 +341,7 @@ async def test_lost_ranges_are_replaced_by_empty_batches(cluster: LostStore) -> 
 
 
 class _Refusing(CommittedAtOnce):
-    """A runtime that refuses one kind of request, for example because its queue is full."""
+    """A runtime that rejects one type of request, for example because its queue is full."""
 
     def __init__(self, cluster: LostStore, name: str) -> None:
         super().__init__(cluster)
@@ -357,7 +357,9 @@ class _Refusing(CommittedAtOnce):
 @pytest.mark.parametrize(
     ("name", "objects"), [("TrimLostRanges", 0), ("PrepareObjects", 0), ("ReplaceLostRanges", 1)]
 )
-async def test_a_refused_change_ends_the_round(cluster: LostStore, name: str, objects: int) -> None:
+async def test_a_rejected_change_ends_the_round(
+    cluster: LostStore, name: str, objects: int
+) -> None:
     (record,) = cluster.topic("t")
     cluster.open_led(cluster.one)
     _recovered(cluster, cluster.in_place(0, part(record.data_stream_id, 0, 10)))
@@ -369,7 +371,7 @@ async def test_a_refused_change_ends_the_round(cluster: LostStore, name: str, ob
     assert objects_in(cluster.image, {FIRST})
 
 
-async def test_parts_that_have_all_changed_end_the_round(cluster: LostStore) -> None:
+async def test_the_round_ends_if_all_its_ranges_have_changed(cluster: LostStore) -> None:
     (record,) = cluster.topic("t")
     cluster.open_led(cluster.one)
     stream_id = record.data_stream_id
@@ -409,7 +411,7 @@ async def test_a_transaction_replaces_a_limited_number_of_entries(
     assert snapshot_of(cluster.image) == cluster.image
 
 
-async def test_data_below_a_lost_end_of_a_transaction_is_removed(cluster: LostStore) -> None:
+async def test_data_of_a_transaction_whose_end_was_lost_is_removed(cluster: LostStore) -> None:
     (record,) = cluster.topic("t")
     cluster.open_led(cluster.one)
     data, txn = record.data_stream_id, record.txn_stream_id
@@ -427,7 +429,7 @@ async def test_data_below_a_lost_end_of_a_transaction_is_removed(cluster: LostSt
     assert cluster.image.streams.known(txn).start_offset == 12
 
 
-async def test_data_of_internal_topics_stays(cluster: LostStore) -> None:
+async def test_data_of_internal_topics_is_kept(cluster: LostStore) -> None:
     (record,) = cluster.topic(OFFSETS_TOPIC)
     cluster.open_led(cluster.one)
     data, txn = record.data_stream_id, record.txn_stream_id
@@ -449,7 +451,7 @@ async def test_data_of_internal_topics_stays(cluster: LostStore) -> None:
     assert cluster.image.streams.known(txn).start_offset == 12
 
 
-async def test_the_janitor_forgets_objects_in_an_abandoned_store(
+async def test_the_janitor_drops_objects_in_an_abandoned_store(
     cluster: LostStore, tmp_path: Path
 ) -> None:
     (record,) = cluster.topic("t")
@@ -511,7 +513,7 @@ async def test_only_a_new_store_replaces_an_abandoned_one(
         assert (await identity_of(store) is not None) == bool(expected)
 
 
-def test_a_store_is_lost_after_it_was_added_only() -> None:
+def test_only_an_existing_store_can_be_marked_as_lost() -> None:
     cluster = ManagersCluster()
     with pytest.raises(Exception, match="does not exist or is lost"):
         cluster.apply([WalStoreLost(FIRST)])

@@ -1,5 +1,5 @@
-"""Random requests, right and wrong, to all managers: the image stays consistent, repeated requests
-change nothing, snapshots are faithful.
+"""Random valid and invalid requests to all managers: the image stays consistent, repeated requests
+change nothing, and snapshots restore the same image.
 """
 
 from typing import Any
@@ -127,20 +127,20 @@ class Managers(RuleBasedStateMachine):
         return [node for node in self.incarnations if self.image.nodes.is_alive(node)]
 
     def node(self, number: int) -> BrokerIncarnation:
-        """Return an incarnation, mostly a live one."""
+        """Return an incarnation, usually a live one."""
         alive = self.alive()
         pool = alive if alive and number % 9 else self.incarnations
         return pool[number % len(pool)]
 
     def stream(self, number: int) -> Any:
-        """Return a stream, mostly an open one."""
+        """Return a stream, usually an open one."""
         known = sorted(self.image.streams, key=lambda stream: stream.stream_id)
         opened = [stream for stream in known if stream.opened]
         pool = opened if opened and number % 5 else known
         return pool[number % len(pool)] if pool else None
 
     def owner(self, stream: Any, number: int) -> BrokerIncarnation:
-        """Return its owner, sometimes another broker."""
+        """Return the owner of the stream, sometimes another broker."""
         return stream.owner if stream.opened and number % 7 else self.node(number)
 
     @initialize()
@@ -206,7 +206,7 @@ class Managers(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("abc"), snapshot=st.sampled_from("st"))
     def snapshot(self, name: str, snapshot: str) -> None:
-        """Freeze a topic at its committed end, and open nothing of it."""
+        """Freeze a topic at its committed end offsets. None of its streams is opened."""
         if self._fork(name, f"{name}@{snapshot}"):
             frozen = self.image.frozen_topics.by_full_name(f"{name}@{snapshot}")
             first = frozen.partitions[0].data_stream_id
@@ -232,7 +232,7 @@ class Managers(RuleBasedStateMachine):
         self._fork(source, name, with_kept=True)
 
     def _fork(self, source: str, name: str, *, with_kept: bool = False) -> bool:
-        """Fork a topic, or one of a snapshot, at the committed ends. Return whether it worked."""
+        """Fork a topic or a snapshot at the committed end offsets. Return whether it succeeded."""
         found = self.image.topics.by_name(source) or self.image.frozen_topics.by_full_name(source)
         if found is None:
             return False
@@ -402,7 +402,9 @@ class Managers(RuleBasedStateMachine):
     )
     @rule(number=NUMBERS, low=SMALL, count=st.integers(1, 4), off_by=OFF_BY, back=st.integers(0, 1))
     def rewrite(self, number: int, low: int, count: int, off_by: int, back: int) -> None:
-        """Rewrite from outside, sometimes with a manifest that lags by an entry."""
+        """Rewrite ranges as an external job does, sometimes based on a manifest that lags by an
+        entry.
+        """
         full = [
             stream
             for stream in self.image.streams
@@ -567,7 +569,7 @@ class Managers(RuleBasedStateMachine):
         is_preferred=st.booleans(),
     )
     def move(self, number: int, replicas: list[NodeId], is_preferred: bool) -> None:
-        """Reassign, cancel (no replicas) or elect the preferred leader. A repetition changes
+        """Reassign, cancel (no replicas) or elect the preferred leader. Repeating it changes
         nothing, except after a cancellation.
         """
         known = [
@@ -619,7 +621,7 @@ class Managers(RuleBasedStateMachine):
     @precondition(lambda self: self.image.topics.led_by(NO_LEADER))
     @rule(number=NUMBERS)
     def give_up(self, number: int) -> None:
-        """Let a source close the streams that it no longer leads."""
+        """Let the source of a move close the streams that it no longer leads."""
         node = self.node(number)
         opened = [
             self.image.streams.get(stream_id)
@@ -630,18 +632,19 @@ class Managers(RuleBasedStateMachine):
         self._commit(Commit(node_id=node.node_id, node_epoch=node.node_epoch, closes=closes))
 
     def leader_of(self, stream: Any) -> BrokerIncarnation:
-        """Return the leader of the stream's partition; that of a deleted topic has none."""
+        """Return the leader of the stream's partition; None if the topic is deleted."""
         key = PartitionKey(stream.topic_id, stream.partition)
         partition = self.image.topics.partition(key)
         return NO_LEADER if partition is None else leader_of(partition)
 
     def teardown(self) -> None:
-        """Check that within the deadlines every partition has exactly one leader, which can open
-        it.
+        """Check that before the deadlines have passed, every partition has exactly one leader,
+        which can open it.
         """
         image = self.image
         self.cluster.now_ms = Millis(self.cluster.now_ms + 20_000)
-        self.cluster.tick()  # this may fence every broker, because each may be the source of a move
+        # this may fence every broker, because each one may be the source of a move
+        self.cluster.tick()
         if not any(
             not node.draining
             for node in image.nodes

@@ -1,5 +1,5 @@
-"""A controller with sockets and its manifest in a store; a reader's lease keeps the janitor from
-deleting.
+"""A controller with sockets that publishes its manifest to a store; a reader's lease prevents
+deletions by the janitor.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class ListedStore(MemoryStore):
             yield info
 
 
-async def test_a_lease_keeps_destroyed_objects_until_it_is_released(tmp_path: Path) -> None:
+async def test_a_lease_protects_destroyed_objects_until_it_is_released(tmp_path: Path) -> None:
     cluster = Cluster(
         tmp_path / "controller", read_grace_ms=1, janitor_interval_ms=20, manifest_interval_ms=10
     )
@@ -105,7 +105,7 @@ class GatedManifests(MemoryStore):
         return await super().put_if_absent(key, body)
 
 
-async def test_brokers_and_janitor_delete_no_slot_that_the_newest_manifest_leads_to(
+async def test_slots_referenced_by_the_newest_manifest_are_not_deleted(
     tmp_path: Path,
 ) -> None:
     cluster = Cluster(
@@ -127,7 +127,7 @@ async def test_brokers_and_janitor_delete_no_slot_that_the_newest_manifest_leads
         await broker.client.unregister_broker(ended)
         for number in range(10):
             await broker.client.put_key_value(m.PutKeyValue(key=f"k{number}", value=b"v"))
-            # several rounds of the janitor, which must do nothing in them
+            # several rounds of the janitor, which must not delete anything
             await asyncio.sleep(0.02)
         assert not shown.done()
         assert await store.get(left_over)

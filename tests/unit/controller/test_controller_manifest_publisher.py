@@ -1,5 +1,5 @@
-"""Publishing writes only what changed, is monotone with several publishers, is atomic under any
-fault of the store, and deletes old versions in time.
+"""Manifest publishing writes only changes, never goes back with several publishers, is atomic under
+any store fault, and deletes old versions in time.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ async def versions(store: MemoryStore) -> list[int]:
     return [found[1] for found in parsed if found is not None]
 
 
-async def test_nothing_is_written_when_nothing_changed_and_little_when_little_did() -> None:
+async def test_publishing_writes_only_what_has_changed() -> None:
     published, store = PublishedCluster(partitions=300), CountingStore()
     publisher = published.publisher(store, 1)
     assert await publisher.publish()
@@ -72,8 +72,8 @@ async def test_nothing_is_written_when_nothing_changed_and_little_when_little_di
 def appending_before_each_look(
     published: PublishedCluster, partitions: Iterable[int]
 ) -> list[object]:
-    """Append to these partitions before each look of the publisher at the image. Return the list
-    of its looks, of which there may be 100.
+    """Append to these partitions before each access of the publisher to the image. Return the list
+    of accesses; fail after 100.
     """
     looks: list[object] = []
     (runtime,) = published.watching
@@ -90,8 +90,8 @@ def appending_before_each_look(
     return looks
 
 
-async def test_many_partitions_are_captured_in_parts() -> None:
-    """The controller serves brokers in between. The version is consistent nonetheless."""
+async def test_many_partitions_are_captured_in_slices() -> None:
+    """The controller serves brokers between the slices. Nevertheless, the version is consistent."""
     published, store = PublishedCluster(partitions=1_000), MemoryStore()
     publisher = published.publisher(store, 1)
     looks = appending_before_each_look(published, (0,))
@@ -103,7 +103,7 @@ async def test_many_partitions_are_captured_in_parts() -> None:
     assert ends == [40, *[0] * 999]
 
 
-async def test_a_version_ends_while_everything_changes_again_and_again() -> None:
+async def test_publishing_terminates_while_everything_keeps_changing() -> None:
     published, store = PublishedCluster(partitions=400), MemoryStore()
     publisher = published.publisher(store, 1)
     looks = appending_before_each_look(published, range(400))
@@ -114,7 +114,7 @@ async def test_a_version_ends_while_everything_changes_again_and_again() -> None
     assert ends == [10 * len(looks)] * 400
 
 
-async def test_configs_of_topics_reach_readers_with_the_next_version() -> None:
+async def test_topic_configs_are_part_of_the_next_version() -> None:
     published, store = PublishedCluster(), MemoryStore()
     published.cluster.topic("__consumer_offsets")
     publisher = published.publisher(store, 1)
@@ -144,7 +144,7 @@ async def test_configs_of_topics_reach_readers_with_the_next_version() -> None:
     assert (plain.is_internal, internal.is_internal) == (False, True)
 
 
-async def test_a_config_of_another_resource_changes_no_manifest() -> None:
+async def test_configs_of_other_resources_do_not_change_the_manifest() -> None:
     published, store = PublishedCluster(), MemoryStore()
     publisher = published.publisher(store, 1)
     await publisher.publish()
@@ -152,7 +152,7 @@ async def test_a_config_of_another_resource_changes_no_manifest() -> None:
     assert not await publisher.publish()
 
 
-async def test_a_plan_of_many_pages_after_compaction() -> None:
+async def test_planning_over_many_pages_after_compaction() -> None:
     published, store = PublishedCluster(), MemoryStore()
     publisher = published.publisher(store, 1)
     published.append(0, 3_000)
@@ -202,7 +202,9 @@ class InterleavedStore(MemoryStore):
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_a_deposed_leader_that_continues_publishing_never_turns_time_back(seed: int) -> None:
+async def test_a_deposed_leader_that_continues_publishing_never_publishes_older_state(
+    seed: int,
+) -> None:
     rng = Random(seed)
     published, store = PublishedCluster(), InterleavedStore()
     published.append(0, 3)
@@ -268,7 +270,7 @@ class UncertainStore(MemoryStore):
 
 
 @pytest.mark.parametrize("fault", ["before", "after", "repeated"])
-async def test_a_put_with_an_unknown_outcome_is_repeated_before_newer_changes(fault: str) -> None:
+async def test_a_put_with_unknown_outcome_is_repeated_before_newer_changes(fault: str) -> None:
     published, store = PublishedCluster(), UncertainStore()
     publisher = published.publisher(store, 1)
     published.append()
@@ -283,7 +285,8 @@ async def test_a_put_with_an_unknown_outcome_is_repeated_before_newer_changes(fa
     assert await publisher.protected_from() is not None
     assert publisher.shown_offset < published.cluster.image.end_offset
     store.faults = [fault]
-    if fault == "repeated":  # the retries inside the store meet their own success
+    # the retries inside the store client find the object written by an earlier attempt
+    if fault == "repeated":
         assert await publisher.publish()
     else:
         with pytest.raises(Unavailable):
@@ -303,7 +306,7 @@ async def test_a_put_with_an_unknown_outcome_is_repeated_before_newer_changes(fa
     assert (await view.partitions(["t"]))[0].end_offset == (20 if fault == "repeated" else 30)
 
 
-async def test_old_versions_go_after_their_grace_and_never_one_that_is_referred_to() -> None:
+async def test_old_versions_are_deleted_after_their_grace_period_unless_referenced() -> None:
     published, store = PublishedCluster(partitions=600), MemoryStore()
     publisher = published.publisher(store, 1)
     for turn in range(40):
@@ -328,7 +331,7 @@ async def test_old_versions_go_after_their_grace_and_never_one_that_is_referred_
     assert await versions(store) == [42], "a new leader refers to nothing of the old one's"
 
 
-async def test_a_view_follows_versions_and_survives_the_deletion_of_the_one_it_holds() -> None:
+async def test_a_view_survives_the_deletion_of_its_version() -> None:
     published, store = PublishedCluster(), MemoryStore()
     publisher = published.publisher(store, 1)
     published.append(0, 70)
@@ -344,7 +347,7 @@ async def test_a_view_follows_versions_and_survives_the_deletion_of_the_one_it_h
     assert idle.root.version == 7
 
 
-async def test_a_store_without_a_manifest_or_with_several_or_with_an_older_one() -> None:
+async def test_a_view_rejects_missing_multiple_and_older_manifests() -> None:
     store = MemoryStore()
     with pytest.raises(ManifestNotFound):
         await ClusterView(store).refresh()
@@ -373,7 +376,7 @@ async def test_a_store_without_a_manifest_or_with_several_or_with_an_older_one()
         await view.refresh()
 
 
-async def test_every_damaged_byte_is_noticed() -> None:
+async def test_every_damaged_byte_is_detected() -> None:
     published, store = PublishedCluster(), MemoryStore()
     publisher = published.publisher(store, 1)
     published.append(0, 70)
@@ -400,7 +403,7 @@ async def _planned(store: MemoryStore, requested: list[OffsetRange]) -> list[Any
     return await view.plan(requested)
 
 
-async def test_a_damaged_newest_version_is_passed_by_the_next_leader() -> None:
+async def test_the_next_leader_replaces_a_damaged_newest_version() -> None:
     published, store = PublishedCluster(), MemoryStore()
     await published.publisher(store, 1).publish()
     await store.put(manifest_key("test", 2), b"rubbish")
@@ -412,7 +415,7 @@ async def test_a_damaged_newest_version_is_passed_by_the_next_leader() -> None:
         await store.get(manifest_key("test", 4))
 
 
-async def test_a_version_of_a_newer_format_is_not_followed_and_not_forgotten() -> None:
+async def test_a_version_in_a_newer_format_is_not_overwritten() -> None:
     """An older controller waits until a newer one leads or deletes the object."""
     published, store = PublishedCluster(), MemoryStore()
     await published.publisher(store, 1).publish()

@@ -1,5 +1,5 @@
-"""Random requests to all managers, and sometimes a manifest: a reader's plan equals the image at
-that moment.
+"""Random requests to all managers, with occasional manifests: a reader's plan equals the image at
+the time of the manifest.
 """
 
 import asyncio
@@ -34,7 +34,9 @@ SMALL = {
     "VERSIONS_MAX": 4,
     "PARTITIONS_PER_SHARD": 2,
 }
-"""Small limits, so that a few commits make pages, shards and versions that are emptied."""
+"""Small limits, so that a few commits create pages, shards and versions that need to be
+cleaned up.
+"""
 
 
 class Published(Managers):
@@ -70,7 +72,9 @@ class Published(Managers):
         self.loop.close()
 
     def a_snapshot_is_an_equal_image(self) -> None:
-        """Skip: the tests of managers check it, and here it would take most of the time."""
+        """Skip this check: the tests of managers run it, and here it would take most of
+        the time.
+        """
 
     @rule()
     def another_controller_leads(self) -> None:
@@ -203,7 +207,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_manifest_equals_the_image() -> None:
-    """Few steps of any kind and order; failures are shrunk."""
+    """Few steps of any type in any order; failures are minimized."""
     run_state_machine_as_test(
         Published,
         settings=settings(
@@ -218,8 +222,8 @@ def test_a_manifest_equals_the_image() -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(8))
 def test_long_logs_grow_and_are_rewritten_between_publications(seed: int) -> None:
-    """Many steps, mostly commits, so that there are pages of all ages and versions to be
-    emptied.
+    """Many steps, mostly commits, so that there are pages of all ages and versions to be cleaned
+    up.
     """
     rng = Random(seed)
     published = Published()

@@ -1,5 +1,5 @@
-"""The quorum changes over real sockets: controllers join, are promoted, removed and replaced, and
-all clients find the current ones.
+"""Quorum changes over real sockets: controllers join, are promoted, removed and replaced, and all
+clients find the current ones.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def role(server: ControllerServer) -> str:
     return "voter" if core.is_voter else "learner" if core.is_member else "outside"
 
 
-async def test_every_disk_and_address_becomes_known_and_status_reports_how_far_each_is(
+async def test_the_quorum_status_lists_addresses_disks_and_lags(
     quorum: Quorum,
 ) -> None:
     client = quorum.client()
@@ -69,7 +69,7 @@ async def test_every_disk_and_address_becomes_known_and_status_reports_how_far_e
     await client.close()
 
 
-async def test_a_whole_quorum_is_replaced_one_by_one_and_brokers_with_the_old_list_follow(
+async def test_brokers_follow_a_quorum_whose_controllers_are_all_replaced(
     quorum: Quorum,
 ) -> None:
     broker = await quorum.broker()
@@ -95,7 +95,7 @@ async def test_a_whole_quorum_is_replaced_one_by_one_and_brokers_with_the_old_li
         assert await get(client, key) == b"v"
     await until(lambda: broker.follower.image.kv.get("with the old list") is not None)
     assert not lost, "the broker never stopped writing"
-    # Their journals have the members: no configuration names them.
+    # The members are stored in the journals, not in any configuration.
     for number in (10, 11, 12):
         await quorum.stop_one(number)
     for number in (10, 11, 12):
@@ -114,8 +114,8 @@ async def test_a_lost_disk_is_replaced_by_removing_and_adding_its_controller(
     await until_disks_are_known(client)
     await quorum.stop_one(lost)
     shutil.rmtree(quorum.configs[lost].data_dir)
-    # Under its old name with the old configuration it would vote again in terms in which it has
-    # voted: no one listens to it.
+    # Under its old id and with the old configuration, it would vote again in terms in which it has
+    # already voted, so the others ignore it.
     impostor = await quorum.start_one(lost)
     assert impostor.quorum is not None
     await until(
@@ -147,7 +147,7 @@ async def test_a_lost_disk_is_replaced_by_removing_and_adding_its_controller(
     await client.close()
 
 
-async def test_a_data_directory_restored_from_a_copy_does_not_vote_and_joins_again_empty(
+async def test_a_controller_with_a_restored_data_directory_cannot_vote_and_rejoins_empty(
     quorum: Quorum, tmp_path: Path
 ) -> None:
     client = quorum.client()
@@ -157,7 +157,7 @@ async def test_a_data_directory_restored_from_a_copy_does_not_vote_and_joins_aga
     await put(client, "in the copy")
     directory = quorum.configs[victim].data_dir
     shutil.copytree(directory, tmp_path / "copy")
-    # Only the leader and the victim have the next records.
+    # Only the leader and the controller to be restored have the next records.
     quorum.cut_off(other)
     await put(client, "acknowledged")
     await quorum.stop_one(victim)
@@ -185,8 +185,8 @@ async def test_a_data_directory_restored_from_a_copy_does_not_vote_and_joins_aga
 
 
 async def until_removed(client: ControllerClient, number: int) -> None:
-    """Remove the controller. The leader refuses until it has heard from the voters that would be
-    left.
+    """Remove the controller. The leader rejects the request until it has heard from the voters that
+    would remain.
     """
     async with asyncio.timeout(WAIT_S):
         while True:
@@ -204,7 +204,7 @@ async def until_disks_are_known(client: ControllerClient) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_leader_hands_over_before_it_is_removed_and_states_that_it_is_out(
+async def test_a_leader_transfers_its_leadership_before_it_is_removed(
     quorum: Quorum,
 ) -> None:
     client = quorum.client()
@@ -233,7 +233,7 @@ async def test_a_leader_hands_over_before_it_is_removed_and_states_that_it_is_ou
     await client.close()
 
 
-async def test_changes_that_can_not_be_are_refused_with_the_reason(quorum: Quorum) -> None:
+async def test_impossible_changes_are_rejected_with_the_reason(quorum: Quorum) -> None:
     client = quorum.client()
     leader = await quorum.leader()
     for wrong, reason in (
@@ -255,7 +255,7 @@ async def test_changes_that_can_not_be_are_refused_with_the_reason(quorum: Quoru
     await client.close()
 
 
-async def test_controllers_that_all_restart_at_new_addresses_find_each_other(
+async def test_controllers_that_all_restart_with_new_addresses_find_each_other(
     quorum: Quorum,
 ) -> None:
     client = quorum.client()
@@ -297,7 +297,7 @@ async def test_leadership_is_transferred_once_to_any_voter(quorum: Quorum) -> No
     await client.close()
 
 
-async def test_a_newcomer_begins_with_the_snapshot_when_the_log_no_longer_reaches_back(
+async def test_a_new_controller_loads_the_snapshot_if_the_log_is_truncated(
     quorum: Quorum,
 ) -> None:
     client = quorum.client()

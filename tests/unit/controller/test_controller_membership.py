@@ -1,4 +1,4 @@
-"""The rules of membership and of slow volumes, as values."""
+"""The rules for membership changes and slow volumes, as pure functions."""
 
 import pytest
 from hypothesis import given
@@ -24,14 +24,14 @@ def allowed(old: Members, new: Members) -> str | None:
     return membership.refusal(old, new, is_pending=False, has_committed_in_term=True)
 
 
-def test_a_cluster_begins_with_addresses_and_whichever_disks() -> None:
+def test_a_new_cluster_has_addresses_and_accepts_any_disk() -> None:
     assert FOUNDED.voters == (0, 1, 2)
     assert FOUNDED.endpoint(1) == Endpoint(1, "b:1")
     assert FOUNDED.is_voter(1, "any disk")
     assert not FOUNDED.is_voter(3, "")
 
 
-def test_a_disk_that_was_introduced_is_the_only_one_that_votes() -> None:
+def test_only_the_introduced_disk_of_a_controller_can_vote() -> None:
     members = membership.introduced(
         FOUNDED, [Endpoint(1, "b:1", "disk"), Endpoint(7, "x:1", "of a stranger")]
     )
@@ -45,7 +45,7 @@ def test_a_disk_that_was_introduced_is_the_only_one_that_votes() -> None:
     )
 
 
-def test_who_comes_with_another_disk_is_an_impostor_unless_it_tracks_newer_members() -> None:
+def test_a_controller_with_another_disk_is_rejected_unless_its_members_are_newer() -> None:
     old = membership.introduced(FOUNDED, [Endpoint(1, "b:1", "lost")])
     new = membership.promoted(
         membership.added_learner(membership.removed(old, 1), 1, "b:2", "new"), 1
@@ -58,7 +58,7 @@ def test_who_comes_with_another_disk_is_an_impostor_unless_it_tracks_newer_membe
     assert not membership.is_intended_receiver(old, Endpoint(1, "", "lost"), "new", new.version)
 
 
-def test_changes_are_small_and_follow_each_other() -> None:
+def test_only_one_member_may_change_at_a_time() -> None:
     learning = membership.added_learner(FOUNDED, 3, "d:1", "disk")
     voting = membership.promoted(learning, 3)
     assert allowed(FOUNDED, learning) is None
@@ -78,7 +78,7 @@ def test_changes_are_small_and_follow_each_other() -> None:
         st.tuples(st.sampled_from(["learn", "promote", "remove"]), st.integers(0, 6)), max_size=30
     )
 )
-def test_majorities_of_neighbors_always_overlap(steps: list[tuple[str, int]]) -> None:
+def test_majorities_of_consecutive_configurations_overlap(steps: list[tuple[str, int]]) -> None:
     members = FOUNDED
     for what, node_id in steps:
         change = {
@@ -106,21 +106,23 @@ def window(*took_us: int, now_ms: int = 0) -> FsyncWindow:
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=SAMPLES_MIN, max_size=2 * SAMPLES_MAX))
-def test_the_window_holds_the_newest_samples_and_their_slowest_percent(samples: list[int]) -> None:
+def test_the_window_contains_the_newest_samples_and_their_99th_percentile(
+    samples: list[int],
+) -> None:
     kept = sorted(samples[-SAMPLES_MAX:])
     p99_us = window(*samples).p99_us
     assert sum(sample <= p99_us for sample in kept) >= 0.99 * len(kept)
     assert sum(sample < p99_us for sample in kept) < 0.99 * len(kept)
 
 
-def test_old_and_few_samples_report_nothing() -> None:
+def test_old_or_too_few_samples_have_no_percentile() -> None:
     assert window(*[1] * (SAMPLES_MIN - 1)).p99_us == 0
     aged = window(*[90_000] * 50)
     aged.add(1, 31_000)
     assert aged.p99_us == 0
 
 
-def test_a_leader_that_stays_slow_hands_over_to_the_longest_log_on_a_good_disk() -> None:
+def test_a_slow_leader_transfers_to_the_longest_log_on_a_fast_disk() -> None:
     rule = SlowVolume(LIMIT_US, ELECTION_MS)
     slow = window(*[80_000] * 50)
     rule.gained(0)
@@ -140,7 +142,7 @@ def test_a_leader_that_stays_slow_hands_over_to_the_longest_log_on_a_good_disk()
     assert rule.target(35_000, slow, good) == 2
 
 
-def test_a_slow_write_now_and_then_changes_nothing() -> None:
+def test_occasional_slow_writes_change_nothing() -> None:
     rule = SlowVolume(LIMIT_US, ELECTION_MS)
     quick = window(*[1_000] * 200, 900_000, 900_000)
     assert all(
@@ -154,13 +156,13 @@ def test_a_slow_write_now_and_then_changes_nothing() -> None:
     [[], [Candidate(1, 1, 26_000)], [Candidate(1, 1, 0)]],
     ids=["nobody", "no better", "unknown"],
 )
-def test_no_one_better_no_one_leads_instead(others: list[Candidate]) -> None:
+def test_without_a_better_candidate_the_leader_stays(others: list[Candidate]) -> None:
     rule = SlowVolume(LIMIT_US, ELECTION_MS)
     slow = window(*[80_000] * 50)
     assert all(rule.target(now_ms, slow, others) is None for now_ms in range(0, 60_000, 100))
 
 
-def test_between_good_and_slow_nothing_turns() -> None:
+def test_latencies_between_fast_and_slow_change_nothing() -> None:
     rule = SlowVolume(LIMIT_US, ELECTION_MS)
     better = [Candidate(1, 1, 1_000)]
     assert rule.target(0, window(*[80_000] * 50), better) is None

@@ -1,5 +1,5 @@
-"""The quota of partitions that clients create and delete: what counts, which clients are refused,
-and which waits. The responses are those of Kafka 4.2 (tests/interop/test_interop_quotas.py).
+"""The quota of partition creations and deletions: what counts, which requests are rejected, and
+which are throttled. The responses are those of Kafka 4.2 (tests/interop/test_interop_quotas.py).
 """
 
 from pathlib import Path
@@ -22,9 +22,7 @@ MUTATIONS = "controller_mutation_rate"
 
 
 class Changes:
-    """Requests of clients, of which each may change one partition in a second, and eleven at
-    once.
-    """
+    """Client requests with a quota of one partition per second and a burst of eleven."""
 
     def __init__(self) -> None:
         self.cluster = ManagersCluster()
@@ -39,7 +37,7 @@ class Changes:
     def create(
         self, *new: m.NewTopic, client: m.QuotaClient | None, validate_only: bool = False
     ) -> tuple[list[m.Status], int]:
-        """Return the status of each topic, and how long the client has to wait."""
+        """Return the status of each topic, and the throttle time of the client."""
         request = m.CreateTopics(topics=list(new), validate_only=validate_only)
         response = self.cluster.run(
             self.quotas.apply(
@@ -106,7 +104,7 @@ def changes() -> Changes:
     return Changes()
 
 
-def test_topics_beyond_the_quota_are_refused_and_the_others_created(changes: Changes) -> None:
+def test_topics_above_the_quota_are_rejected_and_the_others_created(changes: Changes) -> None:
     response = changes.create(ten("a"), ten("b"), ten("c"), client=client())
     assert response == ([OK, OK, REFUSED], 9_000)
     image = changes.cluster.image
@@ -117,13 +115,13 @@ def test_topics_beyond_the_quota_are_refused_and_the_others_created(changes: Cha
     assert changes.create(ten("c"), client=client()) == ([OK], 0)
 
 
-def test_older_clients_get_everything_and_wait(changes: Changes) -> None:
+def test_requests_of_older_clients_succeed_and_are_throttled(changes: Changes) -> None:
     older = client(is_strict=False)
     assert changes.create(ten("a"), ten("b"), ten("c"), client=older) == ([OK] * 3, 19_000)
     assert changes.create(ten("d"), client=client()) == ([REFUSED], 19_000)
 
 
-def test_refused_requests_do_not_count(changes: Changes) -> None:
+def test_rejected_requests_are_not_counted(changes: Changes) -> None:
     changes.cluster.topic("there", 10)
     statuses, _ = changes.create(
         ten("there"), ten("in valid"), ten("wrong", **{"no.such": "1"}), client=client()
@@ -134,13 +132,13 @@ def test_refused_requests_do_not_count(changes: Changes) -> None:
     assert changes.grow("there", 5, client()) == ([m.Status.INVALID_PARTITIONS], 0)
 
 
-def test_validation_counts_as_in_kafka(changes: Changes) -> None:
+def test_validate_only_requests_count_as_in_kafka(changes: Changes) -> None:
     topics = ten("a"), ten("b")
     assert changes.create(*topics, client=client(), validate_only=True) == ([OK, OK], 0)
     assert changes.create(ten("a"), client=client()) == ([REFUSED], 9_000)
 
 
-def test_added_and_deleted_partitions_count(changes: Changes) -> None:
+def test_added_and_deleted_partitions_are_counted(changes: Changes) -> None:
     changes.cluster.topic("a", 1)
     changes.cluster.topic("b", 20)
     assert changes.grow("a", 31, client()) == ([OK], 0)
@@ -157,14 +155,14 @@ def test_a_quota_of_a_user_is_shared_by_its_clients(changes: Changes) -> None:
     assert changes.create(ten("c"), client=client(user="other")) == ([OK], 0)
 
 
-def test_nothing_is_kept_of_clients_without_a_quota(changes: Changes) -> None:
+def test_no_state_is_kept_for_clients_without_a_quota(changes: Changes) -> None:
     changes.set(QuotaTarget("client-id", None), rate=None)
     assert changes.create(ten("a"), ten("b"), ten("c"), client=client()) == ([OK] * 3, 0)
     assert changes.create(ten("d"), ten("e"), ten("f"), client=None) == ([OK] * 3, 0)
     assert len(changes.quotas) == 0
 
 
-def test_the_bucket_that_was_used_longest_ago_is_forgotten(
+def test_the_least_recently_used_bucket_is_evicted(
     changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mutation_quotas, "BUCKETS_MAX", 2)
@@ -175,7 +173,7 @@ def test_the_bucket_that_was_used_longest_ago_is_forgotten(
     assert changes.create(ten("forgotten"), client=client("b"))[0] == [OK]
 
 
-async def test_buckets_are_full_after_a_change_of_the_active_controller(tmp_path: Path) -> None:
+async def test_buckets_are_full_after_a_controller_failover(tmp_path: Path) -> None:
     quorum = Quorum(tmp_path)
     try:
         await quorum.start()

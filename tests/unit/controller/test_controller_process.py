@@ -1,4 +1,4 @@
-"""The controller as a process, and a broker's follower as a process that SIGSTOP pauses, which no
+"""The controller as a process, and a broker's follower as a process paused by SIGSTOP, which no
 simulation can replace.
 """
 
@@ -65,7 +65,7 @@ async def lines_of(process: asyncio.subprocess.Process) -> list[str]:
         return (await process.stdout.readline()).decode().split()
 
 
-async def test_a_stopped_broker_is_fenced_and_notices_it_when_it_wakes(
+async def test_a_paused_broker_is_fenced_and_notices_it_when_it_resumes(
     tmp_path: Path,
 ) -> None:
     cluster = Cluster(tmp_path, session_timeout_ms=600)
@@ -100,7 +100,7 @@ async def test_a_stopped_broker_is_fenced_and_notices_it_when_it_wakes(
         await cluster.stop()
 
 
-async def test_the_process_starts_serves_and_ends_with_sigterm(tmp_path: Path) -> None:
+async def test_the_process_starts_serves_and_stops_on_sigterm(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -137,7 +137,7 @@ async def _skip_logs(process: asyncio.subprocess.Process, word: str) -> list[str
     return words
 
 
-async def test_acknowledged_records_survive_kill_nine(tmp_path: Path) -> None:
+async def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
     port = free_port()
     client = ControllerClient([f"127.0.0.1:{port}"])
     acknowledged: set[str] = set()

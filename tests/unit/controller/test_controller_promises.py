@@ -1,5 +1,5 @@
-"""What other disks have promised: a disk that forgot something is refused, and a complete disk
-never is.
+"""Records of what other disks have promised: a disk that lost something is rejected, and a complete
+disk never is.
 """
 
 import pytest
@@ -25,7 +25,7 @@ FIRST = Start(1, 11)
             Promised(3, 9, 7),
             "it acknowledged entries up to 9, its journal ends at 8",
         ),
-        # A later leader may take back what was never committed, but nothing else.
+        # A later leader may discard uncommitted entries, but nothing else.
         (Start(2, 1, 4, NOBODY, 8), Promised(3, 9, 7), ""),
         (
             Start(2, 1, 4, NOBODY, 6),
@@ -41,11 +41,11 @@ FIRST = Start(1, 11)
         (Start(2, 1, 4, 0, 0), Promised(3, vote=2), ""),
     ],
 )
-def test_what_a_disk_forgot(start: Start, promised: Promised, what: str) -> None:
+def test_lost_promises_of_a_disk_are_detected(start: Start, promised: Promised, what: str) -> None:
     assert forgotten(start, promised) == what
 
 
-def test_a_restart_with_everything_is_welcome_and_one_with_less_is_not() -> None:
+def test_a_restarted_disk_is_accepted_only_if_it_is_complete() -> None:
     memory = Promises()
     assert memory.refusal(1, "d", FIRST) == ""
     memory.acknowledged(1, 4, 20, 18)
@@ -57,14 +57,14 @@ def test_a_restart_with_everything_is_welcome_and_one_with_less_is_not() -> None
     assert "up to 20" in memory.refusal(1, "d", Start(3, 33, 4, NOBODY, 19)), "it stays refused"
 
 
-def test_a_copy_that_began_as_often_or_less_is_refused() -> None:
+def test_a_copied_disk_with_an_equal_or_lower_start_count_is_rejected() -> None:
     memory = Promises()
     assert memory.refusal(1, "d", Start(5, 55)) == ""
     for number, nonce in ((4, 44), (5, 66)):
         assert "a message of start 5 arrived before" in memory.refusal(1, "d", Start(number, nonce))
 
 
-def test_a_late_message_of_an_earlier_start_is_not_counted_for_the_later_one() -> None:
+def test_late_messages_of_an_earlier_start_do_not_count_for_the_current_one() -> None:
     memory = Promises()
     memory.refusal(1, "d", FIRST)
     memory.acknowledged(1, 4, 20, 18)
@@ -87,7 +87,7 @@ def test_followers_remember_what_the_leader_reported() -> None:
     )
 
 
-def test_promises_of_a_new_disk_are_its_own() -> None:
+def test_a_new_disk_does_not_inherit_promises() -> None:
     memory = Promises()
     memory.refusal(1, "old", FIRST)
     memory.acknowledged(1, 4, 20, 18)
@@ -96,7 +96,7 @@ def test_promises_of_a_new_disk_are_its_own() -> None:
     assert memory.refusal(1, "new", Start(2, 98, 5, NOBODY, 3)) == ""
 
 
-def test_the_number_of_remembered_disks_is_bounded() -> None:
+def test_the_number_of_remembered_disks_is_limited() -> None:
     memory = Promises()
     memory.learn(Promise(f"d{at}", 1, 1, 1, 1, 1, NOBODY) for at in range(3 * DISKS_MAX))
     assert len(memory._disks) == DISKS_MAX

@@ -1,4 +1,4 @@
-"""A quorum of one with the interface of all quorums."""
+"""A quorum of one controller with the interface of larger ones."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ def make(directory: Path) -> RaftQuorum:
     opened = LocalDirectory(directory)
     identity = opened.open()
     identity.claim("c", joins=False)
-    identity.close()  # the lock alone, because several quorums of one test follow each other
+    identity.close()  # only the lock, because several quorums of one test follow each other
     return RaftQuorum(opened, identity, CoreConfig(0), {0: "here:1"}, Random(1))
 
 
@@ -56,7 +56,7 @@ async def begin(quorum: RaftQuorum, snapshot: Base | None = None) -> ControllerE
     return quorum.leadership.epoch
 
 
-async def test_a_quorum_of_one_commits_reads_and_raises_its_epoch(tmp_path: Path) -> None:
+async def test_a_quorum_of_one_commits_reads_and_increments_its_epoch(tmp_path: Path) -> None:
     quorum = make(tmp_path)
     epoch = await begin(quorum)
     assert await quorum.propose(epoch, [b"one", b"two"]) == 2
@@ -86,8 +86,8 @@ async def test_a_quorum_of_one_commits_reads_and_raises_its_epoch(tmp_path: Path
         await make(tmp_path).start(MEMBERS, None, Nowhere())
 
 
-async def test_a_gap_between_snapshot_and_journal_is_refused(tmp_path: Path) -> None:
-    """A newer snapshot replaces the journal."""
+async def test_a_gap_between_snapshot_and_journal_is_an_error(tmp_path: Path) -> None:
+    """Without a gap, a newer snapshot replaces the journal."""
     quorum = make(tmp_path)
     epoch = await begin(quorum, Base(7, 5, 10, MEMBERS))
     assert (quorum.first_offset, epoch) == (10, 6)
@@ -103,11 +103,11 @@ async def test_a_gap_between_snapshot_and_journal_is_refused(tmp_path: Path) -> 
     await behind.close()
 
 
-async def test_an_empty_disk_does_not_begin_after_an_older_snapshot_than_the_newest(
+async def test_an_empty_disk_starts_only_from_the_newest_snapshot(
     tmp_path: Path,
 ) -> None:
-    """The content of the newest snapshot may exist nowhere else: after a rebuild of the quorum,
-    older snapshots belong to the history before.
+    """The state in the newest snapshot may exist nowhere else: after a rebuild of the quorum, older
+    snapshots belong to the previous history.
     """
     older, damaged = (
         Base(7, 5, 10, MEMBERS),
@@ -127,7 +127,7 @@ async def test_an_empty_disk_does_not_begin_after_an_older_snapshot_than_the_new
     await whole.close()
 
 
-async def test_a_failed_fsync_ends_the_quorum_and_commits_nothing(
+async def test_a_failed_fsync_stops_the_quorum_and_commits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quorum = make(tmp_path)
@@ -182,11 +182,11 @@ async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(
     await quorum.close()
 
 
-async def test_entries_without_records_are_dropped_only_when_a_snapshot_covers_them(
+async def test_empty_entries_are_dropped_only_when_a_snapshot_covers_them(
     tmp_path: Path,
 ) -> None:
-    """Each epoch begins with one. Without a snapshot none may be dropped, or the next start
-    requires a snapshot that never existed.
+    """Each epoch starts with an empty entry. It must not be dropped before there is a snapshot, or
+    the next start would require a snapshot that never existed.
     """
     for _ in range(3):
         quorum = make(tmp_path)

@@ -1,4 +1,6 @@
-"""Three controllers over real sockets: one leads, the others follow, and any of them may stop."""
+"""Three controllers over real sockets: one is leader, the others follow, and any of
+them may stop.
+"""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +20,7 @@ from tests.support.controller_quorum import Quorum, get, put
 from tests.support.waiting import PATIENCE_S, until
 
 
-async def test_every_controller_gets_the_records_and_sends_clients_to_the_leader(
+async def test_every_controller_receives_the_records_and_redirects_clients_to_the_leader(
     quorum: Quorum,
 ) -> None:
     leader = await quorum.leader()
@@ -73,7 +75,7 @@ async def test_a_leader_that_stops_is_replaced_and_brokers_keep_their_sessions(
     await client.close()
 
 
-async def test_a_leader_that_is_cut_off_commits_nothing_and_returns_nothing(quorum: Quorum) -> None:
+async def test_a_partitioned_leader_commits_nothing_and_returns_nothing(quorum: Quorum) -> None:
     client = quorum.client()
     await put(client, "before")
     old = await quorum.leader()
@@ -102,7 +104,7 @@ async def test_a_leader_that_is_cut_off_commits_nothing_and_returns_nothing(quor
     await client.close()
 
 
-async def test_a_deposed_leader_serves_no_image_until_it_has_loaded_one_anew(
+async def test_a_deposed_leader_serves_no_image_until_it_has_reloaded_it(
     quorum: Quorum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = quorum.client()
@@ -122,7 +124,7 @@ async def test_a_deposed_leader_serves_no_image_until_it_has_loaded_one_anew(
     with pytest.raises((NotLeader, QuorumClosed)):
         await runtime.submit("Lost", lambda _image, _now: Result([KeyValueRecord("lost", b"x")]))
     await until(lambda: not server.is_leading)
-    # An observer that lags beyond the start of the log needs a snapshot of the image.
+    # An observer that lags behind the start of the log needs a snapshot of the image.
     assert server.quorum is not None
     monkeypatch.setattr(RaftQuorum, "first_offset", property(lambda self: self.committed_offset))
     observer_client = ControllerClient([quorum.addresses[old]])
@@ -143,7 +145,9 @@ async def test_a_deposed_leader_serves_no_image_until_it_has_loaded_one_anew(
 
 
 async def take_snapshot(quorum: Quorum) -> None:
-    """Let the leader take a snapshot; on a busy machine that may be another one each time."""
+    """Let the leader take a snapshot; on a busy machine, the leader may be another one
+    each time.
+    """
     snapshotter = quorum.servers[await quorum.leader()].snapshotter
     assert snapshotter is not None
     await snapshotter.take()
@@ -165,7 +169,7 @@ async def until_caught_up(quorum: Quorum, follower: RaftQuorum) -> None:
     )
 
 
-async def test_a_controller_that_was_away_too_long_loads_the_snapshot(quorum: Quorum) -> None:
+async def test_a_controller_that_was_down_too_long_loads_the_snapshot(quorum: Quorum) -> None:
     client = quorum.client()
     away = (await quorum.leader() + 1) % 3
     await put(client, "first")
@@ -177,7 +181,7 @@ async def test_a_controller_that_was_away_too_long_loads_the_snapshot(quorum: Qu
     returned = (await quorum.start_one(away)).quorum
     assert returned is not None
     await until_caught_up(quorum, returned)
-    # The same while it runs: a snapshot is installed into a live controller.
+    # Now into a running controller.
     away = (await quorum.leader() + 1) % 3
     cut_off = quorum.servers[away].quorum
     assert cut_off is not None
@@ -195,7 +199,7 @@ async def test_a_controller_that_was_away_too_long_loads_the_snapshot(quorum: Qu
     await client.close()
 
 
-async def test_leadership_can_be_handed_over(quorum: Quorum) -> None:
+async def test_leadership_can_be_transferred(quorum: Quorum) -> None:
     client = quorum.client()
     await put(client, "before")
     old = await quorum.leader()
@@ -274,9 +278,9 @@ async def test_five_controllers_survive_two(tmp_path: Path) -> None:
         ({"election_timeout_ms": 200}, "election_timeout_ms"),
     ],
 )
-def test_a_quorum_that_can_not_work_is_refused(
+def test_invalid_quorum_configurations_are_rejected(
     tmp_path: Path, settings: dict[str, object], name: str
 ) -> None:
     with pytest.raises(InvalidConfig) as caught:
-        ControllerConfig(data_dir=tmp_path, **settings)  # wrong on purpose
+        ControllerConfig(data_dir=tmp_path, **settings)  # invalid on purpose
     assert caught.value.name == name

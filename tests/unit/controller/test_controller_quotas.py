@@ -30,7 +30,7 @@ def change(entity: tuple[QuotaTarget, ...] = ALICE, **values: float | None) -> Q
 
 
 def alter(image: MetadataImage, *items: QuotaAlteration, validate_only: bool = False) -> list[str]:
-    """Apply a request. Return the error of each entity."""
+    """Send a request. Return the error of each entity."""
     request = AlterQuotas(alterations=list(items), validate_only=validate_only)
     result = alter_quotas(image, request)
     assert isinstance(result.value, QuotasAltered)
@@ -62,7 +62,7 @@ def test_validation_changes_nothing() -> None:
     assert len(image.quotas) == 0
 
 
-def test_one_wrong_quota_leaves_its_entity_as_it_was() -> None:
+def test_an_invalid_quota_leaves_its_entity_unchanged() -> None:
     image = MetadataImage()
     wrong = change(producer_byte_rate=5, nope=1)
     assert alter(image, wrong, change(ADDRESS, connection_creation_rate=1)) == [
@@ -72,7 +72,7 @@ def test_one_wrong_quota_leaves_its_entity_as_it_was() -> None:
     assert [entity for entity, _ in image.quotas.items()] == [ADDRESS]
 
 
-def test_an_entity_that_is_named_again_is_ignored() -> None:
+def test_a_repeated_entity_is_ignored() -> None:
     image = MetadataImage()
     twice = change(producer_byte_rate=5), change(producer_byte_rate=6)
     assert alter(image, *twice) == [
@@ -82,12 +82,12 @@ def test_an_entity_that_is_named_again_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
-def test_a_quota_is_positive(value: float) -> None:
+def test_a_quota_must_be_positive(value: float) -> None:
     found = alter(MetadataImage(), change(request_percentage=value))
     assert found == ["Quota request_percentage must be greater than 0"]
 
 
-def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_quotas_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     image = MetadataImage()
     items = [change((QuotaTarget("user", str(at)),)) for at in range(ALTERATIONS_MAX + 1)]
     assert alter_quotas(image, AlterQuotas(alterations=items)).status is Status.INVALID_REQUEST
@@ -100,7 +100,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal == "The name of the user has more than 32767 bytes"
 
 
-def test_snapshots_and_deltas_have_quotas() -> None:
+def test_snapshots_and_deltas_contain_quotas() -> None:
     image = MetadataImage()
     default = (QuotaTarget("client-id", None), QuotaTarget("user", "alice"))
     alter(image, change(default, consumer_byte_rate=7), change(producer_byte_rate=5))

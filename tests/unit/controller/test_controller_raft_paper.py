@@ -1,4 +1,4 @@
-"""Sections 5 to 7 of the Raft paper, sentence by sentence, on one core at a time."""
+"""Sections 5 to 7 of the Raft paper, statement by statement, each with a single core."""
 
 from random import Random
 
@@ -36,7 +36,7 @@ def entries(*terms: int) -> list[Entry]:
 
 
 def voter(*terms: int, term: int = 0, voters: int = 3, node_id: int = 0) -> RaftCore:
-    """Return a core whose log holds entries of these terms, all on its disk."""
+    """Return a core whose log contains entries of these terms, all of them durable."""
     base = Base(0, 0, 0, Members(tuple(range(voters))))
     return RaftCore(
         CoreConfig(node_id),
@@ -48,7 +48,7 @@ def voter(*terms: int, term: int = 0, voters: int = 3, node_id: int = 0) -> Raft
 
 
 def sync(core: RaftCore) -> list[Message]:
-    """Sync the disk until nothing is left; return all messages."""
+    """Sync the disk until no write is left; return all messages."""
     said = core.take_messages()
     while core.take_write() is not None:
         core.persisted()
@@ -92,7 +92,7 @@ def test_a_node_that_sees_a_larger_term_adopts_it_and_becomes_a_follower(role: R
     assert (core.role, core.term, core.leader) == (Role.FOLLOWER, 9, 1)
 
 
-def test_a_message_of_an_old_term_changes_nothing_and_gets_a_response_with_the_new_one() -> None:
+def test_messages_of_an_old_term_are_answered_with_the_current_term() -> None:
     core = voter(1, term=5)
     core.step(append(4, (1, 1), entries(1, 4)[1:]), 1)
     assert core.log.last_index == 1
@@ -126,7 +126,7 @@ def test_a_follower_without_heartbeats_requests_votes_and_election_timeouts_are_
     assert len(deadlines) > 10
 
 
-def test_a_heartbeat_keeps_a_follower_a_follower() -> None:
+def test_heartbeats_prevent_elections() -> None:
     core = voter()
     for now_ms in range(0, 10_000, 900):
         core.step(append(1, (0, 0), []), now_ms)
@@ -135,7 +135,7 @@ def test_a_heartbeat_keeps_a_follower_a_follower() -> None:
 
 
 @pytest.mark.parametrize(("voters", "needed"), [(1, 0), (3, 1), (5, 2)])
-def test_a_majority_of_votes_elects(voters: int, needed: int) -> None:
+def test_a_majority_of_votes_elects_the_leader(voters: int, needed: int) -> None:
     core = voter(voters=voters)
     core.campaign()
     for peer in range(1, needed + 1):
@@ -148,7 +148,7 @@ def test_a_majority_of_votes_elects(voters: int, needed: int) -> None:
     assert core.term == 1
 
 
-def test_a_split_vote_ends_in_another_election_with_a_larger_term() -> None:
+def test_a_split_vote_leads_to_another_election_with_a_larger_term() -> None:
     core = voter(voters=5)
     core.campaign()
     for peer in (1, 2):
@@ -179,7 +179,7 @@ def test_a_voter_votes_once_in_a_term_first_come_first_served_even_after_a_crash
     assert of_kind(sync(again), VoteReply) == [VoteReply(0, 2, 3, granted=False)]
 
 
-def test_votes_and_requests_for_votes_leave_only_when_term_and_vote_are_durable() -> None:
+def test_votes_and_vote_requests_are_sent_only_when_term_and_vote_are_durable() -> None:
     core = voter()
     core.step(Vote(1, 0, 3, 0, 0), 1)
     write = core.take_write()
@@ -255,7 +255,7 @@ def test_followers_learn_the_commit_index_and_commit_no_further_than_they_match(
     ("terms", "prev", "hint"),
     [((1, 1), (3, 1), (2, 1)), ((1, 2, 2), (3, 1), (1, 1)), ((1, 1, 4), (3, 3), (2, 1))],
 )
-def test_a_follower_refuses_a_conflicting_append_and_returns_a_matching_index(
+def test_a_follower_rejects_a_conflicting_append_and_returns_a_matching_index(
     terms: tuple[int, ...], prev: tuple[int, int], hint: tuple[int, int]
 ) -> None:
     core = voter(*terms)
@@ -279,7 +279,7 @@ def test_a_follower_refuses_a_conflicting_append_and_returns_a_matching_index(
         ((), (0, 0), (3, 4), (3, 4)),
     ],
 )
-def test_conflicting_entries_are_replaced_and_agreeing_ones_stay(
+def test_conflicting_entries_are_replaced_and_matching_ones_stay(
     own: tuple[int, ...], prev: tuple[int, int], new: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
     core = voter(*own)
@@ -331,7 +331,7 @@ def test_a_follower_with_a_busy_disk_acknowledges_each_heartbeat_round_once() ->
     )
 
 
-def test_a_leader_takes_a_response_without_the_disk_for_contact_and_for_nothing_else() -> None:
+def test_responses_that_did_not_wait_for_the_disk_count_only_as_contact() -> None:
     core = lead(voter())
     core.step(AppendReply(1, 0, 1, 1, sent_ms=2_000), 2_001)
     core.propose([b"x"])
@@ -361,14 +361,14 @@ def test_a_write_that_ends_after_a_truncation_acknowledges_only_remaining_entrie
     assert [entry.index for entry in write.entries] == [2, 3]
 
 
-def test_a_leader_finds_where_a_follower_agrees_in_one_round_per_term() -> None:
+def test_a_leader_finds_the_matching_index_in_one_round_per_term() -> None:
     core = lead(voter(1, 1, 1, 4, 4))
     core.step(AppendReply(2, 0, 5, 5, rejected=True, hint_index=3, hint_term=1), 2_001)
     (sent,) = [message for message in sync(core) if isinstance(message, Append) and message.to == 2]
     assert (sent.prev_index, sent.prev_term, len(sent.entries)) == (3, 1, 3)
 
 
-def test_appends_on_their_way_are_bounded() -> None:
+def test_appends_in_flight_are_limited() -> None:
     core = lead(voter())
     core.step(AppendReply(1, 0, 1, 1), 2_001)
     sync(core)
@@ -407,7 +407,7 @@ def test_appends_on_their_way_are_bounded() -> None:
         ((), (0, 0), True),
     ],
 )
-def test_a_vote_is_refused_to_a_log_that_is_less_up_to_date(
+def test_no_vote_is_granted_to_a_less_up_to_date_log(
     own: tuple[int, ...], last: tuple[int, int], granted: bool
 ) -> None:
     core = voter(*own)
@@ -429,7 +429,7 @@ def test_only_entries_of_the_leaders_own_term_are_committed_by_counting() -> Non
 # --- 6 membership, thesis 4 -----------------------------------------------------------------------
 
 
-def test_the_quorum_changes_one_voter_at_a_time_once_the_change_is_in_the_log() -> None:
+def test_the_quorum_changes_one_voter_at_a_time_as_soon_as_the_entry_is_appended() -> None:
     core = lead(voter())
     members = membership.added_learner(core.log.members, 3)
     assert core.propose_members(members) == "the leader has not committed anything in its term yet"
@@ -452,7 +452,7 @@ def test_the_quorum_changes_one_voter_at_a_time_once_the_change_is_in_the_log() 
     assert core.commit == 3
 
 
-def test_a_learner_gets_the_log_counts_for_nothing_and_never_campaigns() -> None:
+def test_a_learner_receives_the_log_but_neither_votes_nor_campaigns() -> None:
     learner = voter(node_id=3)
     learner.tick(1 << 40)
     assert not sync(learner)
@@ -461,7 +461,7 @@ def test_a_learner_gets_the_log_counts_for_nothing_and_never_campaigns() -> None
     assert learner.deadline_ms is None
 
 
-def test_a_leader_that_is_removed_ends_when_that_is_committed() -> None:
+def test_a_removed_leader_steps_down_when_the_change_is_committed() -> None:
     core = lead(voter())
     core.step(AppendReply(1, 0, 1, 1), 2_001)
     assert core.propose_members(membership.removed(core.log.members, 0)) is None
@@ -472,7 +472,7 @@ def test_a_leader_that_is_removed_ends_when_that_is_committed() -> None:
     assert not core.is_leader
 
 
-def test_members_that_are_truncated_away_never_were() -> None:
+def test_truncating_a_membership_entry_restores_the_previous_members() -> None:
     core = voter(1)
     before = core.log.members
     core.step(append(2, (1, 1), [Entry(2, 2, 1, [], Members((0, 1, 2, 3)))]), 1)
@@ -484,7 +484,7 @@ def test_members_that_are_truncated_away_never_were() -> None:
 # --- 7 snapshots ----------------------------------------------------------------------------------
 
 
-def test_a_follower_that_the_log_has_left_after_is_sent_to_the_snapshot() -> None:
+def test_a_follower_behind_the_start_of_the_log_needs_the_snapshot() -> None:
     core = lead(voter(1, 1, 1))
     core.step(AppendReply(1, 0, 2, 4), 2_001)
     sync(core)
@@ -507,10 +507,10 @@ def test_a_snapshot_replaces_a_conflicting_log_and_keeps_later_entries() -> None
     assert (log.base.index, log.last_index, log.end_offset, log.stable) == (3, 3, 7, 3)
 
 
-# --- thesis 3.10, 6.4: hand-over, reads, check-quorum ---------------------------------------------
+# --- thesis 3.10, 6.4: leadership transfer, reads, check-quorum -----------------------------------
 
 
-def test_a_target_of_a_hand_over_is_elected_when_it_has_everything() -> None:
+def test_the_target_of_a_leadership_transfer_is_elected_when_it_has_caught_up() -> None:
     core = lead(voter())
     assert core.transfer(1)
     assert core.propose([b"late"]) is None
@@ -521,7 +521,7 @@ def test_a_target_of_a_hand_over_is_elected_when_it_has_everything() -> None:
     assert core.transferring_to is None
 
 
-def test_a_read_waits_for_a_round_that_began_after_it() -> None:
+def test_a_read_waits_for_a_heartbeat_round_that_started_after_it() -> None:
     core = lead(voter())
     assert core.read_round() is None, (
         "nothing of its term is committed yet: its commit index is unknown"
@@ -535,7 +535,7 @@ def test_a_read_waits_for_a_round_that_began_after_it() -> None:
     assert core.confirmed_round >= number
 
 
-def test_a_leader_that_no_majority_acknowledges_ends_within_an_election_timeout() -> None:
+def test_a_leader_without_a_majority_steps_down_within_an_election_timeout() -> None:
     core = lead(voter())
     core.step(AppendReply(1, 0, 1, 1, sent_ms=2_500), 2_600)
     core.tick(2_500 + ELECTION_MS - 1)
@@ -548,7 +548,7 @@ def test_a_leader_that_no_majority_acknowledges_ends_within_an_election_timeout(
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=7))
-def test_reached_is_what_a_majority_has_and_no_more(values: list[int]) -> None:
+def test_the_commit_index_is_the_highest_one_reached_by_a_majority(values: list[int]) -> None:
     voters = range(len(values))
     found = quorum.reached(voters, dict(enumerate(values)))
     assert sum(value >= found for value in values) >= quorum.majority(len(values))
@@ -556,7 +556,7 @@ def test_reached_is_what_a_majority_has_and_no_more(values: list[int]) -> None:
 
 
 @given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=7))
-def test_an_election_is_decided_as_soon_as_it_can_be(votes: list[bool | None]) -> None:
+def test_an_election_is_decided_as_early_as_possible(votes: list[bool | None]) -> None:
     given_votes = {voter: vote for voter, vote in enumerate(votes) if vote is not None}
     result = quorum.tally(range(len(votes)), given_votes)
     granted, refused, needed = votes.count(True), votes.count(False), quorum.majority(len(votes))

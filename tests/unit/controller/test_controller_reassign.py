@@ -1,5 +1,5 @@
-"""Planned changes of leadership, one event at a time: each ends in exactly one leader, under
-deaths, hangs and cancellations.
+"""Planned leadership moves, one event at a time: each ends with exactly one leader, despite
+crashes, hangs and cancellations.
 """
 
 import msgspec
@@ -38,7 +38,9 @@ from tests.support.managers_cluster import (
 
 
 class ReassignCluster(ManagersCluster):
-    """Brokers 1 to `brokers`; topic t with one partition, led and open by broker 1."""
+    """Brokers 1 to `brokers`; topic t has one partition, whose leader is broker 1 and which is open
+    there.
+    """
 
     def __init__(self, brokers: int = 3, *replicas: int) -> None:
         super().__init__()
@@ -53,8 +55,8 @@ class ReassignCluster(ManagersCluster):
         return self.partitions("t")[0]
 
     def leads(self, node_id: int, epoch: int, *replicas: int) -> None:
-        """Check that the broker leads alone, no move is in progress, and it can open the
-        streams.
+        """Check that the broker is the only leader, that no move is in progress, and that it can
+        open the streams.
         """
         assert leader_of(self.t) == self.nodes[node_id]
         assert (self.t.leader_epoch, self.t.replicas) == (epoch, replicas)
@@ -99,7 +101,7 @@ class ReassignCluster(ManagersCluster):
         return -1 if value is None else value.remaining
 
 
-def test_a_move_takes_the_leader_away_and_the_close_elects_the_target() -> None:
+def test_a_move_removes_the_leader_and_closing_elects_the_target() -> None:
     cluster = ReassignCluster()
     cluster.move("t", 0, 2, 3, records=1)
     assert leader_of(cluster.t) == NO_LEADER
@@ -131,7 +133,7 @@ def test_a_move_takes_the_leader_away_and_the_close_elects_the_target() -> None:
     assert cluster.end(cluster.t.data_stream_id) == 7
 
 
-def test_a_repeated_close_elects_no_one_again() -> None:
+def test_a_repeated_close_elects_no_leader_again() -> None:
     cluster = ReassignCluster()
     cluster.move("t", 0, 2)
     closes = [close(stream_id, 0, 0) for stream_id in cluster.t.stream_ids]
@@ -141,7 +143,7 @@ def test_a_repeated_close_elects_no_one_again() -> None:
     cluster.commit(cluster.nodes[1], closes=closes, records=0)
 
 
-def test_a_partition_that_no_one_has_opened_moves_at_once() -> None:
+def test_a_partition_that_is_not_open_moves_at_once() -> None:
     cluster = ReassignCluster()
     cluster.create(NewTopic(name="u", assignment=[[NodeId(1)]]))
     cluster.move("u", 0, 3)
@@ -158,7 +160,7 @@ def test_candidates_change_without_moving_the_leader(replicas: tuple[int, ...]) 
     cluster.move("t", 0, *replicas, records=0)
 
 
-def test_there_and_back_again() -> None:
+def test_a_partition_can_be_moved_there_and_back() -> None:
     cluster = ReassignCluster()
     cluster.move("t", 0, 2)
     cluster.give_up(cluster.nodes[1])
@@ -168,7 +170,7 @@ def test_there_and_back_again() -> None:
     cluster.leads(1, 2, 1)
 
 
-def test_back_before_the_source_has_closed() -> None:
+def test_moving_back_before_the_source_has_closed_its_streams() -> None:
     cluster = ReassignCluster()
     cluster.move("t", 0, 2)
     cluster.move("t", 0, 1)
@@ -190,7 +192,7 @@ def test_a_second_move_changes_the_target_and_keeps_the_deadline() -> None:
     cluster.leads(3, 1, 3)
 
 
-def test_cancelled_it_goes_back_to_its_source() -> None:
+def test_a_cancelled_move_returns_to_its_source() -> None:
     cluster = ReassignCluster(3, 1, 3)
     cluster.move("t", 0, 3, 1)
     cluster.leads(1, 0, 3, 1)
@@ -203,7 +205,7 @@ def test_cancelled_it_goes_back_to_its_source() -> None:
     cluster.move("t", 0, status=Status.NO_REASSIGNMENT)
 
 
-def test_target_dies_before_the_election() -> None:
+def test_another_broker_is_elected_if_the_target_dies_before_the_election() -> None:
     cluster = ReassignCluster()
     cluster.move("t", 0, 2, 3)
     cluster.die(cluster.nodes[2])
@@ -211,7 +213,7 @@ def test_target_dies_before_the_election() -> None:
     cluster.leads(3, 1, 2, 3)
 
 
-def test_all_targets_die_and_any_broker_leads() -> None:
+def test_any_broker_becomes_leader_if_all_targets_die() -> None:
     cluster = ReassignCluster()
     cluster.move("t", 0, 2)
     cluster.die(cluster.nodes[2])
@@ -219,7 +221,7 @@ def test_all_targets_die_and_any_broker_leads() -> None:
     cluster.leads(1, 1, 2, 1)
 
 
-def test_target_dies_after_the_election() -> None:
+def test_a_target_that_dies_after_the_election_is_replaced() -> None:
     cluster = ReassignCluster()
     cluster.move("t", 0, 2)
     cluster.give_up(cluster.nodes[1])
@@ -230,7 +232,7 @@ def test_target_dies_after_the_election() -> None:
     cluster.leads(1, 2, 2, 1)
 
 
-def test_source_dies_and_recovery_elects_the_target() -> None:
+def test_recovery_elects_the_target_if_the_source_dies() -> None:
     cluster = ReassignCluster()
     cluster.move("t", 0, 2)
     cluster.die(cluster.nodes[1])
@@ -251,7 +253,7 @@ def test_a_dead_leader_can_be_reassigned_before_it_is_recovered() -> None:
     cluster.leads(3, 1, 3)
 
 
-def test_a_source_that_hangs_is_fenced_at_the_deadline() -> None:
+def test_a_hanging_source_is_fenced_at_the_deadline() -> None:
     cluster = ReassignCluster()
     cluster.move("t", 0, 2)
     cluster.now_ms = Millis(cluster.now_ms + MOVE_TIMEOUT_MS - 1)
@@ -270,7 +272,7 @@ def test_a_source_that_hangs_is_fenced_at_the_deadline() -> None:
     assert cluster.overdue() == {}
 
 
-def test_no_one_eligible_waits_for_a_broker() -> None:
+def test_a_move_without_eligible_brokers_waits_for_one() -> None:
     cluster = ReassignCluster(2)
     cluster.move("t", 0, 2)
     cluster.live.clear()
@@ -283,7 +285,7 @@ def test_no_one_eligible_waits_for_a_broker() -> None:
     cluster.leads(1, 1, 2, 1)
 
 
-def test_a_topic_may_be_deleted_while_it_moves() -> None:
+def test_a_topic_can_be_deleted_during_a_move() -> None:
     cluster = ReassignCluster()
     cluster.move("t", 0, 2)
     meta, data = cluster.t.meta_stream_id, cluster.t.data_stream_id
@@ -296,7 +298,7 @@ def test_a_topic_may_be_deleted_while_it_moves() -> None:
     ("replicas", "word"),
     [((2, 2), "twice"), ((9,), "registered"), (tuple(range(1, 17)), "1 to 15"), ((3,), "alive")],
 )
-def test_bad_replicas_are_refused(replicas: tuple[int, ...], word: str) -> None:
+def test_invalid_replicas_are_rejected(replicas: tuple[int, ...], word: str) -> None:
     cluster = ReassignCluster()
     cluster.die(cluster.nodes[3])
     target = reassign.PartitionTarget(
@@ -312,8 +314,8 @@ def test_bad_replicas_are_refused(replicas: tuple[int, ...], word: str) -> None:
     assert word in result.value.items[0].detail
 
 
-def test_the_number_of_replicas_stays_where_a_request_states_so() -> None:
-    """While a partition moves, the number is that of its new replicas, as in Kafka."""
+def test_the_replica_count_cannot_change_unless_the_request_allows_it() -> None:
+    """During a move, the count is that of the new replicas, as in Kafka."""
     cluster = ReassignCluster(3, 1, 2)
 
     def status_of(*replicas: int) -> Status:
@@ -333,7 +335,7 @@ def test_the_number_of_replicas_stays_where_a_request_states_so() -> None:
     assert [status_of(2, 3), status_of(2)] == [Status.INVALID_REPLICATION_FACTOR, Status.OK]
 
 
-def test_unknown_and_repeated_partitions_are_refused_each() -> None:
+def test_each_unknown_or_repeated_partition_is_rejected() -> None:
     cluster = ReassignCluster()
     target = reassign.PartitionTarget(topic="t", partition=0, replicas=[NodeId(2)])
     unknown = reassign.PartitionTarget(topic="t", partition=1, replicas=[NodeId(2)])
@@ -356,7 +358,7 @@ def test_unknown_and_repeated_partitions_are_refused_each() -> None:
     )
 
 
-def test_preferred_election() -> None:
+def test_electing_the_preferred_leader() -> None:
     cluster = ReassignCluster(3, 1, 2)
     cluster.elect(Status.ELECTION_NOT_NEEDED)
     cluster.move("t", 0, 2, 1)
@@ -371,7 +373,7 @@ def test_preferred_election() -> None:
     cluster.elect(Status.PREFERRED_NOT_AVAILABLE)
 
 
-def test_draining_spreads_over_the_others_and_keeps_the_candidates() -> None:
+def test_draining_spreads_partitions_over_other_brokers_and_keeps_the_candidates() -> None:
     cluster = ReassignCluster()
     cluster.create(NewTopic(name="many", assignment=[[NodeId(1), NodeId(2), NodeId(3)]] * 6))
     cluster.open_led(cluster.nodes[1])
@@ -392,19 +394,19 @@ def test_draining_spreads_over_the_others_and_keeps_the_candidates() -> None:
     cluster.drain(1, 1, Status.NODE_EPOCH_NOT_EXIST)
 
 
-def test_the_last_broker_has_no_one_to_drain_to() -> None:
+def test_the_last_broker_cannot_be_drained() -> None:
     cluster = ReassignCluster(1)
     assert cluster.drain(1, 10) == 0
     cluster.leads(1, 0, 1)
 
 
-def test_records_of_earlier_versions_are_read() -> None:
+def test_records_of_earlier_versions_are_decoded() -> None:
     record = ReassignCluster().t
     old = msgspec.msgpack.encode(msgspec.msgpack.decode(encode_record(record))[:10])
     assert decode_record(old) == record
 
 
-def test_traces_are_limited() -> None:
+def test_recorded_traces_are_limited() -> None:
     ring = MoveTraceRing()
     topic_id = ReassignCluster().t.topic_id
     for at in range(TRACES_MAX + 1):

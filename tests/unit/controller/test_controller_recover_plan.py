@@ -1,4 +1,4 @@
-"""Rebuild the image from a backup and the WALs: no durable record is missing, for any history since
+"""Rebuild the image from a backup and the WALs: no durable record is lost, whatever happened since
 the backup.
 """
 
@@ -43,7 +43,7 @@ Slots = dict[BrokerIncarnation, dict[int, list[RangeEntry]]]
 
 
 def walked(image: MetadataImage, slots: Slots) -> list[WalkedWal]:
-    """Walk every WAL that has to be walked, up to its first missing slot."""
+    """Walk every WAL that needs it, up to its first missing slot."""
     wals: list[WalkedWal] = []
     for writer, start in wals_to_walk(image, slots):
         end = int(start)
@@ -79,7 +79,7 @@ def recovered(image: MetadataImage, slots: Slots) -> tuple[MetadataImage, Rebuil
 
 
 class Life:
-    """A cluster, its WALs in the store, and a backup that lags behind."""
+    """A cluster, its WALs in the store, and a backup that lags."""
 
     def __init__(self, seed: int, *, gated: bool) -> None:
         self.rng = Random(seed)
@@ -92,7 +92,7 @@ class Life:
         self.committed_ends: dict[BrokerIncarnation, int] = {}
         self.in_place: set[tuple[BrokerIncarnation, int]] = set()
         self.useless: list[tuple[int, BrokerIncarnation, int]] = []
-        """(metadata offset from which on it is not needed, slot)."""
+        """(metadata offset from which on the slot is not needed, slot)."""
         for node_id in (1, 2, 3):
             self.start(node_id)
         self.cluster.topic("t", 4)
@@ -103,7 +103,7 @@ class Life:
     def start(self, node_id: int) -> None:
         node = self.live[node_id] = self.cluster.broker(node_id)
         self.slots[node], self.next_slot[node], self.committed_ends[node] = {}, 0, 0
-        self.back_up()  # a registration completes when the backup has it
+        self.back_up()  # a registration completes when it is in the backup
 
     def back_up(self) -> None:
         self.backup = snapshot_of(self.cluster.image)
@@ -139,7 +139,7 @@ class Life:
         return found
 
     def upload(self, node: BrokerIncarnation) -> None:
-        """Upload the whole WAL into one object; its slots are not needed after that."""
+        """Upload the whole WAL into one object; afterwards its slots are not needed."""
         ends = {stream_id: self.cluster.end(stream_id) for stream_id in self.opened(node)}
         parts = [
             part(stream_id, end, self.durable[stream_id])
@@ -225,7 +225,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_nothing_durable_is_missing_whenever_the_disks_are_lost(seed: int) -> None:
+def test_no_durable_record_is_lost_whenever_the_disks_are_lost(seed: int) -> None:
     life = Life(seed, gated=True)
     for _ in range(60):
         life.step()
@@ -247,9 +247,9 @@ def test_nothing_durable_is_missing_whenever_the_disks_are_lost(seed: int) -> No
     )
 
 
-def test_deleting_before_the_backup_loses_data_and_the_plan_states_so() -> None:
-    """The reason for the rule: the same histories, but bytes are deleted as soon as they are not
-    needed.
+def test_deleting_before_the_backup_loses_data_and_the_plan_reports_it() -> None:
+    """This is the reason for the rule: in the same histories, objects are deleted as soon as they
+    are not needed.
     """
     lost = 0
     for seed in range(60):
@@ -272,7 +272,7 @@ def one() -> tuple[ManagersCluster, BrokerIncarnation, int]:
     return cluster, node, partition.data_stream_id
 
 
-def test_a_deleted_topic_that_may_have_return_skips_epochs() -> None:
+def test_epochs_of_a_deleted_topic_that_may_have_been_restored_are_skipped() -> None:
     cluster, node, data = one()
     cluster.delete("t", grace_ms=1_000)
     image, rebuilt = recovered(snapshot_of(cluster.image), {node: {0: [part(data, 0, 5)]}})
@@ -304,7 +304,7 @@ def test_ids_and_epochs_that_may_have_been_given_out_are_skipped() -> None:
     )
 
 
-def test_a_wal_missing_in_the_backup_is_read_from_its_first_slot() -> None:
+def test_a_wal_that_is_not_in_the_backup_is_read_from_its_first_slot() -> None:
     cluster, node, data = one()
     unknown = BrokerIncarnation(NodeId(9), NodeEpoch(77))
     image, rebuilt = recovered(
@@ -329,8 +329,8 @@ def test_missing_records_are_reported_by_partition_and_offsets() -> None:
 
 
 def test_transactions_and_checkpoints_after_a_gap_are_dropped() -> None:
-    """A checkpoint of offset 9 beside a log that ends at 5 would keep the partition from
-    opening.
+    """If a checkpoint of offset 9 were kept with a log that ends at 5, the partition could not be
+    opened.
     """
     cluster, node, data = one()
     partition = cluster.partitions("t")[0]
@@ -348,7 +348,7 @@ def test_transactions_and_checkpoints_after_a_gap_are_dropped() -> None:
     }
 
 
-def test_offsets_that_two_wals_hold_are_reported() -> None:
+def test_offsets_contained_in_two_wals_are_reported() -> None:
     cluster, node, data = one()
     other = BrokerIncarnation(NodeId(2), NodeEpoch(9))
     _, rebuilt = recovered(
@@ -357,7 +357,7 @@ def test_offsets_that_two_wals_hold_are_reported() -> None:
     assert [(gap.start_offset, gap.end_offset) for gap in rebuilt.gaps] == [(3, 5)]
 
 
-def test_streams_missing_in_the_backup_are_reported_unless_they_were_deleted() -> None:
+def test_streams_that_are_not_in_the_backup_are_reported_unless_deleted() -> None:
     cluster, node, data = one()
     cluster.topic("gone")
     gone = cluster.partitions("gone")[0].data_stream_id
@@ -372,7 +372,7 @@ def test_streams_missing_in_the_backup_are_reported_unless_they_were_deleted() -
     assert cluster.end(data) == 5
 
 
-def test_a_range_that_is_committed_in_part_is_clipped() -> None:
+def test_a_partially_committed_range_is_clipped() -> None:
     cluster, node, data = one()
     cluster.commit(node, uploaded(cluster.prepare(node)[0], part(data, 0, 3)))
     image, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)]}})
@@ -381,7 +381,7 @@ def test_a_range_that_is_committed_in_part_is_clipped() -> None:
     assert image.streams.known(StreamId(data)).end_offset == 5
 
 
-def test_a_log_with_a_missing_object_begins_above_it_and_keeps_its_offsets() -> None:
+def test_a_log_with_a_missing_object_starts_above_it_and_keeps_its_offsets() -> None:
     cluster, node, data = one()
     objects = cluster.prepare(node, 4)
     for at, prepared in enumerate(objects):
@@ -410,7 +410,7 @@ def test_a_log_with_a_missing_object_begins_above_it_and_keeps_its_offsets() -> 
     assert missing_objects(image, kept, {wal_key(node, WalSequence(0), IN_STORE)}) == []
 
 
-def test_data_begin_above_a_missing_part_of_their_transactions() -> None:
+def test_a_log_starts_above_a_missing_part_of_its_transactions() -> None:
     cluster, node, data = one()
     txn = cluster.partitions("t")[0].txn_stream_id
     first, second = cluster.prepare(node, 2)
@@ -442,7 +442,7 @@ def test_missing_objects_and_orphans_are_reported() -> None:
     assert {state.object_id for state in cluster.image.objects.destroyed()} == set(ids[1:3])
 
 
-def test_a_lost_slot_is_a_gap_even_if_nothing_follows_it() -> None:
+def test_a_lost_slot_is_a_gap_even_at_the_end() -> None:
     cluster = ManagersCluster()
     writer = cluster.broker(1)
     key = wal_key(writer, WalSequence(0), IN_STORE)
@@ -456,10 +456,8 @@ def test_a_lost_slot_is_a_gap_even_if_nothing_follows_it() -> None:
     assert [key in gap.what for gap in rebuilt.gaps] == [True]
 
 
-def test_a_checkpoint_after_a_lost_slot_counts_only_if_the_data_continue_after_it() -> None:
-    """The content of a lost slot is unknown, so a checkpoint after it may describe data that are
-    lost.
-    """
+def test_a_checkpoint_after_a_lost_slot_is_valid_only_if_data_follows() -> None:
+    """The content of a lost slot is unknown, so a checkpoint after it may describe lost data."""
     cluster, node, silent = one()
     going = cluster.topic("going")[0]
     cluster.open_led(node)

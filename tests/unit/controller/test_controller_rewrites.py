@@ -1,4 +1,4 @@
-"""A job outside the brokers exchanges ranges: allowed changes, and conflicts when its sources
+"""External jobs replace ranges: permitted changes, and conflicts if their sources
 change meanwhile.
 """
 
@@ -38,8 +38,8 @@ def cluster() -> ManagersCluster:
 
 @pytest.fixture
 def one(cluster: ManagersCluster) -> BrokerIncarnation:
-    """Return the leader of t-0, whose data stream is [0,5) and [5,9) in two slots, and [9,12) in an
-    object.
+    """Return the leader of t-0, whose data stream has [0,5) and [5,9) in two slots, and [9,12) in
+    an object.
     """
     node = cluster.broker(1)
     cluster.topic("t")
@@ -66,7 +66,7 @@ def prepare(
 
 
 def sources(cluster: ManagersCluster, start: int, end: int) -> list[RewriteSource]:
-    """Return the entries as the current manifest names them."""
+    """Return the entries as listed in the current manifest."""
     keys = {state.object_id: state.key for state in cluster.image.objects}
     return [
         RewriteSource(
@@ -104,7 +104,7 @@ def statuses(
     return [result.status for result in commit(cluster, *items, records=records)]
 
 
-def test_an_exchange_changes_neither_end_nor_owner_and_its_repetition_nothing(
+def test_a_replacement_changes_neither_end_nor_owner_and_can_be_repeated(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     requested = item(prepare(cluster)[0], 0, 12, sources(cluster, 0, 12))
@@ -117,7 +117,9 @@ def test_an_exchange_changes_neither_end_nor_owner_and_its_repetition_nothing(
     cluster.commit(one, slot(one, 2, part(1, 12, 13)), closes=[close(1, 0, 13)])
 
 
-def test_no_one_has_to_lead_meanwhile(cluster: ManagersCluster, one: BrokerIncarnation) -> None:
+def test_ranges_can_be_replaced_without_a_leader(
+    cluster: ManagersCluster, one: BrokerIncarnation
+) -> None:
     found = sources(cluster, 0, 9)
     cluster.give_up(one)
     cluster.die(one)
@@ -125,7 +127,9 @@ def test_no_one_has_to_lead_meanwhile(cluster: ManagersCluster, one: BrokerIncar
     assert cluster.end(1) == 12
 
 
-def test_items_stand_by_themselves(cluster: ManagersCluster, one: BrokerIncarnation) -> None:
+def test_items_of_a_request_are_independent(
+    cluster: ManagersCluster, one: BrokerIncarnation
+) -> None:
     early, late = prepare(cluster, 2)
     first, second = (
         item(early, 0, 9, sources(cluster, 0, 9)),
@@ -149,7 +153,7 @@ def test_items_stand_by_themselves(cluster: ManagersCluster, one: BrokerIncarnat
     )
 
 
-def test_one_conflict_is_no_obstacle_for_the_others(
+def test_one_conflict_does_not_affect_other_items(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     early, late = prepare(cluster, 2)
@@ -162,7 +166,7 @@ def test_one_conflict_is_no_obstacle_for_the_others(
     assert cluster.spans(1)[0] == (0, 9, early.object_id)
 
 
-def test_in_order_a_conflict_refuses_everything_after_it(
+def test_in_an_ordered_request_a_conflict_rejects_all_later_items(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     first, second, third = prepare(cluster, 3)
@@ -185,14 +189,14 @@ def test_in_order_a_conflict_refuses_everything_after_it(
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 12), (0, 8), (1, 9), (5, 9)])
-def test_other_offsets_than_those_of_the_sources_are_refused(
+def test_offsets_other_than_those_of_the_sources_are_rejected(
     cluster: ManagersCluster, one: BrokerIncarnation, start: int, end: int
 ) -> None:
     requested = item(prepare(cluster)[0], start, end, sources(cluster, 0, 9))
     assert statuses(cluster, requested, records=0) == [GONE]
 
 
-def test_a_hole_between_the_sources_is_refused(
+def test_a_gap_between_the_sources_is_rejected(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     found = sources(cluster, 0, 12)
@@ -202,7 +206,7 @@ def test_a_hole_between_the_sources_is_refused(
 
 
 @pytest.mark.parametrize("trimmed", [3, 5, 7])
-def test_records_trimmed_meanwhile_are_not_losses(
+def test_records_trimmed_meanwhile_may_be_missing(
     cluster: ManagersCluster, one: BrokerIncarnation, trimmed: int
 ) -> None:
     requested = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
@@ -211,7 +215,7 @@ def test_records_trimmed_meanwhile_are_not_losses(
     assert cluster.spans(1)[0] == (0, 9, requested.new.object_id)
 
 
-def test_a_trimmed_and_forgotten_prefix_leaves_no_objects(
+def test_a_trimmed_and_dropped_prefix_leaves_no_objects(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     requested = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
@@ -231,7 +235,7 @@ def test_a_trimmed_and_forgotten_prefix_leaves_no_objects(
     ] == [ObjectPhase.DESTROYED]
 
 
-def test_a_topic_that_was_deleted_refuses_all(
+def test_all_items_of_a_deleted_topic_are_rejected(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     requested = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
@@ -239,7 +243,7 @@ def test_a_topic_that_was_deleted_refuses_all(
     commit(cluster, requested, status=Status.STREAM_NOT_EXIST)
 
 
-def test_objects_not_committed_in_time_are_collected(
+def test_objects_not_committed_in_time_are_deleted(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     prepare(cluster, ttl_ms=999, status=Status.INVALID_REQUEST)
@@ -255,7 +259,7 @@ def test_objects_not_committed_in_time_are_collected(
     assert [state.key for state in due] == [target.key]
 
 
-def test_requests_that_are_none(cluster: ManagersCluster, one: BrokerIncarnation) -> None:
+def test_malformed_requests_are_rejected(cluster: ManagersCluster, one: BrokerIncarnation) -> None:
     target = prepare(cluster)[0]
     found = sources(cluster, 0, 9)
     good = item(target, 0, 9, found)

@@ -126,7 +126,9 @@ async def test_a_controller_on_port_zero_reports_its_port_and_describes_itself(
     await client.close()
 
 
-async def test_a_change_is_in_the_clients_image_when_the_call_returns(start: Start) -> None:
+async def test_the_image_of_the_client_contains_a_change_when_the_call_returns(
+    start: Start,
+) -> None:
     cluster = await start()
     one, two = await cluster.broker(), await cluster.broker()
     assert (one.node.node_id, two.node.node_id) == (1, 2)
@@ -172,7 +174,7 @@ async def test_streams_are_opened_committed_and_closed_through_the_stream_port(
     assert broker.metadata.streams_owned_by(broker.node) == {}
 
 
-async def test_a_stream_of_another_broker_is_named_by_the_error(start: Start) -> None:
+async def test_the_error_contains_the_stream_of_another_broker(start: Start) -> None:
     cluster = await start()
     one, two = await cluster.broker(), await cluster.broker()
     await topic(one, "orders")
@@ -188,7 +190,7 @@ async def test_a_stream_of_another_broker_is_named_by_the_error(start: Start) ->
     assert isinstance(refused, StreamFenced | StreamNotClosed)
 
 
-async def test_a_dead_broker_is_fenced_and_recovered_and_another_one_leads(
+async def test_a_dead_broker_is_fenced_recovered_and_replaced_as_leader(
     start: Start,
 ) -> None:
     cluster = await start()
@@ -219,7 +221,7 @@ async def test_a_dead_broker_is_fenced_and_recovered_and_another_one_leads(
     assert opened.end_offset == 9
 
 
-async def test_a_fenced_broker_learns_of_it_and_its_writes_are_refused(start: Start) -> None:
+async def test_a_fenced_broker_is_notified_and_its_writes_are_rejected(start: Start) -> None:
     cluster = await start()
     broker, observer = await cluster.broker(), await cluster.broker()
     received: list[bool] = []
@@ -247,7 +249,7 @@ async def test_a_fenced_broker_learns_of_it_and_its_writes_are_refused(start: St
     await late.stop()
 
 
-async def test_a_hung_broker_is_fenced_after_its_session_timeout_and_knew_it_before(
+async def test_a_hung_broker_stops_writing_before_it_is_fenced(
     start: Start,
 ) -> None:
     cluster = await start(session_grace_ms=1_500)
@@ -274,7 +276,7 @@ async def test_a_hung_broker_is_fenced_after_its_session_timeout_and_knew_it_bef
     assert other.follower.can_write()
 
 
-async def test_everything_is_there_after_a_restart_and_no_one_is_fenced(start: Start) -> None:
+async def test_a_controller_restart_loses_nothing_and_fences_no_broker(start: Start) -> None:
     cluster = await start()
     broker = await cluster.broker()
     await topic(broker, "orders", partitions=2)
@@ -299,8 +301,8 @@ async def test_everything_is_there_after_a_restart_and_no_one_is_fenced(start: S
 async def test_ten_thousand_partitions_reach_followers_in_messages_of_bounded_size(
     start: Start,
 ) -> None:
-    """From the log and from a snapshot. A follower applies one message in one turn of its event
-    loop.
+    """Both from the log and from a snapshot. A follower applies one message per iteration of its
+    event loop.
     """
     cluster = await start()
     broker = await cluster.broker()
@@ -330,7 +332,7 @@ async def test_ten_thousand_partitions_reach_followers_in_messages_of_bounded_si
     await loading.stop()
 
 
-async def test_brokers_and_controllers_begin_with_a_snapshot_when_the_log_is_truncated(
+async def test_brokers_and_controllers_load_a_snapshot_if_the_log_is_truncated(
     start: Start,
 ) -> None:
     cluster = await start(batch_bytes_max=200)
@@ -358,7 +360,7 @@ async def test_brokers_and_controllers_begin_with_a_snapshot_when_the_log_is_tru
     broker.image.check_invariants()
 
 
-async def test_a_follower_refuses_metadata_that_went_back(start: Start, tmp_path: Path) -> None:
+async def test_a_follower_rejects_metadata_that_went_back(start: Start, tmp_path: Path) -> None:
     """Another controller under the same address and cluster id has fewer records."""
     cluster = await start(cluster_id="same")
     broker = await cluster.broker()
@@ -388,7 +390,7 @@ async def test_a_follower_refuses_metadata_that_went_back(start: Start, tmp_path
     await client.close()
 
 
-async def test_a_lost_volume_is_rebuilt_from_the_snapshot_of_the_named_cluster(
+async def test_a_lost_volume_is_rebuilt_from_the_snapshot_of_the_given_cluster(
     start: Start, tmp_path: Path
 ) -> None:
     cluster = await start(cluster_id="prod")
@@ -429,7 +431,7 @@ async def test_many_clients_at_once_get_different_ids_and_share_journal_writes(
     assert cluster.runtime.counters.batches - before < 200
 
 
-async def test_a_full_queue_refuses_with_busy_and_the_client_comes_through_later(
+async def test_a_full_queue_responds_busy_and_the_client_succeeds_later(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = await start(queue_count_max=2)
@@ -450,7 +452,7 @@ async def test_a_full_queue_refuses_with_busy_and_the_client_comes_through_later
     assert cluster.runtime.counters.refused_busy > 0
 
 
-async def test_a_call_without_a_controller_ends_at_its_deadline(start: Start) -> None:
+async def test_a_call_without_a_controller_fails_at_its_deadline(start: Start) -> None:
     cluster = await start()
     client = cluster.client()
     await client.describe()
@@ -460,7 +462,7 @@ async def test_a_call_without_a_controller_ends_at_its_deadline(start: Start) ->
     await client.close()
 
 
-async def test_what_is_too_big_or_not_a_message_is_refused(start: Start) -> None:
+async def test_oversized_and_malformed_messages_are_rejected(start: Start) -> None:
     cluster = await start(request_bytes_max=1_000)
     client = cluster.client()
     with pytest.raises(RequestRefused) as refused:
@@ -478,7 +480,7 @@ async def test_what_is_too_big_or_not_a_message_is_refused(start: Start) -> None
     await client.close()
 
 
-async def test_a_broker_that_leaves_in_order_needs_no_recovery(start: Start) -> None:
+async def test_a_broker_that_shuts_down_orderly_needs_no_recovery(start: Start) -> None:
     cluster = await start()
     one, two = await cluster.broker(), await cluster.broker()
     await topic(one, "orders", partitions=4)
@@ -490,9 +492,7 @@ async def test_a_broker_that_leaves_in_order_needs_no_recovery(start: Start) -> 
     assert two.image.topics.led_count(two.node) == 4
 
 
-async def test_a_new_cluster_does_not_begin_in_the_store_of_another(
-    start: Start, tmp_path: Path
-) -> None:
+async def test_a_new_cluster_cannot_use_the_store_of_another(start: Start, tmp_path: Path) -> None:
     cluster = await start()
     await cluster.snapshot()
     other = ControllerServer(
@@ -502,13 +502,13 @@ async def test_a_new_cluster_does_not_begin_in_the_store_of_another(
         await other.start()
 
 
-async def test_one_process_per_data_directory(start: Start) -> None:
+async def test_a_data_directory_can_be_used_by_one_process_only(start: Start) -> None:
     cluster = await start()
     with pytest.raises(DataDirInUse):
         await ControllerServer(cluster.config, cluster.store).start()
 
 
-async def test_a_failing_journal_ends_the_controller_and_exposes_nothing_uncommitted(
+async def test_a_failed_journal_stops_the_controller_without_exposing_uncommitted_state(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = await start()
@@ -533,10 +533,10 @@ async def test_a_failing_journal_ends_the_controller_and_exposes_nothing_uncommi
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_deleted(
+async def test_destroyed_objects_and_leftovers_of_ended_wals_are_deleted(
     start: Start, is_old: bool
 ) -> None:
-    """An old fence is deleted too, when no slot of its WAL is still an object."""
+    """An old fence is deleted, too, once none of the WAL's slots exists as an object."""
     cluster = await start(read_grace_ms=1, late_put_grace_ms=1, janitor_interval_ms=20)
     if is_old:
         cluster.store._now_ms = lambda: 0
@@ -572,9 +572,9 @@ async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_delete
     await until(lambda: (alive.image.nodes.wal(dead.node) is None) == is_old)
 
 
-async def test_a_cancellation_is_not_lost_at_the_moment_in_which_a_call_fails() -> None:
-    """grpc.aio then raises the call's failure instead, so a stopped follower kept connecting
-    forever.
+async def test_a_cancellation_is_not_lost_if_the_call_fails_at_the_same_time() -> None:
+    """In this case grpc.aio raises the call's error instead of CancelledError, so a stopped
+    follower used to reconnect forever.
     """
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -590,8 +590,8 @@ async def test_a_cancellation_is_not_lost_at_the_moment_in_which_a_call_fails() 
 
 
 class SlowNetwork:
-    """Forward connections to the controller. While it is slow, nothing arrives from there, and what
-    new connections send does not arrive either.
+    """Forward connections to the controller. While it is slow, it forwards nothing from the
+    controller, and nothing from new connections.
     """
 
     def __init__(self) -> None:
@@ -611,13 +611,13 @@ class SlowNetwork:
         self._accepts.clear()
 
     def speed_up(self, *, accepts: bool = True) -> None:
-        """accepts: also for new connections."""
+        """Forward again. accepts: also from new connections."""
         self._fast.set()
         if accepts:
             self._accepts.set()
 
     def reset(self) -> None:
-        """Break the connections; both ends notice that."""
+        """Reset the connections; both ends notice it."""
         for writer in self._writers:
             writer.transport.abort()
 
@@ -660,8 +660,9 @@ async def network() -> AsyncIterator[SlowNetwork]:
 async def test_a_broker_whose_controller_is_slow_keeps_its_session(
     start: Start, network: SlowNetwork, silence_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks for another controller after a silence that is shorter than the session timeout. The
-    grace for broken streams must not begin then, nor when gRPC fails to connect, after 2 s.
+    """It looks for another controller after a silence that is shorter than the session timeout.
+    Neither this nor a failed gRPC connection attempt, which takes 2 s, may start the grace period
+    for broken streams.
     """
     monkeypatch.setattr(follower_module, "SILENCE_S", silence_s)
     cluster = await start(session_timeout_ms=60_000, advertised_listeners=(network.address,))
@@ -677,10 +678,10 @@ async def test_a_broker_whose_controller_is_slow_keeps_its_session(
     await until(broker.follower.leads_alone)
 
 
-async def test_a_broker_reads_the_end_of_a_silent_stream(
+async def test_a_broker_detects_the_end_of_a_silent_stream(
     start: Start, network: SlowNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process has registered its node, and no new connection succeeds."""
+    """Another process has registered with its node id, and no new connection succeeds."""
     monkeypatch.setattr(follower_module, "SILENCE_S", 0.3)
     cluster = await start(session_timeout_ms=60_000, advertised_listeners=(network.address,))
     network.target_port = cluster.server.port
@@ -706,10 +707,10 @@ async def test_a_broker_reads_the_end_of_a_silent_stream(
     assert not broker.follower.can_write()
 
 
-async def test_the_break_of_a_silent_stream_shortens_the_lease(
+async def test_a_broken_silent_stream_shortens_the_lease(
     start: Start, network: SlowNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller has noticed it, too, and fences after the grace period."""
+    """The controller has also detected the break, and fences the broker after the grace period."""
     monkeypatch.setattr(follower_module, "SILENCE_S", 0.3)
     cluster = await start(session_timeout_ms=3_600_000, advertised_listeners=(network.address,))
     network.target_port = cluster.server.port
@@ -723,7 +724,7 @@ async def test_the_break_of_a_silent_stream_shortens_the_lease(
     assert not broker.follower.fenced
 
 
-async def test_a_late_stream_does_not_take_over_the_session_of_a_later_one(start: Start) -> None:
+async def test_a_late_stream_does_not_replace_the_session_of_a_newer_one(start: Start) -> None:
     """Its first message arrives after that of the next stream of the same follower."""
     cluster = await start()
     broker = await cluster.broker()
