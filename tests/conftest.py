@@ -1,5 +1,5 @@
-"""Configure pytest for all tests: ignore deprecation warnings of client libraries, let examples of
-property tests take their time, prepare a home for Spark, and keep collections of garbage short.
+"""pytest configuration for all tests: ignored deprecation warnings of client libraries, no deadline
+for examples of property tests, a shared Spark home, and short garbage collections.
 """
 
 import faulthandler
@@ -27,15 +27,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # kafka-python reads its schemas through functions that Python 3.11 deprecates and 3.13 has
-    # again.
+    # kafka-python reads its schemas with functions that Python 3.11 deprecates and 3.13 no longer
+    # does.
     config.addinivalue_line(
         "filterwarnings", r"ignore:(read|open)_text is deprecated:DeprecationWarning"
     )
-    # Some tests run commands in this process and read stdout: a cluster's log must not be in it.
+    # Some tests run commands in this process and read stdout, which must not contain a cluster's
+    # log.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
     os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("support") / "spark")
-    # By default an example that takes longer than 0.2 s fails, which busy machines cannot promise.
+    # By default an example may take 0.2 s, which busy machines can exceed.
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
     os.environ["SPARK_HOME"] = str(_unzipped_spark())
@@ -43,35 +44,37 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep modules and collected tests out of later collections of garbage, each of which would
-    take 0.3 s of CPU: every run of the simulator ends with one.
+    """Exclude modules and collected tests from later garbage collections. Otherwise each would take
+    0.3 s of CPU, and every simulator run ends with one.
     """
     gc.collect()
     gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    """Print the stacks of all threads and exit with status 1 if this process is still running in
-    300 s: at its end, Python waits for each thread that a failed test left running, without a
-    limit. It also frees the modules, which took more than 60 s on a machine with a load of 20.
+    """Print the stacks of all threads and exit with status 1 if this process is still running after
+    300 s. Python waits at its end without a limit for each thread that a failed test left running,
+    and frees all modules, which took more than 60 s on a machine with a load average of 20.
     """
     faulthandler.dump_traceback_later(300, exit=True, file=sys.__stderr__)
 
 
 @pytest.fixture(autouse=True)
 def _logs_stay_configured() -> Iterator[None]:
-    """Commands that run in this process send the logs to a stderr that ends with their test."""
+    """Restore the log configuration, because commands that run in this process send logs to a
+    stderr that ends with their test.
+    """
     before = structlog.get_config()
     yield
     structlog.configure(**before)
 
 
 def _unzipped_spark() -> Path:
-    """Return a Spark home without the zip of PySpark, so that the installed package is used. From
-    the zip, each Python process of a query compiles all its imports again: 0.5 s of CPU.
+    """Return a Spark home without PySpark's zip, so that the installed package is used. From the
+    zip, each Python process of a query compiles all its imports again: 0.5 s of CPU.
 
-    It has links into the virtual environment and stays there: a test run that is killed removes
-    nothing.
+    It consists of links into the virtual environment and is kept, because a killed test run could
+    not remove it.
     """
     home = Path(sys.prefix) / "spark-home" / version("pyspark")
     if home.exists():
@@ -79,7 +82,7 @@ def _unzipped_spark() -> Path:
     home.parent.mkdir(exist_ok=True)
     made = Path(mkdtemp(dir=home.parent))
     _link_spark(made)
-    with suppress(OSError):  # another process was first
+    with suppress(OSError):  # another process was faster
         made.rename(home)
     shutil.rmtree(made, ignore_errors=True)
     return home

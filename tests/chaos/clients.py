@@ -1,8 +1,8 @@
-"""Clients that work during the whole run: producers with and without idempotence, and readers.
+"""Clients that run during the whole test: producers with and without idempotence, and readers.
 
-Invariants: each client has a thread of its own until the run ends it. The record gets everything
-that it sees. An error that an application would have to handle is a violation, because the clients'
-deadlines are longer than any fault. A reader meets every offset in order.
+Invariants: each client has its own thread until the end of the run, and its observations go to the
+record. An error that an application would have to handle is a violation, because the clients'
+deadlines are longer than any fault. Readers get every offset in order.
 """
 
 import json
@@ -103,8 +103,8 @@ class Client(threading.Thread):
 
 
 class SteadyProducer(Client):
-    """Produce one record for each partition every `pause_s`. A name that begins with "-" turns
-    idempotence off.
+    """Produces one record to each partition every `pause_s`. Names that start with "-" disable
+    idempotence.
     """
 
     def __init__(
@@ -159,7 +159,8 @@ class SteadyProducer(Client):
                 self.failed.append(f"{part} number {number}: {error}")
                 self.record.violate(f"{self.name} is refused {identity!r}: {error}")
             else:
-                # None: the broker recognizes the batch, but no longer has its offset.
+                # No offset: the broker recognizes the batch as a duplicate, but no longer has its
+                # offset.
                 offset = message.offset()
                 self.record.acknowledged(part, self.label, number, -1 if offset is None else offset)
 
@@ -169,7 +170,7 @@ class SteadyProducer(Client):
 
 
 class RackWatch:
-    """Count how often a consumer with `client.rack` read from another broker than the leader."""
+    """Counts how often a consumer with `client.rack` reads from a broker other than the leader."""
 
     def __init__(self, rack: str) -> None:
         self.near_count = 0
@@ -188,12 +189,14 @@ class RackWatch:
 
 
 class Reader(Client):
-    """Read partitions from their beginning, without a group."""
+    """Reads partitions from the beginning, without a group."""
 
     def __init__(
         self, bootstrap: str, parts: list[Part], record: Record, name: str, rack: str = ""
     ) -> None:
-        """rack: of the broker that serves partitions of others; without one, leaders serve."""
+        """rack: that of a broker which is to serve partitions of other leaders; without it, leaders
+        serve.
+        """
         super().__init__(f"reader {name}", record)
         self.positions: dict[Part, int] = dict.fromkeys(parts, 0)
         self.watch = RackWatch(rack)
@@ -228,7 +231,7 @@ class Reader(Client):
 
 
 def seen(message: Any) -> tuple[Part, int, bytes]:
-    """Return the position of a record and its identity."""
+    """Return a record's position and identity."""
     return (
         (message.topic(), message.partition()),
         message.offset(),
@@ -237,7 +240,7 @@ def seen(message: Any) -> tuple[Part, int, bytes]:
 
 
 def is_passing(error: KafkaError | None) -> bool:
-    """Return True for an error between client and broker that the client retries by itself."""
+    """Return whether the client retries this error on its own."""
     passing = (
         KafkaError._MAX_POLL_EXCEEDED,
         KafkaError._TRANSPORT,
@@ -270,8 +273,8 @@ def end_offsets(bootstrap: str, parts: list[Part], timeout_s: float) -> dict[Par
 def read_all(
     bootstrap: str, ends: dict[Part, tuple[int, int]], record: Record, patience: Patience
 ) -> None:
-    """Read everything up to these high watermarks with a new reader; a missing record is a
-    violation.
+    """Read everything up to these high watermarks with a new reader; missing records are
+    violations.
     """
     reader = Reader(bootstrap, list(ends), record, "at the end")
     reader.positions = {part: start for part, (start, _) in ends.items()}

@@ -28,15 +28,17 @@ from tests.support.anomalies import UNKNOWN, Outcome, Record, Write
 from tests.support.history import Part
 
 _PRODUCE: Final = replace(apis.PRODUCE, max=12)
-"""The last version that names topics: ids change when a topic is created again."""
+"""The last version with topic names. Newer ones contain topic ids, which change when a topic is
+recreated.
+"""
 _TIMEOUT_S: Final = 5.0
 _HURRY_S: Final = 0.001
-"""Response timeout of a batch that nobody waits for."""
+"""Response timeout of a batch whose response is not awaited."""
 _PAUSE_S: Final = 0.05
 _TRANSACTION_TIMEOUT_MS: Final = 120_000
 _ABORTED_SHARE: Final = 0.4
 _LATE_SHARE: Final = 0.5
-"""Of the aborted transactions: those with a batch on its way."""
+"""Share of aborted transactions that have a batch in flight at their end."""
 _KEY_OF_TRANSACTION: Final = 1
 _FENCED: Final = frozenset(
     {
@@ -44,7 +46,8 @@ _FENCED: Final = frozenset(
         ErrorCode.PRODUCER_FENCED,
     }
 )
-"""A late copy of its own InitProducerId, or the timeout of the transaction, has ended the epoch.
+"""The epoch was ended by a late copy of the client's own InitProducerId, or by the transaction
+timeout.
 """
 
 
@@ -53,8 +56,8 @@ class Fenced(Exception):
 
 
 class EpochSender(Client):
-    """Write a few records at a time to some of its partitions, then commit or abort. Its attributes
-    are those of `TransactionalClient`.
+    """Writes a few records at a time to some of its partitions, then commits or aborts. Its
+    attributes are those of `TransactionalClient`.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class EpochSender(Client):
             )
 
     def _fill(self, sends: list[Record]) -> bool:
-        """Write the records of a transaction. Return whether to commit it."""
+        """Write the records of a transaction. Return whether it should be committed."""
         parts = self._rng.sample(self._outputs, self._rng.randint(2, len(self._outputs)))
         requested = [*parts, *self._rng.choices(parts, k=self._rng.randint(0, 3))]
         sequences: Counter[Part] = Counter()
@@ -162,7 +165,7 @@ class EpochSender(Client):
             time.sleep(_PAUSE_S)
 
     def _hurry(self, part: Part, value: bytes, sequence: int) -> None:
-        """Send a batch, and disconnect before its response."""
+        """Send a batch, and disconnect without waiting for its response."""
         with suppress(KafkaFailed):
             request = self._batch(part, value, sequence)
             self._send_request(self._leader(part), _PRODUCE, request, _HURRY_S)
@@ -182,7 +185,7 @@ class EpochSender(Client):
         return produce.ProduceRequest(self._transactional_id, -1, 30_000, [topic])
 
     def _query_coordinator(self, api: ApiSpec, request: object) -> Any:
-        """Repeat until the response has no transient error. Raises Fenced."""
+        """Query the coordinator, and retry transient errors. Raises Fenced."""
         while True:
             with suppress(KafkaFailed):
                 response = self._send_request(self._find_coordinator(), api, request)
@@ -192,7 +195,7 @@ class EpochSender(Client):
             time.sleep(_PAUSE_S)
 
     def _is_done(self, api: ApiSpec, number: int) -> bool:
-        """Return whether the response is final; otherwise the caller asks again. Raises Fenced."""
+        """Return whether the response is final; otherwise the caller retries. Raises Fenced."""
         code = known_code(number)
         if code in _FENCED:
             raise Fenced(f"{api.name} gets {code.name}")
@@ -234,8 +237,8 @@ class EpochSender(Client):
     def _send_request(
         self, address: str, api: ApiSpec, request: object, timeout_s: float = _TIMEOUT_S
     ) -> Any:
-        """Send one request over the connection to this address. Raises KafkaFailed, after which the
-        next request makes a new connection.
+        """Send one request over the connection to this address. Raises KafkaFailed; the next
+        request then opens a new connection.
         """
         client = self._clients.pop(address, None) or WireClient(address)
         try:

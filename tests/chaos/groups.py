@@ -1,8 +1,8 @@
-"""A consumer group with plain commits, and a client that reads the offsets of groups all the time.
+"""A consumer group with plain commits, and a client that continuously fetches group offsets.
 
-Invariants: the group delivers each record at least once and never skips one. Between two
-assignments a member sees every offset in order. Each acknowledged commit, each response of a
-coordinator and each starting position of a member is recorded.
+Invariants: the group delivers each record at least once and skips none. Between two assignments a
+member gets every offset in order. Every acknowledged commit, coordinator response and starting
+position of a member is recorded.
 """
 
 import threading
@@ -31,14 +31,14 @@ GROUP: Final = "chaos"
 _ASK_S: Final = 5.0
 _COMMIT_EVERY_S: Final = 1.0
 _TIMEOUT_MS: Final = 3_000
-"""Of a request. Half of the session timeout, so that a member that repeats its requests on another
-connection remains in its generation, and its late commits have the current one.
+"""Request timeout. It is half the session timeout, so a member that retries on another connection
+stays in its generation, and its late commits have the current generation.
 """
 
 
 class GroupMembers(Client):
-    """The members of one group, polled in turn in this thread. Sometimes one leaves and another
-    joins.
+    """The members of one group, polled in turn in this thread. Sometimes a member leaves and
+    another joins.
     """
 
     def __init__(
@@ -120,17 +120,17 @@ class _Member:
         self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def close(self) -> None:
-        """Commit and close. Raises nothing, and abandons a library call that does not return."""
+        """Commit and close. Raises nothing; a library call that does not return is abandoned."""
         self._commit()
         with suppress(ClientStuck):
             within(STUCK_S, self._consumer.close)
         self._settle()
 
     def poll(self) -> None:
-        """Poll one message at a time, to distinguish messages before and after a rebalance. Commit
-        if a commit is due.
+        """Poll one message at a time, so that messages before and after a rebalance can be told
+        apart. Commit when due.
 
-        Raises ClientStuck when a commit has had no response for longer than any fault lasts.
+        Raises ClientStuck if a commit gets no response for longer than any fault lasts.
         """
         for number in range(100):
             message = self._consumer.poll(0 if number else 0.1)
@@ -178,11 +178,11 @@ class _Member:
         self._next, self._committed, self._assigned_s = {}, {}, {}
 
     def _commit(self) -> None:
-        """Send the next commit, unless the last one is pending: the library retries several
+        """Send the next commit unless the previous one is pending, because the library retries
         commits in any order.
 
-        The commit is asynchronous, because a synchronous one may wait forever (see
-        `clients.within`), also inside a rebalance, where a thread does not help.
+        The commit is asynchronous: a synchronous one may block forever (see `clients.within`), also
+        inside a rebalance callback, where it cannot run in another thread.
         """
         if self._committing is not None:
             return
@@ -214,8 +214,8 @@ class _Member:
         self._settle(acknowledged)
 
     def _settle(self, acknowledged: Collection[Part] = ()) -> None:
-        """Record the result of the pending commit, if any. A commit without an
-        acknowledgement may have taken effect.
+        """Record the result of the pending commit, if any. An unacknowledged commit may have taken
+        effect.
         """
         if self._committing is None:
             return
@@ -231,8 +231,8 @@ class _Member:
 
 
 class OffsetAsker(Client):
-    """Read the offsets of groups from coordinators, without being a member. `response_count` counts
-    the offsets in the responses.
+    """Fetches group offsets from coordinators without being a member. `response_count` counts the
+    offsets in responses.
     """
 
     def __init__(
@@ -257,8 +257,8 @@ class OffsetAsker(Client):
 
 
 def ask_offsets(consumer: Consumer, group: str, parts: list[Part], record: Record) -> int:
-    """Read and record the offsets of one group. Return their number; 0 if the coordinator cannot
-    respond now.
+    """Fetch and record the offsets of one group. Return their number, or 0 if the coordinator
+    cannot respond now.
     """
     began_s = record.now()
     try:

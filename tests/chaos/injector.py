@@ -1,8 +1,7 @@
-"""Apply the schedule's faults to the processes, the links and the store, and log one line for each
-fault.
+"""Apply scheduled faults to processes, links and the store, and log one line per fault.
 
-Invariant: when `inject` returns, the fault is over and healed. Processes that it held down may
-still be starting.
+Invariant: when `inject` returns, the fault is over and healed. Processes that it stopped may still
+be starting.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from tests.chaos.record import Record
 from tests.chaos.schedule import CONTROLLERS, LEADER, Fault, Kind
 
 LEAVE_TIMEOUT_S: Final = 20.0
-"""How long a process may take to exit after SIGTERM, also while the controllers are down."""
+"""Time limit for a process to exit after SIGTERM, also while controllers are down."""
 
 
 class Injector:

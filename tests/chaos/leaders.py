@@ -1,7 +1,7 @@
-"""Ask each broker by ListOffsets and Fetch for the ends of the logs that it believes to lead, like
-a client with old metadata.
+"""Request the log ends from each broker for the partitions that it believes it leads, as a client
+with outdated metadata does (ListOffsets and Fetch).
 
-Invariants: each client asks its own broker only, whatever the metadata say. Each response is
+Invariants: each client queries only its own broker, whatever the metadata says. Each response is
 recorded with the start time of its request. Refusals are only counted.
 """
 
@@ -20,14 +20,14 @@ from tests.support.anomalies import Latest
 from tests.support.history import Part
 
 _ASK_S: Final = 20.0
-"""Longer than any fault, because a late response is most likely to be wrong."""
+"""Longer than any fault, because late responses are the most likely to be wrong."""
 _PAUSE_S: Final = 0.3
 _FETCH_BYTES_MAX: Final = 1
 
 
 class LeaderAsker(Client):
-    """Ask one broker. `response_count` counts the ends in its responses, `refused_count` the
-    partitions that it refused, for example because another broker leads them.
+    """Queries one broker. `response_count` counts the log ends in its responses, `refused_count`
+    the partitions that it refused, for example because another broker leads them.
     """
 
     def __init__(self, address: str, parts: list[Part], record: Record, name: str) -> None:
@@ -44,7 +44,7 @@ class LeaderAsker(Client):
                 with WireClient(self._address) as client:
                     self._send_request(client)
             except KafkaFailed:
-                continue  # the broker does not run, or clients are cut off from it
+                continue  # the broker is down, or clients are cut off from it
 
     def _send_request(self, client: WireClient) -> None:
         """Send requests until the connection breaks or this client ends."""
@@ -89,7 +89,9 @@ class LeaderAsker(Client):
                 )
 
     def _fetch(self, client: WireClient) -> None:
-        """Fetch at the end that was acknowledged one lease ago, where a consumer would continue."""
+        """Fetch at the end offset that was acknowledged one lease ago, where a consumer would
+        continue.
+        """
         began_s = self.record.now()
         requested = {part: self.record.acked_end(part, began_s - LEASE_S) for part in self._parts}
         topics = [
@@ -115,7 +117,8 @@ class LeaderAsker(Client):
             for found in topic.partitions:
                 part = (topic.topic or names.get(topic.topic_id, ""), found.partition_index)
                 code, end = found.error_code, found.high_watermark
-                # The log ends below. A consumer that gets this error begins somewhere else.
+                # The log ends at a lower offset. A consumer that gets this error resets its
+                # position.
                 if code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     code, end = ErrorCode.NONE, requested[part] - 1
                 self._record_response(part, began_s, code, end, "Fetch")

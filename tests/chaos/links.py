@@ -1,8 +1,8 @@
-"""TCP proxies in front of each node, which cut, hold, slow down and reset connections.
+"""TCP proxies in front of each node that cut, hold, delay and reset connections.
 
-The source port identifies the sender (through /proc of Linux), so a fault affects one pair of
-nodes. A cut stops every connection of a pair without an error until the fault ends; a hold stops
-only existing connections, so retries on newer ones arrive first.
+The source port identifies the sender (through /proc on Linux), so a fault affects one pair of
+nodes. A cut silently stops all connections of a pair until the fault ends; a hold stops only
+existing connections, so retries on newer ones arrive first.
 """
 
 import asyncio
@@ -22,25 +22,25 @@ from tests.chaos.schedule import CLIENTS
 _PIECE_BYTES: Final = 64 * 1024
 _LOOKUP_PAUSE_S: Final = 0.02
 _LOOKUPS_MAX: Final = 5
-"""The kernel may skip a row of /proc/net/tcp while other connections come and go, so a connection
-without a row is looked up again.
+"""The kernel may skip a row of /proc/net/tcp while other connections change, so the lookup of a
+connection without a row is repeated.
 """
 _LOOPBACK: Final = ("0100007F", "0000000000000000FFFF00000100007F")
-"""127.0.0.1 in /proc: as an IPv4 address, and as an IPv6 socket (such as gRPC's) shows it."""
+"""127.0.0.1 in /proc: as an IPv4 address, and as an IPv6 socket (such as gRPC's) contains it."""
 Ends = tuple[int, int]
-"""The ports of a connection: of the node that dialled it, and of the proxy. The first alone is not
-unique, because connections to different targets may share a local port.
+"""The ports of a connection: that of the dialing node, and that of the proxy. The first alone is
+not unique, because connections to different targets may share a local port.
 """
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _END_BEHIND_S: Final = 0.5
-"""The pause between the last bytes of a held connection and its end, so that the receiver serves
-the bytes first.
+"""Delay between the last bytes of a held connection and its end, so that the receiver processes the
+bytes first.
 """
 
 
 class Diallers:
-    """Find the node of a connection. One scan of /proc serves all waiting connections, so that
-    many at once cost only a few scans.
+    """Finds the dialing node of a connection. One scan of /proc serves all waiting connections, so
+    many simultaneous ones cost only a few scans.
     """
 
     def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
@@ -49,7 +49,7 @@ class Diallers:
         self._task: asyncio.Task[None] | None = None
 
     async def of(self, ends: Ends) -> str:
-        """Return the node that dialled this connection, or CLIENTS if no node did."""
+        """Return the node that dialed this connection, or CLIENTS if no node did."""
         if sys.platform != "linux":
             return CLIENTS
         found = self._waiting.setdefault(ends, asyncio.get_running_loop().create_future())
@@ -107,7 +107,7 @@ def _add_inodes(table: str, connections: set[Ends], found: dict[Ends, str]) -> N
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """A connection from node `dialled` to node `to`. `number` grows with each connection of the
+    """A connection from node `dialled` to node `to`. `number` increases with each connection of the
     network.
     """
 
@@ -131,7 +131,7 @@ def _role(name: str) -> str:
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """A hold on what `source` sends to `target` on these connections, or on the next connection if
+    """Holds what `source` sends to `target` on these connections, or on the next connection if
     there are none.
     """
 
@@ -144,7 +144,7 @@ class Hold:
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """Reset the connection and lose the bytes in flight, as a crash of the machine does."""
+    """Reset the connection and drop the bytes in flight, as a machine crash does."""
     with suppress(OSError):
         writer.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE
@@ -153,7 +153,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 class Network:
-    """All links. `pids` returns the process ids of the running nodes by name."""
+    """All links. `pids` returns the process ids of running nodes by name."""
 
     def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
         self._diallers = Diallers(pids)
@@ -176,7 +176,7 @@ class Network:
         """
 
     def add(self, name: str, port: int, target_port: int) -> None:
-        """Add a proxy at `port` in front of node `name`, which listens at `target_port` while it
+        """Add a proxy at `port` in front of node `name`, which listens on `target_port` while it
         runs.
         """
         self._proxies[name] = Proxy(self, name, port, target_port)
@@ -192,7 +192,7 @@ class Network:
         self._cuts.append((source, target))
 
     def heal(self, source: str, target: str, *, late: bool) -> None:
-        """Heal the cut. The stopped bytes arrive if `late`. Otherwise they are lost with their
+        """Heal the cut. If `late`, the stopped bytes arrive; otherwise they are lost with their
         connections.
         """
         self._cuts.remove((source, target))
@@ -202,7 +202,9 @@ class Network:
         self._publish()
 
     def hold(self, source: str, target: str) -> Hold:
-        """Hold what source sends to target on the existing connections; newer ones pass."""
+        """Hold what source sends to target on existing connections; newer connections are not
+        affected.
+        """
         hold = Hold(source, target, set(self._between(source, target)))
         self._holds.append(hold)
         return hold
@@ -218,7 +220,7 @@ class Network:
                 connection.reset()
 
     def slow(self, name: str, delay_ms: float) -> None:
-        """Delay every piece to and from this node. 0 ends the delay."""
+        """Delay every chunk to and from this node; 0 ends the delay."""
         self._delays_s[name] = delay_ms / 1_000
 
     async def close(self) -> None:
@@ -295,7 +297,7 @@ class Network:
         connection: _Connection,
         source: str,
     ) -> None:
-        """Forward what `source` sends on this connection, to its end."""
+        """Forward what `source` sends on this connection until its end."""
         target = connection.to if source == connection.dialled else connection.dialled
         was_held = False
         with suppress(OSError):
@@ -307,7 +309,7 @@ class Network:
                     self._count_late(connection, source, reader)
                 writer.write(data)
                 await writer.drain()
-        # The end of a connection does not pass a cut link either.
+        # The end of a connection is not forwarded over a cut link either.
         await self._until_free(connection, source, target)
         if was_held:
             await asyncio.sleep(_END_BEHIND_S)
@@ -324,7 +326,7 @@ class Network:
             self.late_client_count += 1
 
     async def _until_free(self, connection: _Connection, source: str, target: str) -> bool:
-        """Wait until the direction is free. Return True if it was held (not only cut)."""
+        """Wait until the direction is not blocked. Return whether it was held (not just cut)."""
         was_held = False
         while True:
             is_held = any(hold.has(connection, source) for hold in self._holds)
@@ -335,7 +337,7 @@ class Network:
 
 
 class Proxy:
-    """One listening port, open while its node runs."""
+    """A listening port that is open while its node runs."""
 
     def __init__(self, network: Network, name: str, port: int, target_port: int) -> None:
         self._network = network

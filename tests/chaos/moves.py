@@ -1,8 +1,8 @@
-"""Move partitions all the time: reassignments, preferred elections and cancellations, over the
-Kafka protocol.
+"""Move partitions continuously over the Kafka protocol: reassignments, preferred elections and
+cancellations.
 
 Invariant: the seed determines the requests. A request may fail during a fault. An accepted move
-that has not ended at the end of the run is a violation.
+that is unfinished at the end of the run is a violation.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Deadlines for a busy machine, which do not count the time in which this process did not run.
+"""Deadlines that exclude the time during which this process was stalled, for busy machines.
 
-Invariant: at most `_COUNTED_S_MAX` of the time between two calls of `lasts` counts, so that a stall
-of the machine is not mistaken for a stall of the cluster. `Stalls` measures the longest stall.
+Invariant: at most `_COUNTED_S_MAX` of the time between two calls of `lasts` counts, so a stall of
+the machine is not mistaken for a stall of the cluster. `Stalls` measures the longest stall.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ _WHOLE_FACTOR: Final = 10
 
 
 class Patience:
-    """A deadline: `while trouble and patience.lasts(): wait a little`.
+    """A deadline, used as `while trouble and patience.lasts(): wait a little`.
 
-    Progress restarts the timeout. The whole wait lasts at most ten times the timeout.
+    Progress restarts the timeout. The total wait is at most ten timeouts.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -26,7 +26,7 @@ class Patience:
         self._progress: object = None
 
     def lasts(self, progress: object = None) -> bool:
-        """Return True while time is left. `progress`: any value that changes with each progress."""
+        """Return whether time is left. `progress`: any value that changes with progress."""
         now = time.monotonic()
         counted_s = min(now - self._looked_at, _COUNTED_S_MAX)
         self._looked_at = now
@@ -37,7 +37,7 @@ class Patience:
 
 
 class Stalls:
-    """Measures `longest_s`, the longest delay of a wake-up of this process."""
+    """Measures `longest_s`, the longest delayed wake-up of this process."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0

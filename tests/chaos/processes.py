@@ -1,8 +1,8 @@
-"""Run the processes of the cluster with the commands of `penstock dev`, and their proxies.
+"""Run the cluster's processes with the commands of `penstock dev`, and their proxies.
 
-A process that exits is restarted, unless a fault keeps it down; an exit without a fault is a
-defect, unless the broker was fenced. All processes exit with this one (`deploy.node.lifeline`, so
-only the main thread starts them).
+A process that exits is restarted unless a fault keeps it down. An exit without a fault is a bug,
+unless the broker was fenced. All processes exit with this one (`deploy.node.lifeline`, so only the
+main thread may start them).
 """
 
 import asyncio
@@ -38,9 +38,9 @@ READ_GRACE_MS: Final = 3_000
 """Short, so that unreferenced objects are deleted during a run."""
 
 START_TIMEOUT_S: Final = 180.0
-"""The deadline for brokers to serve. It is generous, because machines may be busy."""
+"""The deadline for brokers to serve, generous for busy machines."""
 FENCED: Final = 3
-"""The exit code of a broker that was fenced, which is correct after a pause or a cut."""
+"""The exit code of a fenced broker, which is expected after a pause or a cut."""
 
 _FEW_COORDINATORS: Final = (
     "--offsets-topic-num-partitions",
@@ -56,8 +56,8 @@ _LOOK_S: Final = 0.1
 class Node:
     """A process of the cluster.
 
-    held_down: a fault prevents its restart. caused: a fault causes its next end. port: the port of
-    the node itself, behind its proxy.
+    held_down: a fault prevents its restart. caused: a fault causes its next exit. port: the node's
+    own port, behind its proxy.
     """
 
     plan: ProcessPlan
@@ -80,8 +80,8 @@ class Node:
 class Processes:
     """All processes: `async with Processes(directory, seed, defect) as processes`.
 
-    defect: called for every end that no fault explains. planted: the name of a bug of
-    `tests.sim.mutants` that all nodes get, to check that the run finds it.
+    defect: called for every exit that no fault explains. planted: the name of a bug in
+    `tests.sim.mutants` that is planted in all nodes, to check that the run finds it.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class Processes:
         return [node for node in self.nodes.values() if node.plan.role == "broker"]
 
     async def start(self, node: Node) -> None:
-        """Start the process. Call in the main thread: a child ends with the thread that started it
-        (see `deploy.node.lifeline`).
+        """Start the process. Must be called in the main thread, because a child ends with the
+        thread that started it (see `deploy.node.lifeline`).
         """
         node.starts += 1
         log = self.directory / f"{node.name.replace(' ', '-')}.{node.starts}.log"
@@ -172,7 +172,7 @@ class Processes:
             await self.network.node_runs(node.name)
 
     def signal(self, node: Node, number: signal.Signals) -> None:
-        """Send the signal. SIGKILL and SIGTERM mark the next end as caused by a fault."""
+        """Send the signal. SIGKILL and SIGTERM mark the next exit as caused by a fault."""
         if node.process is not None and node.process.poll() is None:
             node.caused = node.caused or number in (signal.SIGKILL, signal.SIGTERM)
             node.process.send_signal(number)
@@ -185,8 +185,8 @@ class Processes:
         return process is None or process.poll() is not None
 
     async def until_serving(self) -> None:
-        """Wait until all brokers serve. After a timeout, make the others dump their stacks into
-        their logs (SIGQUIT) and raise TimeoutError, which names them.
+        """Wait until all brokers serve. After a timeout, make the others dump their stacks to their
+        logs (SIGQUIT) and raise TimeoutError with their names.
         """
         patience = Patience(START_TIMEOUT_S)
         while missing := [
@@ -202,8 +202,8 @@ class Processes:
             await asyncio.sleep(0.1)
 
     async def leading_controller(self) -> str:
-        """Return the name of the active controller. While there is none, try again for a few
-        seconds, then return `controller 0`.
+        """Return the name of the active controller. If there is none, retry for a few seconds, then
+        return `controller 0`.
         """
         for _ in range(20):
             for node in self.nodes.values():
@@ -216,7 +216,7 @@ class Processes:
         return {node.name: node.pid for node in self.nodes.values()}
 
     async def _keep(self, node: Node) -> None:
-        """Start the process again after each end."""
+        """Restart the process after each exit."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if node.process is None or (code := node.process.poll()) is None:
@@ -286,7 +286,9 @@ class Processes:
 
 
 def _planting(directory: Path, name: str) -> dict[str, str]:
-    """Return the environment that plants the bug: Python imports `sitecustomize` at its start."""
+    """Return the environment that plants the bug through `sitecustomize`, which Python imports at
+    its start.
+    """
     if not name:
         return {}
     (directory / "sitecustomize.py").write_text(

@@ -1,8 +1,8 @@
-"""Collect the events of a run from all threads: in the history that is checked, and as lines of a
-file for debugging.
+"""Collect events of a run from all threads: as the history to check, and as lines in a file for
+debugging.
 
-Invariants: the first violations are kept with their times, and all of them are in the file. A
-violation raises no exception in the thread of a client.
+Invariants: the first violations are kept with their times, and the file contains all of them. A
+violation raises no exception in a client's thread.
 """
 
 import threading
@@ -17,10 +17,10 @@ from tests.support.anomalies import Ack, Operation, Write
 from tests.support.history import History, Part
 
 LEASE_S: Final = SESSION_TIMEOUT_MS / 1_000
-"""How long a broker may serve without a controller: as long as its session lasts."""
+"""The time for which a broker may serve without a controller: its session timeout."""
 _VIOLATIONS_KEPT_MAX: Final = 50
 _ACKS_EVERY_S: Final = 0.05
-"""The minimum time between two kept acknowledgements of a partition, which is short enough to find
+"""The minimum time between two recorded acknowledgments of a partition, short enough to detect
 stale reads.
 """
 
@@ -54,7 +54,7 @@ class Record:
                 self.violations.append(f"{self.now():.2f} s: {what}")
 
     def tell(self, line: str, *, now: bool = False) -> None:
-        """Write the line to the file only. now: flush at once, instead of after some thousand
+        """Write the line to the file only. now: flush immediately instead of after some thousand
         bytes.
         """
         with self._lock:
@@ -90,20 +90,20 @@ class Record:
             self.operations.append(Ack(part, offset, now))
 
     def acked_end(self, part: Part, at_s: float) -> int:
-        """Return the end of the records that were acknowledged by this time. 0: none."""
+        """Return the end offset of the records acknowledged by this time, or 0."""
         with self._lock:
             acks = self._acks.get(part, [])
             count = bisect_right(acks, (at_s, 0))
             return acks[count - 1][1] + 1 if count else 0
 
     def operate(self, operation: Operation) -> None:
-        """Record the operation, once it has ended."""
+        """Record the operation after it has ended."""
         with self._lock:
             self.operations.append(operation)
             self.tell(str(operation), now=isinstance(operation, Write))
 
     def acked_number(self, part: Part, producer: bytes) -> int:
-        """Return the highest acknowledged number of the producer. -1: none."""
+        """Return the highest acknowledged number of the producer, or -1."""
         with self._lock:
             return self._acked_number.get((producer, part), -1)
 
@@ -115,7 +115,7 @@ class Record:
             self.history.read(part, offset, identity)
 
     def longest_gap(self) -> tuple[float, float, Part | None]:
-        """Return (seconds, start, partition) of the longest time without an acknowledgment of a
+        """Return (seconds, start, partition) of the longest period without an acknowledgment of a
         partition.
         """
         with self._lock:

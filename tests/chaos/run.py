@@ -1,8 +1,8 @@
 """Run a cluster and its clients, inject waves of faults, and check the history at the end.
 
-After each wave, every partition accepts records, every transactional client ends a transaction and
-the group commits within `RECOVERY_DEADLINE_S`; otherwise the run stops. At the end all brokers are
-killed, and new readers check the records. A run in which a client made no progress fails.
+After each wave, every partition, transactional client and group must make progress within
+`RECOVERY_DEADLINE_S`; otherwise the run stops. At the end all brokers are killed, and new readers
+check the records. A run in which a client made no progress fails.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ async def run(
 ) -> Outcome:
     """Run the chaos test.
 
-    seconds: how long new waves begin. planted: a bug of `tests.sim.mutants` that all nodes get.
-    client_holds: see `waves`.
+    seconds: period in which new waves start. planted: a bug in `tests.sim.mutants` that all nodes
+    get. client_holds: see `waves`.
     """
     directory = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{seed}-"))
     record = Record(directory / "history.txt")
@@ -128,8 +128,8 @@ class _Chaos:
         await asyncio.gather(*(later(fault) for fault in wave.faults))
 
     async def _recovered(self, behind: str) -> None:
-        """Wait until every broker serves, and every client completes something that it began after
-        this call. At the deadline it is a violation.
+        """Wait until every broker serves and every client has completed an operation started after
+        this call. Missing the deadline is a violation.
         """
         began, patience = self._record.now(), Patience(RECOVERY_DEADLINE_S)
         try:
@@ -148,7 +148,7 @@ class _Chaos:
         self._record.tell(f"recovered behind {behind} in {self._record.now() - began:.2f} s")
 
     async def _settle(self) -> None:
-        """End the clients, and check everything."""
+        """End the clients, then check everything."""
         self._say(f"{self._record.now():7.1f} s  no more faults; checking")
         work, bootstrap, record = self._work, self._processes.bootstrap, self._record
         await asyncio.to_thread(work.end_writers, Patience(RECOVERY_DEADLINE_S))

@@ -1,7 +1,7 @@
-"""Draw an endless series of waves of faults, with targets and durations. Pure.
+"""Draw an endless series of fault waves, with targets and durations. Pure.
 
-The same seed yields the same waves. Each wave ends (`Wave.length_s`), and a node has at most one
-process fault per wave. The target "leader" is resolved when the fault begins.
+The same seed yields the same waves. Each wave ends (`Wave.length_s`), and a node gets at most one
+process fault per wave. The target "leader" is resolved when the fault starts.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from typing import Final
 CONTROLLERS: Final = ("controller 0", "controller 1", "controller 2")
 BROKERS: Final = ("broker 0", "broker 1", "broker 2")
 LEADER: Final = "leader"
-"""The controller that leads when the fault begins."""
+"""The controller that is leader when the fault starts."""
 
 CLIENTS: Final = "clients"
 ALL: Final = "all"
@@ -41,8 +41,8 @@ class Fault:
     """A fault.
 
     whom: names of nodes; for a cut or a hold (from, to). after_s: time from the start of the wave.
-    chance: the part of the requests that a store fault hits. late: stopped bytes arrive at the end
-    of the fault, instead of being lost with their connection.
+    chance: share of requests that a store fault affects. late: stopped bytes arrive at the end of
+    the fault, instead of being lost with their connection.
     """
 
     kind: Kind
@@ -67,7 +67,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Faults that overlap. `quiet_s` is the minimum of quiet time after them."""
+    """Overlapping faults. `quiet_s` is the minimum quiet time after them."""
 
     number: int
     faults: tuple[Fault, ...]
@@ -79,7 +79,7 @@ class Wave:
 
 
 def waves(seed: int, *, client_holds: bool = False) -> Iterator[Wave]:
-    """Yield waves without end. client_holds: most faults hold what clients send, so that their
+    """Yield waves endlessly. client_holds: most faults hold what clients send, so that their
     requests arrive late.
     """
     rng = Random(f"chaos/{seed}")
@@ -110,8 +110,8 @@ class _Draft:
         return 0.0 if not self.faults else self.rng.uniform(0.0, 3.0)
 
     def add_process_fault(self, kind: Kind, whom: tuple[str, ...], for_s: float) -> None:
-        """Add the fault, unless one of its nodes has a process fault already: a dead process cannot
-        be paused. The leader may be any of the controllers.
+        """Add the fault unless one of its nodes already has a process fault: a dead process cannot
+        be paused. The leader may be any controller.
         """
         claimed = (
             set(CONTROLLERS) | {LEADER} if LEADER in whom else set(whom) | ({LEADER} & self.taken)
@@ -142,7 +142,7 @@ def _kill(draft: _Draft) -> None:
 
 
 def _pause(draft: _Draft) -> None:
-    """Pause for less or more than the timeouts of sessions (3 s) and elections (0.6 s)."""
+    """Pause for less or more than the session (3 s) and election (0.6 s) timeouts."""
     rng = draft.rng
     if rng.random() < 0.6:
         draft.add_process_fault(
@@ -180,12 +180,12 @@ def _cut(draft: _Draft) -> None:
 
 def _hold(draft: _Draft) -> None:
     """Hold for longer than senders wait for a response (coordinators 5 s, clients up to 5 s), so
-    that they repeat their requests on newer connections.
+    that they retry on newer connections.
 
-    Of the clients of a run, brokers reject late requests of group members and producers. They
-    execute two kinds, as Kafka does: an InitProducerId without a producer id fences the current
-    producer, and a batch without a producer id is stored again, because neither request says which
-    attempt it belongs to.
+    Brokers reject late client requests of group members and producers, except for two kinds that
+    they execute as Kafka does: an InitProducerId without a producer id fences the current producer,
+    and a batch without a producer id is stored again, because neither request identifies its
+    attempt.
     """
     rng = draft.rng
     pair = [
@@ -194,7 +194,7 @@ def _hold(draft: _Draft) -> None:
         tuple(rng.sample(CONTROLLERS, 2)),
         (CLIENTS, rng.choice(BROKERS)),
     ][rng.choices((0, 1, 2, 3), (5, 2, 2, 6))[0]]
-    requests_share = 0.75 if CLIENTS in pair else 0.5  # held responses of brokers are just lost
+    requests_share = 0.75 if CLIENTS in pair else 0.5  # held broker responses are simply lost
     ends = pair if rng.random() < requests_share else (pair[1], pair[0])
     draft.faults.append(Fault(Kind.HOLD, ends, draft.begin_s(), rng.uniform(6.0, 10.0), late=True))
 
@@ -206,8 +206,9 @@ def _hold_clients(draft: _Draft) -> None:
 
 
 def _isolate(draft: _Draft) -> None:
-    """Cut a node off from all other controllers, in both directions, but not from the store and the
-    clients. Some cuts last longer than a session (3 s), a move and a lease (3 s) together.
+    """Cut all connections between a node and the other controllers, but not those to the store, the
+    brokers and the clients. Some cuts last longer than a session (3 s), a move and a lease (3 s)
+    together.
     """
     rng = draft.rng
     whom = draft.some_controller() if rng.random() < 0.5 else rng.choice(BROKERS)

@@ -1,6 +1,6 @@
-"""An HTTP proxy in front of the S3 server, with a port for each process, that injects faults.
+"""An HTTP proxy in front of the S3 server that injects faults, with a port for each process.
 
-It returns 503, delays or truncates requests and responses, and drops responses of completed
+It returns 503, delays or truncates requests and responses, and drops responses to completed
 requests. A held request may arrive after its sender has died.
 """
 
@@ -23,7 +23,7 @@ _SLOW_DOWN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A request or a response. `head` ends in the empty line."""
+    """A request or response. `head` ends with the empty line."""
 
     head: bytes
     body: bytes
@@ -38,7 +38,7 @@ class _Message:
 
 
 class _Broken(Exception):
-    """The proxy must end the connection."""
+    """The proxy must close the connection."""
 
 
 class StoreProxy:
@@ -107,7 +107,7 @@ class StoreProxy:
         writer: asyncio.StreamWriter,
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        """Handle one request. Raises _Broken if its connection must end."""
+        """Handle one request. Raises _Broken if its connection must be closed."""
         lose_response = cut_response = False
         for fault, over in list(self._weather):
             if fault.whom[0] not in (ALL, source) or self._rng.random() >= fault.chance:

@@ -1,4 +1,4 @@
-"""Transactional clients with one `transactional.id` for the whole run.
+"""Transactional clients, each with one `transactional.id` for the whole run.
 
 A `TransactionSender` nearly always has an open transaction. A `Transformer` consumes in a group,
 produces, and commits its offsets with the transaction. Each transaction is recorded once: ok, fail
@@ -38,7 +38,7 @@ from tests.support.anomalies import UNKNOWN, Assign, Consumed, Outcome, Poll, Re
 from tests.support.history import Part
 
 _CALL_S: Final = 10.0
-"""The timeout of one call of the client library. A call that timed out is repeated."""
+"""The timeout of a library call. A call that times out is repeated."""
 _TRANSACTION_TIMEOUT_MS: Final = 120_000
 _ABORTED_SHARE: Final = 0.4
 _INPUT_COUNT_MAX: Final = 300
@@ -59,7 +59,7 @@ class Transaction:
 
 
 class TransactionalClient(Client):
-    """Runs transactions one after the other.
+    """Runs transactions one after another.
 
     outputs: the partitions that it writes to. finished: the number of transactions by outcome.
     producer_count: 1 if no producer was lost.
@@ -92,7 +92,7 @@ class TransactionalClient(Client):
         }
 
     def prepare(self) -> tuple[Consumed, ...] | None:
-        """Return the input of the next transaction. None: there is none yet."""
+        """Return the input of the next transaction, or None if there is none yet."""
         return ()
 
     def fill(self, transaction: Transaction) -> None:
@@ -100,7 +100,7 @@ class TransactionalClient(Client):
         raise AssertionError("a subclass must implement fill()")
 
     def add_offsets(self, producer: Producer, transaction: Transaction) -> None:
-        """Add the consumed offsets before the commit, if it consumed anything."""
+        """Add the consumed offsets before the commit, if any."""
 
     def over(self, transaction: Transaction, outcome: Outcome) -> None:
         """Handle the end of the transaction."""
@@ -129,15 +129,15 @@ class TransactionalClient(Client):
         producer.poll(0)
 
     def pause(self, seconds: float) -> None:
-        """Wait with the transaction open, and serve delivery reports."""
+        """Keep the transaction open for a while, and serve delivery reports."""
         assert self._producer is not None
         until = self.record.now() + seconds
         while (left_s := until - self.record.now()) > 0 and not self.ending.is_set():
             self._producer.poll(min(left_s, 0.1))
 
     def _begin_anew(self) -> Producer | None:
-        """Return a new producer that has ended the open transaction of its predecessor. None: it
-        could not, and the caller must try again.
+        """Return a new producer that has ended its predecessor's open transaction, or None if that
+        failed and the caller must retry.
         """
         producer = Producer(self._settings)
         self.producer_count += 1
@@ -205,7 +205,7 @@ class TransactionalClient(Client):
 
     def _give_up(self, producer: Producer, transaction: Transaction, error: KafkaError) -> Outcome:
         """Abort if the library requires it, which makes the outcome certain. After a fatal error
-        during a commit the client cannot learn the outcome.
+        during a commit, the client cannot determine the outcome.
         """
         if error.txn_requires_abort():
             try:
@@ -233,11 +233,11 @@ class TransactionalClient(Client):
 
 
 class TransactionSender(TransactionalClient):
-    """Write a few records at a time to some of its partitions, then commit or abort."""
+    """Writes a few records at a time to some of its partitions, then commits or aborts."""
 
     def fill(self, transaction: Transaction) -> None:
-        """Produce the records. Most transactions last for a few requests only, some for longer than
-        the 5 s after which brokers close a connection without a response.
+        """Produce the records. Most transactions last for a few requests, some for longer than the
+        5 s after which brokers close a connection without a response.
         """
         lasts_s = self.rng.choices((0.05, 0.5, 2.0, 6.0), (4, 3, 3, 1))[0]
         every_s = self.rng.choice((0.2, lasts_s))
@@ -251,8 +251,8 @@ class TransactionSender(TransactionalClient):
 
 
 def begin_transform_group(bootstrap: str, parts: list[Part]) -> None:
-    """Commit offset 0 of each input partition, because transformers go nowhere without a committed
-    offset.
+    """Commit offset 0 of each input partition, because transformers do not start without a
+    committed offset.
     """
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": TRANSFORM_GROUP, "enable.auto.commit": False}
@@ -264,7 +264,7 @@ def begin_transform_group(bootstrap: str, parts: list[Part]) -> None:
 
 
 class Transformer(TransactionalClient):
-    """Write one record for each input partition, which names the consumed offsets."""
+    """Writes one record for each input partition that contains the consumed offsets."""
 
     def __init__(
         self,
@@ -299,8 +299,8 @@ class Transformer(TransactionalClient):
         self.rebalance_count = 0
 
     def prepare(self) -> tuple[Consumed, ...] | None:
-        """Poll and return the input. Records of partitions that a rebalance revokes are dropped:
-        another member gets them, or they are read again from the group's offset.
+        """Poll and return the input. Records of revoked partitions are dropped: another member gets
+        them, or they are read again from the committed offset.
         """
         consumer = self._consumer or self._join()
         until = self.record.now() + _POLL_S
@@ -344,8 +344,8 @@ class Transformer(TransactionalClient):
         producer.send_offsets_to_transaction(offsets, self._membership, _CALL_S)
 
     def over(self, transaction: Transaction, outcome: Outcome) -> None:
-        """Consume input that was not committed again: after an abort from its first offset, after
-        an unknown outcome from the group's offset.
+        """Consume uncommitted input again: after an abort from its first offset, after an unknown
+        outcome from the committed offset.
         """
         if outcome is Outcome.OK:
             return
@@ -360,7 +360,7 @@ class Transformer(TransactionalClient):
                 )
         except ClientStuck:
             self._abandon(self._consumer)
-        except KafkaException as error:  # a rebalance took the partition away
+        except KafkaException as error:  # a rebalance has revoked the partition
             self.record.tell(f"{self.name} cannot seek: {error}")
             self._leave()
 
@@ -397,21 +397,25 @@ class Transformer(TransactionalClient):
 
 
 def _lost_its_position(error: KafkaError) -> bool:
-    """Return True if the client treats an offset that is not stable yet as none.
+    """Return whether the client has treated an unstable offset as a missing one.
 
     librdkafka 2.10.1 does so if a partition is assigned again while it waits, with Apache Kafka 4.2
-    too. An offset out of range, which has the same code, is none of that.
+    too. An out-of-range offset has the same code but is a different error.
     """
     return error.code() == KafkaError._AUTO_OFFSET_RESET and "no previously committed" in str(error)
 
 
 class CommittedReader(Client):
-    """Poll partitions with read_committed from the beginning. `polled_count` counts the records."""
+    """Polls partitions with read_committed from the beginning. `polled_count` counts
+    the records.
+    """
 
     def __init__(
         self, bootstrap: str, parts: list[Part], record: ChaosRecord, name: str, rack: str = ""
     ) -> None:
-        """rack: of the broker that serves partitions of others; without one, leaders serve."""
+        """rack: that of a broker which is to serve partitions of other leaders; without it, leaders
+        serve.
+        """
         super().__init__(f"committed {name}", record)
         self.ends: dict[Part, int] = {}
         """The last stable offset that the reader has reached in each partition."""

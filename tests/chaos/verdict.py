@@ -1,7 +1,8 @@
-"""Check metadata, bucket, leaders and logs against each other and the history, after the faults.
+"""Check metadata, bucket, leaders and logs against each other and against the history, after the
+faults.
 
-Invariants: the checks use the cluster only as clients and observers can. What may take a while
-(moves, deletes) has a deadline. What must never happen is a violation at once.
+Invariants: the checks use the cluster only as clients and observers can. Whatever may take time
+(moves, deletes) has a deadline. Whatever must never happen is an immediate violation.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ MOVES_DEADLINE_S: Final = 45.0
 LEADERS_DEADLINE_S: Final = 30.0
 _SHOWN_EACH_MAX: Final = 3
 _DELETE_MS: Final = 30_000
-"""The time that the janitor may take for an object whose grace period is over."""
+"""The time allowed for the janitor to delete an object after its grace period."""
 
 _TROUBLE: Final = re.compile(r'Traceback|"exception":|"level": ?"critical"|was never retrieved')
 
@@ -59,9 +60,9 @@ async def check_end(processes: Processes, record: Record, parts: list[Part]) -> 
 
 
 def check_operations(record: Record, output_ends: dict[Part, int]) -> None:
-    """Check transactions, groups and ends of logs with `tests.support.anomalies`.
+    """Check transactions, groups and log ends with `tests.support.anomalies`.
 
-    output_ends: the offsets to which read_committed readers have read.
+    output_ends: the offsets up to which read_committed readers have read.
     """
     anomalies = find_anomalies(record.operations, LEASE_S, output_ends)
     for name in ANOMALIES:
@@ -71,7 +72,7 @@ def check_operations(record: Record, output_ends: dict[Part, int]) -> None:
 
 
 async def until(problem: Callable[[], Awaitable[str]], timeout_s: float, record: Record) -> None:
-    """Wait until there is no problem. At the deadline the problem is a violation."""
+    """Wait until there is no problem. At the deadline the problem becomes a violation."""
     patience = Patience(timeout_s)
     while text := await problem():
         if not patience.lasts(text):
@@ -89,7 +90,7 @@ async def _moves(processes: Processes) -> str:
 
 
 async def _leaders(processes: Processes, parts: list[Part]) -> str:
-    """Check that every broker names the same leader for each partition, and that this leader
+    """Check that all brokers report the same leader for each partition, and that this leader
     exists.
     """
     responses = [
@@ -136,8 +137,8 @@ def _missing_from(image: MetadataImage, keys: set[str]) -> set[str]:
 
 
 def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
-    """Return data objects without references, and unreferenced slots of ended WALs, except those
-    that the janitor need not have deleted yet.
+    """Return data objects without references and unreferenced slots of ended WALs, except those
+    that the janitor does not have to delete yet.
     """
     now_ms = time.time_ns() // 1_000_000
     due = {state.key for state in image.objects if not _has_time_left(state, now_ms)}
@@ -163,7 +164,8 @@ def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
 
 
 def _has_time_left(state: ObjectState, now_ms: int) -> bool:
-    """Return True if the object is prepared, or if its read grace ended less than `_DELETE_MS` ago.
+    """Return whether the object is prepared, or its read grace period ended less than `_DELETE_MS`
+    ago.
 
     Prepared objects always have time left, because the active controller times them by its own
     clock.
@@ -174,7 +176,7 @@ def _has_time_left(state: ObjectState, now_ms: int) -> bool:
 
 
 def trouble_in_logs(directory: Path) -> list[str]:
-    """Return the log lines that only a defect of the program causes."""
+    """Return log lines that only a bug in the program can cause."""
     return [
         f"{path.name}: {line.strip()[:300]}"
         for path in sorted((*directory.glob("broker-*.log"), *directory.glob("controller-*.log")))

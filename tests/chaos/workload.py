@@ -1,7 +1,7 @@
 """All clients of a run, and the work that each of them must have done.
 
 Invariants: every client starts before the first fault and ends after the last one. A client that
-did nothing is a violation, so that a run that did nothing cannot pass.
+did nothing is a violation, so an idle run cannot pass.
 """
 
 import sys
@@ -33,11 +33,11 @@ from tests.support.history import Part
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 6
 OUTPUT: Final = "chaos-out"
-"""The topic of the transactions."""
+"""The topic of the transactional clients."""
 OUTPUT_PARTITIONS: Final = 4
 _PAUSE_S: Final = 0.06
-"""The pause between two records of one producer for one partition. Two producers and six partitions
-make 200 records a second.
+"""Time between two records of a producer to a partition. Two producers and six partitions make 200
+records per second.
 """
 _END_S: Final = 30.0
 _LINKS: Final = (
@@ -46,8 +46,8 @@ _LINKS: Final = (
     ("controller", "controller"),
     ("clients", "broker"),
 )
-"""The links that faults hit. A fault tests nothing on an unused link, or on one whose source is not
-recognized.
+"""The links that faults affect. A fault on an unused link, or on one whose source is not
+recognized, tests nothing.
 """
 
 
@@ -98,7 +98,7 @@ class Workload:
         return self.reader, self.group, self.committed
 
     def stuck_since_now(self) -> Callable[[], list[str]]:
-        """Return a function that names the clients without progress since this call."""
+        """Return a function that returns the clients without progress since this call."""
         records = [
             (part, producer, producer.sent[part])
             for producer in self.producers
@@ -150,7 +150,7 @@ class Workload:
     def read_on(
         self, ends: dict[Part, tuple[int, int]], output_ends: dict[Part, int], patience: Patience
     ) -> None:
-        """Wait until the continuous readers have everything, then end them."""
+        """Wait until the continuous readers have read everything, then end them."""
         while behind := self._behind(ends, output_ends):
             if not patience.lasts(behind):
                 self._record.violate(f"nothing more is read by {'; '.join(behind)}")
@@ -172,7 +172,7 @@ class Workload:
 
     def read_outputs(self, ends: dict[Part, int], patience: Patience) -> None:
         """Read all committed records with a new reader. Only a transaction that never ends can keep
-        it from the end.
+        it from reaching the end.
         """
         reader = CommittedReader(self._processes.bootstrap, list(ends), self._record, "at the end")
         reader.start()
@@ -184,7 +184,7 @@ class Workload:
             self._record.violate(f"{reader.name} does not end")
 
     def ask_offsets(self, patience: Patience) -> None:
-        """Read the offsets of groups again, from coordinators that had to load them."""
+        """Fetch the group offsets again, from coordinators that had to load them."""
         for group in (GROUP, TRANSFORM_GROUP):
             consumer = Consumer(
                 {**IMPATIENT, "bootstrap.servers": self._processes.bootstrap, "group.id": group}
@@ -251,8 +251,8 @@ def idle_work(
     counts: Iterable[tuple[str, int]],
     links: Mapping[tuple[str, str], int] | None,
 ) -> list[str]:
-    """Return the kinds of work that a run never did. links: connections by source and target, or
-    None if this machine does not report them.
+    """Return the kinds of work that never happened in a run. links: connections by source and
+    target, or None if this machine cannot identify them.
     """
     idle = [
         f"{outcome} {name}"
@@ -271,7 +271,7 @@ def idle_work(
 
 
 def _short(reader: CommittedReader, ends: dict[Part, int]) -> list[str]:
-    """Return the partitions whose end a read_committed reader has not seen."""
+    """Return the partitions whose end a read_committed reader has not reached."""
     found = [(part, reader.ends.get(part, 0), end) for part, end in ends.items()]
     return [
         f"{reader.name} of {part[0]}-{part[1]} to {reached} of {end}"

@@ -1,4 +1,4 @@
-"""Record batches for the conformance vectors, with the rows that a reader must find in them."""
+"""Record batches of the conformance vectors, with the rows that a reader must find in them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ WRITER = BrokerIncarnation(NodeId(3), NodeEpoch(17))
 
 @dataclass(frozen=True)
 class Batch:
-    """The bytes of a batch and its rows: none for control batches and those without records."""
+    """The bytes and rows of a batch. Control batches and empty batches have no rows."""
 
     payload: bytes
     rows: Sequence[Record] = field(default=())
@@ -50,7 +50,7 @@ class Batch:
 
 
 def record(offset: int, value: str | None = "", key: str | None = "k", *, late: int = 0) -> Record:
-    """Return a record whose timestamp grows with its offset, `late` ms back."""
+    """Return a record whose timestamp increases with its offset, minus `late` ms."""
     return Record(
         offset,
         BASE_MS + 10 * offset - late,
@@ -81,7 +81,7 @@ def records_of(plain: Batch) -> bytes:
 
 
 def xerial(start: int, end: int) -> Batch:
-    """Return a batch in snappy's framing of Java: two blocks after 16 bytes of header."""
+    """Return a batch in Java's snappy framing: a header of 16 bytes, then two blocks."""
     data = records_of(run(start, end))
     framed = bytearray(b"\x82SNAPPY\x00" + bytes.fromhex("00000001 00000001"))
     for part in (data[:40], data[40:]):
@@ -91,7 +91,7 @@ def xerial(start: int, end: int) -> Batch:
 
 
 def two_frames(start: int, end: int) -> Batch:
-    """Return a batch whose records are two zstd frames in a row."""
+    """Return a batch whose records are two consecutive zstd frames."""
     data = records_of(run(start, end))
     frames = [bytes(cramjam.zstd.compress(part)) for part in (data[:40], data[40:])]
     return packed(start, end, Compression.ZSTD, b"".join(frames))
@@ -175,7 +175,7 @@ def joined(built: BuiltObject) -> bytes:
 
 
 def row_json(row: Record) -> dict[str, Any]:
-    """Return a row as the expected results have it: bytes in hexadecimal."""
+    """Return a row in the form of the expected results, with bytes in hexadecimal."""
     return {
         "offset": row.offset,
         "timestamp": row.timestamp_ms,

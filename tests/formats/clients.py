@@ -1,4 +1,4 @@
-"""What Kafka's clients read from brokers, in the form of the expected results of a release."""
+"""What Kafka clients read from brokers, in the form of a release's expected results."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from tests.support.clients import TIMEOUT_S
 
 
 def consumed(servers: str, topic: str, partition: int = 0) -> dict[str, Any]:
-    """Return a partition as consumers of all and of committed records read it."""
+    """Return a partition as read_uncommitted and read_committed consumers read it."""
     found = _read(servers, topic, partition, "read_uncommitted")
     committed = _read(servers, topic, partition, "read_committed")
     return {
@@ -31,7 +31,7 @@ def _read(servers: str, topic: str, partition: int, isolation_level: str) -> dic
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": isolation_level,
-            "fetch.wait.max.ms": 10,  # how long the end of a partition takes
+            "fetch.wait.max.ms": 10,  # time until the end of a partition is detected
         }
     )
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
@@ -46,7 +46,7 @@ def _read(servers: str, topic: str, partition: int, isolation_level: str) -> dic
 def record_of(message: Message) -> Record:
     offset, (_, timestamp_ms) = message.offset(), message.timestamp()
     assert offset is not None
-    # The client's types allow more than it returns.
+    # The type annotations of the client allow more than it returns.
     key, value, headers = _bytes(message.key()), _bytes(message.value()), message.headers()
     pairs: Iterable[Any] = headers or ()
     return Record(offset, timestamp_ms, key, value, tuple((name, item) for name, item in pairs))

@@ -1,8 +1,8 @@
 """Write the conformance vectors below this folder.
 
-    python -m tests.formats.generate
+python -m tests.formats.generate
 
-Invariant: repeatable; the files are this output, byte for byte (a test compares).
+The output is deterministic; a test compares it with the files.
 """
 
 import json
@@ -20,7 +20,7 @@ FOLDERS = ("objects", "stores", "metadata", "chains")
 
 
 def contents() -> Iterator[tuple[str, bytes]]:
-    """Yield the path below this folder, and the bytes, of each file."""
+    """Yield the path below this folder and the bytes of each file."""
     for vector in vectors():
         yield f"objects/{vector.name}.bin", vector.data
         yield f"objects/{vector.name}.json", _json(vector.expected)

@@ -1,5 +1,5 @@
-"""Conformance vectors of the store's objects besides records: metadata
-snapshots, the metadata log and leases.
+"""Conformance vectors of store objects without records: metadata snapshots, the metadata log and
+leases.
 """
 
 import json
@@ -65,7 +65,7 @@ _KEY = data_key(ObjectId(6699))
 
 @dataclass(frozen=True)
 class MetadataVector:
-    """An object and its contents, or the reason to refuse it."""
+    """An object with its contents, or with the reason to refuse it."""
 
     name: str
     data: bytes
@@ -74,7 +74,9 @@ class MetadataVector:
 
 @dataclass(frozen=True)
 class ChainVector:
-    """A store with snapshots and log objects, and the records that a reader must end up with."""
+    """A store with snapshots and log objects, and the records that a reader must have after reading
+    them.
+    """
 
     name: str
     objects: dict[str, bytes]
@@ -128,7 +130,7 @@ RECORDS: Sequence[Record] = (
         StreamId(11), Offset(2), TrimGrace(MetadataOffset(16), Millis(BASE_MS), 3_600_000)
     ),
 )
-"""The beginning of a history, in the order of the log."""
+"""The start of a metadata history, in log order."""
 
 QUOTAS: Sequence[Record] = (
     QuotaRecord((QuotaTarget("user", "alice"),), "producer_byte_rate", 1_000_000.0),
@@ -138,7 +140,7 @@ QUOTAS: Sequence[Record] = (
     QuotaRecord((QuotaTarget("ip", "10.0.0.1"),), "connection_creation_rate", 5.0),
     QuotaRecord((QuotaTarget("user", "alice"),), "producer_byte_rate", None),
 )
-"""Records that came after formats 1.0."""
+"""Records that were added after formats 1.0."""
 
 
 def vectors() -> Iterator[MetadataVector]:
@@ -222,7 +224,7 @@ def _leases() -> Iterator[MetadataVector]:
     yield MetadataVector("lease-more-fields", more, {**found, "holds_from": 500})
     everything = {"kind": "lease", "key": found["key"], "error": "damaged", "holds_from": 0}
     yield MetadataVector("lease-truncated", json.dumps(fields).encode()[:-2], everything)
-    # The manifest that it names is older than seven days when the reader looks.
+    # The manifest referenced by the lease is older than seven days when the reader looks.
     old = fields | {"published_ms": BASE_MS - LEASE_MS_MAX}
     yield MetadataVector(
         "lease-of-an-old-manifest",
@@ -232,7 +234,7 @@ def _leases() -> Iterator[MetadataVector]:
 
 
 def chains() -> Iterator[ChainVector]:
-    """A snapshot in the middle, a late copy that overlaps, an object after the fence."""
+    """Chains: a snapshot in the middle, a late copy that overlaps, an object after the fence."""
     objects = {snapshot_key(CLUSTER, 7, TERM): snapshot(7, image_records(RECORDS[:7]))}
     whole = (log_object(0, 4), log_object(4, 9), log_object(9, 12), log_object(12, 17))
     for item in (*whole, log_object(6, 8), log_object(8, 11), fence_at(17)):
@@ -249,7 +251,7 @@ def chains() -> Iterator[ChainVector]:
 
 
 def image_records(log: Sequence[Record]) -> list[Record]:
-    """Return the records of a snapshot after this log: the same state in another order."""
+    """Return the records of a snapshot after this log: the same state in a different order."""
     image = MetadataImage()
     image.apply_all(log)
     return list(ImageCopy.of(image).records())
@@ -297,7 +299,7 @@ def _base_json(base: Base) -> dict[str, Any]:
 
 
 def _shown(records: Sequence[Record]) -> list[Any]:
-    """Return the records as arrays, as the expected results have them."""
+    """Return the records as arrays, in the form of the expected results."""
     return [_plain(msgspec.msgpack.decode(raw)) for raw in encode_raw(records)]
 
 

@@ -1,5 +1,5 @@
-"""Conformance vectors of single objects: sound ones with the expected contents, and others with the
-kind of error, and the step of reading (docs/reference/formats.md 2.5) that finds it.
+"""Conformance vectors of single objects: valid ones with their contents, and invalid ones with the
+kind of error and the reading step (docs/reference/formats.md 2.5) that detects it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ Streams = dict[int, Sequence[Batch]]
 
 @dataclass(frozen=True)
 class Vector:
-    """One object and the expected result of a reader."""
+    """An object and the expected result of a reader."""
 
     name: str
     data: bytes
@@ -65,7 +65,7 @@ def vectors() -> Iterator[Vector]:
     yield from _damaged()
 
 
-# --- sound objects --------------------------------------------------------------------------------
+# --- valid objects --------------------------------------------------------------------------------
 
 
 def _sound() -> Iterator[Vector]:
@@ -79,7 +79,7 @@ def _sound() -> Iterator[Vector]:
     yield _object("codecs", ObjectRole.STREAM, {7: _codecs()})
     headers = Record(0, BASE_MS, None, b"", (("a", b"1"), ("a", None), ("", b"")))
     yield _object("record-headers", ObjectRole.STREAM, {7: [batch(headers)]})
-    # The second record is older than the first: no lower bound is known.
+    # The second record is older than the first, so no lower bound is known.
     late = batch(record(0), record(1, late=5_000), record(2))
     yield _object("out-of-order-timestamps", ObjectRole.STREAM, {7: [late]})
     yield _object("one-record-batches", ObjectRole.STREAM, {7: [run(0, 1), run(1, 2)]})
@@ -169,7 +169,7 @@ def _newer() -> Iterator[Vector]:
 
 
 def _with_longer_entries(data: bytes) -> bytes:
-    """Return the object with four more bytes in each index entry."""
+    """Return the object with four additional bytes in each index entry."""
     entries = [ENTRY.pack(*block) + b"\xde\xad\xbe\xef" for block in verify_object(data).blocks()]
     end = FOOTER.unpack(data[-FOOTER_BYTES:])[0]
     return _indexed(data[:end], data[:HEADER_BYTES] + b"".join(entries), ENTRY.size + 4)
@@ -211,8 +211,8 @@ def _damaged() -> Iterator[Vector]:
 
 
 def _damaged_batches() -> Iterator[Vector]:
-    """Yield objects with correct checksums around batches that are wrong, as a broken writer would
-    leave them.
+    """Yield objects with correct checksums and invalid batches, as a faulty writer would leave
+    them.
     """
     good = run(0, 4)
     bad_crc = _flipped(good.payload, len(good.payload) - 3)
@@ -237,7 +237,7 @@ def _cut_lz4() -> bytes:
 
 
 def _around(good: Batch, payload: bytes) -> bytes:
-    """Return an object whose index describes `good`, and whose block is `payload`."""
+    """Return an object whose index describes `good` and whose block is `payload`."""
     plain = joined(build(ObjectRole.STREAM, {7: [good]}))
     (entry,) = verify_object(plain).blocks()
     entry = entry._replace(size_bytes=len(payload), crc=crc32c(payload))

@@ -1,8 +1,8 @@
 """Record the bucket of a cluster, and the records that clients read, as the fixture of a release.
 
-Run `python -m tests.formats.record_release 1.0` once for each release with new formats; never
-change a released fixture, which every later version must read and continue. The cluster crashes at
-the end, so WALs contain records that were not uploaded.
+Run `python -m tests.formats.record_release 1.0` once for each release with new formats. Never
+change a released fixture: every later version must read and continue it. The cluster crashes at the
+end, so its WALs contain records that were not uploaded.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ TOPICS: Final[dict[str, tuple[int, dict[str, Any]]]] = {
     "trimmed": (1, {}),
     "jobs": (1, {}),
 }
-"""Topics with their number of partitions and configs. They keep their records without a limit."""
+"""Topics with partition count and configs. They have no retention limit."""
 
 KEPT: Final[dict[str, Any]] = {"retention_ms": "-1"}
 SHARE_GROUP: Final = "workers"
@@ -61,7 +61,7 @@ CONFIGS: Final = (
     (GROUP_RESOURCE, SHARE_GROUP, "share.auto.offset.reset", "earliest"),
     (TOPIC_RESOURCE, "jobs", "max.message.bytes", "65536"),
 )
-"""Type and name of the resource, config, value."""
+"""Resource type and name, config, value."""
 
 GRACE_MS: Final = 3_600_000
 STREAM: Final = StreamConfig(
@@ -80,7 +80,7 @@ CONTROLLER: Final = {
 
 
 class Recording:
-    """A cluster with every operation that leaves objects in the bucket."""
+    """A cluster that performs every operation that leaves objects in the bucket."""
 
     def __init__(self, cluster: Cluster, url: str) -> None:
         self._cluster = cluster
@@ -102,7 +102,7 @@ class Recording:
         await self._move("orders", 0)
         for node_id in (1, 0):
             await self._crash(node_id)
-        # What follows is in the WALs only.
+        # Later records are only in the WALs.
         await self._blocking(self._produce_more, self._share, self._leave_open)
         # The move commits slots in place.
         await self._move("orders-test", 0)
@@ -124,10 +124,10 @@ class Recording:
     def _address(self) -> str:
         return self._servers.split(",")[0]
 
-    # --- what happens to the brokers --------------------------------------------------------------
+    # --- broker steps -----------------------------------------------------------------------------
 
     async def _leave(self) -> None:
-        """A broker leaves in order, and the controller forgets its WAL."""
+        """Stop a broker gracefully, and wait until the controller has removed its WAL."""
         image = self._cluster.broker.image
         node = await self._cluster.start_broker(2)
         writer = BrokerIncarnation(node.node_id, node.node_epoch)
@@ -140,7 +140,7 @@ class Recording:
             await broker.storage.upload()
 
     async def _clean(self) -> None:
-        """Clean the log once. The ratio keeps what follows dirty."""
+        """Clean the log once. The dirty ratio keeps later records uncleaned."""
         await self._blocking(lambda: self._set_ratio("0.01"))
         broker = await self._cluster.until_served("latest")
         partition = broker.partitions.get("latest", 0)
@@ -159,7 +159,7 @@ class Recording:
         assert alter_configs(self._address, (TOPIC_RESOURCE, "latest"), values) == (0, None)
 
     async def _forgotten(self) -> None:
-        """Return when a deleted topic and a kept log have left nothing."""
+        """Return when nothing is left of a deleted topic and of a retained log."""
         image = self._cluster.broker.image
         await self._until(lambda: all(state.refs for state in image.objects))
         await self._until(lambda: [bool(stream.kept) for stream in image.streams].count(True) == 1)
@@ -175,8 +175,8 @@ class Recording:
         await self._until(lambda: self._cluster.leader_of(topic, partition) == target)
 
     async def _crash(self, node_id: int) -> None:
-        """A broker dies with records in its WAL alone: the other one puts a fence there. After that
-        brokers read from the store what they had in memory.
+        """Crash a broker whose records are only in its WAL, so that another one fences the WAL.
+        Afterwards brokers have nothing cached and read from the store.
         """
         await self._blocking(lambda: produce_values(self._servers, "orders", [b"a"] * 4, (0, 1)))
         image = self._cluster.brokers[1 - node_id].image
@@ -186,7 +186,7 @@ class Recording:
         await self._until(lambda: (wal := image.nodes.wal(writer)) is None or wal.ended)
         await self._cluster.start_broker(node_id)
 
-    # --- what clients do --------------------------------------------------------------------------
+    # --- client steps -----------------------------------------------------------------------------
 
     def _create(self) -> None:
         for name, (partitions, configs) in TOPICS.items():
@@ -212,13 +212,15 @@ class Recording:
                 producer.produce("latest", f"{codec} {number}", f"key {number % 4}")
                 producer.produce("stamped", f"{number}")
             assert producer.flush(TIMEOUT_S) == 0
-        for topic in ("large", "gone"):  # enough for an object of their own
+        for topic in ("large", "gone"):  # enough for a separate object
             produce_values(self._servers, topic, [Random(7).randbytes(20_000)])
         for topic in ("returned", "deleted", "dropped", "trimmed"):
             produce_values(self._servers, topic, [b"%d" % number for number in range(10)])
 
     def _commit(self) -> None:
-        """Two groups commit offsets: one of the classic protocol, one of the consumer protocol."""
+        """Commit offsets of two groups: one of the classic protocol, one of the
+        consumer protocol.
+        """
         for group, settings in (
             ("classic", {}),
             ("modern", {"group_protocol": "consumer"}),
@@ -230,7 +232,7 @@ class Recording:
             consumer.close()
 
     def _transactions(self) -> None:
-        """Transactions of version 1, then of version 2."""
+        """Run transactions of version 1, then of version 2."""
         for level, ends in ((1, ("commit", "abort")), (2, ("commit", "abort", "commit"))):
             with WireClient(self._address) as client:
                 now = {item.name: item.level for item in listed_features(client)}
@@ -244,7 +246,7 @@ class Recording:
                 producer = self._begun(f"id {level} {number}")
                 for value in range(3):
                     producer.produce("payments", f"{level} {end} {value}", partition=0)
-                # Otherwise the client drops what it has not sent yet when it aborts.
+                # Otherwise the client drops unsent records when it aborts.
                 assert producer.flush(TIMEOUT_S) == 0
                 if end == "commit":
                     producer.commit_transaction(TIMEOUT_S)
@@ -261,7 +263,7 @@ class Recording:
         return producer
 
     def _freeze(self) -> None:
-        """Create a fork, a snapshot that stays and one that is deleted."""
+        """Create a fork, a snapshot that remains and a snapshot that is deleted."""
         create_topic(self._servers, "orders-test", -1, penstock_fork_source="orders")
         for name in ("orders@nightly", "orders@yesterday"):
             create_topic(self._servers, name, -1, penstock_fork_source="orders")
@@ -271,7 +273,9 @@ class Recording:
         ]
 
     def _delete(self) -> None:
-        """Delete topics and records: some can be restored, some were, some are deleted for good."""
+        """Delete topics and records: some can be restored, some have been restored, some are
+        deleted permanently.
+        """
         self._expected["deleted"] = {"name": "deleted", "partitions": self._parts("deleted", 1)}
         self._expected["kept"] = {"name": "trimmed", "partitions": self._parts("trimmed", 1)}
         self._delete_topics("deleted", "returned", "gone")
@@ -298,7 +302,7 @@ class Recording:
             assert producer.flush(TIMEOUT_S) == 0
 
     def _share(self) -> None:
-        """A member of a share group accepts two records, releases one and rejects one."""
+        """Let a share group member accept two records, release one and reject one."""
         produce_values(self._servers, "jobs", [b"job %d" % number for number in range(5)])
         leader = f"127.0.0.1:{self._cluster.brokers[self._cluster.leader_of('jobs')].port}"
         member_id = join_share_group(self._cluster)
@@ -316,7 +320,7 @@ class Recording:
         assert self._open.flush(TIMEOUT_S) == 0
         produce_values(self._servers, "open", [b"after"])
 
-    # --- what readers must find -------------------------------------------------------------------
+    # --- expected results -------------------------------------------------------------------------
 
     def _parts(self, topic: str, count: int) -> list[dict[str, Any]]:
         return [consumed(self._servers, topic, number) for number in range(count)]
@@ -358,7 +362,7 @@ def _consumer(servers: str, group: str, **settings: Any) -> Consumer:
 
 
 def join_share_group(cluster: Cluster) -> str:
-    """Join the share group at its coordinator. Return the id of the member."""
+    """Join the share group at its coordinator. Return the member id."""
     for broker in cluster.brokers.values():
         with closing(ShareMember(f"127.0.0.1:{broker.port}", SHARE_GROUP)) as member:
             if member.coordinates_here():

@@ -1,5 +1,5 @@
 """Conformance vectors of whole stores: a bucket as controllers and brokers leave it, and what a
-reader without a broker must find in it, or the kind of error.
+reader without brokers must find in it, or the kind of error.
 """
 
 from array import array
@@ -55,7 +55,7 @@ ONE, TWO = BrokerIncarnation(NodeId(1), NodeEpoch(7)), BrokerIncarnation(NodeId(
 DEFAULTS = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
 
 _SHARD_LENGTH = 5
-"""A page is shorter, a root longer."""
+"""Number of elements in an encoded shard section. A page has fewer, a root more."""
 
 Streams = dict[int, Sequence[Batch]]
 
@@ -70,7 +70,7 @@ class StoreVector:
 
 
 class LongerDraft(Draft):
-    """A manifest of a later version, with more elements in every array that may grow."""
+    """A manifest of a later version, with more elements in every extensible array."""
 
     def add(self, raw: bytes) -> SectionRef:
         section: list[Any] = msgspec.msgpack.decode(raw)
@@ -116,7 +116,7 @@ class Log:
         return parts[-1].end_offset if parts else self.log_start
 
     def entry(self, draft: Draft, paged: int) -> StreamEntry:
-        """Return the stream's entry, with its first `paged` ranges in a page."""
+        """Return the stream's manifest entry, with its first `paged` ranges in a page."""
         pages: tuple[PageRef, ...] = ()
         if paged:
             page = self.entries(0, paged)
@@ -137,7 +137,7 @@ class Log:
 
 @dataclass
 class Topic:
-    """A topic. Partition k has data stream 10 n + 2 k and txn stream 10 n + 2 k + 1."""
+    """A topic. Partition k has data stream 10 n + 2 k and transaction stream 10 n + 2 k + 1."""
 
     name: str
     number: int
@@ -158,7 +158,7 @@ class Topic:
 
 
 class Bucket:
-    """A store that grows object by object, and then gets a manifest."""
+    """A store that grows object by object and then gets a manifest."""
 
     def __init__(self, *topics: Topic) -> None:
         self.topics = topics
@@ -196,7 +196,7 @@ class Bucket:
         return key
 
     def fork(self, source: int, stream_id: int, end: int) -> None:
-        """Let a stream begin with the ranges of another one below `end`."""
+        """Let a stream start with the ranges of another stream below `end`."""
         for key, role, size_bytes, part in self.logs[source].ranges:
             if part.start_offset < end:
                 kept = replace(part, end_offset=min(end, part.end_offset))
@@ -268,7 +268,7 @@ def found(
     stable_end: int | None = None,
     aborted: Sequence[Batch] = (),
 ) -> dict[str, Any]:
-    """Return the expected result of a partition whose log consists of these batches."""
+    """Return the expected result for a partition whose log consists of these batches."""
     end = batches[-1].end_offset if batches else log_start
     stable = end if stable_end is None else stable_end
     rows = [row for item in batches for row in item.rows if row.offset >= log_start]
@@ -296,7 +296,7 @@ def stores() -> Iterator[StoreVector]:
     yield from _broken()
 
 
-# --- sound stores ---------------------------------------------------------------------------------
+# --- valid stores ---------------------------------------------------------------------------------
 
 
 def _plain() -> StoreVector:
@@ -309,7 +309,8 @@ def _plain() -> StoreVector:
     bucket.commit_object(6699, {orders.data(0): first})
     bucket.commit_object(6700, {orders.data(0): [run(6, 8)], orders.data(1): second})
     bucket.slot(0, {orders.data(0): [run(8, 9)], stamped.data(): stamps}, committed=True)
-    # The next slot was uploaded too, but its commit is not in the manifest: it repeats nothing.
+    # The next slot was uploaded too, but the manifest does not contain its commit; no record may be
+    # read twice.
     bucket.slot(1, {orders.data(0): [run(9, 11)]})
     bucket.slot(2, {orders.data(0): [run(11, 12)]}, depth=2)
     bucket.slot(0, {orders.data(1): [run(3, 5)]}, writer=TWO)
@@ -381,7 +382,8 @@ def _snapshot_topic() -> StoreVector:
     data = [run(0, 4), run(4, 6), run(6, 8)]
     bucket.commit_object(41, {orders.data(): data[:2]})
     bucket.slot(0, {orders.data(): data[2:]}, committed=True)
-    # The snapshot was taken when the log had two batches, the first of which is deleted now.
+    # The snapshot was taken when the log had two batches, the first of which has since been
+    # deleted.
     bucket.fork(orders.data(), frozen.data(), 6)
     bucket.logs[orders.data()].log_start = 4
     bucket.slot(1, {orders.data(): [run(8, 9)]})
@@ -394,9 +396,7 @@ def _snapshot_topic() -> StoreVector:
 
 
 def _longer_arrays() -> StoreVector:
-    """Return a store whose manifest has elements unknown to readers, in every array that may
-    grow.
-    """
+    """Return a store whose manifest has elements unknown to readers in every extensible array."""
     topic = Topic("t", 1, paged=1)
     bucket = Bucket(topic)
     bucket.commit_object(1, {topic.data(): [run(0, 2)]})
@@ -427,10 +427,10 @@ def _one_topic() -> tuple[Topic, Bucket]:
 
 
 def _tails() -> Iterator[StoreVector]:
-    """Yield tails that end at a hole or at a fence."""
+    """Yield tails that end at a missing slot or at a fence."""
     topic, bucket = _one_topic()
     bucket.slot(0, {topic.data(): [run(2, 3)]})
-    # Slot 2 was written when slot 1 was not durable, so nothing proves slot 1.
+    # Slot 2 was written before slot 1 was durable, so nothing proves that slot 1 exists.
     bucket.slot(2, {topic.data(): [run(4, 5)]}, depth=2)
     bucket.publish()
     whole = found([run(0, 2), run(2, 3)])
@@ -448,7 +448,7 @@ def _tails() -> Iterator[StoreVector]:
     yield StoreVector("tail-with-overlap", bucket.objects, bucket.expected({("t", 0): whole}))
 
 
-# --- stores with errors ---------------------------------------------------------------------------
+# --- invalid stores -------------------------------------------------------------------------------
 
 
 def _broken() -> Iterator[StoreVector]:

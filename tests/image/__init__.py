@@ -1,1 +1,1 @@
-"""Build the image of deploy/image and run it, on machines that have buildah: `make image`."""
+"""Build the image of deploy/image and run it, on machines with buildah: `make image`."""

@@ -19,7 +19,7 @@ from tests.support.sbom import IN_THE_IMAGE, Bill, installed
 
 _SHOWN = 12
 _OPENSSL = (3, 5)
-"""The oldest that the image may have: docs/design/kubernetes.md."""
+"""The lowest permitted versions: docs/design/kubernetes.md."""
 _VERSIONS = "import json, platform, ssl; print(json.dumps([platform.python_version(), \
 platform.freedesktop_os_release()['VERSION_CODENAME'], ssl.OPENSSL_VERSION.split()[1]]))"
 
@@ -42,7 +42,7 @@ def mib(size_bytes: int) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of all files below the path, without links."""
+    """Return the total size of all files below the path, without links."""
     if path.is_symlink() or path.is_file():
         return path.lstat().st_size
     return sum(
@@ -70,7 +70,7 @@ def show_contents(builder: Builder, root: Path) -> None:
 
 
 def check_bill(root: Path) -> None:
-    """Compare the bill of materials with the installed packages, and keep a copy."""
+    """Compare the SBOM with the installed packages, and save a copy."""
     text = (root / IN_THE_IMAGE).read_text()
     try:
         bill = Bill(text)
@@ -88,7 +88,9 @@ def check_bill(root: Path) -> None:
 
 
 def check_versions(container: Container) -> None:
-    """Compare Python, Debian and OpenSSL with the name of the base and the design note."""
+    """Compare the Python, Debian and OpenSSL versions with the base image name and the
+    design note.
+    """
     python, debian, openssl = json.loads(container.said("python", "-c", _VERSIONS))
     say(f"  Python {python}, Debian {debian}, OpenSSL {openssl}")
     found = images.Base(python.rpartition(".")[0], debian)

@@ -1,8 +1,8 @@
-"""Build the image of deploy/image/Dockerfile with buildah, on a base that mmdebstrap makes.
+"""Build the image of deploy/image/Dockerfile with buildah, on a base that mmdebstrap creates.
 
-The Dockerfile's base comes from a registry. Where there is none, the same Debian with a Python of
-the same minor version takes its place, under the same name. Storage is below build/image, so that
-the name hides no real image of this machine.
+The Dockerfile's base comes from a registry. Where no registry is reachable, a Debian with the same
+versions of Debian and Python replaces it under the same name. Storage is below build/image, so the
+name does not hide a real image on this machine.
 """
 
 import json
@@ -19,7 +19,7 @@ WORK: Final = ROOT / "build" / "image"
 DOCKERFILE: Final = ROOT / "deploy" / "image" / "Dockerfile"
 PACKAGES: Final = ("ca-certificates", "libssl3t64", "python3-pip")
 PYTHONS: Final = {"3.11": "bookworm", "3.13": "trixie"}
-"""The release of Debian that has each minor version of Python."""
+"""The Debian release that contains each minor version of Python."""
 TAG: Final = "localhost/penstock:local-base"
 STEP_TIMEOUT_S: Final = 1_200
 _TAIL_CHARACTERS: Final = 4_000
@@ -30,7 +30,7 @@ class ImageFailed(Exception):
 
 
 def run(*command: str | Path, cwd: Path | None = None, timeout_s: float = STEP_TIMEOUT_S) -> str:
-    """Return the output of the command. Raises ImageFailed with the end of its errors."""
+    """Return the output of the command. Raises ImageFailed with the end of its error output."""
     done = subprocess.run(
         command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
     )
@@ -42,7 +42,9 @@ def run(*command: str | Path, cwd: Path | None = None, timeout_s: float = STEP_T
 
 @dataclass(frozen=True)
 class Builder:
-    """How this machine can build. driver: of buildah's storage. isolation: of build steps."""
+    """Settings with which this machine can build. driver: buildah's storage driver. isolation: that
+    of build steps.
+    """
 
     driver: str
     isolation: str
@@ -56,14 +58,16 @@ class Builder:
 
 
 def base_name() -> str:
-    """Return the name of the Dockerfile's base image, without its digest: the base is made here."""
+    """Return the name of the Dockerfile's base image, without the digest, because the base is
+    created here.
+    """
     (name,) = re.findall(r"^ARG BASE=([^@\s]+)@sha256:", DOCKERFILE.read_text(), re.MULTILINE)
     return str(name)
 
 
 @dataclass(frozen=True)
 class Base:
-    """The contents according to the base's name. python: its minor version. debian: the release."""
+    """The versions in the name of the base. python: minor version. debian: release."""
 
     python: str
     debian: str
@@ -77,10 +81,11 @@ def base() -> Base:
 
 
 def debian() -> Path:
-    """Return a tar of a small Debian with Python, which is kept for the next run.
+    """Return a tar of a minimal Debian with Python, which is kept for the next run.
 
-    A Python of another release comes from there, with what this release does not have. All else,
-    such as OpenSSL, is of this release: apt takes the newest version of a package.
+    If Python comes from another Debian release, so do dependencies that this release lacks. apt
+    takes the newest version of each package; everything else, such as OpenSSL, comes from this
+    release.
     """
     wanted = base()
     tar = WORK / f"{wanted.debian}-{wanted.python}.tar"
@@ -103,8 +108,8 @@ def debian() -> Path:
 
 
 def find_builder(tar: Path) -> tuple[Builder, list[str]]:
-    """Put the base into the storage, and run a step in it. Return the first way that works, and the
-    errors of the kernel.
+    """Import the base and run a build step in it. Return the first settings that work, and the
+    kernel's errors.
     """
     refused: list[str] = []
     for driver in ("overlay", "vfs"):
@@ -123,7 +128,7 @@ def find_builder(tar: Path) -> tuple[Builder, list[str]]:
 
 
 def _put_base(builder: Builder, tar: Path) -> None:
-    """Import the tar under the name of the Dockerfile's base, unless it is present."""
+    """Import the tar under the name of the Dockerfile's base, unless it is already imported."""
     name = f"docker.io/library/{base_name()}"
     if name in builder.buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
         return
@@ -136,8 +141,8 @@ def _put_base(builder: Builder, tar: Path) -> None:
 def build(builder: Builder, extras: str | None) -> None:
     """Run the Dockerfile. extras: overrides its default extras.
 
-    Build steps get this machine's way to the package index: pip's settings and certificates, which
-    do not stay in the image.
+    Build steps get this machine's pip settings and certificates to reach the package index. They do
+    not remain in the image.
     """
     settings = WORK / "pip.conf"
     settings.write_text(_pip_settings())
@@ -156,7 +161,7 @@ def build(builder: Builder, extras: str | None) -> None:
 
 
 def _pip_settings() -> str:
-    """Return the index settings of this machine's pip."""
+    """Return this machine's pip settings for the package index."""
     wanted = {"index-url", "extra-index-url", "proxy", "trusted-host", "timeout"}
     lines = ["[global]"]
     for line in run(sys.executable, "-m", "pip", "config", "list").splitlines():
@@ -169,14 +174,14 @@ def _pip_settings() -> str:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of the image. size_bytes: compressed, as a registry stores it."""
+    """A layer of the image. size_bytes: compressed, as stored by a registry."""
 
     size_bytes: int
     made_by: str
 
 
 def layers(builder: Builder) -> list[Layer]:
-    """Return the layers, from the base up."""
+    """Return the layers, starting with the base."""
     directory = WORK / "oci"
     shutil.rmtree(directory, ignore_errors=True)
     builder.buildah("push", "--quiet", TAG, f"oci:{directory}:penstock")
@@ -196,5 +201,5 @@ def layers(builder: Builder) -> list[Layer]:
 
 
 def config_of(builder: Builder) -> Any:
-    """Return the image's config: user, environment, entry point."""
+    """Return the image config: user, environment, entry point."""
     return json.loads(builder.buildah("inspect", "--type", "image", TAG))["OCIv1"]["config"]

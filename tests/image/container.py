@@ -1,5 +1,5 @@
-"""Run the image as Kubernetes does with the chart's security context: its user, a read-only root,
-no capabilities, and two writable directories. By runc, with namespaces of its own.
+"""Run the image as Kubernetes does with the chart's security context: as its user, with a read-only
+root, without capabilities, and with two writable directories. Uses runc with separate namespaces.
 """
 
 import json
@@ -19,8 +19,8 @@ _STOP_TIMEOUT_S: Final = 20.0
 
 
 class Container:
-    """A running container. root: the image's files. config: of the image. arguments: for its entry
-    point.
+    """A running container. root: the files of the image. config: that of the image. arguments:
+    those of the entry point.
     """
 
     def __init__(self, root: Path, config: Any, *arguments: str) -> None:
@@ -50,7 +50,7 @@ class Container:
     ) -> None:
         assert self._process is not None
         if self._process.poll() is None:
-            self._process.terminate()  # runc passes it on
+            self._process.terminate()  # runc forwards it
             try:
                 self._process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -58,7 +58,7 @@ class Container:
                 self._process.wait(_STOP_TIMEOUT_S)
 
     def until_logged(self, text: str) -> str:
-        """Return the first line with the text. Raises ImageFailed."""
+        """Return the first log line that contains the text. Raises ImageFailed."""
         assert self._process is not None
         deadline = time.monotonic() + READY_TIMEOUT_S
         while True:
@@ -72,7 +72,7 @@ class Container:
             time.sleep(_POLL_INTERVAL_S)
 
     def stop(self) -> int:
-        """Stop it as Kubernetes does, with SIGTERM, and return its exit code."""
+        """Stop the container as Kubernetes does, with SIGTERM, and return its exit code."""
         assert self._process is not None
         self._process.terminate()
         return self._process.wait(_STOP_TIMEOUT_S)

@@ -1,5 +1,5 @@
-"""Install, upgrade, scale and uninstall the chart on a real API server with real controllers:
-`make kubernetes`. Pods need no nodes: they are admitted and stay pending.
+"""Install, upgrade, scale and uninstall the chart on a real API server with real controllers: `make
+kubernetes`. There are no nodes: pods are admitted and remain pending.
 """
 
 import os
@@ -65,7 +65,7 @@ def refusal(kubernetes: Kubernetes, values: dict[str, Any]) -> str:
     return done.stderr
 
 
-def test_restricted_namespaces_admit_all_pods(kubernetes: Kubernetes) -> None:
+def test_restricted_namespace_admits_all_pods(kubernetes: Kubernetes) -> None:
     kubernetes.helm("install", BUCKET)
     for role in ("broker", "controller"):
         kubernetes.until(lambda role=role: pods_of(kubernetes, role) == 3, f"3 {role}s")  # type: ignore[misc]
@@ -75,10 +75,10 @@ def test_restricted_namespaces_admit_all_pods(kubernetes: Kubernetes) -> None:
 
 
 @pytest.mark.parametrize("values", [EVERYTHING, SECURE], ids=["everything", "secure"])
-def test_the_api_server_accepts_the_rendered_chart(
+def test_api_server_accepts_the_rendered_chart(
     kubernetes: Kubernetes, values: dict[str, Any]
 ) -> None:
-    """Custom resources are left out: their definitions belong to other projects."""
+    """Custom resources are excluded, because their definitions belong to other projects."""
     own = {
         key: value
         for key, value in values.items()
@@ -91,7 +91,7 @@ def test_the_api_server_accepts_the_rendered_chart(
             "nodeTls.brokerSecret": "broker",
             "security.acls": {"enabled": True},
         }
-    kubernetes.helm("install", own, "--no-hooks")  # helm would wait for their pods to end
+    kubernetes.helm("install", own, "--no-hooks")  # helm would wait until the hook pods end
     kubernetes.until(lambda: pods_of(kubernetes, "controller") == 3, "3 controllers")
     for job in of_kind(render(own), "Job"):
         kubernetes.send_request("POST", f"{JOBS}?dryRun=All", job)
@@ -110,7 +110,7 @@ def define_gateway_api(kubernetes: Kubernetes) -> None:
         kubernetes.until(is_served, f"{file.name} is served")
 
 
-def test_the_api_server_accepts_routes_of_a_gateway(kubernetes: Kubernetes) -> None:
+def test_api_server_accepts_gateway_routes(kubernetes: Kubernetes) -> None:
     egress = {"enabled": True, "store": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}
     own = {
         **GATEWAY,
@@ -132,7 +132,7 @@ def test_the_api_server_accepts_routes_of_a_gateway(kubernetes: Kubernetes) -> N
     assert {"penstock-broker", "penstock-broker-egress", "penstock-controller-egress"} <= policies
 
 
-def test_controllers_are_not_added_to_a_quorum_that_is_being_founded(
+def test_controller_count_cannot_change_while_the_quorum_is_founded(
     kubernetes: Kubernetes,
 ) -> None:
     kubernetes.helm("install", BUCKET)
@@ -142,13 +142,13 @@ def test_controllers_are_not_added_to_a_quorum_that_is_being_founded(
     kubernetes.until(lambda: pods_of(kubernetes, "controller") == 5, "5 controllers")
 
 
-def test_the_size_of_volumes_cannot_change(kubernetes: Kubernetes) -> None:
+def test_volume_size_cannot_change(kubernetes: Kubernetes) -> None:
     kubernetes.helm("install", BUCKET)
     larger = {**BUCKET, "controllers.storage.size": "4Gi"}
     assert "cannot change from 2Gi to 4Gi" in refusal(kubernetes, larger)
 
 
-def test_autoscaling_begins_with_the_brokers_that_run(kubernetes: Kubernetes) -> None:
+def test_autoscaling_keeps_the_current_number_of_brokers(kubernetes: Kubernetes) -> None:
     kubernetes.helm("install", BUCKET)
     kubernetes.scale("penstock-broker", 6)
     automatic = {**BUCKET, "brokers.autoscaling.enabled": True}
@@ -159,8 +159,10 @@ def test_autoscaling_begins_with_the_brokers_that_run(kubernetes: Kubernetes) ->
     assert replicas(kubernetes, "broker") == 5
 
 
-def test_a_wrong_first_install_is_mended_by_deleting_its_pods(kubernetes: Kubernetes) -> None:
-    """No pod of it is ever ready, as none of these is: an upgrade alone replaces none."""
+def test_failed_first_install_is_repaired_by_deleting_its_pods(kubernetes: Kubernetes) -> None:
+    """Its pods never become ready (as none do without nodes), so an upgrade alone replaces none of
+    them.
+    """
     kubernetes.helm("install", {**BUCKET, "image.tag": "wrong"})
     kubernetes.until(lambda: pods_of(kubernetes, "controller") == 3, "3 controllers")
     kubernetes.helm("upgrade", {**BUCKET, "image.tag": "right"})

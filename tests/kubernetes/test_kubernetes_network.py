@@ -1,5 +1,5 @@
-"""Run the chart's pods in network namespaces with the chart's network policies enforced on their
-packets: Penstock works, and pods reach nothing else. `make kubernetes` runs it.
+"""Run the chart's pods in network namespaces in which its network policies are enforced on packets:
+Penstock works, and pods reach nothing else. `make kubernetes` runs it.
 """
 
 import os
@@ -60,8 +60,8 @@ ALLOWED = {
     "penstock-moto": set[Target](),
     "penstock-test": of(KAFKA) | of(DNS),
 }
-"""What each pod may reach. No policy of the chart limits where pods of others connect to, so those
-reach each other and DNS.
+"""What each pod may reach. The chart's policies do not limit where pods of others connect to, so
+those reach each other and DNS.
 """
 
 
@@ -101,7 +101,9 @@ class Release:
         self.network.start(words, name, variables)
 
     def _command(self, workload: Any, pod: Pod, name: str) -> tuple[dict[str, str], list[str]]:
-        """Return the variables and the words of a pod's command, with directories of this test."""
+        """Return the environment and arguments of a pod's command, with directories of
+        this test.
+        """
         container = pod_of(workload)["containers"][0]
         own = self.network.pods[name].directory
 
@@ -130,7 +132,7 @@ class Release:
         wait_until(is_ready, 120)
 
     def run_test(self) -> str:
-        """Return what `helm test --logs` prints. Its pod is a process in the network as well."""
+        """Return the output of `helm test --logs`, whose pod is also a process in the network."""
         name = "penstock-test"
         (test,) = of_kind(self._objects, "Pod")
         with ThreadPoolExecutor(1) as thread:
@@ -166,11 +168,13 @@ def release(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Release]
 
 
 def reached(network: PodNetwork, pod: str) -> set[Target]:
-    """Return what other pods the pod reaches; policies do not cover its own address."""
+    """Return which other pods the pod reaches. Policies do not cover its own address."""
     return network.reached(pod, {target for target in EVERYTHING if target[0] != pod})
 
 
-def test_penstock_works_under_its_policies_and_reaches_nothing_else(release: Release) -> None:
+def test_penstock_works_under_its_network_policies_and_reaches_nothing_else(
+    release: Release,
+) -> None:
     network = release.network
     enforcer = network.enforce(Path(BINARIES) / "policies")
     release.start("Deployment", "penstock-moto")

@@ -1,7 +1,8 @@
-"""Cases for each alert of the chart: when it fires, its text, and conditions without an alert.
+"""Cases for each alert of the chart: when it fires, its text, and conditions in which it does not
+fire.
 
-Series have samples every 30 s, in the notation of promtool: `5x3` is 5 four times, `0+2x3` is 0, 2,
-4, 6.
+Series have samples every 30 s in promtool notation: `5x3` repeats 5 four times, `0+2x3` is 0, 2, 4,
+6.
 """
 
 from collections.abc import Mapping
@@ -10,15 +11,16 @@ from typing import Final
 
 STEP_S: Final = 30
 _LONG: Final = 400
-"""Samples of a series: more than three hours."""
+"""Number of samples of a series, for more than three hours."""
 
 Series = Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlertCase:
-    """One alert. `fires_s`: when it fires; a step earlier it does not. `labels` and `summary` are
-    those of the alert then. `calm`: series with which it never fires, close to its limits.
+    """A case of one alert. `fires_s`: when it fires; one step earlier it does not. `labels` and
+    `summary`: those of the firing alert. `calm`: series close to the limits with which it never
+    fires.
     """
 
     alert: str
@@ -31,7 +33,7 @@ class AlertCase:
 
 
 def of(metric: str, **labels: str) -> str:
-    """Return a series of the namespace `streams`."""
+    """Return the name of a series in the namespace `streams`."""
     found = {"namespace": "streams", **labels}
     matched = ",".join(f'{name}="{value}"' for name, value in found.items())
     return f"{metric}{{{matched}}}"
@@ -46,12 +48,12 @@ def counting(step: float) -> str:
 
 
 def node(role: str, number: int) -> str:
-    """Return the series `up` of a node, as the ServiceMonitor labels it."""
+    """Return the series `up` of a node with the labels of the ServiceMonitor."""
     return of("up", pod=f"penstock-{role}-{number}", app_kubernetes_io_component=role)
 
 
 def histogram(metric: str, counts: Mapping[str, float], **labels: str) -> Series:
-    """Return the buckets of a histogram, each growing by a number in each step."""
+    """Return histogram buckets, each increasing by a constant in each step."""
     return {of(f"{metric}_bucket", **labels, le=le): counting(step) for le, step in counts.items()}
 
 
@@ -69,7 +71,7 @@ def _gauge(
     labels: Mapping[str, str] | None = None,
     more: Mapping[str, str] | None = None,
 ) -> AlertCase:
-    """Return the case of an alert on one gauge. `more`: labels of the series alone."""
+    """Return the case of an alert on one gauge. `more`: labels of the series only."""
     series = of(metric, **(labels or {}), **(more or {}))
     return AlertCase(
         alert=alert,
@@ -84,7 +86,7 @@ def _gauge(
 def _occurs(
     alert: str, metric: str, value: float, summary: str, labels: Mapping[str, str] | None = None
 ) -> AlertCase:
-    """Return the case of an alert that fires at once when a gauge is no longer 0."""
+    """Return the case of an alert that fires as soon as a gauge is not 0."""
     series = of(metric, **(labels or {}))
     return AlertCase(
         alert=alert,
@@ -97,7 +99,7 @@ def _occurs(
 
 
 def _open_files(count: int, *, role: str) -> Series:
-    """Return the open files of a process with this role, of 1,000."""
+    """Return series for a process of this role with open files, of 1,000 allowed."""
     labels = {"pod": POD, "app_kubernetes_io_component": role}
     return {
         of("process_open_fds", **labels): steady(count),

@@ -1,5 +1,5 @@
-"""Let promtool check the chart's rules and play each alert: it fires in time with the right text,
-and is silent a step earlier and close to its limits.
+"""promtool checks the chart's rules and simulates each alert: it fires in time with the right text,
+and not one step earlier or close to its limits.
 """
 
 import subprocess
@@ -25,7 +25,7 @@ def promtool(*arguments: str | Path) -> None:
 
 
 def expected(case: AlertCase) -> dict[str, Any]:
-    """Return the alert as it fires: its labels, and its annotations with the summary filled in."""
+    """Return the firing alert: its labels, and its annotations with the summary filled in."""
     rule = ALERTS[case.alert]
     return {
         "exp_labels": {"namespace": "streams", **case.labels, **rule["labels"]},
@@ -57,16 +57,16 @@ def run(tmp_path: Path, *tests: dict[str, Any]) -> None:
     promtool("test", "rules", file)
 
 
-def test_the_rules_are_valid() -> None:
+def test_rules_are_valid() -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
 
 
-def test_each_alert_has_a_case() -> None:
+def test_every_alert_has_a_case() -> None:
     assert {case.alert for case in CASES} == set(ALERTS)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
-def test_an_alert_fires_in_time_and_states_what_is_wrong(tmp_path: Path, case: AlertCase) -> None:
+def test_alert_fires_in_time_with_its_summary(tmp_path: Path, case: AlertCase) -> None:
     fired = [expected(case)]
     run(
         tmp_path,
@@ -75,7 +75,7 @@ def test_an_alert_fires_in_time_and_states_what_is_wrong(tmp_path: Path, case: A
     )
 
 
-def test_brokers_are_scaled_by_bytes_in_both_directions(tmp_path: Path) -> None:
+def test_autoscaling_rule_adds_received_and_sent_bytes(tmp_path: Path) -> None:
     pod = "penstock-broker-0"
     series = {
         of("penstock_broker_received_bytes_total", pod=pod): counting(3_000),

@@ -1,4 +1,4 @@
-"""Metrics that clients push reach Prometheus, configured as in docs/how-to/monitor.md."""
+"""Client metrics reach Prometheus with the configuration of docs/how-to/monitor.md."""
 
 import asyncio
 import re
@@ -24,17 +24,17 @@ NAMED = {
     "org_apache_kafka_consumer_fetch_manager_fetch_latency_avg": "orders-reader",
     "org_apache_kafka_consumer_coordinator_rebalance_latency_total": "orders-reader",
 }
-"""Metrics in the guide, with the client that pushes each."""
+"""Metrics in the guide, with the client that pushes each of them."""
 
 
 def documented() -> dict[str, Any]:
-    """Return the configuration of Prometheus in the guide."""
+    """Return the Prometheus configuration in the guide."""
     guide = (ROOT / "docs/how-to/monitor.md").read_text()
     (block,) = re.findall(r"```yaml\n( +otlp:\n.*?)```", guide, re.DOTALL)
     return dict(yaml.safe_load(block))
 
 
-async def test_prometheus_has_the_metrics_of_the_guide_by_client(tmp_path: Path) -> None:
+async def test_prometheus_has_the_documented_metrics_of_each_client(tmp_path: Path) -> None:
     (tmp_path / "prometheus").mkdir()
     with Prometheus(tmp_path / "prometheus", {}, documented()) as prometheus:
         async with Cluster(

@@ -1,4 +1,4 @@
-"""Check the dashboards against Grafana's own schema, and that a wrong one does not pass."""
+"""The dashboards conform to Grafana's schema, and invalid ones do not."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.long
 
 
 def errors(*paths: Path) -> str:
-    """Return what Grafana's schema refuses, a line each."""
+    """Return the violations of Grafana's schema, one per line."""
     done = subprocess.run(
         [program("dashboards"), *paths], capture_output=True, text=True, check=False
     )
@@ -23,7 +23,7 @@ def errors(*paths: Path) -> str:
     return done.stdout
 
 
-def test_grafana_tracks_all_that_the_dashboards_say() -> None:
+def test_dashboards_conform_to_the_grafana_schema() -> None:
     assert len(DASHBOARDS) == 4
     assert errors(*DASHBOARDS) == ""
 
@@ -39,7 +39,7 @@ def test_grafana_tracks_all_that_the_dashboards_say() -> None:
         (("templating", "list", 0), {"refresh": "never"}, "templating.list[0].refresh"),
     ],
 )
-def test_a_wrong_dashboard_does_not_pass(
+def test_invalid_dashboard_is_rejected(
     tmp_path: Path, place: tuple[str | int, ...], content: dict[str, Any], reason: str
 ) -> None:
     dashboard = json.loads(DASHBOARDS[0].read_text())

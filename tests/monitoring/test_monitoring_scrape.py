@@ -1,5 +1,5 @@
-"""Let Prometheus scrape a real cluster: a healthy one has no alert, every panel of the dashboards
-has data, and the alerts about a killed broker fire, and no others.
+"""Prometheus scrapes a real cluster: a healthy cluster has no alerts, every dashboard panel has
+data, and a killed broker fires exactly its alerts.
 """
 
 import json
@@ -35,7 +35,7 @@ class Scraped:
 
 @dataclass
 class Clients:
-    """Clients that do everything that the dashboards show."""
+    """Clients that use every feature shown on the dashboards."""
 
     bootstrap: str
     rounds: int = 0
@@ -46,7 +46,7 @@ class Clients:
         self._create(TOPIC, PARTITIONS)
 
     def work(self) -> None:
-        """Create a topic, produce in a transaction, and read everything as a member of a group."""
+        """Create a topic, produce in a transaction, and read everything as a group member."""
         self.rounds += 1
         self._create(f"{TOPIC}-{self.rounds}", 1)
         servers = {"bootstrap.servers": self.bootstrap}
@@ -82,7 +82,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
 
 
 def panels() -> list[tuple[str, str]]:
-    """Return each expression of the dashboards with its place, as Grafana fills it in."""
+    """Return each dashboard expression with its place, with variables filled in as by Grafana."""
     found: list[tuple[str, str]] = []
     for path in sorted((CHART / "dashboards").glob("*.json")):
         dashboard = json.loads(path.read_text())
@@ -109,7 +109,7 @@ def without_data(prometheus: Prometheus) -> list[str]:
     ]
 
 
-def test_a_healthy_cluster_has_no_alert(scraped: Scraped) -> None:
+def test_healthy_cluster_has_no_alerts(scraped: Scraped) -> None:
     prometheus = scraped.prometheus
     wait_until(lambda: len(prometheus.query("up == 1")) == len(scraped.cluster.ports), DATA_S)
     wait_until(lambda: prometheus.query("penstock_network_bytes_per_second"), DATA_S)
@@ -125,7 +125,7 @@ def test_a_healthy_cluster_has_no_alert(scraped: Scraped) -> None:
     assert not unhealthy
 
 
-def test_a_killed_broker_fires_its_alerts_and_no_others(scraped: Scraped) -> None:
+def test_killed_broker_fires_exactly_its_alerts(scraped: Scraped) -> None:
     expected = {"PenstockNodeDown", "PenstockBrokerFenced"}
     scraped.cluster.kill("broker 1")
 
@@ -137,8 +137,8 @@ def test_a_killed_broker_fires_its_alerts_and_no_others(scraped: Scraped) -> Non
     wait_until(has_fired, FIRING_S)
 
 
-def test_every_panel_of_the_dashboards_has_data(scraped: Scraped) -> None:
-    """A broker has died by now, so others read its partitions from the store."""
+def test_every_dashboard_panel_has_data(scraped: Scraped) -> None:
+    """Runs after the death of a broker, so others read its partitions from the store."""
     assert len(panels()) > 80
     deadline = time.monotonic() + DATA_S
     while missing := without_data(scraped.prometheus):
