@@ -1,3 +1,3 @@
-"""Benchmarks with their targets: `make bench`. docs/performance.md has the results,
+"""Benchmarks with their targets: `make bench`. docs/performance.md contains the results,
 benchmarks/notes the lab notebook.
 """

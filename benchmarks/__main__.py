@@ -1,4 +1,4 @@
-"""Run `make bench`: measure all bars or the named ones, print them as a table, and append them to
+"""Run `make bench`: measure all targets or the named ones, print a table, and append the results to
 benchmarks/results.jsonl.
 """
 

@@ -1,4 +1,4 @@
-"""Attack a broker: each function gets the port of a listener, and attacks until it is killed."""
+"""Attack a broker: each function gets the port of a listener and attacks until it is killed."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ USER: Final = "bench"
 """A user with a SCRAM credential."""
 
 KEY_ID: Final = "key"
-"""The id of the issuer's key. Everyone can read it."""
+"""The id of the issuer's key, which is public."""
 
 _CONNECTIONS: Final = 4
 _FLOOD: Final = 500
@@ -68,13 +68,11 @@ _TOPICS_MADE: Final = 20
 _PARTITIONS_MADE: Final = 100
 _MEMBERS: Final = 32
 _REPEATED: Final = 1_000
-"""Times that a part of an expression is repeated: about as large as INSTRUCTIONS_MAX allows."""
+"""Number of repetitions in a regular expression, about as large as INSTRUCTIONS_MAX allows."""
 
 _BOMB_BYTES: Final = 64 << 20
 _TOKEN_BYTES: Final = (22_000, 350_000)
-"""Before base64: a little below what OAUTHBEARER takes, and what `sasl.server.max.receive.size`
-allows.
-"""
+"""Before base64: slightly below the limits of OAUTHBEARER and of `sasl.server.max.receive.size`."""
 
 _DOUBLINGS: Final = 60
 _DEPTH: Final = 100_000
@@ -85,7 +83,7 @@ _TREE_PROTO: Final = 'syntax = "proto3"; message Node { Node next = 1; }'
 
 
 def _doubling() -> str:
-    """Return a schema that checks a value 2 ** 60 times."""
+    """Return a schema that validates a value 2 ** 60 times."""
     levels: dict[str, object] = {"0": {"type": "integer"}}
     for level in range(1, _DOUBLINGS + 1):
         levels[str(level)] = {"allOf": [{"$ref": f"#/$defs/{level - 1}"}] * 2}
@@ -115,13 +113,13 @@ HOSTILE_SCHEMAS: Final[dict[str, tuple[str, str, bytes]]] = {
     "nulls": ("avro", '{"type": "array", "items": "null"}', b"\xfe" + b"\xff" * 7 + b"\x7f\x00"),
     "message": ("protobuf", _TREE_PROTO, _nested_message()),
 }
-"""Topics by name: the type of the schema of their values, the schema, and a value that is costly to
-check.
-"""
+"""By topic: the type of its value schema, the schema, and a value that is costly to validate."""
 
 
 def _settings() -> Iterator[tuple[str, str]]:
-    """Yield types and texts of schemas that are costly to compile, as long as a config may be."""
+    """Yield types and texts of schemas that are costly to compile, up to the maximum length of a
+    config.
+    """
     count = SCHEMA_CHARS_MAX // 16
     yield "json", '{"not":' * count + "{}" + "}" * count
     yield "json", "[" * SCHEMA_CHARS_MAX
@@ -189,7 +187,7 @@ def _describes_topics(port: int) -> None:
 
 
 def _creates_and_deletes_topics(port: int) -> None:
-    """Repeatedly create topics with 2,000 partitions in a request. Other topics have as many."""
+    """Repeatedly create topics with 2,000 partitions per request. Existing topics have as many."""
     names = [f"attack-{number}" for number in range(_TOPICS_MADE)]
     made = [create_topics.CreatableTopic(name, _PARTITIONS_MADE, 1) for name in names]
     create = create_topics.CreateTopicsRequest(made, timeout_ms=30_000)
@@ -200,8 +198,8 @@ def _creates_and_deletes_topics(port: int) -> None:
 
 
 def _subscribes_by_expressions(port: int) -> None:
-    """Members that change their expressions with each heartbeat, among more than brokers cache. The
-    expressions are as large as brokers allow.
+    """Let members change their regular expression with each heartbeat, cycling through more than
+    brokers cache. The expressions are as large as brokers allow.
     """
     requests = [
         consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
@@ -236,14 +234,14 @@ def _looks_up_times(port: int) -> None:
 
 
 def _declares_elements(port: int) -> None:
-    """An array that declares two billion elements, and a megabyte of them."""
+    """Send an array that declares two billion elements, with a megabyte of them."""
     head = apis.DESCRIBE_GROUPS.key.to_bytes(2, "big") + struct.pack(">hihi", 0, 1, -1, 2**31 - 1)
     body = head + b"\x00\x00" * (1 << 19)
     _repeat(port, len(body).to_bytes(4, "big") + body)
 
 
 def _sends_tags(port: int) -> None:
-    """A request with as many tagged fields as elements are allowed, which no version has."""
+    """Send a request with the maximum number of tagged fields, which no version defines."""
     request = _long(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
     count = elements_max(apis.HEARTBEAT.key)
     varint = bytes([count & 0x7F | 0x80, count >> 7 & 0x7F | 0x80, count >> 14])
@@ -258,7 +256,7 @@ def _produce(topic: str, batch: bytes) -> bytes:
 
 
 def _sends_bombs(port: int) -> None:
-    """Send batches of 64 MiB, compressed to kilobytes, to a topic with record checks."""
+    """Send batches of 64 MiB, compressed to kilobytes, to a topic with record validation."""
     records = encode_batch([Record(0, int(time.time() * 1_000), b"k", bytes(_BOMB_BYTES))])
     payload = compress(Compression.ZSTD, memoryview(records)[HEADER_BYTES:])
     batch = bytearray(records[:HEADER_BYTES]) + payload
@@ -271,7 +269,7 @@ def _sends_bombs(port: int) -> None:
 
 
 def _sets_schemas(port: int) -> None:
-    """Request schemas that are nested, huge, or slow to compile."""
+    """Set schemas that are nested, huge, or slow to compile."""
     frames: list[bytes] = []
     for kind, text in _settings():
         configs = [
@@ -287,7 +285,7 @@ def _sets_schemas(port: int) -> None:
 
 
 def _sends_hostile_records(port: int) -> None:
-    """Send records that take schemas of topics longest to check."""
+    """Send the records that take longest to validate."""
     now_ms = int(time.time() * 1_000)
     _repeat(
         port,
@@ -299,13 +297,13 @@ def _sends_hostile_records(port: int) -> None:
 
 
 def _asks_versions(port: int) -> None:
-    """Repeat the only request that is served without authentication."""
+    """Repeat the only request that is allowed without authentication."""
     request = api_versions.ApiVersionsRequest("attacker", "1")
     _repeat(port, _long(apis.API_VERSIONS, 3, request))
 
 
 def _flood(port: int, data: bytes = b"") -> None:
-    """Open connections as fast as possible, send this on each, and close them."""
+    """Open connections as fast as possible, send `data` on each, and close them."""
     while True:
         opened = list[socket.socket]()
         for _ in range(_FLOOD):
@@ -333,7 +331,7 @@ def _begins_handshakes(port: int) -> None:
 
 
 def _resets_connections(port: int) -> None:
-    """Finish TLS on many connections, and reset all of them at once."""
+    """Complete TLS handshakes on many connections, and reset all of them at once."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -422,12 +420,12 @@ def _guesses_passwords(port: int) -> None:
 
 
 def _forges_tokens(port: int) -> None:
-    """Present tokens with the id of the right key, signed by another one."""
+    """Present forged tokens with a valid key id, signed by another key."""
     _log_in(port, [_forged({"sub": "admin", "aud": "kafka", "iat": 0, "exp": 2**32}, {})])
 
 
 def _forges_long_tokens(port: int) -> None:
-    """Present forged tokens with a long payload before their signature."""
+    """Present forged tokens with a long payload."""
     claims = [_forged({"sub": "a" * size}, {}) for size in _TOKEN_BYTES]
     _log_in(port, claims + [_forged({}, {"x": [{}] * (size // 4)}) for size in _TOKEN_BYTES])
 
@@ -438,7 +436,7 @@ def _forged(claims: dict[str, object], header: dict[str, object]) -> str:
 
 
 def _never_ends(port: int) -> None:
-    """Declare requests of 100 MB on many connections, and send a byte at a time."""
+    """Declare requests of 100 MB on many connections, and send one byte at a time."""
     opened = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(_FLOOD)]
     for connection in opened:
         connection.sendall((100_000_000).to_bytes(4, "big"))
@@ -466,7 +464,7 @@ OF_CLIENTS: Final[dict[str, Attack]] = {
     "bombs of 64 MiB": _sends_bombs,
     "hostile schemas": _sets_schemas,
     "records for hostile schemas": _sends_hostile_records,
-    "creating and deleting 2,000 partitions": _creates_and_deletes_topics,  # works on for seconds
+    "creating and deleting 2,000 partitions": _creates_and_deletes_topics,  # continues for seconds
 }
 """Attacks on a listener without authentication."""
 
@@ -484,4 +482,4 @@ OF_TLS: Final[dict[str, Attack]] = {
     "TLS handshakes that are abandoned": _begins_handshakes,
     "resets of 300 TLS connections at once": _resets_connections,
 }
-"""Attacks on a listener with TLS."""
+"""Attacks on a listener with TLS, before a login."""

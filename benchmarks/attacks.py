@@ -1,8 +1,7 @@
 """Attack a broker, and measure its memory and the latency of another client.
 
-The controller, the broker, the attacker and the producer are separate processes.
-The broker has `queued.max.request.bytes` of 512 MiB. Each attack lasts _ATTACK_S.
-`benchmarks.attackers` has them.
+The controller, the broker, the attacker and the producer are separate processes. The broker has
+`queued.max.request.bytes` of 512 MiB. Each attack in `benchmarks.attackers` lasts _ATTACK_S.
 """
 
 import contextlib
@@ -33,12 +32,12 @@ _ATTACK_S: Final = 5
 _RATE_BYTES_PER_S: Final = 1e6
 _QUEUED_BYTES_MAX: Final = 512 << 20
 _CHOSEN: Final = os.environ.get("BENCH_ATTACKS", "").split(",")
-"""Parts of names: only these attacks are measured. Empty: all."""
+"""Name fragments: only matching attacks are measured. Empty: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """A broker, and the ports of its listeners."""
+    """A broker and the ports of its listeners."""
 
     broker: "subprocess.Popen[bytes]"
     port: int
@@ -90,7 +89,7 @@ def attacks() -> list[Measure]:
 
 
 def _attacks_on(system: _System) -> Iterator[tuple[str, attackers.Attack, int]]:
-    """Yield the name, the attack and the port that it attacks."""
+    """Yield name, attack and attacked port."""
     for port, attacks_there in (
         (system.port, attackers.OF_CLIENTS),
         (system.sasl_port, attackers.OF_STRANGERS),
@@ -112,7 +111,7 @@ def _create_topics(bootstrap: str) -> None:
 
 
 def _rss_mb(process: "subprocess.Popen[bytes]") -> float:
-    """Return the maximum memory of the process."""
+    """Return the peak resident memory of the process."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1_024 / 1e6
@@ -162,7 +161,7 @@ def _system() -> Iterator[_System]:
 
 
 def _security(directory: Path) -> dict[str, str]:
-    """Create a certificate, users, and the keys of a token issuer; return the variables."""
+    """Create a certificate, users and token issuer keys; return the environment variables."""
     write_private(directory / "users", f"{attackers.USER}:bench secret\n".encode())
     issued = Authority.make("bench CA").issue("broker", hosts=["127.0.0.1"])
     write_private(directory / "broker.pem", issued.keystore)

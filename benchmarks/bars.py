@@ -1,5 +1,5 @@
-"""Define the measurements with their bars. Each function performs one run, and starts and stops its
-processes.
+"""Define the measurements with their targets. Each function performs one run, and starts and stops
+its processes.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ def sink_produce_mb_per_s() -> float:
 
 
 def throughput() -> list[Measure]:
-    """Compare produce and tail consume with the bare sink in alternating pairs; the median pair
-    counts.
+    """Compare produce and tail consume with the bare sink in alternating pairs; report the median
+    pair.
     """
     pairs: list[tuple[float, float, float]] = []
     for _ in range(REPEATS):
@@ -118,7 +118,9 @@ async def _plain_puts(url: str, seconds: float) -> float:
 
 
 def store_writes() -> list[Measure]:
-    """Compare the bytes per second written to moto by broker, WAL and uploads with plain PUTs."""
+    """Compare the bytes per second that the broker writes to moto, WAL and uploads, with plain
+    PUTs.
+    """
     pairs: list[tuple[float, float]] = []
     for _ in range(REPEATS):
         with harness.moto() as url:
@@ -148,7 +150,7 @@ def store_writes() -> list[Measure]:
 
 
 async def _plain_gets(url: str) -> float:
-    """Return MB/s of 4 MiB ranged GETs from 16 MiB objects, as uploads write them, 2 at once, with
+    """Return MB/s of 4 MiB range GETs, 2 at once, from 16 MiB objects such as uploads write, with
     Penstock's S3 client.
     """
     store, keys, done = open_store(url), [f"plain/get/{number}" for number in range(16)], 0
@@ -216,8 +218,8 @@ def slow_store_latency() -> list[Measure]:
 
 
 def puts_per_mb() -> list[Measure]:
-    """Count PUTs at a constant rate of about 20 MB/s. Uploads after the end (at most one block of
-    64 MiB) are not counted.
+    """Count PUTs at a constant rate of about 20 MB/s. Uploads after the end, of at most one 64 MiB
+    block, are not counted.
     """
     with harness.moto() as url, harness.server(store=url, linger_ms=250) as system:
         clients.create_topic(system.bootstrap, 4)
@@ -260,10 +262,10 @@ def metrics() -> list[Measure]:
 
 @contextmanager
 def _dev(*arguments: str) -> Iterator[tuple[Path, float]]:
-    """Run `penstock dev`; yield its state file with the seconds until `ready:`.
+    """Run `penstock dev`; yield its state file and the seconds until `ready:`.
 
-    It chooses ports below those of client connections, one of which could take the port of a
-    restarting broker. Its logs are written to a file: an unread pipe is full after 64 KiB, and
+    It uses ports below the ephemeral range, because a client connection could otherwise take the
+    port of a restarting broker. Its logs go to a file: an unread pipe is full after 64 KiB, and
     every process of the cluster then blocks at its next log line.
     """
     command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", "0", *arguments]
@@ -341,8 +343,8 @@ def _cluster(brokers: int, *arguments: str) -> Iterator[tuple[str, Path]]:
 
 
 def planned_moves() -> list[Measure]:
-    """Measure planned moves under 2 MB/s over 50 partitions: on plain moto, and with PUTs as slow
-    as S3's.
+    """Measure planned moves under 2 MB/s over 50 partitions, on plain moto and with PUTs as slow as
+    those of S3.
     """
     with _cluster(3) as (bootstrap, _):
         plain = moves.planned_gaps_ms(bootstrap, [0, 1, 2], 10 * REPEATS + 6, 0.8)
@@ -403,7 +405,7 @@ def drain() -> list[Measure]:
 
 
 def failover() -> list[Measure]:
-    """Measure the whole failover: detection, WAL recovery, election, open, produce."""
+    """Measure the whole failover: detection, WAL recovery, election, opening, produce."""
     with _cluster(3) as (bootstrap, state):
         seconds = moves.open_after_kill_s(
             bootstrap, [0, 1, 2], 1_000, moves.Kill(state, signal.SIGKILL)
@@ -431,7 +433,7 @@ def newcomer() -> list[Measure]:
 
 
 def controller_work() -> list[Measure]:
-    """Measure the metadata layer with much metadata and with many concurrent requests."""
+    """Measure the controller with large metadata and with many concurrent requests."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
         store = f"file:{place}/store"
         count = controllers.write_snapshot(store)
@@ -464,8 +466,8 @@ def controller_work() -> list[Measure]:
 
 
 def many_partitions() -> list[Measure]:
-    """Measure 10,000 partitions over 3 brokers and 3 controllers, as processes on moto. No external
-    target exists for these bars.
+    """Measure 10,000 partitions on 3 brokers and 3 controllers, as processes on moto. There are no
+    external targets for these figures.
     """
     brokers = [0, 1, 2]
     with _cluster(len(brokers), "--controllers", "3") as (bootstrap, state):

@@ -1,8 +1,8 @@
-"""Measure the maximum rate of a Python source in Spark: `format("ceiling")` sends prepared Arrow
-batches.
+"""Measure the maximum rate of a Python data source in Spark: `format("ceiling")` sends prepared
+Arrow batches.
 
 A worker creates one batch per size and columns and sends it repeatedly, so a task only writes to
-the JVM: no GET, no checksum, no decoding.
+the JVM: no GETs, checksums or decoding.
 """
 
 from collections.abc import Iterator, Mapping

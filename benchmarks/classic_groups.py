@@ -1,8 +1,7 @@
-"""Measure how fast a large classic consumer group settles.
+"""Measure how fast a large classic consumer group becomes stable.
 
-Raw clients of the protocol in one process, as in `benchmarks.groups`: each sends a heartbeat once a
-second, joins again when the response requires it, and the leader of the group assigns partitions
-round-robin.
+Raw protocol clients in one process, as in `benchmarks.groups`: each sends a heartbeat once per
+second and rejoins when the response requires it. The group leader assigns partitions round-robin.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ class _Member:
     joins_count: int = 0
 
     async def live(self) -> None:
-        """Join, then send heartbeats, and join again when a response requires it, forever."""
+        """Join, send heartbeats, and rejoin when a response requires it, forever."""
         while True:
             await self._join()
             while await self._beat() is ErrorCode.NONE:
@@ -130,7 +129,9 @@ def _indexes(assignment: bytes) -> set[int]:
 
 
 async def _until_settled(members: list[_Member], began: float) -> float:
-    """Return the seconds until all partitions have one owner each, evenly, in one generation."""
+    """Return the seconds until all partitions are evenly assigned to one owner each, in one
+    generation.
+    """
     while True:
         sizes = [len(member.owned) for member in members]
         is_whole = set[int]().union(*(member.owned for member in members)) == set(range(PARTITIONS))
@@ -145,7 +146,7 @@ async def _until_settled(members: list[_Member], began: float) -> float:
 
 
 async def _run(bootstrap: str) -> tuple[float, float]:
-    """Return the seconds until the group settles, and the same after one more member."""
+    """Return the seconds until the group is stable, and the same after one more member joins."""
     members = [_Member(await connect(bootstrap)) for _ in range(MEMBERS + 1)]
     *first, last = members
     await until_coordinated(last.connection, _GROUP)

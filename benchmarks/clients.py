@@ -1,4 +1,4 @@
-"""Run the measuring clients: confluent-kafka for throughput and latency, bare sockets for small
+"""The measuring clients: confluent-kafka for throughput and latency, bare sockets for small
 requests.
 
 Each function runs for a bounded time and returns figures. The clients run in this process, one at a
@@ -53,7 +53,7 @@ def create_topic(
     name: str = TOPIC,
     config: Mapping[str, str] | None = None,
 ) -> None:
-    # Keep a reference until the response: without it, the futures are collected.
+    # Keep a reference until the response, because the futures end with the client.
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(name, partitions, 1, config=dict(config or {}))
     for future in admin.create_topics([topic]).values():
@@ -84,8 +84,8 @@ def produce_for(
     topic: str = TOPIC,
     record_bytes: int = RECORD_BYTES,
 ) -> Rate:
-    """Produce records of 1 KiB in batches of about 1 MB as fast as possible (or at a rate), until
-    all are acknowledged. settings: further ones of the producer.
+    """Produce 1 KiB records in batches of about 1 MB as fast as possible (or at a rate), until all
+    are acknowledged. settings: additional ones of the producer.
     """
     client, value, failed = producer(bootstrap, **(settings or {})), bytes(record_bytes), 0
 
@@ -111,7 +111,7 @@ def produce_for(
         client.poll(0)
     left = client.flush(60)
     took = time.perf_counter() - began
-    # A callback per record would measure Python: one last record per partition shows whether all
+    # A callback per record would measure Python. One last record per partition shows whether all
     # were written.
     for partition in range(partitions):
         client.produce(topic, value, partition=partition, on_delivery=delivered)
@@ -121,7 +121,7 @@ def produce_for(
 
 
 def consumer(bootstrap: str, topic: str = TOPIC, partitions: int = 1) -> Consumer:
-    """Return a consumer of all partitions from the beginning, set for throughput."""
+    """Return a consumer of all partitions from the beginning, tuned for throughput."""
     client = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -131,7 +131,7 @@ def consumer(bootstrap: str, topic: str = TOPIC, partitions: int = 1) -> Consume
             "fetch.max.bytes": 32 << 20,
             "queued.max.messages.kbytes": 256 << 10,
             "queued.min.messages": 1_000_000,
-            "fetch.queue.backoff.ms": 5,  # The default of 1 s would distort the measurement.
+            "fetch.queue.backoff.ms": 5,  # the default of 1 s would distort the measurement
             "check.crcs": False,
         }
     )
@@ -147,7 +147,7 @@ def consume_all(
     topic: str = TOPIC,
     record_bytes: int = RECORD_BYTES,
 ) -> Rate:
-    """Consume `count` records from the beginning, without reading their contents."""
+    """Consume `count` records from the beginning without reading their contents."""
     client = consumer(bootstrap, topic, partitions)
     first = client.consume(1, 30)
     began, seen = time.perf_counter(), len(first)
@@ -164,8 +164,8 @@ def consume_all(
 def end_to_end_latencies_ms(
     bootstrap: str, per_second: int, seconds: float, topic: str = TOPIC
 ) -> list[float]:
-    """Measure from `produce` until the consumer returns the record, one record at a time at an even
-    rate.
+    """Measure from `produce` until the consumer returns the record, one record at a time at a
+    constant rate.
     """
     reader = Consumer(
         {
@@ -197,7 +197,7 @@ def end_to_end_latencies_ms(
 
 
 def _receive(reader: Consumer, writer: Producer, topic: str) -> None:
-    """Wait until a record that was sent after the first poll arrives, and discard earlier ones."""
+    """Wait for a record that was sent after the first poll, and discard earlier ones."""
     deadline = time.perf_counter() + 30
     while time.perf_counter() < deadline:
         writer.produce(topic, b"warm", partition=0)
@@ -212,8 +212,8 @@ def _receive(reader: Consumer, writer: Producer, topic: str) -> None:
 def produce_latencies_ms(
     bootstrap: str, bytes_per_s: float, seconds: float, *, topic: str = TOPIC, partitions: int = 1
 ) -> list[float]:
-    """Measure from `produce` to its acknowledgement: 1 KiB records at an even rate, a batch every 5
-    ms.
+    """Measure from `produce` to the acknowledgment: 1 KiB records at a constant rate, a batch every
+    5 ms.
     """
     client, latencies, value = (
         producer(bootstrap, **{"linger.ms": 5}),
@@ -248,7 +248,7 @@ def produce_latencies_ms(
 
 
 def small_requests_per_s(bootstrap: str, connections: int, seconds: float) -> float:
-    """Send one 100-byte record per request, one request in flight per connection, over bare
+    """Send one 100-byte record per request, with one request in flight per connection, over bare
     sockets.
     """
     host, _, port = bootstrap.rpartition(":")
@@ -257,13 +257,13 @@ def small_requests_per_s(bootstrap: str, connections: int, seconds: float) -> fl
 
 
 def small_requests_over(sockets: Sequence[socket.socket], seconds: float) -> float:
-    """Do the same over these connections, and close them."""
+    """Do the same over these connections, then close them."""
     return _responses_per_s(sockets, seconds, _produce_frame(1, 100))
 
 
 def batches_over(sockets: Sequence[socket.socket], seconds: float) -> Rate:
-    """Send batches of about 1 MB in the same way. TLS sends them in records of 16 KiB, as Java's
-    client does; librdkafka sends a seventh of the values of 1 KiB in records of their own.
+    """Send batches of about 1 MB in the same way. TLS sends them in records of 16 KiB, as the Java
+    client does; librdkafka sends a seventh of the 1 KiB values in TLS records of their own.
     """
     count = 960
     responses = _responses_per_s(sockets, seconds, _produce_frame(count, RECORD_BYTES))
@@ -294,7 +294,7 @@ def _responses_per_s(sockets: Sequence[socket.socket], seconds: float, frame: by
 
 
 def _check(reply: bytes) -> None:
-    """Raise an error unless this is the whole response to an accepted Produce."""
+    """Raise an error unless this is a complete response that accepts a Produce request."""
     frame = memoryview(reply)[4:]
     _, offset = parse_response_header(apis.PRODUCE, _PRODUCE_VERSION, frame)
     response = decode_body(produce.decode_response, frame, offset, _PRODUCE_VERSION)

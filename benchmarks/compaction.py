@@ -74,7 +74,7 @@ def _produce_beside_compaction() -> Measure:
 
 
 def _fill(bootstrap: str) -> None:
-    """Write the records to a topic that is compacted only when `_set_ratio` enables it."""
+    """Write the records to a topic whose compaction `_set_ratio` enables later."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     configs = {
         "cleanup.policy": "compact",

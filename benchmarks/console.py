@@ -1,7 +1,7 @@
-"""Measure how long pages of the web console take with 1,000 topics.
+"""Measure how long web console pages take with 1,000 topics.
 
-`python -m benchmarks console-topics` loads the list of topics in Chromium, `console-faults` all
-pages while one of two brokers hangs, with 200 groups. `python -m benchmarks.console` requests pages
+`python -m benchmarks console-topics` loads the topic list in Chromium; `console-faults` loads all
+pages with 200 groups while one of two brokers hangs. `python -m benchmarks.console` requests pages
 without a browser.
 """
 
@@ -57,7 +57,7 @@ addEventListener("load", () => requestAnimationFrame(() => setTimeout(() => {
   window.paintedMs = performance.now();
 })));
 """
-"""Note when the page is on the screen: a frame after all of it has loaded."""
+"""Records the time at which the page is painted: one frame after it has loaded completely."""
 _PAINTED = """
 const done = arguments[0];
 const look = () => window.paintedMs ? done(window.paintedMs) : setTimeout(look, 1);
@@ -67,7 +67,7 @@ look();
 
 @contextmanager
 def many_topics(topics: int, partitions: int) -> Generator[tuple[LocalCluster, ConsoleProcess]]:
-    """Run a cluster with these topics and a console that shows them."""
+    """Run a cluster with these topics and a console."""
     with LocalCluster(("--brokers", "2", "--log-level", "error")) as cluster:
         began = time.monotonic()
         names = [f"t-{number:04d}" for number in range(topics)]
@@ -81,7 +81,7 @@ def many_topics(topics: int, partitions: int) -> Generator[tuple[LocalCluster, C
 
 
 def topics_in_browser() -> list[Measure]:
-    """Load each page of the list of topics in Chromium, with an empty cache."""
+    """Load each page of the topic list in Chromium, with an empty cache."""
     with many_topics(TOPICS, PARTITIONS) as (_, console), browser() as chrome:
         chrome.execute_cdp_cmd("Page.enable", {})
         chrome.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _NOTE_PAINT})
@@ -102,7 +102,7 @@ def topics_in_browser() -> list[Measure]:
 
 def pages_with_a_hung_broker() -> list[Measure]:
     """Load each page from the moment when one of two brokers hangs, and again after it is fenced.
-    The time until an open page shows the fault is measured separately.
+    How soon an open page shows the fault is measured separately.
     """
     with many_topics(TOPICS, 1) as (cluster, console), browser() as chrome:
         commit_in_groups(cluster.bootstrap)
@@ -144,7 +144,7 @@ def pages_with_a_hung_broker() -> list[Measure]:
 def shown_s(
     chrome: Chrome, cluster: LocalCluster, hung: Sequence[ProcessState]
 ) -> tuple[float, float]:
-    """Stop brokers; return the time until the open page marks values as stale, and until it names
+    """Stop brokers; return the time until the open page marks values as stale, and until it shows
     the cause.
     """
     began = time.monotonic()
@@ -159,7 +159,7 @@ def shown_s(
 
 
 def page_ms(chrome: Chrome, console: ConsoleProcess, path: str) -> tuple[float, float]:
-    """Return the time until the console responds, and until all of the page is on the screen."""
+    """Return the time until the console responds, and until the complete page is painted."""
     visitor = Visitor(console.url)
     began = time.monotonic()
     visitor.first(path)
@@ -182,7 +182,7 @@ def commit_in_groups(bootstrap: str) -> None:
 
 
 def load_ms(chrome: Chrome, url: str) -> float:
-    """Return the time from the navigation until the page is on the screen."""
+    """Return the time from navigation until the page is painted."""
     chrome.execute_cdp_cmd("Network.clearBrowserCache", {})
     chrome.get(url)
     rows = chrome.execute_script("return document.querySelectorAll('tbody tr').length")

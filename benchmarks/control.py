@@ -41,7 +41,7 @@ def control() -> list[Measure]:
             for kind in ("produce", "consume")
         ]
         try:
-            time.sleep(2)  # until both run
+            time.sleep(2)  # until both are running
             before = system.send_request()["cpu_s"]
             busy = _latencies_ms(system.bootstrap)
             share = 100 * (system.send_request()["cpu_s"] - before) / _SECONDS
@@ -64,7 +64,7 @@ def control() -> list[Measure]:
 
 
 def _latencies_ms(bootstrap: str) -> list[float]:
-    """Return the response times, with one request every 10 ms."""
+    """Return response times, with one request every 10 ms."""
     requested = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=clients.TOPIC)])
     beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     found: list[float] = []

@@ -1,8 +1,8 @@
 """Measure controllers alone: commits per second of a quorum, and the start with a large snapshot.
 
-The quorum of three runs in this process and on this machine's disk, with gRPC between the voters.
-One event loop does the work of all three, so the figure is a lower bound. Requests go to the writer
-directly, as from the server, without a client's gRPC.
+The three voters run in this process on the local disk, with gRPC between them. One event loop does
+the work of all three, so the figure is a lower bound. Requests go directly to the writer, as from
+the server, without a client's gRPC.
 """
 
 import asyncio
@@ -73,8 +73,8 @@ _CLUSTER_ID: Final = "bench"
 
 
 def commits_per_s(seconds: float) -> float:
-    """Send requests of one record each; each is committed by a majority before its sender sends the
-    next one.
+    """Send requests of one record each. A sender sends the next one after a majority has committed
+    the last.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         return uvloop.run(_commits_per_s(Path(directory), seconds))
@@ -134,7 +134,7 @@ async def _commit(runtime: Runtime, sender: int, counts: list[int], until: float
 
 def start_s(store_url: str, directory: Path) -> float:
     """Measure from the exec of a controller to its first response as leader, with an empty disk and
-    the newest snapshot of `store_url`.
+    the newest snapshot in `store_url`.
     """
     port = harness.free_port()
     command = (
@@ -179,7 +179,7 @@ async def _until_leading(address: str) -> None:
 
 
 def write_snapshot(store_url: str) -> int:
-    """Write a snapshot of 100,000 stream objects of 10,000 partitions and the end of the backup
+    """Write a snapshot with 100,000 stream objects of 10,000 partitions and the end of the metadata
     log; return the number of records.
     """
     return asyncio.run(_write_snapshot(store_url))
@@ -201,8 +201,8 @@ async def _write_snapshot(store_url: str) -> int:
 
 
 def large_image(partitions: int, objects: int) -> MetadataImage:
-    """Build one topic whose partitions are led and opened by one broker; each object holds a range
-    of one data stream.
+    """Build one topic whose partitions are led and opened by one broker. Each object contains a
+    range of one data stream.
     """
     topic_id = UUID(int=1)
     me, epoch = NodeId(0), NodeEpoch(1)

@@ -1,7 +1,7 @@
-"""Measure how long a group coordinator loads and blocks the event loop.
+"""Measure how long a group coordinator takes to load, and how long it blocks the event loop.
 
-`python -m benchmarks.coordinators [commits]` writes commits of one offset each (default 200,000) of
-10 groups with 20 partitions to a log in memory, loads it, compacts it and loads it again.
+`python -m benchmarks.coordinators [commits]` writes commits of one offset each (default 200,000),
+from 10 groups with 20 partitions, to an in-memory log; loads it, compacts it and loads it again.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ GROUPS_COUNT, PARTITIONS_COUNT = 10, 20
 
 
 class Log:
-    """Implement `CoordinatorLog` with one partition, as encoded batches."""
+    """A `CoordinatorLog` with one partition, as encoded batches."""
 
     partition_count = 1
     can_write = True
@@ -88,8 +88,8 @@ class Log:
 
 
 class Pauses:
-    """Measure the longest time between two iterations of the event loop, in CPU time of this
-    process, which a busy machine does not affect.
+    """Measures the longest time between two iterations of the event loop, in CPU time of this
+    process, which is independent of the machine's load.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ async def write_commits(log: Log, count: int, *, groups: int, partitions: int) -
 
 
 async def compact(log: Log) -> None:
-    """Load the log with a coordinator and wait until that has compacted it."""
+    """Load the log with a coordinator and wait until it has compacted the log."""
     coordinator = await load(log)
     pauses, began, commits_end = Pauses(), time.perf_counter(), log.end
     while log.start == 0 and time.perf_counter() < began + 60:  # noqa: ASYNC110 - as above

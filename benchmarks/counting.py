@@ -1,5 +1,5 @@
-"""Patch the counting for metrics out of a running process and back in, for `benchmarks.metering`,
-in the server's process.
+"""Patch metric counting out of a running process and back in, for `benchmarks.metering`, in the
+server's process.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from penstock.objectstore.ports import Body
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """Replace a counting method."""
+    """Replaces a counting method."""
 
 
 async def _put(self: Any, key: str, body: Body) -> str:  # noqa: ANN401 - a method of MeteredStore, without its meter

@@ -1,7 +1,7 @@
 """Measure decoding to Arrow on one core in CPU time. The best of several passes counts, because
-other work on the machine only slows passes down.
+other load on the machine only slows passes down.
 
-Blocks are distinct, and together larger than the CPU's inner caches; "MB/s" are uncompressed record
+Blocks are distinct, and together larger than the CPU's inner caches. "MB/s" are uncompressed record
 bytes. Run alone: `python -m benchmarks.decode`.
 """
 
@@ -43,7 +43,7 @@ _WORDS: Final = [
 def batches(
     value_bytes: int, codec: Compression, *, batch_bytes: int = BATCH_BYTES
 ) -> tuple[list[bytes], int]:
-    """Return blocks of one batch each, and their uncompressed bytes."""
+    """Return blocks of one batch each, and their uncompressed size."""
     rng, found, plain_bytes, offset = Random(value_bytes), list[bytes](), 0, 0
     for _ in range(BLOCKS):
         count = max(1, batch_bytes // (value_bytes + 25))
@@ -63,7 +63,7 @@ def batches(
 
 
 def _value(rng: Random, size: int, codec: Compression) -> bytes:
-    """Return text like JSON, of which compression removes about half."""
+    """Return JSON-like text, which compresses to about half."""
     if codec == Compression.NONE:
         return rng.randbytes(size)
     parts: list[bytes] = []
@@ -75,7 +75,7 @@ def _value(rng: Random, size: int, codec: Compression) -> bytes:
 
 
 class Work:
-    """Repeated work, with its fastest pass."""
+    """Repeated work that records its fastest pass."""
 
     def __init__(self, plain_bytes: int, once: Callable[[], None]) -> None:
         self._plain_bytes = plain_bytes
@@ -118,7 +118,7 @@ def _inflating(blocks: Sequence[bytes], plain_bytes: int, codec: Compression) ->
 
 
 def _copying(blocks: Sequence[bytes]) -> Work:
-    """Measure copying of memory, for comparison with the other figures."""
+    """Measure memory copies, for comparison with the other figures."""
     target = memoryview(bytearray(4 * BATCH_BYTES))
 
     def copy_all() -> None:
@@ -130,8 +130,8 @@ def _copying(blocks: Sequence[bytes]) -> Work:
 
 
 class Decoding:
-    """The bars: uncompressed per core, and lz4 and zstd against decompression alone. No external
-    target exists for those of views.
+    """The targets: uncompressed per core, and lz4 and zstd compared with decompression alone. There
+    are no external targets for views.
     """
 
     def __init__(self) -> None:
@@ -163,8 +163,8 @@ class Decoding:
                 self._works += decoded, inflated
 
     def take(self) -> None:
-        """Run all passes in turns. Call it again later: the machine is twice as fast in some
-        minutes as in others.
+        """Run all passes in turns. May be called again later, because the machine is twice as fast
+        in some minutes as in others.
         """
         for _ in range(ROUNDS):
             for work in self._works:

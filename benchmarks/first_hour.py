@@ -1,7 +1,7 @@
 """Time the steps of a new user's first hour: `python -m benchmarks.first_hour [STEP ...]`.
 
 Each step follows the README and tutorials in an empty directory, in processes with a clean
-environment. With `--cold`, packages are downloaded instead of taken from the cache of uv and pip.
+environment. With `--cold`, packages are downloaded instead of taken from the caches of uv and pip.
 """
 
 import argparse
@@ -85,11 +85,13 @@ class Machine:
             }
 
     def path_with(self, environment: Path) -> dict[str, str]:
-        """Return the variables of a shell in which the environment is active."""
+        """Return the environment variables of a shell in which the virtual environment
+        is active.
+        """
         return self._environment | {"PATH": f"{environment / 'bin'}:{self._environment['PATH']}"}
 
     def run(self, line: str, directory: Path, environment: Path | None = None) -> str:
-        """Run a line of shell and return its output. Raises StepFailed."""
+        """Run a shell command and return its output. Raises StepFailed."""
         variables = self.path_with(environment) if environment else self._environment
         done = subprocess.run(
             ("bash", "-c", line),
@@ -134,7 +136,7 @@ class Machine:
         return directory
 
     def developed(self) -> Path:
-        """Return the environment of `make venv` in the clone."""
+        """Return the environment that `make venv` creates in the clone."""
         if not (self.clone / ".venv" / ".installed").exists():
             shutil.rmtree(self.clone, ignore_errors=True)
             self.run(f"git clone --quiet --branch {_branch()} {ROOT} penstock", self.home)
@@ -167,7 +169,7 @@ def first_record(machine: Machine) -> Timed:
 
 
 def ready(machine: Machine) -> Timed:
-    """Start after `pip install` into a new environment; nothing has run in it yet."""
+    """Start after `pip install` into a new environment in which nothing has run yet."""
     machine.developed()
     directory = machine.empty("ready")
     began = time.monotonic()
@@ -186,7 +188,7 @@ def ready(machine: Machine) -> Timed:
 
 
 def console(machine: Machine) -> Timed:
-    """Open the console of a cluster with records, until its page has the first data of charts."""
+    """Open the console of a cluster with records, until its page has the first chart data."""
     environment, directory = machine.developed(), machine.empty("console")
     with machine.dev(directory, environment, "--port", "0", "--console-port", "0") as found:
         began = time.monotonic()
@@ -252,7 +254,7 @@ def spark(machine: Machine) -> Timed:
 
 
 def helm(machine: Machine) -> Timed:
-    """Install the chart on the API server of `make kubernetes`, where it is compiled."""
+    """Install the chart on the API server of `make kubernetes`, where it is available."""
     step, bar_s = "helm install", 180.0
     binaries = os.environ.get("PENSTOCK_KUBERNETES", "")
     if not binaries:

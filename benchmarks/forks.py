@@ -1,5 +1,5 @@
-"""Measure forks: the cost of 100,000 objects in the metadata, and a fork of 1,000 partitions as
-seen by a client.
+"""Measure forks: the metadata cost with 100,000 objects, and a fork of 1,000 partitions as a client
+sees it.
 """
 
 import time

@@ -1,8 +1,8 @@
-"""Measure how fast a large consumer group (KIP-848) settles, and how much moves when one joins.
+"""Measure how fast a large consumer group (KIP-848) becomes stable, and how many partitions move
+when a member joins.
 
-Raw clients of the protocol in one process: each sends a heartbeat once a second, as with
-`group.consumer.heartbeat.interval.ms=1000`, and at once after it has given up partitions, as
-Kafka's clients do.
+Raw protocol clients in one process: each sends a heartbeat once per second, and immediately after
+it has revoked partitions, as Kafka clients do.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ _DEADLINE_S: Final = 60.0
 
 
 class CoordinatorLoads(Exception):
-    """Raised when the coordinator has not loaded the group yet."""
+    """The coordinator has not loaded the group yet."""
 
 
 @dataclass
 class _Member:
-    """One client. `owned` has partition indexes of the only topic."""
+    """One client. `owned` contains partition indexes of the only topic."""
 
     member_id: str
     connection: AsyncConnection
@@ -42,7 +42,9 @@ class _Member:
     revoked_count: int = 0
 
     async def join(self) -> None:
-        """Join, as soon as the coordinator has loaded the group: Kafka names it before that."""
+        """Join as soon as the coordinator has loaded the group. Brokers return the coordinator
+        earlier.
+        """
         ends_at = time.perf_counter() + _DEADLINE_S
         while True:
             try:
@@ -55,14 +57,14 @@ class _Member:
                 return
 
     async def live(self) -> None:
-        """Heartbeat forever."""
+        """Send heartbeats forever."""
         while True:
             await asyncio.sleep(HEARTBEAT_MS / 1000)
             while await self._beat():
                 pass
 
     async def _beat(self, *, is_first: bool = False) -> bool:
-        """Send a heartbeat. Returns True if the member has given up partitions since."""
+        """Send a heartbeat. Return whether the member has revoked partitions."""
         owned = [consumer_group_heartbeat.TopicPartitions(self.topic_id, sorted(self.owned))]
         request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
             group_id=_GROUP,
@@ -112,7 +114,7 @@ async def until_coordinated(connection: AsyncConnection, group: str) -> None:
 
 
 async def _until_settled(members: list[_Member], partitions: int) -> float:
-    """Return the seconds until all partitions have an owner, evenly, and all epochs are equal."""
+    """Return the seconds until all partitions are evenly assigned and all epochs are equal."""
     began = time.perf_counter()
     while True:
         sizes = [len(member.owned) for member in members]
@@ -127,8 +129,8 @@ async def _until_settled(members: list[_Member], partitions: int) -> float:
 async def run(
     bootstrap: str, count: int, partitions: int, topic: str = clients.TOPIC
 ) -> tuple[float, float, int]:
-    """Let `count` members join; return the seconds from the last one until the group settles, the
-    same after one more member, and how many partitions moved then.
+    """Let `count` members join. Return the seconds from the last join until the group is stable,
+    the same after one more join, and the number of partitions that moved then.
     """
     members = [
         _Member(f"member-{number:03}", await connect(bootstrap), topic)
@@ -160,7 +162,7 @@ async def run(
 
 
 def groups() -> list[Measure]:
-    """Let 100 members join one after the other, then one more."""
+    """Let 100 members join one after another, then one more."""
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap, PARTITIONS)
         settled_s, joined_s, moved_count = asyncio.run(run(system.bootstrap, MEMBERS, PARTITIONS))

@@ -1,6 +1,6 @@
-"""Provide what all benchmarks share: processes, results with their bars, and a table.
+"""Shared parts of all benchmarks: processes, results with targets, and a table.
 
-Where a bar is a ratio, the figure is a ratio against a limit measured in the same run. A missed bar
+If a target is a ratio, the figure is a ratio to a limit measured in the same run. A missed target
 is shown and does not fail the run.
 """
 
@@ -25,7 +25,9 @@ RESULTS = Path(__file__).parent / "results.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One row of the table. `limit`: divisor of `value` if the bar is a ratio, otherwise None."""
+    """One row of the table. `limit`: divisor of `value` if the target is a ratio,
+    otherwise None.
+    """
 
     name: str
     value: float
@@ -51,7 +53,7 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """Control a process of `benchmarks.server`."""
+    """Controls a process of `benchmarks.server`."""
 
     def __init__(self, **options: object) -> None:
         self._process = subprocess.Popen(
@@ -178,7 +180,7 @@ def _cpu_model() -> str:
 
 
 def record(measures: Sequence[Measure], date: str) -> None:
-    """Append the run as one JSON line, for comparison with other runs; the file is not
+    """Append the run as one JSON line, for comparison with other runs. The file is not
     committed.
     """
     row = {

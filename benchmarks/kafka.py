@@ -1,7 +1,7 @@
-"""Run Apache Kafka itself as a peer: one process that is broker and controller.
+"""Run Apache Kafka for comparison, as one process that is broker and controller.
 
-Needs a JDK 17 and Maven. Maven fetches the jars by their coordinates into build/kafka once, 130 MB.
-The tests of Kafka's own tools, of Kafka Streams and of Kafka Connect use the same jars.
+Requires JDK 17 and Maven. Maven downloads the jars by their coordinates into build/kafka once, 130
+MB. The tests of Kafka's tools, Kafka Streams and Kafka Connect use the same jars.
 """
 
 import shutil
@@ -18,7 +18,7 @@ from benchmarks.harness import free_port
 
 VERSION: Final = "4.2.0"
 LIGHT_JVM: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-"""Options for a short life: it starts with a third less CPU time, and is slower under load."""
+"""JVM options for short runs: it starts with a third less CPU time, and is slower under load."""
 _HOME: Final = Path(__file__).parent.parent / "build" / "kafka"
 _START_S: Final = 120.0
 _ARTIFACTS: Final = (
@@ -48,8 +48,8 @@ class KafkaMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KafkaProcess:
-    """bootstrap: its address. log: the file that gets its output. sasl_port: of its listener with
-    SASL, if it has one.
+    """bootstrap: its address. log: the file with its output. sasl_port: that of its SASL listener,
+    if any.
     """
 
     bootstrap: str
@@ -62,7 +62,9 @@ class KafkaProcess:
 
 
 def jars() -> str:
-    """Return the class path of Kafka; fetch it if it is missing. Raises KafkaMissing."""
+    """Return the class path of Kafka; download the jars if they are missing. Raises
+    KafkaMissing.
+    """
     if not all(shutil.which(command) for command in ("java", "javac", "mvn")):
         raise KafkaMissing("there is no JDK 17 with Maven on this machine: run `make jdk`")
     libs, complete = _HOME / "libs", _HOME / "complete"
@@ -86,7 +88,7 @@ def jars() -> str:
 
 
 def prepared() -> str:
-    """Return the class path with the settings of logs in front. Raises KafkaMissing."""
+    """Return the class path, preceded by the log configuration. Raises KafkaMissing."""
     class_path = jars()
     (_HOME / "log4j2.properties").write_text(_LOG4J)
     return class_path
@@ -111,7 +113,7 @@ def single_node(port: int, data: Path) -> dict[str, str]:
 def server_command(
     class_path: str, config: Path, values: Mapping[str, str], jvm: Sequence[str] = ()
 ) -> list[str]:
-    """Write the settings of a server, format its directory, and return the command that runs it."""
+    """Write the server's settings, format its directory, and return the command that runs it."""
     config.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
     classes = ["-cp", class_path]
     tool = ["java", *LIGHT_JVM, *classes, "kafka.tools.StorageTool"]
@@ -128,9 +130,9 @@ def kafka(
     plugins: str = "",
     jvm: Sequence[str] = (),
 ) -> Iterator[KafkaProcess]:
-    """Start Kafka with these settings besides those of a single node. users: names and passwords
-    for PLAIN on a listener SASL_PLAINTEXT of its own. plugins: a class path of more classes. jvm:
-    more options of Java. Raises KafkaMissing.
+    """Start Kafka with these settings in addition to those of a single node. users: names and
+    passwords for PLAIN on a separate SASL_PLAINTEXT listener. plugins: class path of additional
+    classes. jvm: additional Java options. Raises KafkaMissing.
     """
     class_path = f"{prepared()}:{plugins}" if plugins else prepared()
     port, sasl_port = free_port(), free_port()
@@ -154,7 +156,7 @@ def kafka(
 def _with_users(
     values: Mapping[str, str], sasl_port: int, users: Mapping[str, str]
 ) -> dict[str, str]:
-    """Add a listener on which users log in by PLAIN, or by SCRAM with delegation tokens."""
+    """Add a listener on which users log in with PLAIN, or with SCRAM and delegation tokens."""
     address = f",SASL_PLAINTEXT://127.0.0.1:{sasl_port}"
     module = "org.apache.kafka.common.security.{}LoginModule required"
     known = "".join(f' user_{user}="{password}"' for user, password in users.items())

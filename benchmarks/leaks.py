@@ -1,5 +1,5 @@
-"""Measure leftovers in the bucket of a simulated cluster whose logs lose records in every way: a
-leak appears as bytes that the metadata does not reference.
+"""Measure leftovers in the bucket of a simulated cluster whose logs lose records in every way. A
+leak shows as bytes that the metadata does not reference.
 """
 
 import os
@@ -10,7 +10,7 @@ from tests.sim.leaks import RATIO_MAX
 from tests.sim.world import World
 
 MINUTES: Final = float(os.environ.get("BENCH_LEAK_MINUTES", "2"))
-"""Simulated minutes; the bar is defined for 60."""
+"""Simulated minutes; the target is defined for 60."""
 
 _SEED: Final = 0
 

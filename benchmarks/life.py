@@ -1,4 +1,4 @@
-"""Measure the cost of removing records outside the data path: retention checks, and loading a
+"""Measure costs of record removal outside the data path: retention checks, and loading a
 coordinator whose log was compacted.
 """
 
@@ -32,7 +32,7 @@ def life() -> list[Measure]:
 
 
 async def _retention() -> Measure:
-    """Measure the CPU of one check by age and size of logs without expired records."""
+    """Measure the CPU time of one check by age and size of logs without expired records."""
     image = large_image(PARTITIONS, OBJECTS)
     image.apply_all(
         [
@@ -85,7 +85,7 @@ async def _retention() -> Measure:
 
 
 async def _coordinator_load() -> Measure:
-    """Let a coordinator compact its log, then load it with another one."""
+    """Let a coordinator compact its log, then load it with another coordinator."""
     log = coordinators.Log()
     await coordinators.write_commits(log, COMMITS, groups=1, partitions=KEYS)
     await coordinators.compact(log)

@@ -48,7 +48,7 @@ class _Cost:
 
 
 def long_requests() -> list[Measure]:
-    """Return the worst of all APIs."""
+    """Return the worst values of all APIs."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     costs = uvloop.run(_all_costs())
     slowest = max(costs, key=lambda cost: cost.step_ms)
@@ -104,7 +104,7 @@ async def _all_costs() -> list[_Cost]:
 
 
 async def _cost(port: int, name: str, long: LongRequest) -> _Cost:
-    await _send_request(port, _frame(long, 1))  # whatever comes first
+    await _send_request(port, _frame(long, 1))  # whichever comes first
     frame = _frame(long, long.count)
     steps_s: list[float] = []
     counting = asyncio.create_task(_count(steps_s))

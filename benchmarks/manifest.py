@@ -1,7 +1,8 @@
-"""Measure the CPU time of the manifest for controllers and readers, with 100,000 objects.
+"""Measure the manifest's CPU time for controllers and readers, with 100,000 objects.
 
-`python -m benchmarks.manifest [partitions]` uses one topic in a memory store. Readers additionally
-need one GET for the root, one for the shard and one for each 4 MiB of pages, 16 at once.
+`python -m benchmarks.manifest [partitions]` uses one topic in an in-memory store. Readers
+additionally need one GET for the root, one for the shard and one for each 4 MiB of pages, 16 at
+once.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ T = TypeVar("T")
 
 
 class Image:
-    """A runtime for the publisher, whose image can grow."""
+    """A runtime for the publisher with an image that can grow."""
 
     epoch = 1
 
@@ -135,7 +136,7 @@ def cpu_ms(into: list[float]) -> Iterator[None]:
 
 
 class LongestTurn:
-    """Measure the longest turn of the event loop, in CPU ms."""
+    """Measures the longest event loop step, in CPU ms."""
 
     def __init__(self) -> None:
         self.longest_ms = 0.0

@@ -67,8 +67,8 @@ def _pair(
 
 
 def cost(seconds: float, pairs_count: int) -> list[Measure]:
-    """Measure producing in batches of 1 MB, which is the bar; the server's CPU for it, which varies
-    less; and small requests, the worst case.
+    """Measure producing in batches of 1 MB, which has a target; the server's CPU time for it, which
+    varies less; and small requests, the worst case.
     """
     rates: list[tuple[float, float]] = []
     cpu: list[tuple[float, float]] = []

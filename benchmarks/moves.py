@@ -1,7 +1,7 @@
-"""Measure gaps between acknowledgements during moves, under a steady load over 50 partitions.
+"""Measure gaps between acknowledgments during moves, under a steady load over 50 partitions.
 
 The load is 2 MB/s of 1 KiB records with acks=all, so each partition gets a record every 25 ms. A
-gap is the longest time between two acknowledgements of one partition around the event.
+gap is the longest time between two acknowledgments of one partition around the event.
 """
 
 import json
@@ -31,11 +31,11 @@ TOPIC = "moves"
 _AWAY_S = 8.0
 """Time after a kill until the leaders are moved back."""
 _ROUNDS = 10
-"""Records in a partition before its leader dies."""
+"""Number of records in a partition before its leader is killed."""
 _LOADED_S = 5.0
 _JOIN_LIMIT_S = 120.0
 _BEGIN_S = 0.5
-"""The gap of a kill begins within this time; acknowledgements may still arrive."""
+"""The gap of a kill begins within this time, because acknowledgments may still be in flight."""
 
 
 def create_topic(bootstrap: str, candidates: Sequence[Sequence[int]], name: str = TOPIC) -> None:
@@ -53,7 +53,7 @@ def create_topic(bootstrap: str, candidates: Sequence[Sequence[int]], name: str 
 
 
 class Load:
-    """Produce in the background until the context ends."""
+    """Produces in the background until the context ends."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acked: dict[int, list[float]] = defaultdict(list)
@@ -77,7 +77,7 @@ class Load:
 
     def gap_after(self, partition: int, moment: float, seconds: float) -> tuple[float, float]:
         """Return the longest gap that ends after `moment` and began within this number of seconds
-        of it, and its end. Call it after the load.
+        of it, and its end. Call after the load has ended.
         """
         times = self.acked[partition]
         first, stop = bisect_left(times, moment), bisect_left(times, moment + seconds)
@@ -125,7 +125,7 @@ def planned_gaps_ms(
 def kill_to_produce_ms(
     bootstrap: str, broker_ids: Sequence[int], kills: int, kill: "Kill"
 ) -> list[float]:
-    """Measure each partition of a killed broker from the kill to its next acknowledgement."""
+    """Measure each partition of a killed broker from the kill to its next acknowledgment."""
     rows = [
         [broker_ids[(index + nth) % len(broker_ids)] for nth in range(len(broker_ids))]
         for index in range(PARTITIONS)
@@ -150,7 +150,7 @@ def kill_to_produce_ms(
 
 
 class Kill:
-    """Send a signal to the process of a broker, by the pid in the state file of `penstock dev`."""
+    """Sends a signal to a broker process, using the pid in the state file of `penstock dev`."""
 
     def __init__(self, state: Path, number: int) -> None:
         self._state = state
@@ -174,8 +174,8 @@ class Kill:
 def open_after_kill_s(
     bootstrap: str, broker_ids: Sequence[int], partitions: int, kill: Kill
 ) -> float:
-    """Measure from SIGKILL of a broker that leads `partitions` partitions with records until
-    the next leader has acknowledged a record in each.
+    """Measure from SIGKILL of a broker that leads `partitions` partitions with records until the
+    next leader has acknowledged a record in each.
     """
     create_topic(bootstrap, [broker_ids] * partitions, "inherited")
     writer, failed, acked = clients.producer(bootstrap), list[KafkaError](), list[float]()
@@ -200,8 +200,8 @@ def open_after_kill_s(
 
 
 def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminate: Kill) -> float:
-    """Measure from SIGTERM to a broker that leads `partitions` partitions with records until
-    its process has exited.
+    """Measure from SIGTERM to a broker that leads `partitions` partitions with records until its
+    process has exited.
     """
     create_topic(bootstrap, [broker_ids] * partitions, "drained")
     writer = clients.producer(bootstrap)
@@ -229,8 +229,8 @@ def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminat
 def newcomer_s(bootstrap: str, kill: "Kill", leaves: int) -> float:
     """Measure from the exec of a new broker beside two loaded ones until it leads its share.
 
-    leaves: a broker that ends first; the new one has its settings under another id, because
-    balancing lets a broker that returns wait.
+    leaves: a broker that is killed first. The new broker has its settings with another id, because
+    balancing delays for returning brokers.
     """
     process, joins = Path(f"/proc/{kill.pid_of(leaves)}"), leaves + 1
     command = _strings(process / "cmdline")

@@ -1,4 +1,4 @@
-"""Measure the pytest plugin: time until the first test starts, and cost of each test."""
+"""Measure the pytest plugin: time until the first test starts, and cost per test."""
 
 import os
 import subprocess
@@ -58,7 +58,9 @@ def _start_s() -> tuple[float, float]:
 
 
 def _pair(directory: Path) -> tuple[float, float, float]:
-    """Return the costs of a run in seconds, of an idle test and of a test with a topic in ms."""
+    """Return the costs of a run in seconds, and of an idle test and of a test with a
+    topic in ms.
+    """
 
     def run(tests: int, *, fixture: str = "penstock, ", body: str = "pass") -> float:
         return _run(directory, _MODULE.format(tests=tests, fixture=fixture, body=body))

@@ -1,8 +1,8 @@
-"""Measure the cost of quotas per Produce request: their steps in dispatcher and handler, compared
-with the broker's CPU for a whole request of 100 bytes.
+"""Measure the cost of quotas per Produce request: the quota steps in dispatcher and handler,
+compared with the broker's CPU time for a whole request of 100 bytes.
 
 The steps are measured without a socket, because 1 us is lost in the noise of a request. The
-shortest of many rounds counts, because other work on the machine only makes them longer.
+shortest of many rounds counts, because other load on the machine only makes them longer.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def _measure(name: str, keys: tuple[str, ...], request_us: float, bar: float) ->
 
 
 def _request_us(seconds: float) -> float:
-    """Return the CPU of a broker without quotas for one small request."""
+    """Return the CPU time of a broker without quotas for one small request."""
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap)
         clients.produce_for(system.bootstrap, 0.2)
@@ -54,7 +54,7 @@ def _request_us(seconds: float) -> float:
 
 
 async def _steps_us(keys: tuple[str, ...]) -> float:
-    """Return the time of the quota steps of one request."""
+    """Return the time of one request's quota steps."""
     image = QuotasImage()
     for key in keys:
         image.set(QuotaRecord((QuotaTarget("user", "ANONYMOUS"),), key, _UNREACHED))
@@ -70,7 +70,9 @@ async def _steps_us(keys: tuple[str, ...]) -> float:
     ]
 
     def steps(ctx: RequestContext) -> None:
-        """Do as the dispatcher does before and after the handler, and as the handler at its end."""
+        """Run the dispatcher's quota steps before and after the handler, and the handler's at its
+        end.
+        """
         if quotas.is_active:
             limits.begin(ctx, _respond)
         if ctx.quota is not None:

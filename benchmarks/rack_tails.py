@@ -1,4 +1,4 @@
-"""Measure latency and bytes of consuming new records in the rack, next to consuming from the
+"""Measure latency and bytes of consuming new records in the rack, compared with consuming from the
 leader.
 
 `python -m benchmarks.rack_tails [--put-ms 30] [--get-ms 15] [--rate 200] [--seconds 20]` runs three
@@ -27,7 +27,7 @@ from tests.support.waiting import until
 _TOPIC: Final = "t"
 _RACKS: Final = ("a", "b", "c")
 _WARM_SHARE: Final = 0.25
-"""Share of the records that are not measured, because consumers still look for their broker."""
+"""Share of the records that are not measured, because consumers are still finding their broker."""
 _TAIL_ONES: Final = 99
 
 
@@ -41,7 +41,7 @@ def slow(store: MemoryStore, put_ms: float, get_ms: float) -> FaultyStore:
 
 
 class Reader(threading.Thread):
-    """A consumer of all partitions. Each value begins with the time of its record."""
+    """A consumer of all partitions. Each value starts with the time of its record."""
 
     def __init__(self, bootstrap: str, rack: str, partitions: int, count: int) -> None:
         super().__init__(daemon=True)
@@ -85,7 +85,7 @@ def produce(bootstrap: str, options: argparse.Namespace) -> None:
 
 
 def sent_bytes(brokers: list[Broker]) -> tuple[int, int]:
-    """Return the bytes of batches that leaders sent, and those that other brokers sent."""
+    """Return the batch bytes sent by leaders, and those sent by other brokers."""
     by_leaders = sum(partition.bytes_out for broker in brokers for partition in broker.partitions)
     return by_leaders, sum(broker.partitions.committed_reads.size_bytes for broker in brokers)
 

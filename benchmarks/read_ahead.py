@@ -1,7 +1,7 @@
-"""Measure catching up over a store with slow GETs: MB/s, and bytes read for each byte requested.
+"""Measure catching up over a store with slow GETs: MB/s, and bytes read per byte requested.
 
 `python -m benchmarks.read_ahead [--get-ms 30] [--partitions 1] [--consumers 1] [--object-mb 4]`
-runs `ObjectReader` with the limits of a broker; consumers read 1 MB of each partition in turn.
+runs `ObjectReader` with a broker's limits; consumers read 1 MB of each partition in turn.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class SlowStore(MemoryStore):
 async def filled(
     store: MemoryStore, stream: StreamId, megabytes: int, each: int
 ) -> list[ObjectRange]:
-    """Write the records of a stream, a batch for each offset, into objects of `each` MB."""
+    """Write the records of a stream, one batch per offset, into objects of `each` MB."""
     ranges: list[ObjectRange] = []
     value = bytes(1_000_000 // _BATCHES_PER_MB)
     for at in range(0, megabytes * _BATCHES_PER_MB, each * _BATCHES_PER_MB):

@@ -1,8 +1,8 @@
-"""Measure the CPU of record checks: `record.validation` full and header, in turns.
+"""Measure the CPU time of record validation: `record.validation` full and header, in turns.
 
-For compressed batches the limit is the CPU without the check plus 1.2 times their decompression.
-Windows alternate in the order A B B A, and the result is the median of all pairs, so other load on
-the machine cancels out.
+For compressed batches the limit is the CPU time without validation plus 1.2 times that of their
+decompression. Windows alternate in the order A B B A, and the result is the median of all pairs, so
+other load on the machine cancels out.
 """
 
 import itertools
@@ -32,7 +32,9 @@ IN_FLIGHT: Final = 4
 ROUNDS: Final = 3
 """Number of rounds; each has four windows per pair."""
 PROCESSES: Final = 4
-"""Brokers that share the pairs: one alone may be up to 15% slower, by where its memory lies."""
+"""Number of brokers that share the pairs. A single one may be up to 15 % slower, depending on where
+its memory lies.
+"""
 _BATCH_BYTES: Final = 1_000_000
 _RECORD_OVERHEAD_BYTES: Final = 20
 _FIELD_BYTES: Final = 16
@@ -40,12 +42,12 @@ _VERSION: Final = 9
 _EXTRA_OF_DECOMPRESSION: Final = 1.2
 _RECORD_BYTES: Final = (1_000, 100)
 _MISSES_PERCENT: Final = 2.5
-"""Of samples whose median lies above the interval, and of those whose median lies below it."""
+"""Share of samples whose median is above the interval, and of those whose median is below it."""
 
 
 class _Window(NamedTuple):
-    """Costs of a window for each MB of records: the wall clock, the CPU of the broker, and the time
-    of one decompression in this process.
+    """Costs of a window per MB of records: wall time, the broker's CPU time, and the time of one
+    decompression in this process.
     """
 
     wall_us: float
@@ -54,7 +56,7 @@ class _Window(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """The medians of the windows with and without the check."""
+    """The medians of the windows with and without validation."""
 
     checked: _Window
     bare: _Window
@@ -69,7 +71,7 @@ class _Pair(NamedTuple):
 
     @property
     def extra(self) -> float:
-        """Return the cost of the check relative to one decompression."""
+        """Return the cost of validation relative to one decompression."""
         return (self.checked.cpu_us - self.bare.cpu_us) / self.bare.decompress_us
 
     @property
@@ -82,7 +84,7 @@ class _Pair(NamedTuple):
 
 
 def cost(pairs_count: int) -> list[Measure]:
-    """Return throughput and CPU for records of two sizes, and CPU for each codec."""
+    """Return throughput and CPU time for two record sizes, and CPU time for each codec."""
     found: list[Measure] = []
     for record_bytes in _RECORD_BYTES:
         pairs = _all_pairs(record_bytes, Compression.NONE, pairs_count)
@@ -121,7 +123,7 @@ def _ratio(
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95% confidence interval of the median, whatever the distribution."""
+    """Return the 95 % confidence interval of the median, for any distribution."""
     count, ordered = len(values), sorted(values)
     total, rank = 0.0, 0
     for rank in range(count // 2):
@@ -132,7 +134,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _batch(record_bytes: int, codec: Compression) -> tuple[bytes, int]:
-    """Return a batch of records that compress like JSON, and its bytes without compression."""
+    """Return a batch of records that compress like JSON, and its uncompressed size."""
     now_ms, rng = int(time.time() * 1_000), Random(7)
     records, size_bytes = list[Record](), 0
     for number in itertools.count():
@@ -188,12 +190,12 @@ def _median(windows: Sequence[_Window]) -> _Window:
 
 
 def _cpu_clock(pid: int) -> int:
-    """Return the clock of the CPU that all threads of a process take (clock_getcpuclockid)."""
+    """Return the CPU clock of all threads of a process (clock_getcpuclockid)."""
     return (~pid << 3) | 2
 
 
 class _Decompression:
-    """Decompresses a batch into memory that it keeps."""
+    """Decompresses a batch into memory that it reuses."""
 
     def __init__(self, batch: bytes, codec: Compression) -> None:
         self._inflater = ReusingInflater()
@@ -201,7 +203,7 @@ class _Decompression:
         self._codec = codec
 
     def run(self) -> float:
-        """Return the CPU in microseconds; 0 without compression."""
+        """Return the CPU time in microseconds; 0 without compression."""
         if not self._codec:
             return 0.0
         began = time.thread_time_ns()

@@ -1,7 +1,7 @@
 """Measure 10,000 partitions on three brokers and three controllers as a client sees them: creation,
 moves, failover.
 
-A step ends when every partition has acknowledged a record; a failed record raises.
+A step ends when every partition has acknowledged a record; a failed record raises an error.
 """
 
 import time

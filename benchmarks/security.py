@@ -1,7 +1,7 @@
-"""Measure the cost of TLS and SCRAM next to a plain listener, and many concurrent logins.
+"""Measure the cost of TLS and SCRAM compared with a plain listener, and many concurrent logins.
 
-The eight clients that log in use a CPU, mostly for PBKDF2. In the last row they log in to another
-broker on this machine, which shows their share of the p99.
+The eight clients that log in use one CPU, mostly for PBKDF2. For the last row they log in to
+another broker on this machine, which shows their own share of the p99.
 """
 
 import multiprocessing
@@ -42,7 +42,7 @@ _BATCH_CONNECTIONS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """A broker with two listeners: their addresses."""
+    """Addresses of the two listeners of a broker."""
 
     plain: str
     secure: str
@@ -51,7 +51,7 @@ class _System:
 
 @dataclass(frozen=True, slots=True)
 class _Events:
-    """Events of the process whose clients log in."""
+    """Events to synchronize with the process whose clients log in."""
 
     ready: Event
     logged_in: Event
@@ -148,8 +148,8 @@ def _logins() -> list[Measure]:
 
 
 def _during_logins(system: _System, target: _System) -> tuple[float, float]:
-    """Return how long the logins at `target` took in seconds, and the p99 of Produce at `system`
-    meanwhile in milliseconds.
+    """Return the seconds for the logins at `target`, and the p99 of Produce at `system` during them
+    in milliseconds.
     """
     context = multiprocessing.get_context("spawn")
     events = _Events(context.Event(), context.Event(), context.Event())
@@ -167,7 +167,7 @@ def _during_logins(system: _System, target: _System) -> tuple[float, float]:
 
 
 def _produced(system: _System, goes_on: Callable[[], bool], seconds: int = 600) -> list[float]:
-    """Return the latencies of Produce, in milliseconds, for whole seconds."""
+    """Return the latencies of Produce in milliseconds, over whole seconds."""
     latencies_ms: list[float] = []
     for _ in range(seconds):
         if not goes_on():

@@ -1,7 +1,7 @@
 """One controller and one broker over a metered store in a process, controlled by lines on stdin.
 
 Arguments: a JSON object such as '{"store": "memory:", "linger_ms": 0, "put_p50_ms": 0,
-"put_p99_ms": 0}'. It prints `ready PORT`; commands, each with one line of JSON as its response:
+"put_p99_ms": 0}'. It prints `ready PORT`. Commands, each with one line of JSON as its response:
 `stats`, `restart-broker`, and `count-nothing` and `count`, which patch metrics out and in.
 """
 
@@ -51,30 +51,30 @@ class ServerOptions:
     put_p50_ms: float = 0.0
     put_p99_ms: float = 0.0
     wal_put_p50_ms: float = 0.0
-    """Latencies of a WAL store in memory; 0: WALs are in the store."""
+    """Latencies of an in-memory WAL store; 0: no separate WAL store."""
     wal_put_p99_ms: float = 0.0
     wal_dir: str = ""
     """Directory of a WAL store; empty: none."""
     waits: bool = True
-    """Whether the WAL waits for more records as it does by default; False: never."""
+    """True: the default batching delay of the WAL; False: no delay."""
     log_cache_bytes_max: int = 256 << 20
     block_bytes_max: int = 64 << 20
     cleaner_bytes_per_s_max: int = 32 << 20
     """0: no limit."""
     brokers: int = 1
-    """Number of brokers, with ids from 0, all in this process; `restart-broker` restarts the first
-    one.
+    """Number of brokers in this process, with ids from 0. `restart-broker` restarts the
+    first one.
     """
     security_dir: str = ""
-    """The directory of the keystore, the truststore and the users of a second listener, SASL_SSL;
-    see `benchmarks.security`.
+    """The directory with keystore, truststore and users of a second listener, SASL_SSL; see
+    `benchmarks.security`.
     """
     metrics_port: int = 0
     """Port of the first broker's `/metrics`; 0: none."""
 
 
 class KeyedStore(MeteredStore):
-    """Also count reads and writes by the first part of the object key."""
+    """Also counts reads and writes by the first part of the object key."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)

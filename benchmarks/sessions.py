@@ -1,5 +1,5 @@
-"""Measure the cost of consumers of many idle partitions for a broker, with and without fetch
-sessions (KIP-227).
+"""Measure what consumers of many idle partitions cost a broker, with and without fetch sessions
+(KIP-227).
 """
 
 import time
@@ -17,11 +17,11 @@ PARTITIONS: Final = 1_000
 _SECONDS: Final = 6.0
 _ROUNDS: Final = 5
 _WAIT_MS: Final = 500
-"""The default of `fetch.max.wait.ms` of Java's consumer."""
+"""The default of `fetch.max.wait.ms` of the Java consumer."""
 
 
 def sessions() -> list[Measure]:
-    """Fetch from 1,000 partitions without records for some seconds, twice a second."""
+    """Fetch from 1,000 partitions without records for some seconds, twice per second."""
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap, PARTITIONS)
         with WireClient(system.bootstrap) as client:
@@ -45,7 +45,7 @@ def sessions() -> list[Measure]:
 def _round(
     system: harness.ServerProcess, client: WireClient, topic_id: UUID
 ) -> tuple[float, float, float]:
-    """Return the share of a core of an idle broker, and with fetches outside and in a session."""
+    """Return the share of a core for an idle broker, and for fetches without and with a session."""
     return (
         _cpu_share(system, lambda: time.sleep(_SECONDS)),
         _cpu_share(system, lambda: _fetch(client, topic_id, in_session=False)),
@@ -54,14 +54,14 @@ def _round(
 
 
 def _cpu_share(system: harness.ServerProcess, run: Callable[[], object]) -> float:
-    """Return the CPU of broker and controller while `run` lasts, in percent of a core."""
+    """Return the CPU time of broker and controller during `run`, in percent of a core."""
     before, began = system.send_request()["cpu_s"], time.perf_counter()
     run()
     return 100 * (system.send_request()["cpu_s"] - before) / (time.perf_counter() - began)
 
 
 def topic_id_of(client: WireClient) -> UUID:
-    """Return the id of the topic, once all partitions have a leader."""
+    """Return the topic id once all partitions have a leader."""
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=clients.TOPIC)])
     while True:
         found = client.send_request(apis.METADATA, request, metadata.MetadataResponse)

@@ -21,7 +21,7 @@ from penstock.protocol.gen import (
 MEMBERS: Final = 10
 RECORDS: Final = 200_000
 _FETCH_RECORDS: Final = 500
-"""The default of `max.poll.records` of Java's consumer."""
+"""The default of `max.poll.records` of the Java consumer."""
 _BATCH_BYTES: Final = 16_384
 _FLUSHED_RECORDS: Final = 50_000
 _GROUP: Final = "workers"
@@ -31,7 +31,7 @@ _ACCEPT: Final = 1
 
 
 def shares() -> list[Measure]:
-    """Let members fetch records of 1 KiB and acknowledge each fetch in a separate request."""
+    """Let members fetch 1 KiB records and acknowledge each fetch in a separate request."""
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap)
         producer = clients.producer(

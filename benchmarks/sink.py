@@ -26,7 +26,7 @@ _HEAD: Final = struct.Struct(">ihhi")
 
 
 class SinkConnection(asyncio.BufferedProtocol):
-    """Read into one buffer that grows to the largest frame; respond to each complete frame
+    """Reads into one buffer that grows to the largest frame, and responds to each complete frame
     immediately.
     """
 
@@ -150,7 +150,7 @@ class SinkConnection(asyncio.BufferedProtocol):
 
 
 class TlsSinkConnection(SinkConnection):
-    """Decrypt into the buffer."""
+    """Decrypts into the buffer."""
 
     def __init__(self, port: int, context: ssl.SSLContext) -> None:
         super().__init__(port)

@@ -1,8 +1,8 @@
 """Measure Spark and the Arrow reader: `python -m benchmarks.spark [--bytes 2GB] [--only scan,...]`.
 
-The scan reads incompressible 1 KB rows from a store of local files, next to Parquet with the same
-rows. Sides alternate, and ratios are medians over the rounds. `ceiling` measures a Python source
-that does no work.
+The scan reads incompressible 1 KB rows from a store of local files, compared with Parquet files of
+the same rows. Both alternate, and ratios are medians over the rounds. `ceiling` measures a Python
+data source that does no work.
 """
 
 import argparse
@@ -42,8 +42,8 @@ TOPIC: Final = "bench"
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 1_024
 WARM_UPS: Final = 8
-"""Rounds of scans that do not count. Spark's JVM compiles its code: C2 alone takes a tenth of the
-CPU in the third round and 2 to 5 % from the eighth on.
+"""Scan rounds that are not counted, because Spark's JVM is still compiling: C2 alone takes a tenth
+of the CPU time in the third round and 2 to 5 % from the eighth on.
 """
 ROUNDS: Final = 5
 
@@ -85,7 +85,9 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def produce(bootstrap: str, count: int) -> None:
-    """Produce values that are windows of one pool of noise: incompressible and free to generate."""
+    """Produce values that are windows of one pool of noise: incompressible and cheap to
+    generate.
+    """
     pool = Random(7).randbytes(4 << 20)
     producer = Producer(
         {
@@ -144,11 +146,10 @@ def write_parquet(store_url: str, directory: Path) -> None:
 
 
 def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> int:
-    """Sum the values' lengths through the broker, record by record, as in the client's
-    documentation.
+    """Sum the value lengths through the broker, record by record, as in the client's documentation.
 
-    tuned: librdkafka does not wait 1 s whenever its queue was full, which may be most of a plain
-    consumer's time.
+    tuned: librdkafka does not pause for 1 s whenever its queue is full, which may be most of a
+    default consumer's time.
     """
     hasty = {"fetch.queue.backoff.ms": 5}
     consumer = Consumer(
@@ -185,7 +186,7 @@ def read_whole(directory: Path) -> None:
     piece = bytearray(1 << 20)
     for folder, _, names in os.walk(directory):
         for name in names:
-            # A broker may delete it meanwhile.
+            # A broker may delete it in the meantime.
             with (
                 suppress(FileNotFoundError),
                 Path(folder, name).open("rb", buffering=0) as file,
@@ -195,9 +196,9 @@ def read_whole(directory: Path) -> None:
 
 
 class Turns:
-    """Wall times of the counted rounds, and the broker's CPU meanwhile. Everything below
-    `directory` is in the page cache when a turn begins: kernels that reclaim pages unread for a
-    minute (DAMON) made some turns read 2 GB from the disk.
+    """Wall times of the counted rounds, and the broker's CPU time during them. At the start of a
+    turn, everything below `directory` is in the page cache; otherwise some turns read 2 GB from
+    disk, because kernels with DAMON reclaim pages that were unread for a minute.
     """
 
     def __init__(self, pid: int, directory: Path) -> None:
@@ -228,7 +229,9 @@ class Turns:
         return statistics.median(self._took_s[name])
 
     def faster(self, name: str, other: str) -> float:
-        """Return the speed relative to the other in the same round: the median of all rounds."""
+        """Return the median over all rounds of the speed relative to the other in the
+        same round.
+        """
         return statistics.median(
             theirs / ours
             for ours, theirs in zip(self._took_s[name], self._took_s[other], strict=True)
@@ -289,7 +292,7 @@ def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]
 
 
 class Scans:
-    """The topic, the same rows as Parquet, and prepared ones, in one Spark session."""
+    """The topic, the same rows as Parquet, and prepared batches, in one Spark session."""
 
     def __init__(self, spark: SparkSession, store_url: str, parquet: Path, count: int) -> None:
         self._spark = spark
@@ -392,7 +395,7 @@ def _scan_measures(turns: Turns, size_bytes: int) -> list[Measure]:
 
 
 class Sightings:
-    """When each record was acknowledged, and when a micro-batch received it: seconds of the same
+    """When each record was acknowledged and when a micro-batch received it, in seconds of one
     clock.
     """
 

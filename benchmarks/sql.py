@@ -1,7 +1,7 @@
-"""Measure SQL on topics: the seconds of `penstock sql` for the flights query, and JSON against
-DuckDB's own `read_json` of the same rows.
+"""Measure SQL on topics: the time of `penstock sql` for the flights query, and JSON compared with
+DuckDB's `read_json` of the same rows.
 
-Both sides run in this process in turn, and the median pair counts. Run: `python -m benchmarks sql`.
+Both sides run in this process in turn; the median pair counts. Run: `python -m benchmarks sql`.
 """
 
 import os
@@ -30,7 +30,7 @@ _WAIT_S: Final = 120.0
 
 
 def sql() -> list[Measure]:
-    """Measure both on a cluster with a directory as its store."""
+    """Measure both on a cluster with a directory store."""
     flights = list(read_flights(1_000_000))
     with tempfile.TemporaryDirectory() as directory:
         with Cluster(store=f"file:{directory}/objects") as cluster:
@@ -60,10 +60,10 @@ def sql() -> list[Measure]:
 
 
 def _produce(cluster: Cluster, topic: str, flights: Iterator[Flight] | list[Flight]) -> None:
-    """Write flights as the demo does, and wait until the manifest has the topic."""
+    """Write flights as the demo does, and wait until the manifest contains the topic."""
     servers = {"bootstrap.servers": cluster.bootstrap_servers}
     config = {"retention.ms": "-1"}
-    admin = AdminClient(servers)  # ends its requests when it is deleted
+    admin = AdminClient(servers)  # its requests end when it is deleted
     admin.create_topics([NewTopic(topic, 6, config=config)])[topic].result(60)
     producer = Producer({**servers, "linger.ms": 20, "queue.buffering.max.messages": 500_000})
     for flight in flights:
@@ -81,7 +81,7 @@ def _produce(cluster: Cluster, topic: str, flights: Iterator[Flight] | list[Flig
 
 
 def _exec_seconds(store: str) -> float:
-    """Return the median seconds of the command; the first run, which may compile, is left out."""
+    """Return the median seconds of the command, without the first run, which may compile."""
     command = (
         sys.executable,
         "-m",
@@ -100,7 +100,7 @@ def _exec_seconds(store: str) -> float:
 
 
 def _json_pairs(store: str, rows: Path) -> list[tuple[float, float]]:
-    """Return the seconds that each takes for the same result."""
+    """Return the seconds of each side for the same result."""
     pairs: list[tuple[float, float]] = []
     reader = duckdb.connect()
     from_file = QUERY.format(f"read_json('{rows}', format='newline_delimited')")

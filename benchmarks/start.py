@@ -1,5 +1,5 @@
-"""Measure how long until a cluster is ready, and the CPU seconds until then, which a busy machine
-does not affect.
+"""Measure the time until a cluster is ready, and the CPU seconds until then, which are independent
+of the machine's load.
 
 `PENSTOCK=/path/to/bin/penstock` measures another installation, such as a wheel in a fresh
 environment.
@@ -21,14 +21,14 @@ _READY_TIMEOUT_S: Final = 120
 
 
 def tree_cpu_s(root: int) -> float:
-    """Return user and system time of a process and of all its descendants, including ended ones.
+    """Return the user and system time of a process and all its descendants, including ended ones.
     Linux only; elsewhere 0.
     """
     used: dict[int, tuple[int, float]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = entry.read_text().rsplit(")", 1)[1].split()
-        except OSError:  # it ended meanwhile
+        except OSError:  # ended in the meantime
             continue
         used[int(entry.parent.name)] = (
             int(fields[1]),

@@ -30,7 +30,7 @@ _MB: Final = 1e6
 
 
 class Tree:
-    """A checkout, whose command runs with the packages that are installed here."""
+    """A checkout whose command runs with the packages installed here."""
 
     def __init__(self, path: Path) -> None:
         project = tomllib.loads((path / "pyproject.toml").read_text())
@@ -91,7 +91,7 @@ MEASURES: Final[dict[Callable[[Tree], list[float]], tuple[str, ...]]] = {
 
 @contextmanager
 def other_tree(commit: str) -> Generator[Tree]:
-    """Check a commit out beside this tree."""
+    """Check out a commit beside this tree."""
     with tempfile.TemporaryDirectory(prefix="penstock-start-") as name:
         path = Path(name) / "tree"
         git = ("git", "-C", str(ROOT), "worktree")
@@ -107,7 +107,7 @@ def broker_pid(state: dict[str, Any]) -> int:
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median, and the bounds of its 95 % interval (bootstrap)."""
+    """Return the median and its 95 % interval (bootstrap)."""
     rng = Random(0)
     medians = sorted(median(rng.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES_COUNT))
     return (

@@ -1,8 +1,8 @@
-"""Compare the costs of this tree and of another commit, using an S3 server (moto): `python -m
+"""Compare the costs of this tree and another commit with an S3 server (moto): `python -m
 benchmarks.store_pairs COMMIT`.
 
-Prints median ratios of interleaved pairs with their 95 % intervals: instructions of a PUT and a GET
-(Valgrind), a broker's CPU time of a Produce request, and its resident memory after the start.
+Prints median ratios of interleaved pairs with their 95 % intervals: instructions per PUT and GET
+(Valgrind), a broker's CPU time per Produce request, and its resident memory after the start.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from benchmarks import clients
 from benchmarks.start_pairs import PAIRS, ROOT, Tree, broker_pid, compare, other_tree
 
 OBJECTS: Final = 25
-"""Per window of Valgrind, under which they take about fifty times as long."""
+"""Objects per Valgrind window. Under Valgrind they take about fifty times as long."""
 REQUESTS: Final = 100
 _FLUSH_S: Final = 60
 _WORKER: Final = Path(__file__).with_name("store_worker.py")
@@ -38,7 +38,7 @@ class Instructions:
         self._run()  # imports, connects and fills caches
 
     def window(self) -> list[float]:
-        """Return thousands of instructions of a PUT and a GET."""
+        """Return thousands of instructions per PUT and per GET."""
         self._control("--instr=on")
         self._run()
         self._control("--instr=off")
@@ -81,7 +81,7 @@ class ProduceRequests:
 
 
 def _cpu_ns(pid: int) -> int:
-    """Return the CPU time of all threads, which is more precise than the ticks of `stat`."""
+    """Return the CPU time of all threads, more precisely than the ticks in `stat`."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(path.read_text().split()[0]) for path in tasks)
 

@@ -1,8 +1,8 @@
-"""Measure the export of many topics by `penstock table run`: lag and CPU.
+"""Measure the export of many topics by `penstock table run`: lag and CPU time.
 
 Topics of 1 KB JSON records with six columns receive a constant rate, with the default commit
-interval. The lag of a record is the time from its acknowledgement to the snapshot that contains it.
-The CPU is that of exporting all records, divided by the time in which they were produced.
+interval. A record's lag is the time from its acknowledgment to the snapshot that contains it. The
+CPU time is that of exporting all records, divided by the time in which they were produced.
 """
 
 import json
@@ -50,7 +50,7 @@ _CONFIGS: Final = {
 }
 
 Sample = tuple[str, int, int, float]
-"""Topic, partition, offset and time of acknowledgement."""
+"""Topic, partition, offset and time of the acknowledgment."""
 
 
 def tables() -> list[Measure]:
@@ -102,7 +102,7 @@ def _runner(store: str, warehouse: Path) -> Generator[int]:
 
 
 def _produce(bootstrap: str, names: list[str]) -> tuple[list[Sample], int]:
-    """Produce at a constant rate. Return a sample of the records, and how many were sent."""
+    """Produce at a constant rate. Return a sample of the records, and the number of records."""
     samples: list[Sample] = []
 
     def acknowledged(error: object, message: Message) -> None:
@@ -128,7 +128,9 @@ def _produce(bootstrap: str, names: list[str]) -> tuple[list[Sample], int]:
 
 
 def _lags(warehouse: Path, samples: list[Sample]) -> list[float]:
-    """Wait until every table has its records, and return the lags of the samples in seconds."""
+    """Wait until every table contains its records, and return the lags of the samples
+    in seconds.
+    """
     ends: dict[str, int] = {}
     for topic, _, offset, _ in samples:
         ends[topic] = max(offset, ends.get(topic, 0))

@@ -1,5 +1,5 @@
-"""Measure the deadline of a request that waits and is woken: one timer of the event loop, inserted
-and cancelled beside a million others, against one of a timing wheel (docs/design/produce.md).
+"""Measure the timeout of a waiting request: one event loop timer, inserted and canceled beside a
+million others, compared with one in a timing wheel (docs/design/produce.md).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _ROUNDS: Final = 7
 _FETCHES: Final = 300
 _WAIT_MS: Final = 1
 _DELAY_S: Final = 0.5
-"""The default of `fetch.max.wait.ms` of Java's consumer."""
+"""The default of `fetch.max.wait.ms` of the Java consumer."""
 
 
 def timers() -> list[Measure]:
@@ -60,8 +60,8 @@ def _loop_timer_us() -> float:
 
 
 class _Wheel:
-    """The cheapest possible wheel: buckets of 1 ms; cancelled timers stay until their bucket is
-    due. A real one needs levels, and a tick of the loop.
+    """The cheapest possible wheel: buckets of 1 ms, in which canceled timers stay until the bucket
+    is due. A real one needs levels and a tick of the loop.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ def _wheel_timer_us() -> float:
 
 
 def _waiting_fetch_us() -> float:
-    """Return the CPU of the broker for one Fetch of one partition that times out."""
+    """Return the broker's CPU time for one Fetch of one partition that times out."""
     requested = fetch.FetchPartition(partition=0, partition_max_bytes=1 << 20)
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap, 1)

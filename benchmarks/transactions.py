@@ -1,8 +1,8 @@
-"""Measure the number of transactions per second that one producer commits.
+"""Measure how many transactions per second one producer commits.
 
-Each version (KIP-890) is measured with single requests in the order in which Java's producer sends
-them. confluent-kafka, which speaks version 1 and sends a request for each partition, is measured
-beside Apache Kafka.
+For each version (KIP-890), single requests are sent in the order of the Java producer.
+confluent-kafka, which uses version 1 and sends a request for each partition, is compared with
+Apache Kafka.
 """
 
 import time
@@ -30,7 +30,7 @@ from penstock.protocol.gen import (
 )
 
 _PRODUCE: Final = replace(apis.PRODUCE, max=12)
-"""The last version that names topics."""
+"""The last version with topic names."""
 _PRODUCE_1: Final = replace(apis.PRODUCE, max=11)
 _ADD_PARTITIONS: Final = replace(apis.ADD_PARTITIONS_TO_TXN, max=3)
 _END_1: Final = replace(apis.END_TXN, max=4)
@@ -200,7 +200,7 @@ def _send_request(
     request: object,
     code_of: Callable[[Any], int] = lambda response: response.error_code,
 ) -> Any:  # noqa: ANN401 - each API has its own type
-    """Retry until the response has no transient error."""
+    """Retry until the response contains no transient error."""
     deadline = time.perf_counter() + _TIMEOUT_S
     while True:
         response = client.send_request(api, request, object)

@@ -1,6 +1,6 @@
 """Measure produce latency with the WAL in the store, in a faster one, and in a directory.
 
-PUTs of stores in memory are delayed inside the process, log-normally. "Without delay" and `file:`
+PUTs of in-memory stores are delayed within the process, log-normally. "Without delay" and `file:`
 have the defaults of a WAL store with cheap requests: no batching delay. The directory is below
 BENCH_WAL_DIR, /var/tmp by default; its disk is measured by fsyncs of small new files.
 """
@@ -38,17 +38,17 @@ RATIOS: Final = {
     "paced 5 MB/s, p50": 14 / 132,
     "paced 5 MB/s, p99": 30 / 542,
 }
-"""To the latency without a WAL store: PUT p50 + 4 ms and p99 + 7 ms, paced PUT p50 + 8 ms and p99 +
-15 ms.
+"""Targets relative to the latency without a WAL store: PUT p50 + 4 ms and p99 + 7 ms, paced PUT p50
++ 8 ms and p99 + 15 ms.
 """
 
 
 FILE_ALLOWED_MS: Final = (2, 6, 4, 12)
-"""Above the p50 and p99 of fsync, in the order of `RATIOS`."""
+"""Milliseconds allowed above the p50 and p99 of fsync, in the order of `RATIOS`."""
 FSYNCS: Final = 300
 JAVA_PARTITIONS: Final = (1, 12)
 JAVA_MB_PER_S: Final = {"WAL store": (7, 40), "file": (20, 50)}
-"""Bars of Kafka's Java producer with default settings, by number of partitions."""
+"""Targets for Kafka's Java producer with default settings, by number of partitions."""
 JAVA_RECORDS: Final = max(20_000, int(5_000 * SECONDS))
 _JAVA_RATE: Final = re.compile(r" records/sec \(([\d.]+) MB/sec\)")
 
@@ -80,7 +80,7 @@ def in_directory() -> list[Measure]:
 
 
 def fsyncs_ms(directory: Path) -> list[float]:
-    """Measure fsync of small new files. Raises ValueError for a file system in memory."""
+    """Measure fsync of small new files. Raises ValueError for an in-memory file system."""
     table = parse_mountinfo(Path("/proc/self/mountinfo").read_text())
     mount = mount_of(str(directory.resolve()), table)
     if mount is not None and mount.fs_type in {"tmpfs", "ramfs"}:
@@ -96,7 +96,7 @@ def fsyncs_ms(directory: Path) -> list[float]:
 
 
 def java_producer() -> list[Measure]:
-    """Measure what Kafka's Java producer writes with default settings, in records of 1 kB."""
+    """Measure Kafka's Java producer with default settings and 1 kB records."""
     try:
         class_path = prepared()
     except KafkaMissing as error:
@@ -145,7 +145,7 @@ def latencies_ms(options: dict[str, object]) -> list[float]:
 
 
 def one_at_a_time_ms(bootstrap: str, seconds: float) -> list[float]:
-    """Measure from `produce` to its acknowledgement, with one record in flight."""
+    """Measure from `produce` to the acknowledgment, with one record in flight."""
     writer = clients.producer(bootstrap, **{"linger.ms": 0})
     writer.produce(clients.TOPIC, b"warm", partition=0)
     writer.flush(30)

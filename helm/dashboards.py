@@ -1,7 +1,7 @@
 """Generate the Grafana dashboards in `helm/penstock/dashboards`: python helm/dashboards.py
 [--check]
 
-Metrics and labels are those of `deploy.node.metrics.table`, which a test checks; every query is
+A test checks that metrics and labels are those of `deploy.node.metrics.table`. Every query is
 limited to the chosen namespace.
 """
 
@@ -366,8 +366,8 @@ CONTROLLERS: Final = (
 )
 
 _PRICES: Final = {"put_price": "0.005", "get_price": "0.0004", "storage_price": "0.023"}
-"""USD for 1,000 requests, and for a GiB and month: list prices of S3 Standard in us-east-1. Users
-may change them.
+"""USD per 1,000 requests, and per GiB and month: list prices of S3 Standard in us-east-1. Users may
+change them.
 """
 
 DASHBOARDS: Final[dict[str, tuple[str, tuple[Panel, ...]]]] = {

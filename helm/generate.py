@@ -1,8 +1,8 @@
-"""Generate the chart's values, schema, README and copies of pages: python helm/generate.py
-[--check]
+"""Generate the chart's values, schema, README and copies of documentation pages: python
+helm/generate.py [--check]
 
-Values come from `schema.yaml` and the definitions of settings; settings that the chart computes
-cannot be set. A packaged chart contains every page to which its files link.
+Values come from `schema.yaml` and the definitions of settings. Settings that the chart computes
+cannot be set. The packaged chart contains every page to which its files link.
 """
 
 import json
@@ -50,12 +50,14 @@ COMPUTED: Final = frozenset(
         "shutdown.timeout.ms",
     }
 )
-"""Settings that the chart passes to every process as variables, which take precedence over the file
-with the other settings.
+"""Settings that the chart passes to every process as environment variables, which take precedence
+over the file with the other settings.
 """
 
 PAGES: Final = ("how-to/kubernetes.md", "how-to/encrypt-controllers.md", "how-to/alerts.md")
-"""The pages that the chart has below `docs`, at their paths in the documentation."""
+"""Documentation pages that the chart contains below `docs`, with their paths in the
+documentation.
+"""
 
 _LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 _SOURCE: Final = re.compile(r"`((?:deploy|tests)/[^`\s]+)`")
@@ -67,7 +69,7 @@ def generated() -> dict[Path, str]:
     """Return the content of each file."""
     source: _Json = yaml.safe_load((HERE / "schema.yaml").read_text())
     schema = _strict({"type": "object", "properties": source["values"]}, source["definitions"])
-    # Helm passes down `global` and the values of a parent chart.
+    # Helm passes `global` and the values of a parent chart to subcharts.
     schema["properties"]["global"] = {"type": "object"}
     whole = {"$schema": DRAFT, "title": "Values of the Penstock chart"} | schema
     return {
@@ -82,7 +84,7 @@ def generated() -> dict[Path, str]:
 
 def _strict(node: _Json, definitions: _Json) -> _Json:
     """Resolve the shorthands: replace `$ref`, expand `settings` to the settings of a role, and
-    close objects with properties.
+    forbid additional properties in objects.
     """
     node = dict(node)
     if "$ref" in node:
@@ -224,7 +226,7 @@ limits, except those that the chart computes.
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files; with --check report stale ones."""
+    """Write the files; with --check, report outdated ones."""
     files = generated()
     stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
     for path in stale:

@@ -1,4 +1,4 @@
-"""Count the words of the README and the docs, with generated pages apart.
+"""Count the words of the README and the docs, with a separate count of generated pages.
 
 python -m tools.count_words
 """

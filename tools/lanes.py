@@ -26,7 +26,7 @@ def run(target: str, command: list[str]) -> int:
     with subprocess.Popen(command) as process:  # noqa: S603
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda received, _: process.send_signal(received))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the command as well
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal also sends it to the command
         status = process.wait()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     measured = {"wall": time.monotonic() - began_s, "cpu": used.ru_utime + used.ru_stime}

@@ -66,16 +66,16 @@ EXTRAS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
     "traces": (("python", "-c", "import penstock.deploy.node.traces.export"),),
     "demo": (("python", "-c", _DEMO),),
 }
-"""What the smoke test runs besides a cluster, for each extra; `{store}` is that of the cluster."""
+"""Commands of the smoke test besides a cluster, by extra; `{store}` is the cluster's store."""
 
 
 class CheckFailed(Exception):
-    """A step of the check failed; the message contains its output."""
+    """A step of the check failed. The message contains its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One environment of the table."""
+    """One environment in the table."""
 
     python: str
     extra: str
@@ -215,7 +215,7 @@ def _cluster(binaries: Path, directory: Path, store: str) -> Generator[Mapping[s
 
 
 def _run(*command: str | Path, cwd: Path = ROOT, path: Path | None = None) -> str:
-    """Return the output of the command. path: a folder that is searched for programs first, as in
+    """Return the output of the command. path: a folder that is searched first for programs, as in
     an active environment. Raises CheckFailed.
     """
     search = {"PATH": os.pathsep.join([str(path), _ENVIRONMENT["PATH"]])} if path else {}

@@ -1,7 +1,6 @@
-"""Run the tests of the Spark source and sink on several versions of Spark, and print a table.
+"""Run the tests of the Spark source and sink with several versions of Spark, and print a table.
 
 python -m tools.spark_versions PYTHON... [-- PYTEST_ARGUMENT...]
-
 Each PYTHON is an interpreter with one version of PySpark. All of them run, even if one fails.
 """
 
@@ -17,7 +16,7 @@ ROW = "{:>8} {:>8} {:>8} {:>8} {:>8}"
 
 
 def run(python: str, arguments: list[str]) -> tuple[bool, str]:
-    """Run the tests with an interpreter. Return whether they passed, and a row of the table."""
+    """Run the tests with an interpreter. Return whether they passed, and a table row."""
     command = (python, "-c", VERSION)
     asked = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - given by make
     version = asked.stdout.strip()

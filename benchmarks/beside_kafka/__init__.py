@@ -1,5 +1,6 @@
-"""Compare Penstock with Apache Kafka on this machine: the same clients and load, in alternation.
+"""Compare Penstock with Apache Kafka on the same machine, with the same clients and load, in
+alternation.
 
-`systems` starts both, `rows` defines measurements and bars, `single`, `several` and `many` measure,
-`report` shows the results.
+`systems` starts both, `rows` defines measurements and targets, `single`, `several` and `many`
+measure, `report` shows the results.
 """

@@ -1,4 +1,6 @@
-"""Run `make bench-kafka`: compare Penstock with Apache Kafka, print a table, store the results."""
+"""Run `make bench-kafka`: compare Penstock with Apache Kafka, print a table, and store
+the results.
+"""
 
 import argparse
 import signal
@@ -25,15 +27,15 @@ QUICK_SYSTEMS: Final = (KAFKA, systems.MEMORY)
 QUICK_NAMES: Final = ("footprint", "clients", "java", "small", "latency", "fan-out", "group")
 MANY: Final = "many"
 _LIMIT_S: Final = 300
-"""Longest time of one measurement of one system, its start not included."""
+"""Time limit of one measurement of one system, excluding its start."""
 _START_LIMIT_S: Final = 180
 _SHARED: Final[Mapping[str, Measurement]] = {
     **single.SHARED,
     "cold-read": single.cold_read,
 }
 _ALONE: Final[Mapping[str, Measurement]] = {"java": java.produce_and_consume}
-"""Each runs in a new instance with an empty store. A store in memory touches a new page for all
-that it stores, and a virtual machine may clear pages beyond 10 GB at only 0.5 GB/s.
+"""Each of these runs in a new instance with an empty store. A store in memory uses new pages for
+all data, and a virtual machine may clear pages beyond 10 GB at only 0.5 GB/s.
 """
 _SEVERAL: Final[Mapping[str, tuple[int, Measurement]]] = {
     "move": (2, several.move),
@@ -41,13 +43,13 @@ _SEVERAL: Final[Mapping[str, tuple[int, Measurement]]] = {
     "kill-all": (3, several.kill_all),
     "planned": (3, several.planned),
 }
-"""The number of brokers of each measurement, which runs in a new instance of the system."""
+"""Broker count of each measurement, which runs in a new instance of the system."""
 Outcomes = dict[str, dict[str, list[Mapping[str, float]]]]
-"""The values of each round, by measurement and system."""
+"""Values of each round, by measurement and system."""
 
 
 class TooLong(Exception):
-    """Raised in a measurement that takes too long."""
+    """Raised within a measurement that takes too long."""
 
 
 @contextmanager
@@ -67,7 +69,7 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 class Run:
-    """Run the requested measurements, alternating between the systems."""
+    """Runs the requested measurements, alternating between the systems."""
 
     def __init__(
         self, names: Sequence[str], chosen: Sequence[str], size: Size, console: Console
@@ -82,8 +84,8 @@ class Run:
         names = list(self.outcomes)
         shared = [name for name in _SHARED if name in names]
         for at in range(self._size.rounds):
-            # Every other round is in reverse order, so that a change of the machine's load affects
-            # all systems.
+            # Every other round is reversed, so that changes of the machine's load affect all
+            # systems alike.
             order = self._systems if at % 2 == 0 else self._systems[::-1]
             for system in order:
                 if shared:
@@ -101,7 +103,7 @@ class Run:
             self._store_writes()
 
     def _able(self) -> list[str]:
-        """Return the systems that can have several broker processes."""
+        """Return the systems that support several broker processes."""
         return [name for name in self._systems if name != systems.MEMORY]
 
     def _measure(
@@ -114,7 +116,7 @@ class Run:
         *,
         is_started: bool = True,
     ) -> None:
-        """Start the system once and run these measurements one after the other, continuing after
+        """Start the system once and run these measurements one after another, continuing after
         failures.
         """
         requested = [name for name in names if system not in self.failures[name]]
@@ -219,7 +221,7 @@ def _options() -> argparse.Namespace:
 
 def main() -> int:
     options, console = _options(), Console(stderr=True)
-    # SIGTERM ends the run as Ctrl-C does: everything that was started is stopped.
+    # SIGTERM ends the run as Ctrl-C does, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     stored, failed = results.load(), False
     names = [name for name in options.names if name != MANY]

@@ -1,4 +1,4 @@
-"""Draw charts for the docs: SVG files that are the same for the same values."""
+"""Draw charts for the docs as SVG files, with identical output for identical values."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,5 +30,5 @@ def save(axes: "Axes", file: Path) -> None:
     made = axes.get_figure()
     assert made is not None
     made.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
-    # Matplotlib ends lines with spaces.
+    # Matplotlib leaves trailing spaces.
     file.write_text("\n".join(line.rstrip() for line in file.read_text().splitlines()) + "\n")

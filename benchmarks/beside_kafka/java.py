@@ -1,8 +1,8 @@
-"""Measure with Kafka's own performance tools, which are Java's producer and consumer.
+"""Measure with Kafka's performance tools, which use the Java producer and consumer.
 
-Each run is a new JVM, which compiles the client for its first 2.5 s; on two cores that is most of
-what a run of 500 MB takes. A third of the records are therefore not counted as produced, and the
-number of records is so high that the page cache has to write to the disk.
+Each run is a new JVM, which compiles the client during the first 2.5 s; on two cores that is most
+of a run with 500 MB. A third of the produced records is therefore not counted, and there are so
+many records that the page cache has to be written to disk.
 """
 
 import csv
@@ -22,7 +22,7 @@ RECORD_BYTES: Final = 1_000
 _TOOL_S: Final = 90.0
 _RATE: Final = re.compile(r"([\d.]+) MB/sec")
 _MIB: Final = 1.048576
-"""The tools say MB and mean 1,048,576 bytes."""
+"""The tools print MB for 1,048,576 bytes."""
 _PRODUCER: Final = ("acks=all", "batch.size=1000000", "linger.ms=20", "buffer.memory=134217728")
 
 
@@ -50,7 +50,7 @@ def run(main: str, *arguments: str) -> str:
 
 
 def produced_mb_per_s(output: str) -> float:
-    """Return the last rate printed by ProducerPerformance, which excludes the warm-up."""
+    """Return the last rate that ProducerPerformance prints, which excludes the warm-up."""
     return float(_RATE.findall(output)[-1]) * _MIB
 
 

@@ -15,12 +15,16 @@ _SNAPSHOTS_MAX: Final = 5
 
 
 class OtherLoad:
-    """Measure the CPU usage of processes other than this one and its descendants from now on."""
+    """Measures the CPU usage of processes other than this one and its descendants, from its
+    creation.
+    """
 
     def __init__(
         self, proc: Path = _PROC, pid: int | None = None, now: MonotonicClock = time.monotonic
     ) -> None:
-        """proc, pid: where to read, and whose descendants do not count; this process by default."""
+        """proc, pid: where to read, and the process that is excluded with its descendants; by
+        default this one.
+        """
         self._proc = proc
         self._now = now
         self._pid = os.getpid() if pid is None else pid
@@ -28,10 +32,10 @@ class OtherLoad:
         self._before_s = others_cpu_s(self._proc, self._pid)
 
     def share(self) -> float:
-        """Return their share of all cores, 0 to 1, including the time stolen by the hypervisor.
+        """Return their share of all cores, 0 to 1, including time stolen by the hypervisor.
 
-        The kernel samples the time of the machine and measures that of processes, so an idle
-        machine may read as 0.01, or as a value just below 0, which becomes 0.
+        The kernel samples the machine's time but measures that of processes, so an idle machine may
+        read 0.01, or slightly below 0, which becomes 0.
         """
         elapsed_s = self._now() - self._began_s
         used_s = others_cpu_s(self._proc, self._pid) - self._before_s
@@ -39,12 +43,13 @@ class OtherLoad:
 
 
 def others_cpu_s(proc: Path, pid: int) -> float:
-    """Return the CPU time of the machine without that of `pid`, of its descendants and of the
-    kernel's threads, which work for all: they write pages back, and deliver packets.
+    """Return the CPU time of the machine without that of `pid`, its descendants and kernel threads,
+    which work for all processes: they write back pages and deliver packets.
     """
     line = (proc / "stat").read_text().partition("\n")[0]
     user, nice, system, _, _, irq, softirq, steal, *_ = (int(field) for field in line.split()[1:])
-    # The time of a process includes the interrupts that it met, so they belong to the total.
+    # The CPU time of a process includes the interrupts during its run, so the total includes them,
+    # too.
     total = user + nice + system + irq + softirq + steal
     return (total - _own_ticks(proc, pid)) / _TICKS_PER_S
 
@@ -74,8 +79,8 @@ def _own_ticks(proc: Path, pid: int) -> int:
 
 
 def _processes(proc: Path) -> dict[int, _Process]:
-    """Return all processes. If one ends meanwhile, its time may be missing at its parent, so try
-    again then.
+    """Return all processes. Retries if a process ends in between, because its time might not be
+    added to its parent yet.
     """
     found: dict[int, _Process] = {}
     for _ in range(_SNAPSHOTS_MAX):

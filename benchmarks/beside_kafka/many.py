@@ -1,6 +1,6 @@
 """Measure one broker with many partitions, connections and groups, at several sizes.
 
-For each cost the exponent of its growth is fitted: 1 is linear, above 1 grows faster.
+Fits the exponent of each cost's growth: 1 is linear, above 1 is superlinear.
 """
 
 import math
@@ -30,15 +30,15 @@ _ROUNDS: Final = 5
 _LIMIT_S: Final = 300.0
 _CONNECTIONS_EACH: Final = 0.5
 _GROUPS_EACH: Final = 0.05
-"""Connections and groups beside each partition of the size."""
+"""Number of connections and groups per partition."""
 
 Values = dict[str, dict[int, float]]
-"""By what was measured, then by size."""
+"""By measured quantity, then by size."""
 
 
 def exponent(values: Mapping[int, float]) -> float | None:
-    """Return the exponent b of the best fit a * size**b; None for fewer than two sizes, or without
-    a cost.
+    """Return the exponent b of the best fit a * size**b, or None for fewer than two sizes or
+    without costs.
     """
     points = [(math.log(size), math.log(cost)) for size, cost in values.items() if cost > 0]
     if len(points) < 2:
@@ -50,8 +50,8 @@ def exponent(values: Mapping[int, float]) -> float | None:
 
 
 def partitions(system: System, count: int) -> Mapping[str, float]:
-    """Open `count` partitions, produce to all of them once a second, and restart the broker if its
-    records survive a restart.
+    """Open `count` partitions, produce to all of them once per second, and restart the broker if
+    its records survive a restart.
     """
     bootstrap, node = system.bootstrap, system.node
     idle_mb, cpu_s = node.resident_mb(), quiet_cpu_s(system.nodes)
@@ -84,7 +84,7 @@ def partitions(system: System, count: int) -> Mapping[str, float]:
 
 
 def to_all(bootstrap: str, count: int, rounds: int) -> None:
-    """Produce a record to each partition once a second. Raises RuntimeError for a failed one."""
+    """Produce a record to each partition once per second. Raises RuntimeError if one fails."""
     failed: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -208,7 +208,7 @@ def table_of(name: str, values: Values) -> Table:
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The measurements of one system, with the commit and the date in UTC."""
+    """The measurements of one system, with the commit and the UTC date."""
 
     system: str
     values: Values
@@ -217,7 +217,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def stored() -> Measured | None:
-    """Return the newest results; None if there are none."""
+    """Return the newest results, or None."""
     if not FILE.exists():
         return None
     return msgspec.json.decode(FILE.read_bytes(), type=Measured)
@@ -244,7 +244,7 @@ def markdown(measured: Measured) -> str:
 
 
 def draw(values: Values) -> None:
-    """Draw each cost relative to that of the smallest size, over how much larger the size is."""
+    """Draw each cost relative to that of the smallest size, over the relative size."""
     with figure(7, 4.5) as axes:
         largest = 1.0
         for key, by_size in values.items():

@@ -13,7 +13,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Node:
-    """One process, which can be started again with the same command. Its output goes to a file."""
+    """A process that can be restarted with the same command. Its output goes to a file."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.command = tuple(command)
@@ -37,13 +37,13 @@ class Node:
             )
 
     def kill(self) -> None:
-        """Send SIGKILL and wait for the end; do nothing if it was not started."""
+        """Send SIGKILL and wait for the exit; do nothing if it was not started."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def terminate(self) -> None:
-        """Send SIGTERM; after 30 s SIGKILL."""
+        """Send SIGTERM, and SIGKILL after 30 s."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(_STOP_S)
@@ -51,12 +51,12 @@ class Node:
             self.kill()
 
     def cpu_s(self) -> float:
-        """Return user and system time so far."""
+        """Return the user and system time so far."""
         fields = self._file("stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
     def resident_mb(self) -> float:
-        """Return the resident memory, in 10**6 bytes."""
+        """Return the resident memory in units of 10**6 bytes."""
         line = next(line for line in self._file("status").splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1_024 / 1e6
 
@@ -74,7 +74,7 @@ class Node:
 def quiet_cpu_s(nodes: Sequence[Node], wait_s_max: float = 3.0) -> float:
     """Wait until the nodes are nearly idle, up to this limit, and return their CPU time.
 
-    The time of later uploads and flushes is thus included.
+    This includes the time of delayed uploads and flushes.
     """
     deadline = time.monotonic() + wait_s_max
     before = sum(node.cpu_s() for node in nodes)

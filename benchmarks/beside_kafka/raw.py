@@ -1,7 +1,7 @@
-"""Produce and fetch over bare sockets, in one thread, so that the broker is the bottleneck.
+"""Produce and fetch over bare sockets in one thread, so that the broker is the bottleneck.
 
-A producer repeats the same encoded request. A consumer fetches the tail of one partition and gets
-its next offset from the batch headers; it does not decode records.
+A producer repeats one encoded request. A consumer fetches the tail of one partition and takes its
+next offset from the batch headers, without decoding records.
 """
 
 import selectors
@@ -19,7 +19,7 @@ from penstock.protocol.gen import fetch, produce
 from penstock.protocol.primitives import Reader
 
 _FETCH: Final = replace(apis.FETCH, max=12)
-"""The last version that names topics; the same holds for Produce 12."""
+"""The last Fetch version with topic names. The same is true of Produce 12."""
 _PRODUCE: Final = replace(apis.PRODUCE, max=12)
 _SIZE: Final = struct.Struct(">i")
 _OFFSET: Final = struct.Struct(">q")
@@ -33,7 +33,7 @@ _STALL_S: Final = 20.0
 _LED_S: Final = 60.0
 _AHEAD_RECORDS_MAX: Final = 64 * 256
 STEADY_RECORDS: Final = 64
-"""Records of a batch at an even rate."""
+"""Records per batch at the constant rate."""
 
 
 def batch_of(records: int, record_bytes: int) -> bytes:
@@ -57,7 +57,7 @@ def produce_frame(topic: str, batch: bytes, partition: int = 0) -> bytes:
 
 @dataclass(slots=True)
 class _Connection:
-    """A socket and the response that is being received."""
+    """A socket and the partially received response."""
 
     socket: socket.socket
     data: bytearray = field(default_factory=lambda: bytearray(_FETCH_BYTES_MAX + (1 << 20)))
@@ -71,7 +71,7 @@ class _Connection:
         return connection
 
     def received(self) -> memoryview | None:
-        """Receive the available bytes; return a response without its length once it is complete."""
+        """Receive available bytes; return a response, without its length, once it is complete."""
         view = memoryview(self.data)
         length = _SIZE.unpack_from(self.data)[0] + _SIZE.size if self.size >= _SIZE.size else 0
         if length > len(self.data):
@@ -87,11 +87,11 @@ class _Connection:
 
 
 class _RefusedRead(RuntimeError):
-    """Raised if a Fetch response contains an error."""
+    """A Fetch response contains an error."""
 
 
 class TailConsumer:
-    """Fetch one partition from its beginning. end: the offset after the last received record."""
+    """Fetches one partition from its beginning. end: the offset after the last received record."""
 
     def __init__(self, bootstrap: str, topic: str, *, wait_ms: int = 500) -> None:
         self.end = self.received_bytes = self.responses_count = 0
@@ -119,8 +119,8 @@ class TailConsumer:
         self.socket.sendall(self._frame)
 
     def read(self) -> bool:
-        """Receive the available bytes, and send the next request after a response; return whether
-        `end` advanced.
+        """Receive available bytes, and send the next request after a response; return whether `end`
+        has advanced.
         """
         reply = self._connection.received()
         if reply is None:
@@ -145,7 +145,7 @@ class TailConsumer:
 
 
 class FixedProducer:
-    """Send the same request repeatedly on one connection, with several in flight."""
+    """Repeatedly sends one request on one connection, with several in flight."""
 
     def __init__(self, bootstrap: str, frame: bytes) -> None:
         self.sent = self.acknowledged = 0
@@ -179,7 +179,7 @@ class FixedProducer:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What consumers got. latencies_ms: of each batch, from its due time to its arrival."""
+    """What consumers received. latencies_ms: of each batch, from its due time to its arrival."""
 
     seconds: float
     produced_mb: float
@@ -214,8 +214,8 @@ def fan_out(
     records: int = 256,
     in_flight: int = 3,
 ) -> Delivered:
-    """Produce batches of `records` 1 KB records for some time while consumers follow the tail, and
-    wait until all of them have everything.
+    """Produce batches of `records` 1 KB records for some time while consumers follow the tail, then
+    wait until all consumers have everything.
     """
     batch = batch_of(records, 1_000)
     frame = produce_frame(topic, batch)
@@ -233,7 +233,7 @@ def fan_out(
             elapsed = time.perf_counter() - began
             if elapsed > seconds + _STALL_S:
                 raise TimeoutError("the consumers do not come to the end")
-            # If the producer were far ahead of the consumers, their reads would be cold.
+            # If the producer were too far ahead of the consumers, their reads would be cold.
             slowest = min(reader.end for reader in readers)
             is_near = writer.acknowledged * records - slowest < _AHEAD_RECORDS_MAX
             if elapsed < seconds and writer.in_flight < in_flight and is_near:
@@ -249,8 +249,8 @@ def fan_out(
 
 
 def steady(bootstrap: str, topic: str, mb_per_s: float, seconds: float) -> Delivered:
-    """Produce batches of STEADY_RECORDS of 1 KB at an even rate; measure from the time at which
-    each batch was due until a consumer has it.
+    """Produce batches of STEADY_RECORDS 1 KB records at a constant rate; measure from the due time
+    of each batch until a consumer has it.
     """
     records = STEADY_RECORDS
     batch = batch_of(records, 1_000)
@@ -286,8 +286,8 @@ def steady(bootstrap: str, topic: str, mb_per_s: float, seconds: float) -> Deliv
 def small_requests(
     bootstrap: str, topic: str, connections: int, seconds: float
 ) -> tuple[int, float]:
-    """Send one record of 100 bytes per request, one request in flight per connection; return the
-    number of responses and the seconds.
+    """Send one record of 100 bytes per request, with one request in flight per connection; return
+    the number of responses and the seconds.
     """
     frame = produce_frame(topic, batch_of(1, 100))
     writers = [FixedProducer(bootstrap, frame) for _ in range(connections)]

@@ -1,4 +1,4 @@
-"""Show results: as a table on the terminal, and as Markdown with a chart in the docs."""
+"""Show results as a table on the terminal, and as Markdown with a chart in the docs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ _COLORS: Final = {"memory": "#4c78a8", "file": "#54a24b", "moto": "#b279a2", "ve
 
 
 def number(value: float) -> str:
-    """Return about three significant digits."""
+    """Return the number with about three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -47,7 +47,7 @@ def bar_text(row: Row, bar: Bar) -> str:
 
 
 def bars_text(row: Row) -> str:
-    """Return the bars of a row, once if all systems have the same."""
+    """Return the targets of a row, or a single one if all systems have the same."""
     texts = {name: bar_text(row, bar) for name, bar in row.bars.items()}
     if len(set(texts.values())) <= 1 and ("*" in texts or len(texts) != 1):
         return next(iter(texts.values()), "")
@@ -55,7 +55,7 @@ def bars_text(row: Row) -> str:
 
 
 def cell(row: Row, values: Mapping[str, float], system: str, result: Result) -> str:
-    """Return the value and its ratio to Kafka's."""
+    """Return the value and its ratio to that of Kafka."""
     if system in result.failures and system not in values:
         return "failed"
     if system not in values:
@@ -83,7 +83,7 @@ def terminal_table(results: Mapping[str, Result], title: str) -> Table:
 
 
 def markdown(results: Mapping[str, Result]) -> str:
-    """Return the text between the marks of docs/performance-kafka.md."""
+    """Return the text between the markers of docs/performance-kafka.md."""
     systems, shown = systems_of(results, SYSTEMS), rows_of(results)
     lines = [*_run(results), "", *_durability(systems), ""]
     lines += [f"| Measure | {' | '.join(systems)} | Bar |", f"|---|{'---|' * len(systems)}---|"]
@@ -131,7 +131,9 @@ def _durability(systems: Sequence[str]) -> list[str]:
 
 
 def with_section(page: str, section: str) -> str:
-    """Return the page with the text between its marks replaced. Raises ValueError without marks."""
+    """Return the page with the text between its markers replaced. Raises ValueError without
+    markers.
+    """
     if page.count(BEGIN) != 1 or page.count(END) != 1:
         raise ValueError(f"{PAGE.name} needs one line {BEGIN} and one line {END}")
     head, _, rest = page.partition(BEGIN)
@@ -139,7 +141,7 @@ def with_section(page: str, section: str) -> str:
 
 
 def draw(results: Mapping[str, Result], file: Path = CHART) -> None:
-    """Draw the ratios as an SVG: right of 1 is better than Kafka."""
+    """Draw the ratios as an SVG: values right of 1 are better than those of Kafka."""
     from matplotlib.ticker import FormatStrFormatter, LogLocator
 
     from benchmarks.beside_kafka.chart import figure, save

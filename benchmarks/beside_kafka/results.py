@@ -1,6 +1,6 @@
 """Keep the newest result of each measurement in build/beside_kafka.json.
 
-Rows that are measured separately thus still form one table.
+Thus rows that are measured separately still form one table.
 """
 
 import subprocess
@@ -17,9 +17,9 @@ FILE: Final = ROOT / "build" / "beside_kafka.json"
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One measurement. values: by the key of the row, then by system. failures: by system. date: in
-    UTC. load: share of all cores that other processes took meanwhile, 0 to 1; above 0.1 the machine
-    was busy. rounds: of which the values are medians.
+    """One measurement. values: by row key, then by system. failures: by system. date: in UTC. load:
+    share of all cores that other processes used meanwhile, 0 to 1; above 0.1 the machine was busy.
+    rounds: number of rounds of which the values are medians.
     """
 
     measurement: str
@@ -51,7 +51,7 @@ def save(results: Mapping[str, Result], file: Path = FILE) -> None:
 
 
 def merged(old: Result | None, new: Result) -> Result:
-    """Return the new result with those systems of the old one that were not measured again."""
+    """Return the new result plus the values of systems that only the old one contains."""
     if old is None:
         return new
     again = {system for values in new.values.values() for system in values} | set(new.failures)
@@ -78,7 +78,7 @@ def rows_of(results: Mapping[str, Result]) -> list[tuple[Row, Mapping[str, float
 
 
 def systems_of(results: Mapping[str, Result], known: Sequence[str]) -> list[str]:
-    """Return the systems that occur, in the order of `known`."""
+    """Return the systems in the results, in the order of `known`."""
     found = {
         system
         for result in results.values()
@@ -89,7 +89,7 @@ def systems_of(results: Mapping[str, Result], known: Sequence[str]) -> list[str]
 
 
 def commit() -> str:
-    """Return the abbreviated commit of the checkout, followed by + if files differ."""
+    """Return the abbreviated commit of the checkout, followed by + if files are modified."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Define the rows of the table, with their units and bars. Pure: starts nothing."""
+"""Define the rows of the table, with units and targets. Pure: starts nothing."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row. measurement: the measurement that yields it. bars: by the name of a system, or
-    "*".
+    """A row. measurement: the measurement that yields its values. bars: targets by
+    system, or "*".
     """
 
     key: str
@@ -30,18 +30,18 @@ class Row:
     bars: Mapping[str, Bar] = field(default_factory=dict[str, Bar])
 
     def bar_of(self, system: str) -> Bar | None:
-        """Return the bar of a system; None for Kafka and where there is none."""
+        """Return the target of a system; None for Kafka, and without a target."""
         if system == KAFKA:
             return None
         return self.bars.get(system, self.bars.get("*"))
 
     def ratio(self, values: Mapping[str, float], system: str) -> float | None:
-        """Return the value divided by Kafka's; None if either is missing, or if Kafka's is 0."""
+        """Return the value divided by Kafka's, or None if either is missing or Kafka's is 0."""
         ours, theirs = values.get(system), values.get(KAFKA)
         return ours / theirs if ours is not None and theirs else None
 
     def passed(self, values: Mapping[str, float], system: str) -> bool | None:
-        """Return whether the bar is reached; None if there is no bar or no value to compare."""
+        """Return whether the target is met, or None without a target or a value to compare with."""
         bar = self.bar_of(system)
         if bar is None:
             return None
@@ -52,7 +52,7 @@ class Row:
 
 
 def medians(rounds: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each key over the rounds that have it."""
+    """Return the median of each key over the rounds that contain it."""
     found: dict[str, list[float]] = {}
     for values in rounds:
         for key, value in values.items():
@@ -65,7 +65,7 @@ def _every(value: float, *, beside_kafka: bool = True) -> Mapping[str, Bar]:
 
 
 def _processes(value: float) -> Mapping[str, Bar]:
-    """Return an absolute bar of brokers in separate processes."""
+    """Return an absolute target for brokers in separate processes."""
     return dict.fromkeys(("file", "moto", "versitygw"), Bar(value, beside_kafka=False))
 
 

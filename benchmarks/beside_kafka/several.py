@@ -1,8 +1,8 @@
-"""Measure several brokers: moves of a partition with data, and the effect of dead brokers on
+"""Measure several brokers: moves of a partition with data, and the effect of killed brokers on
 clients.
 
-Brokers are killed with SIGKILL and started again by the measurement, in both systems: the one that
-leads, once others have taken over; all of them, at once.
+In both systems, the measurement kills brokers with SIGKILL and restarts them: the leading one after
+others have taken over, or all of them at once.
 """
 
 import time
@@ -25,7 +25,7 @@ from penstock.protocol.client.errors import KafkaFailed
 
 _LIMIT_S: Final = 150.0
 _LATE_S: Final = 0.25
-"""Acknowledgements that were on their way arrive until so long after a kill."""
+"""Acknowledgments that were in flight may arrive for this long after a kill."""
 _SETTLE_S: Final = 0.8
 
 
@@ -61,7 +61,7 @@ def move(system: System, size: Size) -> Mapping[str, float]:
 
 
 def _rows(ids: Sequence[int]) -> list[list[int]]:
-    """Return the candidates for each partition: all brokers, a different one first each time."""
+    """Return the replicas of each partition: all brokers, each time with a different first one."""
     return [
         [ids[(index + nth) % len(ids)] for nth in range(len(ids))]
         for index in range(moves.PARTITIONS)
@@ -69,7 +69,7 @@ def _rows(ids: Sequence[int]) -> list[list[int]]:
 
 
 def _gaps_s(load: moves.Load, partitions: Sequence[int], moment: float) -> list[float]:
-    """Return for each partition the seconds from the kill to its next acknowledgement."""
+    """Return the seconds from the kill to the next acknowledgment, for each partition."""
     return [
         min(at for at in load.acked[index] if at > moment + _LATE_S) - moment
         for index in partitions
@@ -84,7 +84,7 @@ def _until_acknowledged(load: moves.Load, partitions: Sequence[int], moment: flo
 
 
 def _until_led_as_planned(system: System, ids: Sequence[int]) -> None:
-    """Wait until each partition is led by its first candidate again."""
+    """Wait until each partition is led by its preferred broker again."""
 
     def is_led() -> bool:
         try:
@@ -109,7 +109,7 @@ def leaders(client: WireClient) -> list[int]:
 
 
 def kill(system: System, size: Size) -> Mapping[str, float]:
-    """Kill brokers one after the other under a load; measure each partition that they led."""
+    """Kill brokers one after another under load; measure each partition that they led."""
     ids, gaps = list(system.brokers), list[float]()
     moves.create_topic(system.bootstrap, _rows(ids))
     _until_led_as_planned(system, ids)
@@ -125,8 +125,8 @@ def kill(system: System, size: Size) -> Mapping[str, float]:
             if number + 1 < size.kills:
                 system.brokers[victim].start()
                 _until_led_as_planned(system, ids)
-                # The client pauses up to 10 s between attempts to reach the broker that is back;
-                # without a connection to any other, it could not request the leader.
+                # The client waits up to 10 s between attempts to reach the restarted broker.
+                # Without a connection to another broker, it could not look up the leader.
                 _until_acknowledged(load, range(moves.PARTITIONS), time.perf_counter())
                 time.sleep(_SETTLE_S)
     for led, moment in events:
@@ -135,7 +135,7 @@ def kill(system: System, size: Size) -> Mapping[str, float]:
 
 
 def kill_all(system: System, size: Size) -> Mapping[str, float]:
-    """Kill all brokers under a load and start them again at once."""
+    """Kill all brokers under load and restart them immediately."""
     del size
     ids = list(system.brokers)
     moves.create_topic(system.bootstrap, _rows(ids))
@@ -149,7 +149,7 @@ def kill_all(system: System, size: Size) -> Mapping[str, float]:
 
 
 def planned(system: System, size: Size) -> Mapping[str, float]:
-    """Move partitions under a load. Kafka would have to copy them; see `move`."""
+    """Move partitions under load. Kafka would have to copy them; see `move`."""
     if system.is_kafka:
         return {}
     ids = list(system.brokers)

@@ -1,4 +1,4 @@
-"""Measure one broker. Functions get a running system and return values by the keys of rows."""
+"""Measure one broker. Functions take a running system and return values by row key."""
 
 import asyncio
 import threading
@@ -29,8 +29,9 @@ _FIRST_RECORD_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured. warm_s: limit of each warm-up. cold_mb: data of the cold read.
-    moved_mb: of the partition that moves. kills: brokers that are killed one after the other.
+    """Size of the measurements. warm_s: limit of each warm-up. cold_mb: data of the cold read.
+    moved_mb: data of the partition that moves. kills: number of brokers that are killed one after
+    another.
     """
 
     seconds: float = 4.0
@@ -43,12 +44,12 @@ class Size:
 
     @property
     def window_s(self) -> float:
-        """Return the length of one window of a warm-up."""
+        """Return the length of one warm-up window."""
         return self.seconds / 4
 
 
 class Used:
-    """CPU of the nodes in a block, including the work that follows from it."""
+    """CPU time of the nodes during a block, including the work that follows from it."""
 
     cpu_s: float = 0.0
 
@@ -104,7 +105,7 @@ def by_librdkafka(system: System, size: Size) -> Mapping[str, float]:
 
 
 def _tail_mb_per_s(system: System, seconds: float) -> float:
-    """Consume while a producer works, until everything has arrived."""
+    """Consume while a producer runs, until everything has arrived."""
     topic, done = _topic(system), list[clients.Rate]()
     began = time.perf_counter()
     thread = threading.Thread(
@@ -150,7 +151,7 @@ def latency(system: System, size: Size) -> Mapping[str, float]:
         return clients.end_to_end_latencies_ms(bootstrap, 100, seconds, topic)
 
     def most_mb_per_s(seconds: float) -> float:
-        # The same batches as at the even rate, and as many bytes in flight as fan_out has.
+        # Batches as at the constant rate, with as many bytes in flight as fan_out has.
         most = raw.fan_out(
             bootstrap, _topic(system), 1, seconds, records=raw.STEADY_RECORDS, in_flight=12
         )
@@ -202,7 +203,7 @@ def partitions(system: System, size: Size) -> Mapping[str, float]:
             system.bootstrap, mb_per_s * 1e6, seconds, topic=topic, partitions=PARTITIONS
         )
 
-    load(0, 0)  # a record in each, so that no partition is opened, and no log created, under load
+    load(0, 0)  # one record in each, so that no partition is opened and no log created under load
     warm_up(lambda: 1 / quantile(load(_RATE_MB_PER_S, size.window_s), 0.5), size.warm_s)
     before, began = sum(node.cpu_s() for node in system.nodes), time.perf_counter()
     latencies = load(_RATE_MB_PER_S, 2 * size.seconds)
@@ -215,7 +216,7 @@ def partitions(system: System, size: Size) -> Mapping[str, float]:
 
 
 def footprint(system: System, size: Size) -> Mapping[str, float]:
-    """Measure memory: idle, with a record in each partition, and under load. This runs first on a
+    """Measure memory: idle, with a record in each partition, and under load. Must run first on a
     new system.
     """
     idle = system.node.resident_mb()
@@ -241,8 +242,8 @@ def group(system: System, size: Size) -> Mapping[str, float]:
 
 
 def first_record_s(bootstrap: str, began: float, topic: str, *, timeout_s: float) -> float:
-    """Return the seconds since `began` until a record is acknowledged, in a topic that is created
-    for it. Raises TimeoutError.
+    """Return the seconds since `began` until a record in a newly created topic is acknowledged.
+    Raises TimeoutError.
     """
     acknowledged = list[float]()
 
@@ -271,7 +272,7 @@ def first_record_s(bootstrap: str, began: float, topic: str, *, timeout_s: float
 
 
 def start(system: System, size: Size) -> Mapping[str, float]:
-    """Start a system that is not running."""
+    """Start a stopped system."""
     del size
     began = time.perf_counter()
     for node in system.nodes:
@@ -281,7 +282,7 @@ def start(system: System, size: Size) -> Mapping[str, float]:
 
 
 def cold_read(system: System, size: Size) -> Mapping[str, float]:
-    """Read records of 1 KB after an orderly restart, when they are not in the page cache."""
+    """Read 1 KB records after a graceful restart, when they are not in the page cache."""
     if not system.survives:
         return {}
     topic, count = _topic(system), 0
@@ -307,4 +308,4 @@ SHARED: Final[Mapping[str, Measurement]] = {
     "partitions": partitions,
     "group": group,
 }
-"""Measurements that may run one after the other in one instance of a system, in this order."""
+"""Measurements that may run one after another in one instance of a system, in this order."""

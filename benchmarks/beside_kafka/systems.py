@@ -1,8 +1,8 @@
 """Start the measured systems: Apache Kafka 4.2, and Penstock over each of its stores.
 
-A system is a context manager; at its end, also after an error, nothing runs any more. Both have
-their default settings, except that groups do not wait for more members before their first
-rebalance. A system with several brokers has one controller in a separate process.
+A system is a context manager that stops everything at its end, also after an error. Both have
+default settings, except that groups do not wait for more members before their first rebalance. A
+system with several brokers has one controller in a separate process.
 """
 
 import os
@@ -52,7 +52,7 @@ class SystemMissing(Exception):
 
 @dataclass(slots=True)
 class System:
-    """A running system. name: one of SYSTEMS. brokers: by node id. directory: its output."""
+    """A running system. name: one of SYSTEMS. brokers: by node id. directory: for its output."""
 
     name: str
     bootstrap: str
@@ -67,7 +67,7 @@ class System:
 
     @property
     def survives(self) -> bool:
-        """Return whether records survive the end of all brokers."""
+        """Return whether records survive a stop of all brokers."""
         return self.name != MEMORY
 
     @property
@@ -103,7 +103,7 @@ class System:
                 raise RuntimeError(f"{error}: {node.tail()}") from None
 
     def forget_pages(self) -> None:
-        """Remove its files from the page cache, so that reads are cold."""
+        """Remove the system's files from the page cache, so that reads are cold."""
         os.sync()
         for path in self.directory.rglob("*"):
             if path.is_file():
@@ -116,7 +116,7 @@ class System:
 def running(
     name: str, brokers: int = 1, settings: Sequence[str] = (), *, is_started: bool = True
 ) -> Iterator[System]:
-    """Run a system. settings: further ones of Penstock's nodes, as KEY=VALUE. is_started: whether
+    """Run a system. settings: additional ones for Penstock nodes, as KEY=VALUE. is_started: whether
     to start its nodes and wait for them. Raises SystemMissing.
     """
     with ExitStack() as stack:
@@ -190,7 +190,7 @@ def _kafka(directory: Path, brokers: int) -> System:
 
 
 def _ports(count: int) -> list[int]:
-    """Return free ports outside of the range of client connections."""
+    """Return free ports outside the ephemeral range."""
     found = find_ports(ClusterOptions(brokers=count, port=0, store=MEMORY), Random())
     return list(found.brokers)
 
@@ -223,7 +223,7 @@ def _penstock(
         port=0,
         store=store,
         settings=tuple(settings),
-        # What `penstock dev` would choose; here the defaults of Penstock are measured.
+        # `penstock dev` would choose other values; this measures the defaults of Penstock.
         given=frozenset({"broker.session.timeout.ms", "broker.session.grace.ms"}),
     )
     plan = plan_cluster(options, find_ports(options, Random()), str(directory / "controller"))
@@ -241,7 +241,7 @@ def _penstock(
 
 @contextmanager
 def _store(name: str, directory: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield the URL of the store and the variables with which nodes log in."""
+    """Yield the URL of the store and the environment variables with which nodes authenticate."""
     if name == FILE:
         yield f"file:{directory / 'store'}", {}
     elif name == MOTO:

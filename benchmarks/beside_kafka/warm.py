@@ -1,7 +1,7 @@
-"""Put a load on a system until its speed is stable, before it is measured.
+"""Put load on a system until its speed is stable, before it is measured.
 
-The JVM compiles hot code: small requests went from 5,000 to 12,000 a second in one start of Apache
-Kafka. Without this, its figures depend on which rows were measured before.
+The JVM compiles hot code: in one start of Apache Kafka, small requests went from 5,000 to 12,000
+per second. Without a warm-up, its figures depend on which rows were measured before.
 """
 
 import time
@@ -11,15 +11,15 @@ from typing import Final
 from penstock.base.clock import MonotonicClock
 
 WITHIN: Final = 0.05
-"""Two windows in a row that differ by less are the end of the warm-up."""
+"""The warm-up ends when two consecutive windows differ by less than this."""
 
 
 def warm_up(
     window: Callable[[], float], limit_s: float, *, now: MonotonicClock = time.monotonic
 ) -> int:
-    """Run windows of the load that is measured next, which return their speed, until two in a row
-    differ by less than 5 %, or no further one may begin because `limit_s` are over. Returns the
-    number of windows: none without a limit, otherwise at least two.
+    """Run windows of the load to be measured, each of which returns its speed, until two
+    consecutive ones differ by less than 5 % or `limit_s` has passed. Return the number of windows:
+    0 without a limit, otherwise at least two.
     """
     if not limit_s:
         return 0

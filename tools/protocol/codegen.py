@@ -1,8 +1,8 @@
 """Generate `protocol/gen/` from the schemas of `kio` (`python -m tools.protocol.codegen`).
 
-Each API has a module with a slotted class per struct (the union of the fields of all served
-versions) and functions such as `decode_request` that take the version, so handlers are independent
-of versions. docs/reference/kafka-apis.md lists the versions.
+Each API gets a module with a slotted class per struct (with the fields of all served versions) and
+functions such as `decode_request` with a version argument, so handlers are independent of versions.
+docs/reference/kafka-apis.md lists the versions.
 """
 
 import itertools
@@ -38,11 +38,11 @@ def generate() -> dict[str, str]:
     return {f"{api.module}.py": _module(api) for api in APIS.values()}
 
 
-# Rules of the generated code: a field that the version lacks is skipped on write and has its
-# default on read; `None` in a version without null is written as empty, as by Kafka's handlers; a
-# tagged field equal to its default is not written, and an absent tagged struct is `None`; times
-# are integers of milliseconds (`*_ms`), error codes plain integers, record batches views of the
-# frame.
+# Rules of the generated code: a field that a version lacks is skipped when writing and has its
+# default after reading. `None` in a version without null is written as empty, as in Kafka's
+# handlers. A tagged field with its default value is not written, and an absent tagged struct is
+# `None`. Times are integers in milliseconds (`*_ms`), error codes are plain integers, and record
+# batches are views of the frame.
 
 
 def _module(api: ApiSpec) -> str:
@@ -110,7 +110,7 @@ def _code(fields: Sequence[Field]) -> str:
 
 
 def _least_bytes(struct: Struct, api: ApiSpec) -> int:
-    """Return the fewest bytes of such a struct in any version, against which array counts are
+    """Return the minimum encoded size of such a struct in any version, by which array counts are
     checked.
     """
     size = 1 if struct.first >= api.flexible_from else 0
@@ -142,7 +142,7 @@ def _annotation(field: Field) -> str:
 
 
 def _condition(struct: Struct, field: Field) -> str:
-    """Return the condition for versions of the struct that have the field, or "" if all do."""
+    """Return the condition for struct versions that contain the field, or "" if all do."""
     parts: list[str] = []
     if field.first > struct.first:
         parts.append(f"v >= {field.first}")
@@ -179,7 +179,7 @@ def _tagged(struct: Struct) -> list[Field]:
 
 
 def _is_nullable_struct(field: Field) -> bool:
-    """Return True for a struct after a byte that is negative for null."""
+    """Return whether this is a struct preceded by a byte that is negative for null."""
     return field.kind is Kind.STRUCT and field.null_from is not None and field.tag is None
 
 

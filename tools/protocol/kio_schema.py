@@ -1,7 +1,7 @@
 """Merge the dataclasses of `kio`, one per message and version, into one `Struct` per message.
 
-Each `Field` has the versions in which it exists and in which it may be null. The order of fields
-agrees with the wire order in every version. A schema that cannot be expressed (a gap in the
+Each `Field` contains the versions in which it exists and in which it may be null. The order of
+fields matches the wire order in every version. A schema that cannot be expressed (a gap in the
 versions, a tag that changes) raises an error.
 """
 
@@ -18,7 +18,7 @@ from penstock.protocol.apis import ApiSpec
 
 
 class Kind(Enum):
-    """Encoding of a single value: (struct code or None, fewest bytes, Python type)."""
+    """Encoding of a single value: (struct code or None, minimum size, Python type)."""
 
     BOOL = ("?", 1, "bool")
     INT8 = ("b", 1, "int")
@@ -58,7 +58,7 @@ _KINDS: Final = {
 }
 _TIMES: Final = frozenset({"timedelta_i32", "timedelta_i64", "datetime_i64"})
 OWN_TAGS_FROM: Final = 10_000
-"""Kafka numbers tagged fields from 0 on. Penstock's own tags begin here."""
+"""Kafka numbers tagged fields from 0. Penstock's own tags start here."""
 
 _ZERO: Final = {
     Kind.BOOL: "False",
@@ -72,7 +72,7 @@ _ZERO: Final = {
 
 
 class UnsupportedSchema(Exception):
-    """Raised when kio's schema contains something that the generator cannot express."""
+    """kio's schema contains something that the generator cannot express."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +155,13 @@ _OWN_FIELDS: Final = {
     ),
 }
 """By API, direction and struct: tagged fields that Kafka's schema lacks. A response contains them
-only if the request asks for them by a tag, because not all clients skip unknown tags.
+only if the request asks for them with a tag, because not all clients skip unknown tags.
 """
 
 
 def load_message(api: ApiSpec, direction: str) -> list[Struct]:
-    """Return the structs of one message ("request" or "response"), each after its parts; the
-    message itself is last.
+    """Return the structs of one message ("request" or "response"), each after the structs it
+    contains, so the message itself is last.
     """
     versions: dict[str, dict[int, list[Field]]] = {}  # struct name -> version -> fields
     for version in range(api.served_min, api.max + 1):
@@ -181,8 +181,8 @@ def load_message(api: ApiSpec, direction: str) -> list[Struct]:
 
 
 def class_name(api: ApiSpec, direction: str, kio_name: str) -> str:
-    """Return the name of a struct in the generated module. Response structs with the name of a
-    request struct get a prefix, because both are in one module.
+    """Return the name of a struct in the generated module. Response structs that share a name with
+    a request struct get a prefix, because both are in one module.
     """
     is_taken = direction == "response" and any(
         kio_name in _classes(api, "request", version)

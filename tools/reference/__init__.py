@@ -1,3 +1,3 @@
-"""Generators of the pages under `docs/reference/` that describe the command line, the Kafka APIs
-and the errors.
+"""Generators of the pages under `docs/reference/` about the command line, the Kafka APIs and the
+errors.
 """

@@ -1,7 +1,7 @@
-"""The clients with which each API was tested: one test file for each.
+"""The clients with which each API was tested, with one test file for each.
 
-A test checks that every API that brokers serve is here and that the files exist. Add the client and
-its test with a new API.
+A test checks that every served API is listed and that the files exist. Add the client and its test
+when adding an API.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""Write the pages of `docs/reference/cli/`: one per command, with arguments, options and defaults as
-documented by Typer, and an index.
+"""Write the pages of `docs/reference/cli/`: an index, and one page per command with arguments,
+options and defaults as documented by Typer.
 
-    python -m tools.reference.cli docs/reference/cli
+python -m tools.reference.cli docs/reference/cli
 """
 
 import re
@@ -62,8 +62,8 @@ _MARK: Final = "<!-- Written by `python -m tools.reference.cli`; do not edit. --
 
 
 def pages() -> dict[str, str]:
-    """Return the text of each file. Runs Typer's generator in another process, which takes about
-    1 s.
+    """Return the text of each file. Runs Typer's generator in another process, which takes about 1
+    s.
     """
     command = (
         sys.executable,
@@ -118,7 +118,7 @@ def _with_links(lines: list[str], sentences: dict[str, str]) -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """Write all pages to the folder and delete those of former commands."""
+    """Write all pages to the folder and delete those of removed commands."""
     written = pages()
     folder.mkdir(exist_ok=True)
     for path in folder.glob("*.md"):

@@ -63,7 +63,7 @@ def _row(kind: Kind) -> str:
 
 
 def _with_placeholders(template: str) -> str:
-    """Show {fields} as *fields*, and {fields:one|several} as several."""
+    """Replace {fields} by *fields*, and {fields:one|several} by several."""
     return (
         _FIELD.sub(
             lambda found: found[2] or f"*{found[1]}*",

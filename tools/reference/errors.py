@@ -2,7 +2,7 @@
 
 python -m tools.reference.errors > docs/reference/errors.md
 
-Tests compare the output with the file, and `ADVICE` with the codes in the sources of the broker.
+Tests compare the output with the file, and `ADVICE` with the codes in the broker's sources.
 """
 
 import inspect

@@ -1,7 +1,7 @@
-"""The APIs that a broker of Apache Kafka 4.2 announces, with their versions.
+"""The APIs that an Apache Kafka 4.2 broker advertises, with their versions.
 
 A test in `tests/interop` compares them with the response of a running broker. Unstable versions are
-not announced.
+not advertised.
 """
 
 from collections.abc import Mapping
@@ -99,4 +99,4 @@ KAFKA_PLUGIN_APIS: Final[Mapping[int, KafkaApiSpec]] = {
     71: KafkaApiSpec("GetTelemetrySubscriptions", 0, 0),
     72: KafkaApiSpec("PushTelemetry", 0, 0),
 }
-"""APIs that are announced only with a plugin for metrics of clients (KIP-714)."""
+"""APIs that are advertised only with a client metrics plugin (KIP-714)."""

@@ -1,8 +1,7 @@
 """Write `docs/reference/kafka-apis.md`: the Kafka APIs that brokers serve, with their versions.
 
-    python -m tools.reference.kafka_apis > docs/reference/kafka-apis.md
-
-Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
+python -m tools.reference.kafka_apis > docs/reference/kafka-apis.md
+The output is deterministic; a test compares it with the file.
 """
 
 import sys
@@ -119,7 +118,7 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         "`penstock quorum add` and `remove` change the quorum.",
     ),
 )
-"""APIs that clients may look for, and the consequence of their absence."""
+"""APIs that users may look for, with the consequence of their absence."""
 
 
 _ONCE: Final = "A repeated name is returned once."

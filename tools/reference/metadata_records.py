@@ -1,8 +1,7 @@
 """Write `docs/reference/metadata-records.md`: the records of the metadata log, field by field.
 
-    python -m tools.reference.metadata_records > docs/reference/metadata-records.md
-
-Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
+python -m tools.reference.metadata_records > docs/reference/metadata-records.md
+The output is deterministic; a test compares it with the file.
 """
 
 import ast

@@ -1,8 +1,7 @@
 """Generate `docs/reference/metrics.md` from the table.
 
 python -m tools.reference.metrics > docs/reference/metrics.md
-
-Invariant: repeatable; a test compares the file in `docs/` with this output.
+The output is deterministic; a test compares it with the file.
 """
 
 import sys
