@@ -1,4 +1,4 @@
-"""The writer over a quorum whose commits the test controls."""
+"""The writer over a quorum whose commits are controlled by the test."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE_S
 
 
 class HeldQuorum:
-    """Commit a proposal on command of the test."""
+    """Commit each proposal when the test says so."""
 
     def __init__(self) -> None:
         self.leadership = Leadership(active=True, epoch=ControllerEpoch(1))
@@ -72,7 +72,7 @@ class Fixture:
             return await self.quorum.proposed.get()
 
 
-async def test_replies_wait_for_their_commit_and_waiting_requests_share_the_next_one(
+async def test_responses_wait_for_their_commit_and_queued_requests_share_the_next_one(
     tmp_path: Path,
 ) -> None:
     fixture = Fixture(tmp_path)
@@ -101,7 +101,7 @@ async def test_replies_wait_for_their_commit_and_waiting_requests_share_the_next
     await fixture.runtime.stop()
 
 
-async def test_a_lost_proposal_ends_the_writer_and_returns_no_one_with_success(
+async def test_a_lost_proposal_stops_the_writer_and_fails_all_its_requests(
     tmp_path: Path,
 ) -> None:
     fixture = Fixture(tmp_path)
@@ -122,7 +122,9 @@ async def test_a_lost_proposal_ends_the_writer_and_returns_no_one_with_success(
         await fixture.runtime.with_committed_image(lambda image: image.end_offset)
 
 
-async def test_a_full_queue_is_busy_and_an_expired_request_is_not_done(tmp_path: Path) -> None:
+async def test_a_full_queue_responds_busy_and_an_expired_request_is_not_executed(
+    tmp_path: Path,
+) -> None:
     fixture = Fixture(tmp_path, queue_count_max=2, queue_bytes_max=100)
     held = asyncio.create_task(fixture.runtime.submit("held", put("held")))
     _, commit = await fixture.proposal()
@@ -170,7 +172,7 @@ async def test_a_manager_that_raises_fails_its_own_request_only(tmp_path: Path) 
     await fixture.runtime.stop()
 
 
-async def test_a_non_leader_names_the_leader(tmp_path: Path) -> None:
+async def test_a_follower_responds_with_the_leader(tmp_path: Path) -> None:
     fixture = Fixture(tmp_path)
     fixture.quorum.leadership = Leadership(
         active=False, epoch=ControllerEpoch(2), address="other:1"
@@ -185,10 +187,10 @@ def put_bytes(key: str, count: int) -> Work:
     return lambda _image, _now: Result([KeyValueRecord(key, bytes(count))], value=key)
 
 
-async def test_a_proposal_is_full_when_its_records_are_many_however_small_the_requests(
+async def test_records_per_proposal_are_limited_however_small_the_requests(
     tmp_path: Path,
 ) -> None:
-    """The rest begins the next proposal."""
+    """The remaining records go into the next proposal."""
     fixture = Fixture(tmp_path, batch_bytes_max=1_000)
     first = asyncio.create_task(fixture.runtime.submit("first", put("first")))
     _, commit = await fixture.proposal()
@@ -214,7 +216,7 @@ async def test_a_proposal_is_full_when_its_records_are_many_however_small_the_re
     await fixture.runtime.stop()
 
 
-async def test_a_request_that_makes_too_many_records_is_refused_and_changes_nothing(
+async def test_a_request_that_creates_too_many_records_is_rejected_and_changes_nothing(
     tmp_path: Path,
 ) -> None:
     fixture = Fixture(tmp_path, transaction_bytes_max=1_000)

@@ -1,5 +1,5 @@
-"""Ten thousand partitions: transactions and messages have bounded sizes, and the work is done in
-bounded pieces.
+"""Ten thousand partitions: transactions and messages have limited sizes, and work is done in pieces
+of limited size.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,10 +36,10 @@ from tests.support.managers_cluster import MOVE_TIMEOUT_MS, ManagersCluster
 
 PARTITIONS = 10_000
 CANDIDATES = 15
-"""Candidates of each partition: the maximum."""
+"""Candidates per partition: the maximum."""
 
 PIECE_BYTES_MAX = 1 << 20
-"""The limit of everything except the creation and deletion of whole topics."""
+"""The limit for all requests that do not create or delete whole topics."""
 
 
 def default(name: str) -> int:
@@ -59,7 +59,7 @@ def partitions_in(records: Sequence[Record]) -> int:
 
 
 class Large(ManagersCluster):
-    """Broker 1 leads all partitions; 15 brokers are candidates."""
+    """Broker 1 is leader of all partitions; 15 brokers are candidates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Large(ManagersCluster):
         self.apply(opened)
 
     def pieces(self, step: Callable[[], Result[Progress]]) -> list[Sequence[Record]]:
-        """Repeat the request until nothing remains; return the records of each piece."""
+        """Repeat the request until no work remains; return the records of each piece."""
         found: list[Sequence[Record]] = []
         remaining = 1
         while remaining:
@@ -113,7 +113,7 @@ def cluster() -> Large:
     return Large()
 
 
-def test_creating_and_deleting_them_is_one_transaction_within_the_limit(cluster: Large) -> None:
+def test_ten_thousand_partitions_are_created_and_deleted_in_one_transaction(cluster: Large) -> None:
     limit = default("transaction_bytes_max")
     assert partitions_in(cluster.created) == PARTITIONS
     assert size_of(cluster.created) < limit
@@ -123,7 +123,7 @@ def test_creating_and_deleting_them_is_one_transaction_within_the_limit(cluster:
     assert size_of(deleted.records) < limit
 
 
-def test_the_largest_message_between_voters_is_far_below_what_the_transport_takes() -> None:
+def test_the_largest_message_between_voters_is_far_below_the_transport_limit() -> None:
     entry_bytes = default("batch_bytes_max") + default("transaction_bytes_max")
     assert GROUP_BYTES + max(entry_bytes, CoreConfig(0).append_bytes_max) < MESSAGE_BYTES_MAX / 4
 
@@ -141,7 +141,7 @@ def alter(cluster: Large, count: int) -> Result[ItemResults]:
 
 
 def elect(cluster: Large, count: int) -> Result[ItemResults]:
-    """Elect leaders where nothing has to be done: each result has the reason, which makes the
+    """Request elections that are not needed: each result contains the reason, which results in the
     longest responses.
     """
     request = ElectPreferred(
@@ -153,7 +153,7 @@ def elect(cluster: Large, count: int) -> Result[ItemResults]:
 
 
 @pytest.mark.parametrize(("send_request", "moved"), [(alter, reassign.MOVES_MAX), (elect, 0)])
-def test_a_request_that_names_too_many_is_refused_and_a_full_one_is_bounded(
+def test_requests_above_the_limit_are_rejected_and_those_at_the_limit_stay_small(
     cluster: Large, send_request: Callable[[Large, int], Result[ItemResults]], moved: int
 ) -> None:
     cluster.open_all()
@@ -166,7 +166,7 @@ def test_a_request_that_names_too_many_is_refused_and_a_full_one_is_bounded(
     assert len(msgspec.msgpack.encode(full.value)) < PIECE_BYTES_MAX
 
 
-def test_a_broker_that_leads_all_of_them_is_drained_in_pieces(cluster: Large) -> None:
+def test_a_broker_that_leads_all_partitions_is_drained_in_pieces(cluster: Large) -> None:
     cluster.open_all()
     request = DrainBroker(
         node_id=cluster.me.node_id, node_epoch=cluster.me.node_epoch, partitions_max=100
@@ -183,7 +183,7 @@ def test_a_broker_that_leads_all_of_them_is_drained_in_pieces(cluster: Large) ->
     assert max(map(size_of, pieces)) < PIECE_BYTES_MAX
 
 
-def test_a_broker_that_led_all_of_them_is_replaced_in_pieces(cluster: Large) -> None:
+def test_a_dead_broker_that_led_all_partitions_is_replaced_in_pieces(cluster: Large) -> None:
     cluster.open_all()
     cluster.die(cluster.me)
     cluster.apply(failover.assign_recoveries(cluster.image, cluster.live))
@@ -210,9 +210,9 @@ def test_a_broker_that_led_all_of_them_is_replaced_in_pieces(cluster: Large) -> 
     )
 
 
-def test_leaders_for_all_that_no_one_leads_come_in_pieces(cluster: Large) -> None:
-    """Their source closed them while no broker could be elected, as after the start of a whole
-    cluster.
+def test_leaders_for_all_leaderless_partitions_are_elected_in_pieces(cluster: Large) -> None:
+    """Their previous leader closed them while no broker could be elected, as after the start of a
+    whole cluster.
     """
     cluster.image.apply_all(
         msgspec.structs.replace(

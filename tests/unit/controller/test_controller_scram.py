@@ -33,7 +33,7 @@ def setting(user: str, mechanism: int = SHA_512, iterations: int = 4_096) -> Scr
 def alter(
     image: MetadataImage, *items: ScramUpsertion | ScramDeletion
 ) -> dict[str, tuple[Status, int]]:
-    """Apply a request. Returns the status of each user, with the number of records of all."""
+    """Send a request. Returns the status of each user, and the total number of records."""
     request = AlterScramCredentials(
         deletions=[item for item in items if isinstance(item, ScramDeletion)],
         upsertions=[item for item in items if isinstance(item, ScramUpsertion)],
@@ -59,13 +59,13 @@ def test_users_are_set_changed_and_deleted() -> None:
     assert image.scram.users() == ["b"]
 
 
-def test_a_repeated_request_makes_no_record() -> None:
+def test_a_repeated_request_writes_no_record() -> None:
     image = MetadataImage()
     alter(image, setting("a"))
     assert alter(image, setting("a")) == {"a": (Status.OK, 0)}
 
 
-def test_a_refused_user_does_not_stop_the_others() -> None:
+def test_a_rejected_user_does_not_affect_the_others() -> None:
     image = MetadataImage()
     found = alter(
         image,
@@ -99,7 +99,7 @@ def test_a_request_that_is_too_large_is_refused() -> None:
     assert (result.status, result.records) == (Status.INVALID_REQUEST, [])
 
 
-def test_a_snapshot_has_all_users() -> None:
+def test_a_snapshot_contains_all_users() -> None:
     image = MetadataImage()
     alter(image, setting("a"), setting("b"))
     alter(image, setting("a", SHA_256), ScramDeletion(user="b", mechanism=SHA_512))
@@ -109,12 +109,12 @@ def test_a_snapshot_has_all_users() -> None:
     assert again.scram.users() == ["a"]
 
 
-def test_subscribers_learn_which_users_changed() -> None:
+def test_subscribers_are_notified_of_changed_users() -> None:
     image = MetadataImage()
     result = alter_scram_credentials(image, AlterScramCredentials(upsertions=[setting("a")]))
     assert MetadataDelta.of(result.records).users == {"a"}
 
 
-def test_keys_are_not_shown() -> None:
+def test_keys_are_not_in_the_repr() -> None:
     assert "stored" not in repr(setting("a")).replace("stored_key", "")
     assert "server" not in repr(CREDENTIAL)

@@ -1,4 +1,6 @@
-"""Sessions and leases: which brokers are alive, seen from both ends of the metadata stream."""
+"""Sessions and leases: which brokers are alive, from the view of both ends of the
+metadata stream.
+"""
 
 from pathlib import Path
 
@@ -23,7 +25,9 @@ def sessions() -> Sessions:
 
 
 def fenced_at(sessions: Sessions, start_ms: int, end_ms: int) -> int | None:
-    """Return the time at which the node is reported, with a tick every 100 ms; None: never."""
+    """Return the time at which the node is reported as expired, with a tick every 100 ms; None:
+    never.
+    """
     for now_ms in range(start_ms, end_ms, TICK_MS):
         if sessions.expired(now_ms, TICK_MS):
             return now_ms
@@ -36,12 +40,14 @@ def open_stream(sessions: Sessions, now_ms: int) -> int:
     return stream
 
 
-def test_a_registered_node_has_a_whole_timeout_to_open_its_stream(sessions: Sessions) -> None:
+def test_a_registered_node_has_one_session_timeout_to_open_its_stream(sessions: Sessions) -> None:
     sessions.registered(NODE, EPOCH, 0)
     assert fenced_at(sessions, 0, 20_000) == TIMEOUT_MS
 
 
-def test_a_silent_stream_lasts_the_timeout_and_a_broken_one_the_grace(sessions: Sessions) -> None:
+def test_a_session_lasts_the_timeout_if_silent_and_the_grace_period_if_broken(
+    sessions: Sessions,
+) -> None:
     sessions.registered(NODE, EPOCH, 0)
     stream = open_stream(sessions, 0)
     assert sessions.heard(NODE, EPOCH, stream, 2_000)
@@ -62,7 +68,7 @@ def test_the_next_check_is_when_the_next_session_ends(sessions: Sessions) -> Non
     assert sessions.next_end_in_ms(GRACE_MS, TICK_MS) == TICK_MS, "its fence is being committed"
 
 
-def test_a_new_stream_within_the_grace_keeps_the_session_and_replaces_the_old_one(
+def test_a_new_stream_within_the_grace_period_keeps_the_session(
     sessions: Sessions,
 ) -> None:
     sessions.registered(NODE, EPOCH, 0)
@@ -75,7 +81,7 @@ def test_a_new_stream_within_the_grace_keeps_the_session_and_replaces_the_old_on
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
-def test_a_stream_that_was_abandoned_does_not_take_over_the_session(
+def test_an_abandoned_stream_does_not_take_over_the_session(
     sessions: Sessions, is_broken: bool
 ) -> None:
     sessions.registered(NODE, EPOCH, 0)
@@ -94,21 +100,21 @@ def test_a_stream_that_was_abandoned_does_not_take_over_the_session(
     assert not sessions.is_overtaken(NODE, NodeEpoch(9), 1), "the next start counts from 1"
 
 
-def test_a_break_never_lengthens_a_silent_session(sessions: Sessions) -> None:
+def test_a_broken_stream_never_extends_a_silent_session(sessions: Sessions) -> None:
     sessions.registered(NODE, EPOCH, 0)
     stream = open_stream(sessions, 0)
     sessions.broken(NODE, EPOCH, stream, 5_900)
     assert fenced_at(sessions, 5_900, 20_000) == TIMEOUT_MS
 
 
-def test_a_later_start_of_the_node_takes_the_session_over(sessions: Sessions) -> None:
+def test_a_later_start_of_the_node_takes_over_the_session(sessions: Sessions) -> None:
     sessions.registered(NODE, EPOCH, 0)
     sessions.registered(NODE, NodeEpoch(9), 100)
     assert sessions.opened(NODE, EPOCH, 200) is None
     assert sessions.opened(NODE, NodeEpoch(9), 200) is not None
 
 
-def test_an_ended_session_is_reported_until_it_is_removed(sessions: Sessions) -> None:
+def test_an_expired_session_is_reported_until_it_is_removed(sessions: Sessions) -> None:
     sessions.registered(NODE, EPOCH, 0)
     assert fenced_at(sessions, 0, 20_000) is not None
     assert sessions.expired(TIMEOUT_MS + TICK_MS, TICK_MS)
@@ -117,7 +123,7 @@ def test_an_ended_session_is_reported_until_it_is_removed(sessions: Sessions) ->
     assert sessions.alive() == frozenset()
 
 
-def test_a_heartbeat_that_comes_while_the_fence_is_committed_renews_nothing(
+def test_a_heartbeat_during_the_commit_of_the_fence_does_not_renew_the_session(
     sessions: Sessions,
 ) -> None:
     sessions.registered(NODE, EPOCH, 0)
@@ -129,14 +135,14 @@ def test_a_heartbeat_that_comes_while_the_fence_is_committed_renews_nothing(
     assert sessions.expired(ended_ms + 30_000, TICK_MS), "not even our own lag brings it back"
 
 
-def test_a_node_in_its_grace_gets_no_new_work(sessions: Sessions) -> None:
+def test_a_node_in_its_grace_period_is_assigned_no_new_work(sessions: Sessions) -> None:
     sessions.registered(NODE, EPOCH, 0)
     assert sessions.alive() == {NODE}
     sessions.broken(NODE, EPOCH, open_stream(sessions, 0), 10)
     assert sessions.alive() == frozenset()
 
 
-def test_operators_see_each_state_of_a_session(sessions: Sessions) -> None:
+def test_each_session_state_is_visible_to_operators(sessions: Sessions) -> None:
     assert sessions.describe(NODE, 0) is None
     sessions.registered(NODE, EPOCH, 0)
     assert sessions.describe(NODE, 100) == BrokerSession(
@@ -159,7 +165,7 @@ def test_operators_see_each_state_of_a_session(sessions: Sessions) -> None:
     assert sessions.describe(NODE, 5_000) is None
 
 
-def test_an_overloaded_controller_fences_no_broker(sessions: Sessions) -> None:
+def test_an_overloaded_controller_does_not_fence_brokers(sessions: Sessions) -> None:
     sessions.registered(NODE, EPOCH, 0)
     stream = open_stream(sessions, 0)
     assert sessions.expired(0, TICK_MS) == []
@@ -175,10 +181,10 @@ def test_an_overloaded_controller_fences_no_broker(sessions: Sessions) -> None:
     delay_s=st.floats(0.0, 10.0),
     lost=st.integers(0, 19),
 )
-def test_a_silent_followers_lease_ends_before_the_controller_may_fence_it(
+def test_the_lease_of_a_silent_follower_ends_before_the_controller_may_fence_it(
     sent_s: list[float], delay_s: float, lost: int
 ) -> None:
-    """Lease < session, for any delays and any number of lost responses."""
+    """The lease ends before the session, for any delays and any number of lost responses."""
     sessions, lease = (
         Sessions(timeout_ms=TIMEOUT_MS, grace_ms=GRACE_MS, lag_limit_ms=1_000),
         Lease(),
@@ -209,7 +215,7 @@ def lease_at_zero() -> Lease:
     return lease
 
 
-def test_a_broken_stream_shortens_the_lease_until_a_new_stream_gets_a_response() -> None:
+def test_a_broken_stream_shortens_the_lease_until_a_new_stream_is_confirmed() -> None:
     lease = lease_at_zero()
     lease.stream_broke(1.0)
     assert lease.is_alive(1.3)
@@ -221,7 +227,7 @@ def test_a_broken_stream_shortens_the_lease_until_a_new_stream_gets_a_response()
     assert lease.is_alive(2.0)
 
 
-def test_a_dead_controller_fences_no_broker_so_the_lease_keeps_its_length() -> None:
+def test_the_lease_keeps_its_length_while_the_controller_is_dead() -> None:
     lease = lease_at_zero()
     lease.stream_broke(1.0)
     lease.stream_broke(1.1, nobody_fences=True)
@@ -229,9 +235,9 @@ def test_a_dead_controller_fences_no_broker_so_the_lease_keeps_its_length() -> N
     assert not lease.is_alive(TIMEOUT_MS / 1_000)
 
 
-def test_a_refused_connection_does_not_prove_that_no_controller_fences() -> None:
-    """A firewall that rejects connections looks the same while the controller lives. Operations
-    that the WAL protects continue, all others end in time.
+def test_a_refused_connection_does_not_prove_that_the_controller_is_dead() -> None:
+    """A firewall that rejects connections looks the same while the controller is alive. Operations
+    protected by the WAL continue, all others stop in time.
     """
     lease = lease_at_zero()
     lease.stream_broke(1.0)
@@ -247,7 +253,7 @@ def test_a_refused_connection_does_not_prove_that_no_controller_fences() -> None
     assert lease.alone_until == lease.until > 7.0
 
 
-def test_a_silent_stream_leaves_the_time_of_acknowledgements_as_it_is() -> None:
+def test_a_silent_stream_does_not_shorten_the_time_for_acknowledgements() -> None:
     lease = lease_at_zero()
     lease.stream_fell_silent(2.0)
     assert lease.is_alive(5.0)
@@ -260,9 +266,9 @@ def test_a_silent_stream_leaves_the_time_of_acknowledgements_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("proof", ["nobody_fences", "fence_unlikely"])
-def test_what_comes_after_the_end_of_the_lease_does_not_bring_it_back(proof: str) -> None:
-    """The controller fenced the broker after the grace period and sent the record to the others;
-    only then it stopped or lost its leadership.
+def test_messages_after_the_end_of_the_lease_do_not_renew_it(proof: str) -> None:
+    """The controller fenced the broker after the grace period and replicated the record; only then
+    did it stop or lose its leadership.
     """
     lease = lease_at_zero()
     lease.stream_broke(1.0)
@@ -271,7 +277,7 @@ def test_what_comes_after_the_end_of_the_lease_does_not_bring_it_back(proof: str
     assert lease.alone_until <= lease.until < 2.0
 
 
-def test_a_lease_that_was_ended_never_returns() -> None:
+def test_an_ended_lease_is_never_renewed() -> None:
     lease = lease_at_zero()
     lease.end()
     lease.sent(2, 0.1)
@@ -295,7 +301,7 @@ def test_a_lease_that_was_ended_never_returns() -> None:
         ("manifest_grace_ms", 60_000),
     ],
 )
-def test_a_setting_that_can_not_work_is_refused_by_name(
+def test_the_error_of_an_invalid_setting_contains_its_name(
     setting: str, value: object, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidConfig) as refused:
@@ -303,7 +309,7 @@ def test_a_setting_that_can_not_work_is_refused_by_name(
     assert refused.value.name == setting
 
 
-def test_a_registration_that_gets_a_response_again_brings_no_fenced_node_back(
+def test_a_repeated_registration_response_does_not_revive_a_fenced_node(
     sessions: Sessions,
 ) -> None:
     sessions.registered(NODE, EPOCH, 0)

@@ -1,4 +1,6 @@
-"""Snapshots in the metadata: frozen forks that are created together and hold their objects."""
+"""Topic snapshots in the metadata: frozen forks that are created together and keep
+their objects.
+"""
 
 import msgspec
 import pytest
@@ -42,7 +44,7 @@ class Snapping(ManagersCluster):
                 self.commit(self.node, uploaded(item, ranges))
 
     def request(self, name: str, /, **changes: object) -> NewTopic:
-        """Return the request for `name`, a topic of a snapshot or a fork of one."""
+        """Return the request for `name`: a topic of a snapshot or a fork of one."""
         source = name.partition("@")[0] if "@" in name else changes.pop("source")
         assert isinstance(source, str)
         topic = self.image.topics.by_name(source) or self.image.frozen_topics.by_full_name(source)
@@ -96,7 +98,7 @@ def cluster() -> Snapping:
     return Snapping()
 
 
-def test_a_snapshot_is_frozen_with_configs_and_offsets_of_groups(cluster: Snapping) -> None:
+def test_a_snapshot_contains_configs_and_group_offsets(cluster: Snapping) -> None:
     frozen, other = cluster.snapshot("t@nightly", "u@nightly")
     assert list(cluster.image.frozen_topics) == [frozen, other]
     assert (frozen.name, frozen.snapshot, frozen.keep_ms) == ("t", "nightly", -1)
@@ -113,7 +115,7 @@ def test_a_snapshot_is_frozen_with_configs_and_offsets_of_groups(cluster: Snappi
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_objects_live_until_the_snapshot_and_its_forks_are_deleted(cluster: Snapping) -> None:
+def test_objects_are_kept_until_the_snapshot_and_its_forks_are_deleted(cluster: Snapping) -> None:
     (frozen,) = cluster.snapshot("t@nightly")
     held = cluster.image.streams.known(frozen.partitions[0].data_stream_id).entries.copy()
     cluster.delete("t")
@@ -140,7 +142,7 @@ def test_objects_live_until_the_snapshot_and_its_forks_are_deleted(cluster: Snap
     assert cluster.image.objects.count(ObjectPhase.DESTROYED) == 2
 
 
-def test_topics_of_a_request_are_frozen_all_or_none(cluster: Snapping) -> None:
+def test_all_topics_of_a_request_are_frozen_or_none(cluster: Snapping) -> None:
     bad = cluster.request("u@nightly", fork=None)
     responses = cluster.create_all(cluster.request("t@nightly"), bad, NewTopic(name="v"))
     assert [response.status for response in responses] == [Status.INVALID_REQUEST] * 2 + [Status.OK]
@@ -152,7 +154,7 @@ def test_topics_of_a_request_are_frozen_all_or_none(cluster: Snapping) -> None:
     assert len(cluster.image.frozen_topics) == 0
 
 
-def test_a_snapshot_gets_no_topics_afterwards(cluster: Snapping) -> None:
+def test_topics_cannot_be_added_to_a_snapshot(cluster: Snapping) -> None:
     cluster.snapshot("t@nightly")
     for name, text in {"t@nightly": "'t@nightly' exists", "u@nightly": "'nightly' exists"}.items():
         (response,) = cluster.create_all(cluster.request(name))
@@ -181,7 +183,7 @@ def test_a_snapshot_gets_no_topics_afterwards(cluster: Snapping) -> None:
         ),
     ],
 )
-def test_snapshots_that_cannot_be_are_refused(
+def test_invalid_snapshots_are_rejected(
     cluster: Snapping, changes: dict[str, object], status: Status
 ) -> None:
     (response,) = cluster.create_all(cluster.request("t@s", **changes))
@@ -190,7 +192,7 @@ def test_snapshots_that_cannot_be_are_refused(
     assert len(cluster.image.frozen_topics) == 0
 
 
-def test_internal_topics_are_in_no_snapshot(cluster: Snapping) -> None:
+def test_internal_topics_cannot_be_in_a_snapshot(cluster: Snapping) -> None:
     cluster.create(NewTopic(name="__consumer_offsets"))
     (response,) = cluster.create_all(cluster.request("__consumer_offsets@s"))
     assert (response.status, "cannot be forked" in response.detail) == (
@@ -210,7 +212,7 @@ def test_partitions_of_snapshots_are_limited(
     cluster.snapshot("t@b")
 
 
-def test_snapshots_and_forks_count_for_the_limit_of_the_cluster(cluster: Snapping) -> None:
+def test_snapshots_and_forks_count_towards_the_cluster_limit(cluster: Snapping) -> None:
     cluster.partitions_max = 4
     (frozen,) = cluster.snapshot("t@a")
     first, second = cluster.create_all(cluster.request("t@b"), cluster.request("u@b"))

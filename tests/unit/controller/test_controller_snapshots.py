@@ -1,4 +1,4 @@
-"""Snapshots in the object store are complete and checked, and a few are kept."""
+"""Metadata snapshots in the object store are complete and verified, and a few are kept."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ def snapshots(store: MemoryStore) -> SnapshotStore:
     return SnapshotStore(store, "c", kept=2)
 
 
-async def test_a_snapshot_gives_the_image_back(snapshots: SnapshotStore) -> None:
+async def test_a_snapshot_restores_the_image(snapshots: SnapshotStore) -> None:
     assert await snapshots.load_newest() is None
     made = await save(snapshots, 5_000)
     await save(snapshots, 5_000)
@@ -52,9 +52,9 @@ async def test_a_snapshot_gives_the_image_back(snapshots: SnapshotStore) -> None
     assert loaded.image == made
 
 
-async def test_saving_and_loading_leave_turns_to_others(snapshots: SnapshotStore) -> None:
-    """Heartbeats of the quorum share the event loop: of 40,000 records, one turn may process only a
-    few thousand.
+async def test_saving_and_loading_yield_to_the_event_loop(snapshots: SnapshotStore) -> None:
+    """The quorum's heartbeats share the event loop: one iteration may process only a few thousand
+    of the 40,000 records.
     """
     turns = 0
 
@@ -72,9 +72,7 @@ async def test_saving_and_loading_leave_turns_to_others(snapshots: SnapshotStore
     assert min(of_saving, turns) >= 10
 
 
-async def test_damaged_snapshots_are_passed_over(
-    store: MemoryStore, snapshots: SnapshotStore
-) -> None:
+async def test_damaged_snapshots_are_skipped(store: MemoryStore, snapshots: SnapshotStore) -> None:
     older = await save(snapshots, 1)
     newer = await save(snapshots, 2)
     key = snapshot_key("c", newer.end_offset, EPOCH)
@@ -94,10 +92,10 @@ async def test_damaged_snapshots_are_passed_over(
     assert loaded.image == older
 
 
-async def test_a_newer_snapshot_is_not_passed_over(
+async def test_a_snapshot_in_a_newer_format_is_not_skipped(
     store: MemoryStore, snapshots: SnapshotStore
 ) -> None:
-    """The older one lacks what happened since: a controller that began there would lose it."""
+    """A controller that started from an older snapshot would lose the changes since then."""
     await save(snapshots, 1)
     newer = await save(snapshots, 2)
     key = snapshot_key("c", newer.end_offset, EPOCH)
@@ -105,14 +103,14 @@ async def test_a_newer_snapshot_is_not_passed_over(
     await store.put(key, with_metadata_version(whole, 3))
     with pytest.raises(FormatUnknown, match=rf"{key} has format version 3.* is not damaged"):
         await snapshots.load_newest()
-    # A record of a kind that is not known stops it as well.
+    # An unknown record type stops the controller as well.
     tail = whole[METADATA_HEADER_BYTES:].replace(b"\xa7cluster", b"\xa7clunter")
     await store.put(key, with_metadata_version(whole[:METADATA_HEADER_BYTES] + tail, 2))
     with pytest.raises(FormatUnknown, match="a record 'clunter'"):
         await snapshots.load_newest()
 
 
-async def test_a_damaged_response_is_not_a_damaged_snapshot(
+async def test_a_damaged_response_does_not_count_as_a_damaged_snapshot(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     responses: list[bytes] = []
@@ -131,7 +129,7 @@ async def test_a_damaged_response_is_not_a_damaged_snapshot(
     assert (loaded.image, loaded.passed_over, len(responses)) == (newer, None, 2)
 
 
-async def test_if_no_snapshot_is_whole_the_start_states_so(
+async def test_startup_reports_that_no_snapshot_is_intact(
     store: MemoryStore, snapshots: SnapshotStore
 ) -> None:
     made = await save(snapshots, 1)
@@ -140,7 +138,7 @@ async def test_if_no_snapshot_is_whole_the_start_states_so(
         await snapshots.load_newest()
 
 
-async def test_the_newest_snapshots_are_kept_and_the_log_since_the_second_newest(
+async def test_the_newest_snapshots_are_kept_and_the_log_since_the_second_newest_one(
     store: MemoryStore, snapshots: SnapshotStore
 ) -> None:
     offsets: list[MetadataOffset] = []

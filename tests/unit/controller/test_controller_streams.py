@@ -1,5 +1,5 @@
-"""Open, trim, commit and close: one test for each line of the table of checks, and its edge
-cases.
+"""Open, trim, commit and close: one test for each row of the table of checks, and its
+edge cases.
 """
 
 import msgspec
@@ -33,7 +33,9 @@ def cluster() -> ManagersCluster:
 
 @pytest.fixture
 def one(cluster: ManagersCluster) -> BrokerIncarnation:
-    """Return a broker that leads t-0: streams 0 (meta) and 1 (data), both open at epoch 0."""
+    """Return a broker that is leader of t-0: streams 0 (meta) and 1 (data), both open
+    at epoch 0.
+    """
     node = cluster.broker(1)
     cluster.topic("t")
     cluster.open_led(node)
@@ -41,7 +43,7 @@ def one(cluster: ManagersCluster) -> BrokerIncarnation:
 
 
 class TestNodeChecks:
-    def test_an_unknown_node_a_later_and_an_earlier_epoch(
+    def test_unknown_nodes_and_wrong_node_epochs_are_rejected(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(
@@ -51,7 +53,7 @@ class TestNodeChecks:
         cluster.broker(1)
         cluster.commit(one, status=Status.NODE_EPOCH_EXPIRED)
 
-    def test_a_fenced_node_commits_nothing(
+    def test_a_fenced_node_cannot_commit(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.die(one)
@@ -60,14 +62,14 @@ class TestNodeChecks:
 
 
 class TestOpen:
-    def test_the_same_again_is_success_without_a_record(
+    def test_opening_a_stream_again_succeeds_without_a_record(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         before = cluster.image.end_offset
         assert cluster.open_one(one, 1, 0).end_offset == 0
         assert cluster.image.end_offset == before
 
-    def test_a_stream_that_does_not_exist(
+    def test_opening_a_nonexistent_stream_fails(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.open_one(one, 77, 0, Status.STREAM_NOT_EXIST)
@@ -79,7 +81,7 @@ class TestOpen:
         cluster.open_one(two, 1, 0, Status.STREAM_FENCED)
         cluster.open_one(two, 1, 1, Status.STREAM_FENCED)
 
-    def test_one_bad_stream_does_not_fail_the_others(
+    def test_one_invalid_stream_does_not_affect_the_others(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         statuses = [item.status for item in cluster.open(one, (77, 0), (1, 0), (1, 0))]
@@ -97,7 +99,7 @@ class TestOpen:
         assert (opened.start_offset, opened.end_offset) == (0, 5)
         cluster.open_one(two, 1, 0, Status.STREAM_FENCED)
 
-    def test_a_stream_still_open_with_an_earlier_epoch_has_to_be_closed_first(
+    def test_a_stream_open_with_an_earlier_epoch_must_be_closed_first(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.die(one)
@@ -114,7 +116,7 @@ class TestOpen:
 
 
 class TestTrim:
-    def test_it_drops_entries_below_and_keeps_the_end(
+    def test_trimming_drops_entries_below_and_keeps_the_end(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), slot(one, 1, part(1, 5, 9)))
@@ -126,7 +128,7 @@ class TestTrim:
         assert cluster.spans(1) == []
         assert cluster.end(1) == 9
 
-    def test_wrong_epochs_owners_and_streams(
+    def test_trims_with_wrong_epochs_owners_or_streams_are_rejected(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         two = cluster.broker(2)
@@ -137,7 +139,7 @@ class TestTrim:
         cluster.commit(one, closes=[close(1, 0, 0)])
         cluster.trim(one, 1, 0, 1, Status.STREAM_NOT_OPENED)
 
-    def test_ahead_of_the_committed_end_while_data_are_in_the_wal(
+    def test_a_trim_may_be_ahead_of_the_committed_end_while_data_is_in_the_wal(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.trim(one, 1, 0, 7)
@@ -149,7 +151,7 @@ class TestTrim:
         )
         assert [span[:2] for span in cluster.spans(1)] == [(5, 9), (9, 12)]
 
-    def test_trimmed_data_may_be_left_out_of_a_commit_but_nothing_else(
+    def test_a_commit_may_omit_only_trimmed_data(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.trim(one, 1, 0, 7)
@@ -160,7 +162,7 @@ class TestTrim:
 
 
 class TestContinuity:
-    def test_a_gap_and_an_overlap_are_refused(
+    def test_gaps_and_overlaps_are_rejected(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)))
@@ -169,7 +171,7 @@ class TestContinuity:
         cluster.commit(one, slot(one, 1, part(1, 5, 9)))
         assert [span[:2] for span in cluster.spans(1)] == [(0, 5), (5, 9)]
 
-    def test_one_bad_range_refuses_the_whole_transaction(
+    def test_one_invalid_range_fails_the_whole_transaction(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(
@@ -177,7 +179,7 @@ class TestContinuity:
         )
         assert cluster.end(0) == 0
 
-    def test_somebody_elses_and_a_closed_stream(
+    def test_commits_to_foreign_and_closed_streams_are_rejected(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         two = cluster.broker(2)
@@ -185,7 +187,7 @@ class TestContinuity:
         cluster.commit(one, closes=[close(1, 0, 0)])
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), status=Status.STREAM_NOT_OPENED)
 
-    def test_a_deleted_stream_does_not_fail_the_others(
+    def test_a_deleted_stream_does_not_affect_the_others(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.topic("other")
@@ -196,7 +198,7 @@ class TestContinuity:
         assert cluster.spans(3) == [(0, 4, item.object_id)]
         cluster.open_one(one, 1, 0, Status.STREAM_NOT_EXIST)
 
-    def test_the_late_upload_of_a_closed_stream_finds_it_committed(
+    def test_a_late_upload_of_a_closed_stream_counts_as_committed(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         item = cluster.prepare(one)[0]
@@ -208,7 +210,7 @@ class TestContinuity:
 
 
 class TestCommit:
-    def test_repeated_after_a_lost_reply(
+    def test_a_commit_can_be_repeated_after_a_lost_response(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         item = cluster.prepare(one)[0]
@@ -222,7 +224,7 @@ class TestCommit:
                 records=records,
             )
 
-    def test_repeated_close_after_somebody_else_opened(
+    def test_a_close_can_be_repeated_after_another_broker_opened_the_stream(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 5), close(0, 0, 0)])
@@ -239,7 +241,7 @@ class TestCommit:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 5)], records=0)
         cluster.commit(one, closes=[close(1, 0, 6)], status=Status.STREAM_FENCED)
 
-    def test_objects_that_are_not_prepared_expired_or_of_another_key(
+    def test_commits_of_unprepared_expired_or_foreign_objects_are_rejected(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         first, second = cluster.prepare(one, 2)
@@ -249,7 +251,7 @@ class TestCommit:
         cluster.tick()
         cluster.commit(one, uploaded(first, part(1, 0, 5)), status=Status.OBJECT_NOT_EXIST)
 
-    def test_a_slot_of_another_wal_or_below_the_committed_slot(
+    def test_commits_of_slots_of_other_wals_or_below_the_committed_slot_are_rejected(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         two = cluster.broker(2)
@@ -258,7 +260,7 @@ class TestCommit:
         cluster.commit(one, wal=2, records=0)
         cluster.commit(one, slot(one, 2, part(1, 0, 5)), status=Status.OBJECT_NOT_EXIST)
 
-    def test_one_slot_serves_several_closes(
+    def test_one_slot_can_close_several_streams(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 5)])
@@ -268,13 +270,15 @@ class TestCommit:
         assert state is not None
         assert state.refs == 2
 
-    def test_a_slot_has_one_range_of_a_stream(
+    def test_a_slot_has_at_most_one_range_per_stream(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)))
         cluster.commit(one, slot(one, 0, part(1, 5, 9)), status=Status.OFFSET_NOT_MATCHED)
 
-    def test_bad_shapes(self, cluster: ManagersCluster, one: BrokerIncarnation) -> None:
+    def test_malformed_commits_are_rejected(
+        self, cluster: ManagersCluster, one: BrokerIncarnation
+    ) -> None:
         item = cluster.prepare(one)[0]
         cluster.commit(one, slot(one, 0, part(1, 5, 5)), status=Status.INVALID_REQUEST)
         cluster.commit(
@@ -287,7 +291,7 @@ class TestCommit:
 
 
 class TestClose:
-    def test_it_must_close_at_the_committed_end(
+    def test_a_stream_must_be_closed_at_the_committed_end(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(
@@ -306,12 +310,14 @@ class TestClose:
         cluster.commit(one, closes=[close(1, 0, 5)], records=0)
         cluster.commit(one, closes=[close(1, 0, 4)], status=Status.OFFSET_NOT_MATCHED)
 
-    def test_wrong_epoch_and_owner(self, cluster: ManagersCluster, one: BrokerIncarnation) -> None:
+    def test_closing_with_a_wrong_epoch_or_owner_is_rejected(
+        self, cluster: ManagersCluster, one: BrokerIncarnation
+    ) -> None:
         two = cluster.broker(2)
         cluster.commit(one, closes=[close(1, 1, 0)], status=Status.STREAM_NOT_OPENED)
         cluster.commit(two, closes=[close(1, 0, 0)], status=Status.STREAM_FENCED)
 
-    def test_a_deleted_stream_is_closed_enough(
+    def test_closing_a_deleted_stream_succeeds(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.delete("t")
@@ -330,7 +336,7 @@ class TestCompaction:
         )
         return [span[2] for span in cluster.spans(1)]
 
-    def test_exact_cover_is_exchanged_and_the_end_stays(
+    def test_an_exact_cover_is_replaced_and_the_end_stays(
         self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         item = cluster.prepare(one)[0]
@@ -339,7 +345,7 @@ class TestCompaction:
             cluster.commit(one, uploaded(item, part(1, 0, 9)), replaced=sources, records=records)
             assert cluster.spans(1) == [(0, 9, item.object_id), (9, 12, log[2])]
 
-    def test_several_objects_for_one_stream(
+    def test_one_stream_can_be_compacted_into_several_objects(
         self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         first, second = cluster.prepare(one, 2)
@@ -350,7 +356,7 @@ class TestCompaction:
         assert cluster.spans(1) == [(0, 7, first.object_id), (7, 12, second.object_id)]
 
     @pytest.mark.parametrize(("start", "end"), [(0, 12), (0, 8), (1, 9), (0, 13), (5, 9)])
-    def test_anything_else_than_exact_cover_is_refused(
+    def test_anything_but_an_exact_cover_is_rejected(
         self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int], start: int, end: int
     ) -> None:
         item = cluster.prepare(one)[0]
@@ -362,7 +368,7 @@ class TestCompaction:
             status=Status.COMPACTED_OBJECTS_NOT_FOUND,
         )
 
-    def test_holes_gone_sources_and_missing_outputs(
+    def test_compactions_with_gaps_missing_sources_or_outputs_are_rejected(
         self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         item = cluster.prepare(one)[0]
@@ -381,7 +387,7 @@ class TestCompaction:
         )
         cluster.commit(one, uploaded(item), replaced=[replaced(1, log[0], 0, 5)], status=gone)
 
-    def test_trimming_meanwhile_is_no_obstacle(
+    def test_a_compaction_tolerates_trimming_meanwhile(
         self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         item = cluster.prepare(one)[0]
@@ -390,7 +396,7 @@ class TestCompaction:
         cluster.commit(one, uploaded(item, part(1, 0, 9)), replaced=sources)
         assert cluster.spans(1) == [(0, 9, item.object_id), (9, 12, log[2])]
 
-    def test_trimmed_and_deleted_sources_leave_nothing_to_do(
+    def test_a_compaction_of_trimmed_or_deleted_sources_changes_nothing(
         self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         first, second = cluster.prepare(one, 2)
@@ -405,7 +411,7 @@ class TestCompaction:
             if state.wal is None
         )
 
-    def test_only_the_owner_compacts(
+    def test_only_the_owner_can_compact_a_stream(
         self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         two = cluster.broker(2)
@@ -419,7 +425,7 @@ class TestCompaction:
 
 
 class TestObjects:
-    def test_a_slot_in_place_outlives_its_ranges_until_recovery_can_not_need_it(
+    def test_a_slot_used_in_place_is_kept_until_recovery_no_longer_needs_it(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 5, part(1, 0, 5)))
@@ -430,7 +436,7 @@ class TestObjects:
         cluster.tick()
         assert [state.phase for state in cluster.image.objects] == [ObjectPhase.DESTROYED]
 
-    def test_uncommitted_objects_are_deleted_once_no_put_of_them_can_land(
+    def test_uncommitted_objects_are_deleted_once_no_put_of_them_can_arrive(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         item = cluster.prepare(one)[0]
@@ -441,7 +447,7 @@ class TestObjects:
         due = cluster.deletable(late_ms, late_ms)
         assert [state.object_id for state in due] == [item.object_id]
 
-    def test_destroyed_objects_are_removed_after_the_grace(
+    def test_destroyed_objects_are_removed_after_the_grace_period(
         self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         item = cluster.prepare(one)[0]

@@ -1,4 +1,4 @@
-"""Ages of records in the metadata log, by one process's monotonic clock."""
+"""Ages of metadata log records, by the monotonic clock of a single process."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from penstock.controller.active.record_ages import MOMENTS_MAX, Timeline
 from penstock.controller.metadata.records import MetadataOffset
 
 
-def test_an_age_counts_from_the_first_note_after_the_record() -> None:
+def test_an_age_is_measured_from_the_first_sample_after_the_record() -> None:
     timeline = Timeline()
     assert timeline.age_s(MetadataOffset(0), 5.0) == 0.0
     timeline.note(MetadataOffset(10), 100.0)
@@ -20,7 +20,7 @@ def test_an_age_counts_from_the_first_note_after_the_record() -> None:
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.floats(0.01, 5.0)), max_size=60), st.integers(0, 300)
 )
-def test_no_age_is_greater_than_the_true_one(steps: list[tuple[int, float]], offset: int) -> None:
+def test_ages_are_never_overestimated(steps: list[tuple[int, float]], offset: int) -> None:
     timeline, end, now, true_s = Timeline(), 0, 0.0, None
     for records, pause_s in steps:
         end, now = end + records, now + pause_s
@@ -30,7 +30,7 @@ def test_no_age_is_greater_than_the_true_one(steps: list[tuple[int, float]], off
     assert timeline.age_s(MetadataOffset(offset), now) == (0.0 if true_s is None else now - true_s)
 
 
-def test_it_is_bounded_and_what_is_thinned_out_looks_younger_than_it_is() -> None:
+def test_the_timeline_is_limited_and_thinning_only_underestimates_ages() -> None:
     timeline = Timeline()
     for second in range(1, 5 * MOMENTS_MAX):
         timeline.note(MetadataOffset(second), float(second))

@@ -1,4 +1,4 @@
-"""TLS between nodes over real sockets: access, changes of files, and errors."""
+"""TLS between nodes over real sockets: authorization, changed certificate files, and errors."""
 
 import asyncio
 import socket
@@ -63,8 +63,9 @@ async def cluster(tmp_path: Path, authority: Authority) -> AsyncIterator[Cluster
 async def outcome(cluster: Cluster, tls: TlsFiles | None, method: str) -> StatusCode | None:
     """Call the method with an empty or a first message; return the server's error.
 
-    gRPC's client says INTERNAL instead if the call ends while it writes, about twice in a thousand
-    calls on a busy machine. No server here responds so, and another attempt returns the error.
+    The gRPC client reports INTERNAL instead if the call ends while it writes, in about two of a
+    thousand calls on a busy machine. No server in this test responds with INTERNAL, and another
+    attempt returns the error.
     """
     for _ in range(10):
         code = await outcome_of_attempt(cluster, tls, method)
@@ -95,7 +96,7 @@ async def outcome_of_attempt(
 
 
 async def follow_as(client: ControllerClient, node_id: int) -> tuple[StatusCode, str]:
-    """Begin a session without a registration; return how the stream ends."""
+    """Start a session without a registration; return how the stream ends."""
     channel = Channel(client.address, client.tls)
     call = channel.follow()
     try:
@@ -113,7 +114,7 @@ async def follow_as(client: ControllerClient, node_id: int) -> tuple[StatusCode,
 
 
 @pytest.mark.parametrize("role", ["broker", "controller", "admin", "somebody"])
-async def test_a_role_may_call_what_the_table_states_and_nothing_else(
+async def test_a_role_may_call_only_the_methods_in_the_table(
     cluster: Cluster, authority: Authority, role: str
 ) -> None:
     tls = authority.make(f"penstock-{role}").open()
@@ -124,7 +125,7 @@ async def test_a_role_may_call_what_the_table_states_and_nothing_else(
     assert refused == {method for method, roles in METHODS.items() if role not in roles}
 
 
-async def test_broken_identities_cannot_call_anything(
+async def test_invalid_identities_cannot_call_any_method(
     cluster: Cluster, authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path / "other", "other")
@@ -139,10 +140,12 @@ async def test_broken_identities_cannot_call_anything(
             assert await outcome(cluster, tls, method) is StatusCode.UNAVAILABLE, (what, method)
 
 
-async def test_handshakes_that_fail_are_counted_and_logged(
+async def test_failed_handshakes_are_counted_and_logged(
     cluster: Cluster, authority: Authority, tmp_path: Path
 ) -> None:
-    """gRPC does not report which ones fail: they began, and no call arrived."""
+    """gRPC does not report failed handshakes. They are recognized by connections that started
+    without a call.
+    """
     counts = cluster.server.gate.handshakes
     broker = authority.make("penstock-broker").open()
     assert await outcome(cluster, broker, "Commit") is None
@@ -186,7 +189,7 @@ def test_connections_are_counted_once_while_they_are_remembered() -> None:
     assert counts.connected_count == PEERS_MAX + 2
 
 
-async def test_the_audit_log_has_changes_of_operators(
+async def test_the_audit_log_contains_changes_by_operators(
     cluster: Cluster, authority: Authority
 ) -> None:
     await cluster.broker(3, tls=authority.make("penstock-broker-3").open())
@@ -224,7 +227,7 @@ async def test_the_audit_log_has_changes_of_operators(
     assert created.topics[1].status is m.Status.INVALID_TOPIC_NAME
 
 
-async def test_a_broker_works_over_tls_and_only_as_the_node_of_its_certificate(
+async def test_a_broker_over_tls_can_act_only_as_the_node_of_its_certificate(
     cluster: Cluster, authority: Authority
 ) -> None:
     tls = authority.make("penstock-broker-3").open()
@@ -251,7 +254,7 @@ async def test_a_broker_works_over_tls_and_only_as_the_node_of_its_certificate(
     assert "of broker 3, not of broker 4" in detail
 
 
-async def test_a_refused_broker_is_not_fenced_and_tries_again(
+async def test_a_broker_with_a_rejected_certificate_retries_and_is_not_fenced(
     cluster: Cluster, authority: Authority
 ) -> None:
     files = authority.make("penstock-broker-3", file="changing")
@@ -288,9 +291,10 @@ async def test_only_a_controllers_certificate_joins_raft_and_only_as_itself(
                 channel = Channel(quorum.addresses[0], tls)
                 call = channel.raft()
                 hello = Hello("quorum", Endpoint(sender, "127.0.0.1:1", ""), 0, "", 0)
-                with suppress(RpcFailed, asyncio.InvalidStateError):  # the end may arrive first
+                # the error of the stream may arrive first
+                with suppress(RpcFailed, asyncio.InvalidStateError):
                     await call.write(msgspec.msgpack.encode(hello))
-                # gRPC itself says INTERNAL if the stream ends while it writes.
+                # gRPC itself reports INTERNAL if the stream ends while it writes.
                 ended = StatusCode.UNAUTHENTICATED, StatusCode.INTERNAL
                 assert await call.code() in ended
                 await channel.close()
@@ -303,11 +307,11 @@ async def test_only_a_controllers_certificate_joins_raft_and_only_as_itself(
     assert {"Exchange"} == {line["method"] for line in refused}
 
 
-async def test_new_files_are_used_without_a_restart_by_both_sides(
+async def test_both_sides_use_new_certificates_without_a_restart(
     tmp_path: Path, authority: Authority
 ) -> None:
-    """The CA is replaced: first both are trusted, then all have new certificates, then the old CA
-    is removed.
+    """The CA is replaced: first, both CAs are trusted, then all nodes get new certificates, then
+    the old CA is removed.
     """
     other = Authority(tmp_path / "other", "other")
     server = authority.make("penstock-controller")
@@ -366,7 +370,9 @@ async def test_a_follower_reconnects_with_the_newest_certificate(
         await cluster.stop()
 
 
-def test_broken_new_files_keep_the_old_ones_and_are_logged_once(authority: Authority) -> None:
+def test_invalid_new_files_are_logged_once_and_the_old_ones_stay_in_use(
+    authority: Authority,
+) -> None:
     now = 0.0
     files = authority.make("penstock-broker")
     tls = TlsFiles(files.config, now=lambda: now)
@@ -396,7 +402,7 @@ def test_broken_new_files_keep_the_old_ones_and_are_logged_once(authority: Autho
         ("key", None, "cannot be read"),
     ],
 )
-def test_files_that_cannot_be_used_stop_the_start(
+def test_unusable_files_prevent_startup(
     authority: Authority, part: str, content: bytes | None, reason: str
 ) -> None:
     files = authority.make("penstock-broker")
@@ -415,7 +421,7 @@ def test_all_three_files_are_needed() -> None:
         TlsConfig(certificate="a", key="b")
 
 
-def test_a_certificate_is_reported_before_and_after_its_end() -> None:
+def test_certificates_are_reported_before_and_after_they_expire() -> None:
     pem = PemFiles(b"", b"", b"", "CN=x", 0.0, 86_400.0)
     assert validity_problem(pem, 40_000) == ""
     assert "expires at 1970-01-02T00:00:00Z" in validity_problem(pem, 80_000)
@@ -423,10 +429,8 @@ def test_a_certificate_is_reported_before_and_after_its_end() -> None:
     assert "valid only from" in validity_problem(pem, -1)
 
 
-async def test_errors_of_connections_state_what_is_wrong(
-    tmp_path: Path, authority: Authority
-) -> None:
-    """The texts are those of gRPC, so the test gets them from it."""
+async def test_connection_errors_describe_the_problem(tmp_path: Path, authority: Authority) -> None:
+    """gRPC itself produces the error messages in this test."""
     other = Authority(tmp_path / "other", "other")
     good = authority.make("penstock-admin")
 

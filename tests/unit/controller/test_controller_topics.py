@@ -46,7 +46,7 @@ def grow(
 
 
 class TestCreate:
-    def test_partitions_streams_and_leaders_are_made_at_once(
+    def test_partitions_streams_and_leaders_are_created_together(
         self, cluster: ManagersCluster
     ) -> None:
         created = cluster.create(
@@ -66,16 +66,16 @@ class TestCreate:
         ]
         assert dict(cluster.image.configs.topic("t")) == {"retention.ms": "5"}
 
-    def test_small_topics_spread_as_well(self, cluster: ManagersCluster) -> None:
+    def test_topics_with_few_partitions_are_spread_as_well(self, cluster: ManagersCluster) -> None:
         leaders = [cluster.topic(f"t{number}")[0].leader for number in range(6)]
         assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
 
-    def test_defaults(self, cluster: ManagersCluster) -> None:
+    def test_a_topic_without_counts_uses_the_defaults(self, cluster: ManagersCluster) -> None:
         created = cluster.create(NewTopic(name="t"))
         assert (created.partitions, created.replication_factor) == (1, 3)
 
     @pytest.mark.parametrize("factor", [1, 2, 15])
-    def test_any_usual_factor_is_accepted_but_candidates_are_at_most_the_brokers(
+    def test_usual_replication_factors_are_accepted_and_limited_to_the_brokers(
         self, cluster: ManagersCluster, factor: int
     ) -> None:
         assert cluster.create(
@@ -83,7 +83,9 @@ class TestCreate:
         ).replication_factor == min(factor, 3)
 
     @pytest.mark.parametrize("factor", [0, -2, 16, 1_000])
-    def test_factors_that_are_not_allowed(self, cluster: ManagersCluster, factor: int) -> None:
+    def test_invalid_replication_factors_are_rejected(
+        self, cluster: ManagersCluster, factor: int
+    ) -> None:
         cluster.create(
             NewTopic(name="t", partitions=1, replication_factor=factor),
             Status.INVALID_REPLICATION_FACTOR,
@@ -97,15 +99,17 @@ class TestCreate:
             (10_001, Status.PARTITION_LIMIT_REACHED),
         ],
     )
-    def test_partition_counts(self, cluster: ManagersCluster, count: int, status: Status) -> None:
+    def test_invalid_partition_counts_are_rejected(
+        self, cluster: ManagersCluster, count: int, status: Status
+    ) -> None:
         """Kafka 4.2 returns POLICY_VIOLATION for more than 10,000 partitions in a request."""
         cluster.create(NewTopic(name="t", partitions=count), status)
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "x" * 250, "a/b", "a\n"])
-    def test_names_that_are_not_allowed(self, cluster: ManagersCluster, name: str) -> None:
+    def test_invalid_topic_names_are_rejected(self, cluster: ManagersCluster, name: str) -> None:
         cluster.create(NewTopic(name=name), Status.INVALID_TOPIC_NAME)
 
-    def test_existing_and_repeated_names(self, cluster: ManagersCluster) -> None:
+    def test_existing_and_repeated_names_are_rejected(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")
         cluster.create(NewTopic(name="t"), Status.TOPIC_EXISTS)
         request = CreateTopics(topics=[NewTopic(name="u"), NewTopic(name="v"), NewTopic(name="u")])
@@ -123,7 +127,7 @@ class TestCreate:
         statuses = [topic.status for topic in value.topics]
         assert statuses == [Status.DUPLICATE_IN_REQUEST, Status.OK, Status.DUPLICATE_IN_REQUEST]
 
-    def test_validate_only_makes_nothing(self, cluster: ManagersCluster) -> None:
+    def test_validate_only_creates_nothing(self, cluster: ManagersCluster) -> None:
         request = CreateTopics(topics=[NewTopic(name="u", partitions=2)], validate_only=True)
         result = topics.create_topics(
             cluster.image,
@@ -138,10 +142,10 @@ class TestCreate:
         assert result.value is not None
         assert result.value.topics[0].partitions == 2
 
-    def test_without_any_broker(self) -> None:
+    def test_topics_cannot_be_created_without_brokers(self) -> None:
         ManagersCluster().create(NewTopic(name="t"), Status.INVALID_REPLICATION_FACTOR)
 
-    def test_unknown_config_is_refused_with_the_nearest_name(
+    def test_the_error_of_an_unknown_config_suggests_the_most_similar_name(
         self, cluster: ManagersCluster
     ) -> None:
         created = cluster.create(
@@ -151,7 +155,7 @@ class TestCreate:
         assert cluster.image.topics.by_name("t") is None
 
     @pytest.mark.parametrize("rows", [[[]], [[1, 1]], [[1, 2], [3]], [[9]], [[1], [4]]])
-    def test_assignments_that_are_not_allowed(
+    def test_invalid_assignments_are_rejected(
         self, cluster: ManagersCluster, rows: list[list[int]]
     ) -> None:
         dead = cluster.broker(4)
@@ -182,7 +186,7 @@ class TestGrowAndDelete:
         assert len(after) == 4
         assert len({stream for p in after for stream in p.stream_ids}) == 12
 
-    def test_what_is_refused(self, cluster: ManagersCluster) -> None:
+    def test_invalid_partition_increases_are_rejected(self, cluster: ManagersCluster) -> None:
         cluster.topic("t", 2)
         one = [[NodeId(1)]]
         wrong = [
@@ -207,7 +211,7 @@ class TestGrowAndDelete:
         assert len(cluster.partitions("t")) == 2
         assert grow(cluster, NewPartitions(name="t", total=3, assignment=one)) == [ItemResult()]
 
-    def test_deletion_takes_streams_and_configs_and_a_new_one_is_another(
+    def test_deleting_a_topic_deletes_its_streams_and_configs(
         self, cluster: ManagersCluster
     ) -> None:
         created = cluster.create(NewTopic(name="t", configs={"retention.ms": "5"}))
@@ -228,7 +232,7 @@ class TestGrowAndDelete:
         assert dict(cluster.image.configs.topic("t")) == {}
         assert cluster.partitions("t")[0].meta_stream_id == 3
 
-    def test_too_much_at_once_is_deleted_by_the_next_request(
+    def test_a_deletion_above_the_limit_is_continued_by_the_next_request(
         self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(deleted_topics, "PARTITIONS_PER_REQUEST_MAX", 3)
@@ -247,7 +251,7 @@ class TestGrowAndDelete:
 class TestPartitionLimit:
     """`max.partitions` (KIP-578)."""
 
-    def test_topics_up_to_the_limit_and_none_beyond(self, cluster: ManagersCluster) -> None:
+    def test_topics_up_to_the_partition_limit_are_created(self, cluster: ManagersCluster) -> None:
         cluster.partitions_max = 5
         cluster.topic("t", 3)
         refused = cluster.create(NewTopic(name="u", partitions=3), Status.PARTITION_LIMIT_REACHED)
@@ -259,7 +263,7 @@ class TestPartitionLimit:
         cluster.topic("v", 3)
 
     @pytest.mark.parametrize("validate_only", [False, True])
-    def test_topics_of_one_request_count_together_without_refused_ones(
+    def test_the_topics_of_a_request_count_together_except_rejected_ones(
         self, cluster: ManagersCluster, *, validate_only: bool
     ) -> None:
         new = [
@@ -290,7 +294,7 @@ class TestPartitionLimit:
         ]
         assert cluster.image.topics.partition_count == (0 if validate_only else 4)
 
-    def test_partitions_that_are_added(self, cluster: ManagersCluster) -> None:
+    def test_added_partitions_count_towards_the_limit(self, cluster: ManagersCluster) -> None:
         cluster.topic("t", 2)
         cluster.topic("u", 2)
         cluster.partitions_max = 6
@@ -301,14 +305,14 @@ class TestPartitionLimit:
         assert "has 6 partitions" in second.detail
         assert [len(cluster.partitions(name)) for name in ("t", "u")] == [4, 2]
 
-    def test_internal_topics_count_but_are_always_created(self, cluster: ManagersCluster) -> None:
+    def test_internal_topics_are_counted_but_always_created(self, cluster: ManagersCluster) -> None:
         cluster.partitions_max = 3
         cluster.topic("t", 3)
         cluster.topic("__consumer_offsets", 50)
         refused = cluster.create(NewTopic(name="u"), Status.PARTITION_LIMIT_REACHED)
         assert "has 53 partitions" in refused.detail
 
-    def test_a_lower_limit_takes_nothing_away(self, cluster: ManagersCluster) -> None:
+    def test_a_lowered_limit_deletes_nothing(self, cluster: ManagersCluster) -> None:
         cluster.topic("t", 3)
         cluster.partitions_max = 1
         cluster.create(NewTopic(name="u"), Status.PARTITION_LIMIT_REACHED)
@@ -333,7 +337,7 @@ class TestConfigs:
         assert all(item.detail for item in value.items if item.status != Status.OK)
         return [item.status for item in value.items]
 
-    def test_set_again_and_remove(self, cluster: ManagersCluster) -> None:
+    def test_configs_are_set_changed_and_removed(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")
         assert self.alter(cluster, change("retention.ms", "5"), validate_only=True, records=0) == [
             Status.OK
@@ -353,9 +357,7 @@ class TestConfigs:
         assert value is not None
         return [item.status for item in value.items]
 
-    def test_replaced_configs_get_their_defaults_unless_they_are_named(
-        self, cluster: ManagersCluster
-    ) -> None:
+    def test_omitted_configs_are_reset_to_their_defaults(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")
         cluster.topic("u")
         self.alter(cluster, change("retention.ms", "5"), change("segment.ms", "6"))
@@ -380,7 +382,7 @@ class TestConfigs:
         assert self.replace(cluster, ["t"], records=1) == [Status.OK]
         assert cluster.image.configs.topic("t") == {source: "s"}
 
-    def test_all_or_nothing_for_each_resource(self, cluster: ManagersCluster) -> None:
+    def test_changes_of_a_resource_are_applied_all_or_none(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")
         cluster.topic("u")
         changes = [
@@ -394,7 +396,7 @@ class TestConfigs:
             Status.INVALID_CONFIG,
         ]
 
-    def test_what_is_refused(self, cluster: ManagersCluster) -> None:
+    def test_invalid_config_changes_are_rejected(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")
         assert self.alter(cluster, change("interval.ms", "5", topic="m", kind=16)) == [
             Status.INVALID_REQUEST
@@ -411,7 +413,7 @@ class TestConfigs:
             == [Status.DUPLICATE_IN_REQUEST] * 2
         )
 
-    def test_lags_of_compaction_that_contradict_each_other(self, cluster: ManagersCluster) -> None:
+    def test_contradictory_compaction_lags_are_rejected(self, cluster: ManagersCluster) -> None:
         lags = {"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"}
         created = cluster.create(NewTopic(name="t", configs=lags), Status.INVALID_CONFIG)
         assert "min.compaction.lag.ms (6)" in created.detail
@@ -423,11 +425,11 @@ class TestConfigs:
         lower = change("min.compaction.lag.ms", None)
         assert self.alter(cluster, lower, high, records=2) == [Status.OK] * 2
 
-    def test_a_config_that_does_not_exist_can_be_removed(self, cluster: ManagersCluster) -> None:
+    def test_a_nonexistent_config_can_be_removed(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")
         assert self.alter(cluster, change("no.such", None), records=0) == [Status.OK]
 
-    def test_values_are_kept_in_their_canonical_form(self, cluster: ManagersCluster) -> None:
+    def test_values_are_stored_in_canonical_form(self, cluster: ManagersCluster) -> None:
         configs = {"cleanup.policy": " compact , compact ", "preallocate": "TRUE"}
         cluster.create(NewTopic(name="t", configs=configs))
         stored = {"cleanup.policy": "compact", "preallocate": "true"}
@@ -439,7 +441,7 @@ class TestConfigs:
 
 
 class TestKeysAndProducerIds:
-    def test_put_get_delete(self, cluster: ManagersCluster) -> None:
+    def test_keys_can_be_put_read_and_deleted(self, cluster: ManagersCluster) -> None:
         put = PutKeyValue(key="k", value=b"1", if_absent=True)
         for records in (1, 0):
             cluster.run(kv.put_key_value(cluster.image, put), records=records)
@@ -456,7 +458,9 @@ class TestKeysAndProducerIds:
             kv.delete_key_value(cluster.image, DeleteKeyValue(key="k")), Status.KEY_NOT_EXIST
         )
 
-    def test_limits(self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_size_and_number_of_keys_are_limited(
+        self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         cluster.run(
             kv.put_key_value(cluster.image, PutKeyValue(key="", value=b"")), Status.INVALID_REQUEST
         )
@@ -470,7 +474,7 @@ class TestKeysAndProducerIds:
             Status.INVALID_REQUEST,
         )
 
-    def test_producer_ids_are_never_given_twice(self, cluster: ManagersCluster) -> None:
+    def test_producer_ids_are_never_assigned_twice(self, cluster: ManagersCluster) -> None:
         node = cluster.broker(1)
         request = AllocateProducerIds(node_id=node.node_id, node_epoch=node.node_epoch)
         blocks = [
@@ -486,13 +490,15 @@ class TestKeysAndProducerIds:
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 class TestInternalTopics:
-    def test_they_are_not_deleted(self, cluster: ManagersCluster, name: str) -> None:
+    def test_internal_topics_cannot_be_deleted(self, cluster: ManagersCluster, name: str) -> None:
         created = cluster.create(NewTopic(name=name, partitions=2))
         assert created.topic_id is not None
         item = cluster.delete_by_id(created.topic_id)
         assert (item.status, len(cluster.partitions(name))) == (Status.INVALID_TOPIC_NAME, 2)
 
-    def test_they_keep_their_partitions(self, cluster: ManagersCluster, name: str) -> None:
+    def test_the_partition_count_of_internal_topics_cannot_change(
+        self, cluster: ManagersCluster, name: str
+    ) -> None:
         cluster.create(NewTopic(name=name, partitions=2))
         request = CreatePartitions(topics=[NewPartitions(name=name, total=3)])
         (item,) = cluster.run(
@@ -500,7 +506,7 @@ class TestInternalTopics:
         ).items
         assert (item.status, len(cluster.partitions(name))) == (Status.INVALID_TOPIC_NAME, 2)
 
-    def test_they_are_compacted_whichever_client_creates_them(
+    def test_internal_topics_are_compacted_whichever_client_creates_them(
         self, cluster: ManagersCluster, name: str
     ) -> None:
         cluster.create(
@@ -523,7 +529,7 @@ class TestInternalTopics:
             ("retention.ms", "1000000", True),
         ],
     )
-    def test_configs_that_lose_records_are_refused(
+    def test_configs_that_lose_records_of_internal_topics_are_rejected(
         self, cluster: ManagersCluster, name: str, config: str, value: str | None, is_allowed: bool
     ) -> None:
         cluster.create(NewTopic(name=name, partitions=1))

@@ -1,4 +1,6 @@
-"""Ranges in a WAL store that have no leader: who rewrites them, and what the controller accepts."""
+"""Ranges in a WAL store without a leader: which broker rewrites them, and what the controller
+accepts.
+"""
 
 from pathlib import Path
 from typing import Any, cast
@@ -122,7 +124,7 @@ def test_a_live_broker_moves_ranges_of_a_closed_stream(cluster: WalStoreCluster)
     cluster.image.check_invariants()
 
 
-def test_one_broker_at_a_time_has_the_job(cluster: WalStoreCluster) -> None:
+def test_only_one_broker_at_a_time_is_assigned_a_job(cluster: WalStoreCluster) -> None:
     now = 0.0
     jobs = WalRewrites(lambda: cluster.image, lambda: now)
     assert jobs.assigned_to(cluster.one) == (), "a leader rewrites the range"
@@ -147,10 +149,10 @@ def test_one_broker_at_a_time_has_the_job(cluster: WalStoreCluster) -> None:
     assert jobs.assigned_to(cluster.one) == ()
 
 
-def test_each_job_begins_after_the_previous_one(
+def test_each_job_starts_after_the_end_of_the_previous_one(
     cluster: WalStoreCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Streams that cannot be rewritten would otherwise be all that brokers get."""
+    """Otherwise brokers would be assigned only streams that cannot be rewritten."""
     ids = [cluster.data]
     for sequence, name in enumerate(("u", "v"), 1):
         cluster.create(NewTopic(name=name, assignment=[[cluster.one.node_id]]))
@@ -171,8 +173,8 @@ def test_each_job_begins_after_the_previous_one(
     assert found == [(ids[0], ids[1]), (ids[2], ids[0]), (ids[1], ids[2])]
 
 
-def test_slots_of_retained_deleted_records_are_counted_apart(cluster: WalStoreCluster) -> None:
-    """No rewrite removes them."""
+def test_slots_of_retained_deleted_records_are_counted_separately(cluster: WalStoreCluster) -> None:
+    """Rewriting does not remove them."""
     cluster.commit_slot(1, cluster.partitions("t")[0].meta_stream_id)
     assert wal_store_usage(cluster.image) == (200, 0, cluster.now_ms)
     for start, expected in ((4, (200, 0)), (5, (100, 100))):
@@ -191,7 +193,7 @@ def test_slots_of_retained_deleted_records_are_counted_apart(cluster: WalStoreCl
     assert closed_streams.closed_in_wal_stores(cluster.image) == ()
 
 
-async def test_slots_that_leases_protect_are_counted(
+async def test_slots_protected_by_leases_are_counted(
     cluster: WalStoreCluster, tmp_path: Path
 ) -> None:
     wals = MemoryStore()

@@ -1,5 +1,5 @@
-"""The metadata of a WAL store: it is added once, brokers prove that they have the same one, and a
-cluster without one writes the bytes of formats 1.0.
+"""The metadata of a WAL store: it is added once, brokers prove that they use the same one, and a
+cluster without one writes format 1.0 unchanged.
 """
 
 from pathlib import Path
@@ -102,7 +102,7 @@ def registration(number: int, *, uuid: UUID | None, store_id: int = IN_STORE) ->
     )
 
 
-def test_a_wal_store_needs_its_feature_level(cluster: ManagersCluster) -> None:
+def test_a_wal_store_requires_its_feature_level(cluster: ManagersCluster) -> None:
     cluster.apply(newest_levels())
     result = add_wal_store(cluster.image, identity(cluster_id=cluster.image.cluster_id), URL)
     assert (result.status, result.records) == (Status.INVALID_FEATURE_LEVEL, [])
@@ -121,7 +121,7 @@ def test_adding_the_same_wal_store_again_changes_nothing(separate: ManagersClust
         (identity(UUID_A, store_id=2), "not in store 2"),
     ],
 )
-def test_a_cluster_has_one_wal_store(
+def test_a_cluster_has_at_most_one_wal_store(
     separate: ManagersCluster, found: WalStoreIdentity, reason: str
 ) -> None:
     found = found._replace(cluster_id=separate.image.cluster_id)
@@ -153,7 +153,9 @@ def test_a_broker_with_another_wal_store_is_refused(
     assert reason in result.detail
 
 
-def test_a_broker_that_did_not_find_the_identity_is_refused(separate: ManagersCluster) -> None:
+def test_a_broker_that_did_not_find_the_store_identity_is_rejected(
+    separate: ManagersCluster,
+) -> None:
     request = registration(1, uuid=UUID_A)
     result = nodes.register_broker(separate.image, request)
     assert result.status is Status.INVALID_REQUEST
@@ -225,7 +227,7 @@ def test_a_wal_moves_and_a_late_copy_of_the_request_changes_nothing(
 @pytest.mark.parametrize(
     ("store_id", "uuid"), [(FIRST, UUID_B), (FIRST, None), (WalStoreId(2), UUID_A)]
 )
-def test_a_wal_does_not_move_to_another_store(
+def test_a_wal_cannot_move_to_another_wal_store(
     separate: ManagersCluster, store_id: WalStoreId, uuid: UUID | None
 ) -> None:
     writer = registered(separate)
@@ -233,7 +235,7 @@ def test_a_wal_does_not_move_to_another_store(
     assert (result.status, result.records) == (Status.INVALID_REQUEST, [])
 
 
-def test_a_broker_begins_in_the_store_only_while_the_wal_store_is_down(
+def test_a_wal_starts_in_the_data_store_only_while_the_wal_store_is_down(
     separate: ManagersCluster,
 ) -> None:
     request = registration(1, uuid=UUID_A)
@@ -246,7 +248,7 @@ def test_a_broker_begins_in_the_store_only_while_the_wal_store_is_down(
     assert refused.status is Status.INVALID_REQUEST
 
 
-def test_slots_are_committed_from_the_store_of_their_wal_only(separate: ManagersCluster) -> None:
+def test_slots_can_be_committed_only_from_the_store_of_their_wal(separate: ManagersCluster) -> None:
     result = nodes.register_broker(separate.image, registration(1, uuid=UUID_A, store_id=FIRST))
     separate.apply(result.records)
     assert result.value is not None
@@ -267,7 +269,7 @@ def test_slots_are_committed_from_the_store_of_their_wal_only(separate: Managers
         (2, True, "Local controller 7 only supports versions 0-1"),
     ],
 )
-def test_the_feature_is_for_nodes_with_a_wal_store(
+def test_the_feature_level_requires_nodes_with_a_wal_store(
     cluster: ManagersCluster, level: int, has_wal_store: bool, reason: str
 ) -> None:
     cluster.apply(newest_levels())
@@ -283,14 +285,16 @@ def test_the_feature_is_for_nodes_with_a_wal_store(
     assert reason in result.detail
 
 
-def test_the_feature_stays_while_a_wal_store_is_used(separate: ManagersCluster) -> None:
+def test_the_feature_level_cannot_be_lowered_while_a_wal_store_is_used(
+    separate: ManagersCluster,
+) -> None:
     update = FeatureUpdate(name=WAL_STORE_VERSION, level=0, type=3)
     request = UpdateFeatures(updates=[update])
     result = features.update_features(separate.image, request, controller_id=7, has_wal_store=True)
     assert result.status is Status.INVALID_FEATURE_LEVEL
 
 
-def test_without_a_wal_store_the_records_are_those_of_formats_1_0(
+def test_without_a_wal_store_the_records_are_in_format_1_0(
     cluster: ManagersCluster,
 ) -> None:
     assert WAL_STORE not in SUPPORTED
@@ -305,7 +309,7 @@ def test_without_a_wal_store_the_records_are_those_of_formats_1_0(
     assert "WalStoreRecord" not in tags
 
 
-def test_without_a_wal_store_the_manifest_is_that_of_formats_1_0() -> None:
+def test_without_a_wal_store_the_manifest_is_in_format_1_0() -> None:
     wals = (LiveWal(NodeId(3), NodeEpoch(17), WalSequence(5)),)
     root = ManifestRoot("c", 4, 1, 99, Millis(0), wals, (), 60_000, {})
     tail = b"".join(Draft(1).finish(root))
@@ -317,7 +321,7 @@ def test_without_a_wal_store_the_manifest_is_that_of_formats_1_0() -> None:
     assert FOOTER.unpack(tail[-FOOTER.size :])[6] == 0
 
 
-def test_readers_of_formats_1_0_refuse_a_manifest_with_a_wal_store(
+def test_readers_of_format_1_0_reject_a_manifest_with_a_wal_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     placed = (LiveWal(NodeId(3), NodeEpoch(17), WalSequence(5), FIRST),)
@@ -334,7 +338,7 @@ def test_readers_of_formats_1_0_refuse_a_manifest_with_a_wal_store(
 
 
 class UnreliableStore(MemoryStore):
-    """Counts the reads of the identity, which fail while the store is down."""
+    """Counts reads of the store identity, which fail while the store is down."""
 
     def __init__(self, *, is_down: bool = False) -> None:
         super().__init__()
@@ -381,7 +385,7 @@ async def test_a_wal_store_of_an_earlier_cluster_is_not_used(
     assert found == [UUID_A if has_identity else UUID_B]
 
 
-async def test_an_unavailable_wal_store_costs_the_janitor_one_request(
+async def test_the_janitor_sends_one_request_to_an_unavailable_wal_store(
     separate: ManagersCluster, tmp_path: Path
 ) -> None:
     store, now = UnreliableStore(), 0.0
@@ -453,7 +457,7 @@ async def test_the_janitor_cleans_all_stores_of_a_wal(
     assert [info.key async for info in wals.list("")] == ["wals/identity"]
 
 
-async def test_the_janitor_deletes_the_marker_of_a_move_that_did_not_take_place(
+async def test_the_janitor_deletes_the_marker_of_a_move_that_did_not_happen(
     separate: ManagersCluster, tmp_path: Path
 ) -> None:
     wals, main, now = UnreliableStore(), MemoryStore(), 0.0
@@ -485,7 +489,9 @@ async def test_the_janitor_deletes_the_marker_of_a_move_that_did_not_take_place(
     assert [info.key async for info in wals.list("")] == ["wals/identity"]
 
 
-async def test_a_survey_without_the_wal_store_names_it(separate: ManagersCluster) -> None:
+async def test_an_inventory_without_access_to_the_wal_store_reports_it(
+    separate: ManagersCluster,
+) -> None:
     result = nodes.register_broker(separate.image, registration(1, uuid=UUID_A, store_id=FIRST))
     separate.apply(result.records)
     with pytest.raises(StoreUnknown, match="wals/1/1/"):

@@ -1,4 +1,4 @@
-"""Values of topic configs: what Kafka 4.2 accepts, refuses and shows."""
+"""Values of topic configs: which ones Kafka 4.2 accepts and rejects, and how it shows them."""
 
 import pytest
 
@@ -49,7 +49,7 @@ ACCEPTED = [
     ("leader.replication.throttled.replicas", "0:1", "0:1"),
     ("leader.replication.throttled.replicas", "", ""),
 ]
-"""Config, value that Kafka 4.2 accepted, and what DescribeConfigs showed then."""
+"""Config, value that Kafka 4.2 accepts, and what DescribeConfigs returns then."""
 
 REFUSED = [
     *(("retention.ms", value) for value in ("-2", "abc", "", "1.5", "1_000", str(MAX + 1))),
@@ -86,18 +86,18 @@ REFUSED = [
     ("follower.replication.throttled.replicas", "none"),
     *((name, "1") for name in ("nope", "Retention.ms", "message.format.version")),
 ]
-"""Config and value that Kafka 4.2 refused with INVALID_CONFIG."""
+"""Config, and value that Kafka 4.2 rejects with INVALID_CONFIG."""
 
 
 @pytest.mark.parametrize(("name", "value", "shown"), ACCEPTED)
-def test_values_that_kafka_accepts(name: str, value: str, shown: str) -> None:
+def test_values_that_kafka_accepts_are_accepted(name: str, value: str, shown: str) -> None:
     assert topic_configs.problem(name, value) == ""
     assert topic_configs.canonical(name, value) == shown
     assert topic_configs.canonical(name, shown) == shown
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSED)
-def test_values_that_kafka_refuses(name: str, value: str) -> None:
+def test_values_that_kafka_rejects_are_rejected(name: str, value: str) -> None:
     assert name in topic_configs.problem(name, value)
 
 
@@ -108,8 +108,8 @@ def test_values_that_kafka_refuses(name: str, value: str) -> None:
         ("follower.replication.throttled.replicas", "1:1," * 1_100),
     ],
 )
-def test_values_that_only_kafka_accepts(name: str, value: str) -> None:
-    """A log with the ratio NaN is never cleaned. The length of values is limited."""
+def test_some_values_that_kafka_accepts_are_rejected(name: str, value: str) -> None:
+    """With the ratio NaN, a log is never compacted. The length of values is limited."""
     assert name in topic_configs.problem(name, value)
 
 
@@ -164,11 +164,11 @@ OWN_ACCEPTED = [
         )
     ),
 ]
-"""Config, value, and what DescribeConfigs shows, or None if the value is refused."""
+"""Config, value, and what DescribeConfigs returns, or None if the value is rejected."""
 
 
 @pytest.mark.parametrize(("name", "value", "shown"), OWN_ACCEPTED)
-def test_values_of_own_configs(name: str, value: str, shown: str | None) -> None:
+def test_values_of_penstock_configs(name: str, value: str, shown: str | None) -> None:
     problem = topic_configs.problem(name, value)
     if shown is None:
         assert name in problem
@@ -188,7 +188,7 @@ def test_values_of_own_configs(name: str, value: str, shown: str | None) -> None
         (",".join(f"c{n}" for n in range(11)), "more than 10"),
     ],
 )
-def test_partition_fields_that_exclude_each_other(value: str, reason: str) -> None:
+def test_conflicting_partition_fields_are_rejected(value: str, reason: str) -> None:
     assert reason in topic_configs.problem("penstock.table.partition.by", value)
 
 

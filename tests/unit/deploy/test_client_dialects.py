@@ -1,4 +1,4 @@
-"""The settings of one client in the words of each library mean the same."""
+"""The settings of a client mean the same in the configuration of each client library."""
 
 import json
 import os
@@ -52,7 +52,7 @@ ASSERTIONS = [
 ]
 
 
-def test_files_of_java_and_librdkafka_mean_the_same_to_commands() -> None:
+def test_commands_accept_files_of_java_and_librdkafka() -> None:
     for security in (PLAINTEXT, MUTUAL_TLS, SCRAM, SECRET, *ASSERTIONS):
         assert parse(dialects.properties_text(dialects.java(security))) == security
         assert parse(dialects.properties_text(dialects.librdkafka(security))) == security
@@ -73,13 +73,13 @@ def test_misspelled_properties_are_rejected(text: str, meant: str) -> None:
         parse(text)
 
 
-def test_properties_of_other_clients_are_left_to_them() -> None:
+def test_properties_of_other_clients_are_ignored() -> None:
     names = ("ssl.crl.location", "ssl.keystore.password", "ssl.ca.pem", "linger.ms", "acks")
     names += ("ssl.truststore.type", "sasl.login.class", "https.ca.location")
     assert parse("".join(f"{name}=x\n" for name in names)) == PLAINTEXT
 
 
-def test_python_clients_get_files_and_logins() -> None:
+def test_python_clients_get_certificate_files_and_credentials() -> None:
     assert dialects.kafka_python(MUTUAL_TLS) == {
         "security_protocol": "SSL",
         "ssl_cafile": "/ca.pem",
@@ -102,7 +102,7 @@ def test_python_clients_get_files_and_logins() -> None:
     }
 
 
-def test_programs_name_no_security_where_there_is_none() -> None:
+def test_programs_contain_no_security_settings_for_plaintext() -> None:
     for name, snippet in SNIPPETS.items():
         text = filled(snippet.program, bootstrap="b:1", topic="t", store="s3://s")
         assert not {"BOOTSTRAP", "TOPIC", "STORE", "KCAT", "JAVA"} & set(text.split())
@@ -124,7 +124,7 @@ def test_lines_contain_every_setting_but_hide_secrets(security: ClientSecurity) 
     assert json.dumps(security.password or security.key_password) in complete
 
 
-def test_spark_needs_a_store_that_other_processes_can_read(
+def test_spark_requires_a_store_that_other_processes_can_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "dev.json"
@@ -144,10 +144,10 @@ def test_spark_needs_a_store_that_other_processes_can_read(
 
 
 @pytest.mark.parametrize("client", ["aiokafka", "kafka-python"])
-def test_a_program_is_not_saved_under_the_name_of_its_package(
+def test_a_program_does_not_get_the_name_of_its_client_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str
 ) -> None:
-    """Python would import a program with the name of the package instead of the package."""
+    """Otherwise Python would import the program instead of the package."""
     monkeypatch.chdir(tmp_path)
     program = f"{SNIPPETS[client].package}.py"
     for name in (program, "example.py"):

@@ -1,4 +1,4 @@
-"""Metrics of clients go to a receiver of OTLP over HTTP: together, again, or not at all."""
+"""Client metrics are sent to an OTLP receiver over HTTP: batched, retried, or dropped."""
 
 import asyncio
 import gzip
@@ -53,7 +53,7 @@ def to(port: int, environment: dict[str, str] | None = None, scheme: str = "http
     return OtlpMetrics(f"{scheme}://127.0.0.1:{port}", environment or {}, pause_s_min=0.01)
 
 
-async def test_questions_during_a_request_share_the_next_one() -> None:
+async def test_pushes_during_a_request_share_the_next_one() -> None:
     receiver = OtlpReceiver()
     async with serving(receiver), sending(to(receiver.port)) as metrics:
         for name in "abc":
@@ -67,7 +67,7 @@ async def test_questions_during_a_request_share_the_next_one() -> None:
         await until(lambda: metrics.counts.sent == 4)
 
 
-async def test_requests_have_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_size_of_requests_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_metrics, "REQUEST_BYTES_MAX", 2 * len(push("a")))
     receiver = OtlpReceiver()
     async with serving(receiver), sending(to(receiver.port)) as metrics:
@@ -79,7 +79,7 @@ async def test_requests_have_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-async def test_a_receiver_in_trouble_gets_the_same_again(status: int) -> None:
+async def test_a_request_is_retried_after_a_temporary_error(status: int) -> None:
     receiver = OtlpReceiver()
     receiver.statuses = [status, status]
     async with serving(receiver), sending(to(receiver.port)) as metrics:
@@ -88,7 +88,7 @@ async def test_a_receiver_in_trouble_gets_the_same_again(status: int) -> None:
         assert (len(receiver.paths), metrics.counts.dropped) == (3, 0)
 
 
-async def test_a_late_receiver_gets_queued_metrics() -> None:
+async def test_a_receiver_that_starts_late_gets_queued_metrics() -> None:
     receiver = OtlpReceiver()
     async with serving(receiver):
         port = receiver.port
@@ -106,7 +106,7 @@ async def test_a_late_receiver_gets_queued_metrics() -> None:
     assert [names(each) for each in receiver.requests] == [["a"], ["b"]]
 
 
-async def test_metrics_that_are_refused_do_not_take_others_with_them() -> None:
+async def test_rejected_metrics_do_not_affect_others() -> None:
     class Picky(OtlpReceiver):
         def status_of(self, request: ExportMetricsServiceRequest) -> int:
             return 400 if "bad" in names(request) else 200
@@ -120,7 +120,7 @@ async def test_metrics_that_are_refused_do_not_take_others_with_them() -> None:
         assert [names(each) for each in receiver.requests] == [["a"], ["c"]]
 
 
-async def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_metrics_are_dropped_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_metrics, "WAITING_BYTES_MAX", 2 * len(push("a")))
     metrics = to(1)
     for name in "abc":
@@ -164,7 +164,7 @@ async def test_rejected_data_points_are_counted_and_logged_once_a_minute() -> No
     assert partial_lines(logged) == [(3, "out of order sample")]
 
 
-async def test_the_next_line_comes_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_line_is_logged_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_metrics, "PARTIAL_SUCCESS_LOG_S", 1e-9)
     receiver = OtlpReceiver()
     receiver.response.partial_success.rejected_data_points = 1
@@ -187,7 +187,7 @@ async def test_a_full_success_is_not_logged() -> None:
 
 
 @pytest.mark.parametrize("claimed", [-1, (1 << 63) - 1], ids=["negative", "more than it got"])
-async def test_a_receiver_cannot_spoil_the_count(claimed: int) -> None:
+async def test_invalid_counts_of_a_receiver_are_ignored(claimed: int) -> None:
     receiver = OtlpReceiver()
     receiver.response.partial_success.rejected_data_points = claimed
     counts, _ = await deliver(receiver, [push("a")])
@@ -213,7 +213,7 @@ _PROTOBUF = "application/x-protobuf"
     ],
     ids=["text", "json", "html", "cut off", "too long", "bomb"],
 )
-async def test_foreign_responses_change_nothing(
+async def test_unknown_responses_change_nothing(
     body: bytes, content_type: str, encoding: str
 ) -> None:
     class Foreign(OtlpReceiver):
@@ -262,10 +262,10 @@ async def test_waiting_for_a_silent_receiver_is_limited(
     assert len(receiver.paths) == 1
 
 
-# --- the variables of OpenTelemetry ---------------------------------------------------------------
+# --- OpenTelemetry environment variables ----------------------------------------------------------
 
 
-async def test_headers_and_certificates_come_from_the_variables_of_opentelemetry(
+async def test_headers_and_certificates_come_from_opentelemetry_variables(
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path)
@@ -291,7 +291,7 @@ async def test_headers_and_certificates_come_from_the_variables_of_opentelemetry
 
 @pytest.mark.parametrize("prefix", ["OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_METRICS_"])
 @pytest.mark.parametrize("is_one_file", [False, True], ids=["two files", "one file"])
-async def test_a_receiver_gets_the_certificate_that_it_demands(
+async def test_a_client_certificate_is_sent_if_the_receiver_requires_one(
     tmp_path: Path, prefix: str, *, is_one_file: bool
 ) -> None:
     authority = Authority(tmp_path)
@@ -315,7 +315,7 @@ async def test_a_receiver_gets_the_certificate_that_it_demands(
     assert receiver.names == ["broker"]
 
 
-async def test_metrics_wait_while_the_receiver_demands_a_certificate(tmp_path: Path) -> None:
+async def test_metrics_are_queued_while_the_client_certificate_is_missing(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     receiver = Knowing()
     environment = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(authority.file)}
@@ -363,7 +363,7 @@ async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -
         ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere.pem"}, "=/nowhere.pem cannot be read: No su"),
     ],
 )
-def test_variables_that_cannot_be_used_are_refused(environment: dict[str, str], says: str) -> None:
+def test_unusable_variables_are_rejected(environment: dict[str, str], says: str) -> None:
     config = BrokerConfig(
         controllers=("c:1",), client_metrics_otlp_endpoint="http://collector:4318"
     )

@@ -1,4 +1,6 @@
-"""Each Python verifies the same certificates, and those for development pass strict checks."""
+"""All Python versions verify the same certificates, and development certificates pass strict
+checks.
+"""
 
 import asyncio
 import ssl
@@ -12,7 +14,7 @@ from tests.support.certs import Authority as PlainAuthority
 
 
 async def connect(server: ssl.SSLContext, client: ssl.SSLContext, host: str = "localhost") -> bytes:
-    """Return what a server sends over TLS. Raises SSLError if one side refuses the other."""
+    """Return what a server sends over TLS. Raises SSLError if one side rejects the other."""
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello")
@@ -31,8 +33,8 @@ async def connect(server: ssl.SSLContext, client: ssl.SSLContext, host: str = "l
 
 
 async def test_development_certificates_have_key_identifiers(tmp_path: Path) -> None:
-    """Clients of users have the rules of `ssl.create_default_context`: from Python 3.13 on, these
-    are strict.
+    """Clients use the rules of `ssl.create_default_context`, which are strict from
+    Python 3.13 on.
     """
     authority = Authority.make("development CA")
     for name, hosts in (("broker", ["localhost"]), ("client", [])):

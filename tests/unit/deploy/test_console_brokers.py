@@ -1,5 +1,5 @@
-"""Requests of the console to brokers and the store: a slow or hostile one delays and hides
-nothing of others, and times are those of requests.
+"""Console requests to brokers and the store: a slow or hostile one neither delays nor hides others,
+and times are those of the requests.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Cluster:
 
 
 class Coordinators:
-    """Respond in place of `Console.call`; each has one group."""
+    """Respond in place of `Console.call`; each coordinator has one group."""
 
     def __init__(self) -> None:
         self.at_once = self.most_at_once = 0
@@ -99,14 +99,14 @@ async def listed(last: LastGroups, cluster: Cluster, of: Coordinators, user: str
     return {group.group for group in found.groups}
 
 
-async def test_many_coordinators_are_queried_a_few_at_a_time() -> None:
+async def test_a_limited_number_of_coordinators_is_queried_at_a_time() -> None:
     coordinators = Coordinators()
     found = await listed(LastGroups(), Cluster(100), coordinators)
     assert (len(found), coordinators.most_at_once) == (100, AT_ONCE)
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_late_coordinator_hides_nothing_and_its_response_counts_later() -> None:
+async def test_a_slow_coordinator_hides_no_groups_and_its_response_is_used_later() -> None:
     coordinators, last, cluster = Coordinators(), LastGroups(), Cluster(3)
     coordinators.late = {2: asyncio.Event()}
     found = await last.listed(cluster, coordinators.call, "u")
@@ -144,7 +144,7 @@ async def test_all_other_errors_are_raised() -> None:
         await responses.send_request("u", {1: busy})
 
 
-async def test_known_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cached_responses_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_responses, "KEPT_MAX", 3)
 
     async def one() -> int:
@@ -178,7 +178,7 @@ class Brokers:
         return Measured(requested_at, {"t": {0: 1}}, responded=True)
 
 
-async def test_a_response_from_before_a_pause_is_as_old_as_its_request() -> None:
+async def test_the_age_of_a_response_counts_from_its_request() -> None:
     clock = Clock()
     brokers = Brokers(clock)
     watch = BrokerWatch(brokers.measure, clock)
@@ -187,7 +187,7 @@ async def test_a_response_from_before_a_pause_is_as_old_as_its_request() -> None
     try:
         assert len(await watch.measured(addresses, {})) == 1
         assert (watch.age_s(1), watch.age_s(2)) == (0.0, 0.0)
-        clock.now += 60  # The process is stopped; then the response arrives.
+        clock.now += 60  # The process is suspended; then the response arrives.
         assert (watch.waiting_s(1), watch.waiting_s(2)) == (60.0, 0.0)
     finally:
         hung.set()
@@ -197,7 +197,7 @@ async def test_a_response_from_before_a_pause_is_as_old_as_its_request() -> None
     await watch.close()
 
 
-async def test_end_offsets_take_no_threads_of_other_calls() -> None:
+async def test_end_offsets_do_not_use_threads_of_other_calls() -> None:
     """More brokers hang than the default executor has threads."""
     clock = Clock()
     brokers = Brokers(clock)
@@ -217,7 +217,7 @@ async def test_end_offsets_take_no_threads_of_other_calls() -> None:
         await watch.close()
 
 
-async def test_a_broker_that_rejects_the_console_is_not_silent() -> None:
+async def test_a_broker_that_rejects_the_console_does_not_count_as_silent() -> None:
     clock = Clock()
     brokers = Brokers(clock)
     watch = BrokerWatch(brokers.measure, clock)
@@ -260,7 +260,7 @@ class SlowStore(MemoryStore):
         return await super().head(key)
 
 
-async def test_the_store_responded_when_it_was_requested() -> None:
+async def test_the_time_of_a_store_response_is_that_of_its_request() -> None:
     clock = Clock()
     store = SlowStore(clock)
     probe = StoreProbe("s3://bucket", lambda _: store, clock)
@@ -268,7 +268,7 @@ async def test_the_store_responded_when_it_was_requested() -> None:
     running = asyncio.create_task(probe.run())
     await asyncio.sleep(0)
     assert probe.health() == StoreHealth(0.0)
-    store.takes_s = 60.0  # a pause of the process while the request is open
+    store.takes_s = 60.0  # the process pauses while the request is in flight
     await probe.check()
     assert probe.health() == StoreHealth(60.0)
     store.takes_s, store.error = 0.0, OSError("no route")
@@ -280,8 +280,8 @@ async def test_the_store_responded_when_it_was_requested() -> None:
     await probe.close()
 
 
-def test_the_session_of_a_broker_that_was_fenced_meanwhile_is_over() -> None:
-    """That of a broker that starts is shown, although it is still fenced."""
+def test_the_session_of_a_broker_fenced_meanwhile_is_shown_as_ended() -> None:
+    """The session of a broker that is starting is shown although the broker is still fenced."""
     image = MetadataImage()
     loads: dict[NodeId, BrokerLoad] = {}
     for number, is_fenced in enumerate((False, True, True)):

@@ -1,4 +1,6 @@
-"""Pages that the console builds and caches are bounded, and only for users with checked rights."""
+"""Pages that the console builds and caches are limited, and served only to users with checked
+rights.
+"""
 
 import asyncio
 import threading
@@ -38,10 +40,10 @@ def session_of(user: str, rights: Rights = SEES) -> Session:
     return Session(user, "", user, PLAINTEXT, rights)
 
 
-# --- kept pages -----------------------------------------------------------------------------------
+# --- cached pages ---------------------------------------------------------------------------------
 
 
-def test_a_kept_page_is_only_for_the_session_and_the_rights_it_was_built_with() -> None:
+def test_a_cached_page_is_served_only_to_the_same_session_with_the_same_rights() -> None:
     kept, alice = KeptPages(Clock()), session_of("alice")
     kept.keep(alice, "/topics", PAGE, 90.0)
     found = kept.find(alice, "/topics")
@@ -49,7 +51,7 @@ def test_a_kept_page_is_only_for_the_session_and_the_rights_it_was_built_with() 
     assert (found.body, found.began_at) == (PAGE, 90.0)
     assert kept.find(session_of("bob"), "/topics") is None
     assert kept.find(alice, "/groups") is None
-    alice.rights = Rights(cluster=SEES.cluster)  # equal ones, checked again
+    alice.rights = Rights(cluster=SEES.cluster)  # equal rights, checked again
     assert kept.find(alice, "/topics") is not None
     alice.rights = Rights()
     assert kept.find(alice, "/topics") is None
@@ -57,7 +59,7 @@ def test_a_kept_page_is_only_for_the_session_and_the_rights_it_was_built_with() 
     assert kept.find(alice, "/topics") is None, "it is gone"
 
 
-def test_kept_pages_are_bounded_in_number_size_and_age() -> None:
+def test_cached_pages_are_limited_in_number_size_and_age() -> None:
     clock, alice = Clock(), session_of("alice")
     kept = KeptPages(clock)
     for number in range(kept_pages.PAGES_MAX + 1):
@@ -89,7 +91,7 @@ async def at_once() -> bytes:
     return PAGE
 
 
-async def test_builds_are_shared_and_bounded() -> None:
+async def test_builds_are_shared_and_limited() -> None:
     builds: PageBuilds[bytes] = PageBuilds()
     first = builds.begin(("alice", "/"), forever)
     assert builds.begin(("alice", "/"), forever) is first
@@ -109,7 +111,7 @@ async def test_builds_are_shared_and_bounded() -> None:
     assert len(builds) == 0
 
 
-async def test_a_page_begun_before_a_change_is_built_again() -> None:
+async def test_a_page_whose_build_started_before_a_change_is_rebuilt() -> None:
     builds: PageBuilds[bytes] = PageBuilds()
     first = builds.begin(("", "/"), forever)
     second = builds.begin(("", "/"), at_once, changed_at=first.began_at + 1e-9)
@@ -120,7 +122,7 @@ async def test_a_page_begun_before_a_change_is_built_again() -> None:
     assert len(builds) == 0
 
 
-async def test_finished_builds_make_room() -> None:
+async def test_finished_builds_free_their_slot() -> None:
     builds: PageBuilds[bytes] = PageBuilds()
     for number in range(BUILDS_MAX):
         await builds.begin(("", str(number)), at_once).task
@@ -129,7 +131,7 @@ async def test_finished_builds_make_room() -> None:
     await builds.close()
 
 
-async def test_a_canceled_request_holds_its_turn_until_its_thread_is_done() -> None:
+async def test_a_canceled_request_keeps_its_slot_until_its_thread_is_done() -> None:
     options = ConsoleOptions(bootstrap="127.0.0.1:1")
     live, sessions = LiveCluster(options, lambda: 0), Sessions(lambda: 0.0, lambda: "t")
     console = Console(options, live, sessions, SchemaCache(None), "csrf")
@@ -161,7 +163,7 @@ async def test_a_canceled_request_holds_its_turn_until_its_thread_is_done() -> N
 
 
 class Users:
-    """Sessions whose rights a broker reports, or does not."""
+    """Sessions whose rights are reported by a broker, or are unknown."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -200,7 +202,7 @@ def failing(error: Exception) -> Callable[[], Awaitable[Rights]]:
         TimeoutError(),
     ],
 )
-async def test_unknown_rights_neither_deny_nor_allow(error: Exception) -> None:
+async def test_unknown_rights_count_as_neither_denied_nor_allowed(error: Exception) -> None:
     users = Users()
     users.response = failing(error)
     await users.checks.wait(users.session)
@@ -223,7 +225,7 @@ async def test_requests_of_a_session_share_one_check() -> None:
     assert (users.requested, users.changed) == (1, [])
 
 
-async def test_remembered_decisions_are_dropped_when_rights_change() -> None:
+async def test_cached_decisions_are_dropped_when_rights_change() -> None:
     users = Users()
     users.clock.now += RIGHTS_S + 1
     users.response = users.nothing
@@ -241,7 +243,7 @@ async def test_a_user_that_brokers_reject_is_logged_out() -> None:
     assert users.changed == [users.session.token]
 
 
-async def test_a_failure_after_a_change_leaves_recent_rights() -> None:
+async def test_recent_rights_stay_valid_after_a_failed_check() -> None:
     users = Users()
     users.response = failing(NoResponse("silent"))
     users.sessions.changed(users.session)

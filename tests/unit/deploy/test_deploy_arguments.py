@@ -1,4 +1,4 @@
-"""Arguments and variables whose bytes are not UTF-8 are named before a command does anything."""
+"""Arguments and variables that are not valid UTF-8 are reported before a command does anything."""
 
 import os
 import re
@@ -28,19 +28,19 @@ ODD = os.fsdecode(b"x\xff")
         ("SQL", ("sql", f"SELECT '{ODD}'")),
     ],
 )
-def test_arguments_that_are_not_utf_8_are_named(named: str, arguments: tuple[str, ...]) -> None:
+def test_arguments_that_are_not_utf_8_are_reported(named: str, arguments: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=rf"^{re.escape(named)} is not UTF-8: '.*x\\xff"):
         raise CliRunner().invoke(app, list(arguments)).exception or AssertionError
 
 
-def test_variables_that_are_not_utf_8_are_named() -> None:
+def test_variables_that_are_not_utf_8_are_reported() -> None:
     found = CliRunner().invoke(app, ["topics", "list"], env={"PENSTOCK_BOOTSTRAP": ODD})
     with pytest.raises(UsageError, match=r"--bootstrap.* is not UTF-8: 'x\\xff'"):
         raise found.exception or AssertionError
 
 
-def test_paths_may_have_any_bytes(tmp_path: Path) -> None:
+def test_paths_may_contain_any_bytes(tmp_path: Path) -> None:
     found = CliRunner().invoke(
         app, ["produce", "t", "-b", "127.0.0.1:1", "--from-file", str(tmp_path / ODD)]
     )
-    assert not isinstance(found.exception, UsageError)  # no broker responds
+    assert not isinstance(found.exception, UsageError)  # there is no broker

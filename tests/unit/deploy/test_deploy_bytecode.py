@@ -1,5 +1,5 @@
-"""Bytecode of local clusters is kept in a directory of the user if, and only if, Python would
-otherwise compile everything on each start.
+"""Local clusters cache bytecode in a user directory if, and only if, Python would otherwise compile
+everything at each start.
 """
 
 import os
@@ -17,7 +17,7 @@ FORBIDDEN = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a module of an installation that was never compiled."""
+    """Return a module of an installation without bytecode."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     package = tmp_path / "package"
     package.mkdir()
@@ -29,7 +29,7 @@ def compiled_of(source: Path) -> Path:
     return source.parent / "__pycache__" / f"module.{sys.implementation.cache_tag}.pyc"
 
 
-def test_what_python_may_not_keep_beside_the_sources_is_kept_elsewhere(
+def test_bytecode_is_cached_in_a_user_directory_if_python_would_not_keep_it(
     source: Path, tmp_path: Path
 ) -> None:
     environment = bytecode.environment(
@@ -43,7 +43,7 @@ def test_what_python_may_not_keep_beside_the_sources_is_kept_elsewhere(
     assert (tmp_path / "cache" / "penstock" / "bytecode").stat().st_mode & 0o077 == 0
 
 
-def test_the_process_itself(source: Path, tmp_path: Path) -> None:
+def test_the_current_process_uses_the_cache(source: Path, tmp_path: Path) -> None:
     code = (
         "from penstock.deploy.local import bytecode"
         f"; bytecode.keep_bytecode({str(source)!r}); import module"
@@ -57,7 +57,7 @@ def test_the_process_itself(source: Path, tmp_path: Path) -> None:
     assert not compiled_of(source).exists()
 
 
-def test_who_needs_nothing_is_left_alone(source: Path, tmp_path: Path) -> None:
+def test_no_cache_is_used_if_it_is_not_needed(source: Path, tmp_path: Path) -> None:
     chosen = FORBIDDEN | {"PYTHONPYCACHEPREFIX": "/elsewhere"}
     assert bytecode.environment({}, str(source)) == {}
     assert bytecode.environment(chosen, str(source)) == chosen
@@ -67,7 +67,7 @@ def test_who_needs_nothing_is_left_alone(source: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_place_that_others_can_write_to_is_not_used(
+def test_a_directory_writable_by_others_is_not_used(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "cache" / "penstock" / "bytecode"

@@ -83,7 +83,7 @@ def test_the_ready_line_shows_a_store_that_readers_can_open(store: str, shown: s
     assert plan_cluster(ClusterOptions(store=store), PORTS, "/tmp/c").store_url == shown
 
 
-def test_user_settings_take_precedence_over_developer_defaults() -> None:
+def test_user_settings_take_precedence_over_dev_defaults() -> None:
     options = ClusterOptions(
         settings=("broker.session.timeout.ms=9s", "num.partitions=4", "log.cache.max.bytes=300MiB")
     )
@@ -138,7 +138,7 @@ def test_without_moto_the_error_names_the_install_command(
     assert f"demo: FAILED {needed}" in capsys.readouterr().out
 
 
-def test_three_controllers_know_each_other_and_have_directories_of_their_own() -> None:
+def test_three_controllers_have_each_others_addresses_and_separate_directories() -> None:
     plan = plan_cluster(
         ClusterOptions(controllers=3), Ports((9092, 9093), (7000, 7001, 7002), 5000), "/tmp/c"
     )
@@ -155,7 +155,7 @@ def test_three_controllers_know_each_other_and_have_directories_of_their_own() -
 
 
 @pytest.mark.parametrize(("store", "count"), [("moto", 2), ("memory", 2), ("file:/data", 1)])
-def test_clusters_without_common_data_have_different_ids(store: str, count: int) -> None:
+def test_clusters_with_separate_data_have_different_ids(store: str, count: int) -> None:
     options = ClusterOptions(controllers=3, store=store)
     plans = [
         plan_cluster(options, Ports((9092, 9093), (7000, 7001, 7002), 5000), directory)
@@ -180,7 +180,7 @@ def test_options_are_checked_before_anything_starts() -> None:
             check(wrong)
 
 
-def test_a_taken_port_is_named_with_its_flag() -> None:
+def test_the_error_of_a_port_in_use_contains_its_flag() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(PortTaken, match=rf"port {port} on 127.0.0.1 is taken.*--port"):
@@ -190,7 +190,9 @@ def test_a_taken_port_is_named_with_its_flag() -> None:
 
 
 @pytest.mark.parametrize("flag", ["--port", "--controller-port"])
-async def test_a_port_taken_after_its_choice_is_named(tmp_path: Path, flag: str) -> None:
+async def test_the_error_of_a_port_taken_after_its_choice_contains_the_port(
+    tmp_path: Path, flag: str
+) -> None:
     options = ClusterOptions(port=0, brokers=1, store="memory", console=False)
     ports = find_ports(options, Random())
     plan = plan_cluster(options, ports, str(tmp_path))
@@ -202,7 +204,7 @@ async def test_a_port_taken_after_its_choice_is_named(tmp_path: Path, flag: str)
         await run_in_process(plan, asyncio.Event(), lambda _: None)
 
 
-def test_ports_of_another_cluster_are_taken_before_its_processes_listen() -> None:
+def test_ports_of_a_starting_cluster_count_as_in_use() -> None:
     port = find_ports(ClusterOptions(port=0, brokers=1), Random()).brokers[0]
     with pytest.raises(PortTaken, match=rf"port {port} .*--port"):
         find_ports(ClusterOptions(port=port, brokers=1), Random(), reserved=[port])
@@ -255,8 +257,8 @@ def test_state_of_a_killed_cluster_is_ignored(tmp_path: Path) -> None:
     assert state.read(tmp_path / "s") is None
 
 
-def test_clusters_that_run_at_once_have_state_files_of_their_own(tmp_path: Path) -> None:
-    """Otherwise commands and consoles of one would show the other."""
+def test_concurrent_clusters_have_separate_state_files(tmp_path: Path) -> None:
+    """Otherwise commands and consoles of one cluster would show the other."""
     path = tmp_path / "dev.json"
     for name in ("dev.json", "dev-2.json", "dev-3.json"):
         unused = state.unused_path(path)
@@ -268,7 +270,7 @@ def test_clusters_that_run_at_once_have_state_files_of_their_own(tmp_path: Path)
     assert state.unused_path(path) == path
 
 
-def test_clusters_that_start_at_once_choose_one_after_the_other(tmp_path: Path) -> None:
+def test_clusters_that_start_together_choose_ports_one_after_the_other(tmp_path: Path) -> None:
     path = tmp_path / "new" / "dev.json"
     state.write(tmp_path / "new" / "dev-2.json", make_state(os.getpid()))
     with state.choosing(path):
@@ -291,7 +293,7 @@ def test_a_suspended_cluster_does_not_keep_others_from_starting(
         pass
 
 
-def test_unwritable_fields_are_named_before_anything_starts(tmp_path: Path) -> None:
+def test_state_that_cannot_be_written_is_reported_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     below = tmp_path / "file" / "dev.json"
     with pytest.raises(ExpectedError, match=r"--state-file, or .* with PENSTOCK_STATE_FILE"):
@@ -305,10 +307,10 @@ def test_unwritable_fields_are_named_before_anything_starts(tmp_path: Path) -> N
     check_store_directory("s3://bucket")
 
 
-def test_a_user_without_a_home_has_a_state_file_as_well(
+def test_a_user_without_a_home_directory_also_has_a_state_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a container whose user id is not in /etc/passwd."""
+    """Containers may use a user id that is not in /etc/passwd."""
 
     def home() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -330,7 +332,7 @@ def test_default_state_file_follows_the_environment(tmp_path: Path) -> None:
     assert state.default_path({"XDG_CACHE_HOME": "/c"}) == Path("/c/penstock/dev.json")
 
 
-def test_the_journal_lives_as_long_as_the_objects(
+def test_the_journal_is_kept_as_long_as_the_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -352,7 +354,7 @@ def test_the_journal_lives_as_long_as_the_objects(
         assert one.startswith("/d/penstock/")
 
 
-def test_restarts_back_off_and_ends_are_reported_in_words() -> None:
+def test_restarts_back_off_and_exits_are_described() -> None:
     assert [restart_delay_s(n) for n in (0, 1, 2, 100)] == [1.0, 2.0, 4.0, 5.0]
     assert describe_end(-9) == "was killed by SIGKILL"
     assert describe_end(3) == "ended with exit code 3"

@@ -1,6 +1,4 @@
-"""Configuration of a node: the sources of values, their order, and the errors about wrong
-values.
-"""
+"""Node configuration: the sources of values, their precedence, and errors about invalid values."""
 
 import json
 from pathlib import Path
@@ -44,7 +42,7 @@ def file_with(directory: Path, text: str) -> tuple[str, ...]:
 # --- sources --------------------------------------------------------------------------------------
 
 
-def test_flags_win_over_variables_over_the_file_over_defaults(tmp_path: Path) -> None:
+def test_flags_override_variables_which_override_the_file_and_defaults(tmp_path: Path) -> None:
     file = file_with(
         tmp_path,
         'num.partitions = 2\nnode.id = 3\nmax.connections = 7\n[broker]\nbroker.rack = "file"',
@@ -72,9 +70,9 @@ def test_flags_win_over_variables_over_the_file_over_defaults(tmp_path: Path) ->
     assert places["group.max.size"] == "default"
 
 
-def test_every_setting_can_be_given_in_each_way(tmp_path: Path) -> None:
-    """As a flag, with --set, as a variable and as a key: all settings of a role, with their
-    defaults as values.
+def test_every_setting_can_be_set_in_each_way(tmp_path: Path) -> None:
+    """All settings of a role, with their defaults as values: as a flag, with --set, as a variable
+    and as a key.
     """
     for role in ROLES:
         given = {
@@ -89,7 +87,7 @@ def test_every_setting_can_be_given_in_each_way(tmp_path: Path) -> None:
             for name, value in values.items()
             if name != "store" and value.value is not None
         }
-        public = {  # secrets are no flags
+        public = {  # secrets have no flags
             name: text
             for name, text in texts.items()
             if values[name].field.setting.kind is not Kind.SECRET
@@ -109,7 +107,7 @@ def test_every_setting_can_be_given_in_each_way(tmp_path: Path) -> None:
             assert all(found[name].place != "default" for name in public)
 
 
-def test_a_table_of_the_role_wins_and_tables_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_the_table_of_the_role_takes_precedence_and_other_roles_are_ignored(tmp_path: Path) -> None:
     text = (
         'log.level = "debug"\nnum.partitions = 1\n[broker]\nnum.partitions ='
         ' 2\n[controller]\nbroker.session.timeout.ms = "9s"'
@@ -125,7 +123,7 @@ def test_a_table_of_the_role_wins_and_tables_of_others_are_left_alone(tmp_path: 
     assert (controller.default_partitions, controller.session_timeout_ms) == (1, 9_000)
 
 
-def test_a_name_that_begins_as_a_role_is_distinguished_from_the_role_s_table(
+def test_names_that_start_like_a_role_are_not_in_the_table_of_the_role(
     tmp_path: Path,
 ) -> None:
     text = 'broker.rack = "a"\ncontroller.quorum.bootstrap.servers = ["c:1", "d:2"]'
@@ -134,7 +132,7 @@ def test_a_name_that_begins_as_a_role_is_distinguished_from_the_role_s_table(
 
 
 @pytest.mark.parametrize("name", ["describe", "alter", "list"])
-def test_config_points_to_configs(name: str) -> None:
+def test_the_config_command_suggests_the_configs_command(name: str) -> None:
     from penstock.deploy.cli.app import app
 
     result = CliRunner().invoke(app, ["config", name, "topic", "orders"])
@@ -142,9 +140,9 @@ def test_config_points_to_configs(name: str) -> None:
     assert f"Did you mean `penstock configs {name}`?" in " ".join(result.stderr.split())
 
 
-def test_names_can_be_distinguished() -> None:
-    """No name is a table of another name, but for two of Kafka's; and no flag or variable has two
-    settings.
+def test_names_of_settings_flags_and_variables_are_unambiguous() -> None:
+    """No name is a prefix table of another name, except for two of Kafka's; and no flag or variable
+    belongs to two settings.
     """
     names = sorted({name for role in ROLES for name in settings_of(role)})
     assert {short for short in names for long in names if long.startswith(short + ".")} == TABLES
@@ -156,7 +154,7 @@ def test_names_can_be_distinguished() -> None:
     assert not [name for role in ROLES for name in settings_of(role) if f"{role}.{name}" in names]
 
 
-def test_a_single_listener_has_settings_of_its_own(tmp_path: Path) -> None:
+def test_a_listener_can_have_its_own_settings(tmp_path: Path) -> None:
     text = """
     listeners = ["IN://127.0.0.1:0", "EXT://127.0.0.1:0"]
     max.connections = 9
@@ -193,9 +191,9 @@ def vars_of(limits: ListenerLimits) -> tuple[int, int]:
     return limits.connections, limits.creation_rate
 
 
-def test_variables_that_are_not_ours_are_left_alone() -> None:
-    """Kubernetes sets variables for services; the command line has its own; settings of another
-    role may be there too.
+def test_other_environment_variables_are_ignored() -> None:
+    """Kubernetes sets variables for services, and the command line has its own; settings of another
+    role may be set, too.
     """
     environment = {
         "PENSTOCK_PORT": "tcp://10.0.0.1:9092",
@@ -209,7 +207,7 @@ def test_variables_that_are_not_ours_are_left_alone() -> None:
     assert load("broker", STORE, environment).values == load("broker", STORE, {}).values
 
 
-# --- what is said about mistakes ------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -245,7 +243,7 @@ def test_variables_that_are_not_ours_are_left_alone() -> None:
         ),
     ],
 )
-def test_unknown_keys_name_the_nearest_one_and_their_place(
+def test_errors_of_unknown_keys_contain_the_nearest_key_and_the_source(
     arguments: list[str], variables: dict[str, str], told: str
 ) -> None:
     with pytest.raises(UnknownSetting, match=told):
@@ -275,7 +273,7 @@ def test_unknown_keys_name_the_nearest_one_and_their_place(
         ("num.partitions = = 1", r"is not TOML"),
     ],
 )
-def test_mistakes_in_a_file_are_found_even_in_another_role_s_table(
+def test_errors_in_the_table_of_another_role_are_reported(
     text: str, told: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=told):
@@ -380,7 +378,7 @@ def test_mistakes_in_a_file_are_found_even_in_another_role_s_table(
         (["--set", "num.partitions=\udcff"], r"num.partitions='\\udcff' is not allowed"),
     ],
 )
-def test_wrong_values_are_refused_with_what_is_allowed(arguments: list[str], told: str) -> None:
+def test_errors_of_invalid_values_list_the_allowed_ones(arguments: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told) as caught:
         load("broker", (*STORE, *arguments), {}, hostname="laptop")
     assert caught.value.exit_code == 2
@@ -410,12 +408,12 @@ def test_wrong_values_are_refused_with_what_is_allowed(arguments: list[str], tol
         ),
     ],
 )
-def test_controllers_refuse_likewise(arguments: list[str], told: str) -> None:
+def test_controllers_reject_invalid_values_in_the_same_way(arguments: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         load("controller", (*STORE, *arguments), {})
 
 
-def test_a_node_without_a_store_or_file_names_the_missing_option(tmp_path: Path) -> None:
+def test_the_error_without_a_store_or_file_contains_the_missing_option(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"store is missing: set --store URL \(s3://"):
         load("broker", [], {})
     with pytest.raises(ExpectedError, match="No such file"):
@@ -423,7 +421,7 @@ def test_a_node_without_a_store_or_file_names_the_missing_option(tmp_path: Path)
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_keys_of_the_store_are_no_flags(role: Role) -> None:
+def test_access_keys_of_the_store_are_not_flags(role: Role) -> None:
     url = "s3://bucket?access_key=abc&secret_key=sesame"
     for flags in (("--store", url), ("--set", f"store={url}"), ("--wal-store", url)):
         with pytest.raises(
@@ -435,10 +433,10 @@ def test_keys_of_the_store_are_no_flags(role: Role) -> None:
     assert loaded.values["store"].value == url
 
 
-# --- what is made of it ---------------------------------------------------------------------------
+# --- resulting configuration ----------------------------------------------------------------------
 
 
-def test_over_memory_and_files_bulks_wait_little_unless_reported_to() -> None:
+def test_batching_delays_are_short_for_memory_and_files_unless_set() -> None:
     effective = load("broker", LOCAL, {})
     assert (
         effective.part(StreamConfig).wal_linger_ms,
@@ -471,7 +469,9 @@ def test_over_memory_and_files_bulks_wait_little_unless_reported_to() -> None:
         ("s3://wals--use1-az4--x-s3?region=us-east-1", False),
     ],
 )
-def test_bulks_wait_if_the_wal_store_charges_for_requests(url: str, waits: bool) -> None:
+def test_batching_delays_are_longer_if_the_wal_store_charges_for_requests(
+    url: str, waits: bool
+) -> None:
     for store in (LOCAL, STORE):
         effective = load("broker", (*store, "--wal-store", url), {})
         stream = effective.part(StreamConfig)
@@ -498,14 +498,14 @@ def test_bulks_wait_if_the_wal_store_charges_for_requests(url: str, waits: bool)
         ("s3a://wals", "did you mean s3://"),
     ],
 )
-def test_a_store_that_cannot_hold_wals_is_refused(role: Role, wal_store: str, why: str) -> None:
+def test_an_unusable_wal_store_is_rejected(role: Role, wal_store: str, why: str) -> None:
     with pytest.raises(UsageError, match=why) as caught:
         load(role, STORE, {"PENSTOCK_WAL_STORE": wal_store}, complete=False)
     assert "PENSTOCK_WAL_STORE" in str(caught.value)
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_store_without_ordered_lists_holds_wals_only(role: Role) -> None:
+def test_a_store_without_ordered_listing_can_only_be_a_wal_store(role: Role) -> None:
     url = "s3://data--use1-az4--x-s3/part"
     store = {"PENSTOCK_STORE": f"{url}?region=us-east-1&access_key=a&secret_key=hush"}
     with pytest.raises(UsageError, match="which can only be the WAL store") as caught:
@@ -560,7 +560,7 @@ def test_every_part_of_a_broker_is_built_from_its_settings() -> None:
     assert effective.part(StreamConfig).log_cache_bytes_max == 1 << 30
 
 
-def test_a_pod_s_name_gives_its_id_and_its_addresses() -> None:
+def test_id_and_addresses_are_derived_from_the_pod_name() -> None:
     arguments = (
         *STORE,
         "--node-id",
@@ -580,16 +580,16 @@ def test_a_pod_s_name_gives_its_id_and_its_addresses() -> None:
     ]
 
 
-# --- reports about it ------------------------------------------------------------------------
+# --- documentation --------------------------------------------------------------------------------
 
 
-def test_the_document_matches_the_definition() -> None:
+def test_the_configuration_reference_is_up_to_date() -> None:
     """Run `penstock config docs > docs/reference/configuration.md` after a change."""
     assert (ROOT / "docs" / "reference" / "configuration.md").read_text() == markdown()
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_help_lists_every_setting_with_the_first_sentence_about_it(
+def test_help_lists_every_setting_with_the_first_sentence_of_its_description(
     role: Role, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert node.run(role, ["--help"], {}) == 0
@@ -600,7 +600,7 @@ def test_help_lists_every_setting_with_the_first_sentence_about_it(
         assert first_sentence(field.doc) in shown
 
 
-def test_config_show_reports_values_and_places_without_secrets(
+def test_config_show_prints_values_and_sources_without_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from penstock.deploy.cli.app import app
@@ -624,7 +624,7 @@ def test_config_show_reports_values_and_places_without_secrets(
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_schema_has_every_setting_and_no_other(role: Role) -> None:
+def test_the_schema_contains_exactly_the_settings(role: Role) -> None:
     schema = role_schema(role)
     assert schema["additionalProperties"] is False
     assert set(schema["properties"]) == set(settings_of(role))

@@ -15,7 +15,7 @@ from tests.support.certs import Authority
 ADDRESS = "127.0.0.1:1"
 
 
-async def test_commands_read_the_variables_of_nodes(tmp_path: Path) -> None:
+async def test_commands_use_the_same_variables_as_nodes(tmp_path: Path) -> None:
     assert connect(ADDRESS, {}).tls is None
     files = Authority(tmp_path).make("penstock-admin")
     assert set(files.environment) == {variable_of(field.name) for field in fields_of(TlsConfig)}
@@ -24,7 +24,7 @@ async def test_commands_read_the_variables_of_nodes(tmp_path: Path) -> None:
     assert tls.current().subject == "CN=penstock-admin"
 
 
-async def test_a_missing_variable_and_a_missing_file_are_named(tmp_path: Path) -> None:
+async def test_errors_contain_the_missing_variable_or_file(tmp_path: Path) -> None:
     files = Authority(tmp_path).make("penstock-admin")
     variable = "PENSTOCK_CONTROLLER_SSL_CA_LOCATION"
     with pytest.raises(UsageError, match=f"{variable} is missing"):

@@ -1,4 +1,4 @@
-"""The demo's data and its bookkeeping: a lost, repeated or changed record must show."""
+"""The demo's data and its record tally: lost, repeated and changed records must be detected."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ from penstock.deploy.errors import UsageError
 from tests.support.ports import free_port
 
 
-def test_flights_are_read_as_they_lie_in_the_package() -> None:
+def test_flights_are_read_from_the_package() -> None:
     flights = list(read_flights(10_000))
     assert len(flights) == 10_000
     assert flights[0].key == b"UA"
@@ -43,7 +43,7 @@ def tally(*records: tuple[bytes, int, bytes]) -> Tally:
     return made
 
 
-def test_tally_reports_mismatches() -> None:
+def test_the_tally_reports_mismatches() -> None:
     sent = tally((b"UA", 1, b"one"), (b"UA", 2, b"two"), (b"AA", 3, b"three"))
     assert (
         sent.difference(tally((b"AA", 3, b"three"), (b"UA", 2, b"two"), (b"UA", 1, b"one"))) == ""
@@ -67,19 +67,19 @@ def test_tally_reports_mismatches() -> None:
     ("spark://host", "'host' is not HOST:PORT; the port is 7077"),
     ("spark://a:7077,b:x", "'b:x' is not HOST:PORT"),
 ])  # fmt: skip
-def test_the_address_of_a_spark_master_is_checked(url: str, text: str) -> None:
+def test_the_address_of_a_spark_master_is_validated(url: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         SparkTarget(url).checked()
 
 
-def test_an_archive_is_for_a_cluster_and_exists(tmp_path: Path) -> None:
+def test_an_archive_requires_a_cluster_and_must_exist(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it needs --master"):
         SparkTarget(archive=tmp_path).checked()
     with pytest.raises(UsageError, match="the file does not exist"):
         SparkTarget("spark://host:7077", tmp_path / "env.tar.gz").checked()
 
 
-def test_a_silent_spark_master_is_named() -> None:
+def test_the_error_contains_the_spark_master_that_does_not_respond() -> None:
     master = SparkTarget(f"spark://127.0.0.1:{free_port()}").checked()
     with pytest.raises(ExpectedError, match=rf"--master {master.url}: no connection .* refused"):
         master.local_address()
@@ -88,7 +88,7 @@ def test_a_silent_spark_master_is_named() -> None:
         assert SparkTarget(f"{master.url},127.0.0.1:{port}").local_address() == "127.0.0.1"
 
 
-def test_a_worker_names_the_unreachable_part_of_the_store(tmp_path: Path) -> None:
+def test_a_worker_reports_the_unreachable_part_of_the_store(tmp_path: Path) -> None:
     endpoint = f"http://127.0.0.1:{free_port()}"
     (_, _, has_penstock, problem) = next(probe_of(f"s3://bucket?endpoint={endpoint}")(iter([])))
     assert has_penstock
@@ -99,7 +99,7 @@ def test_a_worker_names_the_unreachable_part_of_the_store(tmp_path: Path) -> Non
     assert not problem
 
 
-def test_errors_of_spark_state_what_executors_lack() -> None:
+def test_spark_errors_describe_what_executors_lack() -> None:
     master = SparkTarget("spark://host:7077")
     java = 'java.io.IOException: Cannot run program "./env/bin/python" (in "/x"): error=2\n\tat y'
     assert explained(java, master).startswith(

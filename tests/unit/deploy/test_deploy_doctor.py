@@ -1,5 +1,5 @@
-"""The doctor's findings: one test for each, from made-up facts; and the inventory, over made-up
-lists.
+"""The doctor's findings, one test for each with made-up facts; and the inventory with made-up
+listings.
 """
 
 from collections.abc import Mapping
@@ -155,7 +155,7 @@ def sentences(check: CheckResult) -> dict[str, str]:
     return {finding.code: finding.sentence for finding in check.findings}
 
 
-def test_nothing_is_found_where_nothing_is_wrong() -> None:
+def test_a_healthy_cluster_has_no_findings() -> None:
     checks = [
         judge.store(STORE, "c"),
         judge.clocks([ClockSpan("x", "y", -100.0, 900.0)]),
@@ -175,7 +175,7 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
 # --- each finding ---------------------------------------------------------------------------------
 
 
-def test_store() -> None:
+def test_findings_about_the_store() -> None:
     assert sentences(judge.store(StoreFacts("s3://b", error="no bucket."), "c")) == {
         "store-fails": "The store s3://b cannot be used from this machine: no bucket."
     }
@@ -210,11 +210,13 @@ def test_store() -> None:
         ),
     ],
 )
-def test_clocks_count_by_what_is_certain(span: tuple[float, float], found: dict[str, str]) -> None:
+def test_only_certain_clock_differences_are_findings(
+    span: tuple[float, float], found: dict[str, str]
+) -> None:
     assert sentences(judge.clocks([ClockSpan("broker 1", "the store", *span)])) == found
 
 
-def test_a_clock_that_is_a_minute_off_fails() -> None:
+def test_a_clock_that_is_a_minute_off_is_an_error() -> None:
     check = judge.clocks([ClockSpan("controller 0", "this machine", 60_000.0, 61_000.0)])
     assert (check.level, list(sentences(check))) == (Level.FAIL, ["clock-far-off"])
     assert judge.clocks([]).level is Level.UNCHECKED
@@ -226,7 +228,7 @@ def quorum_of(**changes: object) -> QuorumFacts:
     return replace(CONTROLLERS, quorum=msgspec.structs.replace(QUORUM, members=members))
 
 
-def test_controllers() -> None:
+def test_findings_about_controllers() -> None:
     away = replace(
         CONTROLLERS, controllers=(*CONTROLLERS.controllers[:2], ControllerFacts("c2:9093", None))
     )
@@ -273,7 +275,7 @@ def test_a_single_voter_is_a_hint() -> None:
     assert (check.level, list(sentences(check))) == (Level.HINT, ["single-voter"])
 
 
-def test_versions_are_of_living_brokers_and_responseing_controllers() -> None:
+def test_versions_of_live_brokers_and_responding_controllers_are_compared() -> None:
     older = (replace(BROKERS[0], version="0.9"), replace(BROKERS[1], version="0.8", fenced=True))
     found = sentences(judge.versions(replace(SEEN, brokers=older), CONTROLLERS.controllers))
     assert found == {
@@ -284,7 +286,7 @@ def test_versions_are_of_living_brokers_and_responseing_controllers() -> None:
     }
 
 
-def test_brokers() -> None:
+def test_findings_about_brokers() -> None:
     fenced = replace(SEEN, brokers=(BROKERS[0], replace(BROKERS[1], fenced=True)))
     assert list(sentences(judge.brokers(fenced, {}))) == ["broker-fenced"]
     assert list(sentences(judge.brokers(replace(SEEN, brokers=()), {}))) == ["no-broker"]
@@ -296,7 +298,7 @@ def test_brokers() -> None:
     }
 
 
-def test_listeners_of_those_that_are_alive() -> None:
+def test_findings_about_listeners_of_live_nodes() -> None:
     requested = [
         ListenerFacts(1, "first", "b1:9092", problem="nobody accepts connections there"),
         ListenerFacts(2, "EXTERNAL", "lb:9092", responder=(1, "c")),
@@ -316,7 +318,7 @@ def test_listeners_of_those_that_are_alive() -> None:
     assert "a broker of cluster d responds there" in stranger["broker-is-another"]
 
 
-def test_partitions() -> None:
+def test_findings_about_partitions() -> None:
     names = frozenset(("t", number) for number in range(7))
     assert sentences(judge.partitions(replace(SEEN, leaderless=names), NOW_MS)) == {
         "partition-without-leader": (
@@ -344,7 +346,7 @@ def listed_wals(
     return judge.ListedWals(backlogs, unknown)
 
 
-def test_wals() -> None:
+def test_findings_about_wals() -> None:
     dead = replace(SEEN, wals={DEAD: WalFacts(DEAD, 5, False, TWO)})
     waits = listed_wals({DEAD: Backlog(4, 2_048, NOW_MS)})
     found = sentences(judge.wals(dead, waits, NOW_MS))["wal-not-recovered"]
@@ -396,7 +398,7 @@ def test_ranges_that_stay_in_the_wal_store_are_reported(
     assert not kinds or "2.0 KiB of committed records" in found[kinds[0]]
 
 
-def test_lost_slots_by_whether_their_writer_lives() -> None:
+def test_findings_about_lost_slots_of_live_and_dead_writers() -> None:
     key, other = (wal_key(DEAD, WalSequence(slot), IN_STORE) for slot in (7, 8))
     slots = [LostSlot(7, key, "gone", False), LostSlot(8, other, "gone", False)]
     tails = [LostTail("t", number, 5, None, (key,)) for number in (0, 1)]
@@ -425,7 +427,7 @@ def test_a_range_committed_before_the_second_lookup_was_not_lost() -> None:
     assert still_lost([left], image) == []
 
 
-def test_backup_and_manifest() -> None:
+def test_findings_about_backup_and_manifest() -> None:
     assert list(sentences(judge.backup(BackupFacts(error="a gap")))) == ["backup-damaged"]
     assert list(sentences(judge.backup(replace(BACKUP, end_offset=90)))) == ["backup-lags"]
     assert sentences(judge.backup(replace(BACKUP, end_offset=90, newest_ms=NOW_MS - 500))) == {}
@@ -437,7 +439,7 @@ def test_backup_and_manifest() -> None:
     assert list(sentences(judge.manifest(replace(MANIFEST, lease_count=900)))) == ["leases-many"]
 
 
-def test_tables() -> None:
+def test_findings_about_tables() -> None:
     states = ("up to date", "waiting", "failing", "behind", "not running", "not running")
     exports = [
         ExportView(
@@ -457,7 +459,7 @@ def test_tables() -> None:
     assert judge.tables([]).level is Level.OK
 
 
-def test_objects() -> None:
+def test_findings_about_objects() -> None:
     lost = [
         LostRange("t", 0, "data", 0, 5, "k1"),
         LostRange("t", 0, "data", 5, 9, "k2"),
@@ -476,7 +478,7 @@ def test_objects() -> None:
     )
 
 
-def test_one_of_a_kind_is_singular() -> None:
+def test_a_count_of_one_is_singular() -> None:
     values: dict[str, str | int | float] = dict.fromkeys(
         ("count", "lag", "registered", "slots", "tries"), 1
     )
@@ -519,7 +521,7 @@ def test_one_of_a_kind_is_singular() -> None:
     assert judge.manifest(replace(MANIFEST, lease_count=1)).summary.endswith(", 1 lease")
 
 
-def test_every_finding_is_in_the_documentation_and_the_file_is_as_generated() -> None:
+def test_every_finding_is_documented_and_the_generated_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "reference" / "doctor.md").read_text() == as_markdown(), (
         "python -m tools.reference.doctor > docs/reference/doctor.md"
     )
@@ -548,7 +550,7 @@ def test_exit_codes() -> None:
     assert codes(warn, accept=frozenset({"manifest-stale"})) == (0, "no problem found")
 
 
-# --- what an image shows --------------------------------------------------------------------------
+# --- facts from an image --------------------------------------------------------------------------
 
 
 def image_of(*records: Record) -> MetadataImage:
@@ -590,7 +592,7 @@ def partition(number: int, leader: int, move: Move | None = None) -> PartitionRe
 MOVE = Move(NodeId(1), NodeId(2), Millis(NOW_MS - 30_000), Millis(NOW_MS - 20_000))
 
 
-def test_a_look_finds_what_a_dead_broker_leads_and_moves_past_their_deadline() -> None:
+def test_partitions_of_dead_leaders_and_overdue_moves_are_found() -> None:
     records: list[Record] = [
         node(1),
         node(2, fenced=True),
@@ -614,7 +616,7 @@ def test_a_look_finds_what_a_dead_broker_leads_and_moves_past_their_deadline() -
     ).may_be_transient
 
 
-def test_preferred_leaders_that_do_not_lead_are_counted() -> None:
+def test_partitions_not_led_by_their_preferred_leader_are_counted() -> None:
     topic = TopicRecord(TOPIC_ID, "t")
     led_by_2 = [partition(0, 2), partition(1, 2), partition(2, 1)]
     assert read_cluster(image_of(node(1), node(2), topic, *led_by_2), NOW_MS).moved_away == {1: 2}
@@ -731,7 +733,7 @@ def slots(writer: BrokerIncarnation, *numbers: int, size_bytes: int = 100) -> di
 WHOLE = {data_key(ObjectId(10)): 100, data_key(ObjectId(11)): 100, **slots(DEAD, 1)}
 
 
-def test_what_is_there_is_neither_missing_nor_an_orphan() -> None:
+def test_referenced_objects_that_exist_are_neither_missing_nor_orphans() -> None:
     image = image_of(
         *LOG, ENDED, ObjectPrepared(ObjectId(13), data_key(ObjectId(13)), 0, MetadataOffset(0))
     )
@@ -744,7 +746,7 @@ def test_what_is_there_is_neither_missing_nor_an_orphan() -> None:
     ) == ([], [], [], 0)
 
 
-def test_an_unlisted_object_is_reported_by_its_offsets_while_something_refers_to_it() -> None:
+def test_a_missing_object_is_reported_with_its_offsets_while_it_is_referenced() -> None:
     image = image_of(*LOG, ENDED)
     inventory = listed(image, {data_key(ObjectId(11)): 99})
     missing = inventory.missing()
@@ -760,7 +762,7 @@ def test_an_unlisted_object_is_reported_by_its_offsets_while_something_refers_to
     assert Inventory("c", lambda: later, NOW_MS, 0).missing() == []
 
 
-def test_an_object_that_nothing_refers_to_after_the_listing_is_not_missing() -> None:
+def test_an_object_that_is_no_longer_referenced_after_the_listing_is_not_missing() -> None:
     image = image_of(*LOG, ENDED)
     inventory = listed(image, {})
     image.streams.remove(StreamId(1))
@@ -769,7 +771,7 @@ def test_an_object_that_nothing_refers_to_after_the_listing_is_not_missing() -> 
     assert [item.object_id for item in inventory.missing()] == [12]
 
 
-def test_an_orphan_is_unknown_twice_and_old() -> None:
+def test_only_old_objects_unreferenced_before_and_after_the_listing_are_orphans() -> None:
     image = image_of(*LOG, ENDED)
     orphan = data_key(ObjectId(999))
     assert [suspect.key for suspect in listed(image, {**WHOLE, orphan: 5}).orphans()] == [orphan]
@@ -780,7 +782,7 @@ def test_an_orphan_is_unknown_twice_and_old() -> None:
     assert raced.orphans() == []
 
 
-def test_of_wals_only_slots_below_the_end_are_orphans_never_a_fence() -> None:
+def test_only_wal_slots_below_the_end_are_orphans_and_never_a_fence() -> None:
     image = image_of(*LOG, ENDED)
     found = {
         **WHOLE,
@@ -790,7 +792,7 @@ def test_of_wals_only_slots_below_the_end_are_orphans_never_a_fence() -> None:
     }
     inventory = listed(image, found)
     assert [suspect.key for suspect in inventory.orphans()] == list(slots(DEAD, 0))
-    # 1 is in place, 4 is the fence
+    # 1 is used in place, 4 is the fence
     assert [
         slot for slot in range(7) if is_unknown(image, wal_key(DEAD, WalSequence(slot), IN_STORE))
     ] == [
@@ -805,7 +807,7 @@ def test_of_wals_only_slots_below_the_end_are_orphans_never_a_fence() -> None:
     )
 
 
-def test_slots_of_a_wal_that_runs_or_is_not_known_are_no_orphans() -> None:
+def test_slots_of_a_running_or_unknown_wal_are_not_orphans() -> None:
     image = image_of(*LOG)
     inventory = listed(image, {**WHOLE, **slots(DEAD, 0, 1, 2), **slots(TWO, 0)})
     assert inventory.orphans() == []
@@ -814,7 +816,7 @@ def test_slots_of_a_wal_that_runs_or_is_not_known_are_no_orphans() -> None:
     assert inventory.unknown_wal_slots() == []
 
 
-def test_the_rest_of_the_bucket_by_its_own_rules() -> None:
+def test_other_objects_of_the_bucket_are_checked_by_their_own_rules() -> None:
     week_ms = 8 * 24 * 3_600_000
     keys = (
         f"meta/c/log/{0:020d}",
@@ -837,7 +839,7 @@ def test_the_rest_of_the_bucket_by_its_own_rules() -> None:
     assert inventory.staged_old() == ["staged/w/"]
 
 
-def test_what_was_given_up_long_ago_is_overdue() -> None:
+def test_objects_abandoned_long_ago_are_overdue() -> None:
     image = image_of(
         ObjectPrepared(ObjectId(1), data_key(ObjectId(1)), 0, MetadataOffset(0)),
         ObjectDestroyed(ObjectId(1), Millis(NOW_MS - 10_000), MetadataOffset(0)),
@@ -849,7 +851,7 @@ def test_what_was_given_up_long_ago_is_overdue() -> None:
 
 
 class Growing:
-    """Metadata with one more object at each look."""
+    """Metadata with one more object at each access."""
 
     is_live = True
 
@@ -865,7 +867,7 @@ class Growing:
         """Close nothing."""
 
 
-async def test_what_has_become_known_since_is_not_deleted_batch_by_batch() -> None:
+async def test_objects_referenced_meanwhile_are_not_deleted() -> None:
     store = MemoryStore()
     keys = [data_key(ObjectId(number)) for number in range(DELETE_BATCH_COUNT + 2)]
     for key in keys:
@@ -881,14 +883,14 @@ async def test_what_has_become_known_since_is_not_deleted_batch_by_batch() -> No
     assert {info.key async for info in store.list("")} == {data_key(number) for number in kept}
 
 
-async def test_an_object_that_is_there_when_it_is_requested_is_not_missing() -> None:
+async def test_an_unlisted_object_that_exists_on_request_is_not_missing() -> None:
     store = MemoryStore()
     await store.put("data/a", b"x")
     requested = [Expected("data/a", ObjectId(1), 1), Expected("data/b", ObjectId(2), 1)]
     assert await confirm_missing(store, requested) == requested[1:]
 
 
-def test_topics_of_snapshots_are_expected_in_the_manifest_and_named() -> None:
+def test_snapshot_topics_are_expected_in_the_manifest_and_reported_by_name() -> None:
     frozen = [
         FrozenTopicRecord(UUID(int=70 + at), "t", name, (), Millis(0), -1, MetadataOffset(0))
         for at, name in enumerate(("nightly", ""))

@@ -1,5 +1,5 @@
-"""Tutorials and how-to guides use only existing names: commands, flags, settings, values, metrics,
-log events, findings, S3 actions.
+"""Tutorials and how-to guides mention only existing commands, flags, settings, values, metrics, log
+events, findings and S3 actions.
 """
 
 import json
@@ -85,11 +85,11 @@ OTHER_FLAGS = {
     "--cascade=orphan",
     "--web.enable-otlp-receiver",
 }
-"""Of Helm, Spark, buildah, kubectl and Prometheus."""
+"""Flags of Helm, Spark, buildah, kubectl and Prometheus."""
 ATTRIBUTES = {"service.instance.id", "service.name"}
-"""Of resources in OpenTelemetry."""
+"""Resource attributes in OpenTelemetry."""
 OF_THE_PIPELINE = {"flights.raw", "flights.clean", "flights.dead", "transforms.checked"}
-"""Topics and functions of `examples/pipeline`."""
+"""Topics and functions in `examples/pipeline`."""
 OTHER_NAMES = {
     "penstock-streams",
     "all-apis",
@@ -108,14 +108,14 @@ ACTIONS = {
     "delete_async": {"s3:DeleteObject"},
     "list": {"s3:ListBucket"},
 }
-"""IAM's action for each call of the S3 client."""
+"""The IAM action for each call of the S3 client."""
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 pages = pytest.mark.parametrize("page", GUIDES, ids=lambda path: path.stem)
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """Return the fenced blocks of a language, without their indentation."""
+    """Return the code blocks of a language, without their indentation."""
     return [
         re.sub(rf"^{found[1]}", "", found[3], flags=re.MULTILINE)
         for found in _FENCE.finditer(page.read_text())
@@ -124,13 +124,13 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def names(page: Path, pattern: str) -> set[str]:
-    """Return the spans in backticks, outside fenced blocks, that match the pattern as a whole."""
+    """Return the code spans outside of code blocks that match the whole pattern."""
     text = _FENCE.sub("", page.read_text())
     return {name for name in re.findall(r"`([^`\n]+)`", text) if re.fullmatch(pattern, name)}
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """Yield the words after `penstock` of each command, in console blocks and in backticks."""
+    """Yield the words after `penstock` of each command, in console blocks and code spans."""
     shown = [
         line
         for block in blocks(page, "console")
@@ -174,15 +174,13 @@ def flags(command: Any) -> set[str]:
 
 
 def all_flags(command: Any) -> set[str]:
-    """Return the flags of a command and of all commands below it."""
+    """Return the flags of a command and of all its subcommands."""
     names = command.list_commands(None) if hasattr(command, "list_commands") else ()
     return flags(command).union(*(all_flags(command.get_command(None, name)) for name in names))
 
 
 def chart_values(path: str = "", node: Any = None) -> set[str]:
-    """Return the dotted path of each value below a node of values.yaml, and of each table of
-    values.
-    """
+    """Return the dotted path of each value below a node of values.yaml, and of each subtree."""
     if not path:
         node = yaml.safe_load((ROOT / "helm" / "penstock" / "values.yaml").read_text())
     children = cast("dict[str, Any]", node) if isinstance(node, dict) else {}
@@ -191,7 +189,7 @@ def chart_values(path: str = "", node: Any = None) -> set[str]:
     )
 
 
-def test_there_are_guides() -> None:
+def test_guides_are_found() -> None:
     assert len(GUIDES) >= 19
     assert sum(1 for page in GUIDES for _ in commands(page)) > 90
 
@@ -200,13 +198,13 @@ def test_there_are_guides() -> None:
     "line",
     ["broker --store", "nodes --colour", "frobnicate", "topics make x", "controller --node-ids 3"],
 )
-def test_a_command_that_does_not_exist_is_found(line: str) -> None:
+def test_nonexistent_commands_are_detected(line: str) -> None:
     with pytest.raises(Exception, match=r"."):
         check_command(line.split())
 
 
 @pages
-def test_commands_exist(page: Path) -> None:
+def test_commands_in_guides_exist(page: Path) -> None:
     for words in commands(page):
         check_command(words)
     found = {name.split()[0] for name in names(page, r"--[a-z].*")}
@@ -214,7 +212,7 @@ def test_commands_exist(page: Path) -> None:
 
 
 @pages
-def test_settings_and_values_exist(page: Path) -> None:
+def test_settings_and_values_in_guides_exist(page: Path) -> None:
     known = (
         {name for role in ROLES for name in settings_of(role)}
         | set(TOPIC_CONFIGS)
@@ -234,7 +232,7 @@ def test_settings_and_values_exist(page: Path) -> None:
 
 
 @pages
-def test_metrics_and_findings_exist(page: Path) -> None:
+def test_metrics_and_findings_in_guides_exist(page: Path) -> None:
     assert names(page, r"penstock_\w+") - {"penstock_node_info"} <= {
         metric.name for metric in METRICS
     }
@@ -261,7 +259,7 @@ def test_examples_can_be_parsed(page: Path) -> None:
 
 
 @pages
-def test_files_and_neighbors_exist(page: Path) -> None:
+def test_files_and_linked_pages_exist(page: Path) -> None:
     for name in names(page, r"(deploy|helm|docs|benchmarks)/[\w/.-]+"):
         assert (ROOT / name).exists(), name
     for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
@@ -276,7 +274,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_log_events_of_runbooks_exist() -> None:
+def test_log_events_in_runbooks_exist() -> None:
     code = "\n".join(
         path.read_text()
         for package in ("objectstore", "stream", "broker", "controller", "deploy/node")
@@ -299,7 +297,7 @@ def test_log_events_of_runbooks_exist() -> None:
     assert not {event for event in reported if f'"{event}"' not in code}
 
 
-def test_policy_of_nodes_allows_the_calls_that_the_store_makes() -> None:
+def test_the_iam_policy_allows_all_calls_of_the_store_client() -> None:
     text = "".join((ROOT / "objectstore" / name).read_text() for name in ("remote.py", "s3.py"))
     calls = set(re.findall(r"\bobstore\)?\.(?!store\b)(\w+)", text))
     assert calls == set(ACTIONS)
@@ -318,9 +316,9 @@ def allowed(policy: dict[str, Any]) -> set[str]:
     return found
 
 
-def test_readme_and_first_tutorial_are_one_path() -> None:
-    """There is one environment, and one cluster at a time. The tutorial's program prints keys, so
-    all records that are written there have one.
+def test_readme_and_first_tutorial_can_be_followed_together() -> None:
+    """They use the same environment, and one cluster at a time. The tutorial's program prints keys,
+    so all records written there have one.
     """
     readme, tutorial = (
         file.read_text() for file in (ROOT / "README.md", DOCS / "tutorials" / "first-cluster.md")

@@ -1,4 +1,4 @@
-"""Nodes and light commands load few modules, which keeps them fast to start and small."""
+"""Nodes and simple commands import few modules, so that they start fast and use little memory."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_a_node_loads_nothing_of_the_command_line(role: str) -> None:
+def test_a_node_does_not_import_the_command_line(role: str) -> None:
     code = (
         "from penstock.deploy.node import logs, process; logs.configure('info'); from"
         " penstock.deploy.node.config.load import load"
@@ -47,7 +47,7 @@ def test_a_node_loads_nothing_of_the_command_line(role: str) -> None:
     assert not loaded & LEAN
 
 
-def test_the_list_of_commands_loads_no_command() -> None:
+def test_listing_commands_imports_no_command() -> None:
     code = (
         "import contextlib, io, sys; sys.argv = ['penstock', '--help']\n"
         "from penstock.deploy.cli.app import app\n"
@@ -58,7 +58,7 @@ def test_the_list_of_commands_loads_no_command() -> None:
     assert loaded == {f"penstock.deploy.cli.{name}" for name in ("app", "completing", "lazy")}
 
 
-def test_help_loads_no_client() -> None:
+def test_help_imports_no_client() -> None:
     loaded = loaded_by("import penstock.deploy.cli.app")
     assert not loaded & {
         "confluent_kafka",
@@ -72,8 +72,8 @@ def test_help_loads_no_client() -> None:
     }
 
 
-def test_a_cluster_in_one_process_loads_no_rich() -> None:
-    """Its nodes are in the process of the command, which may still load rich for an error."""
+def test_a_cluster_in_one_process_does_not_import_rich() -> None:
+    """Its nodes run in the process of the command, which may still import rich for an error."""
     loaded = loaded_by(
         "from penstock.deploy.node import logs\nlogs.import_structlog()"
         "\nimport penstock.deploy.local.dev_cluster"
@@ -84,7 +84,7 @@ def test_a_cluster_in_one_process_loads_no_rich() -> None:
     assert "rich.traceback" not in loaded
 
 
-def test_the_metrics_of_a_broker_load_no_controller() -> None:
+def test_broker_metrics_do_not_import_the_controller() -> None:
     loaded = loaded_by(
         "from penstock.broker.health import BrokerHealth"
         "\nfrom penstock.deploy.node.metrics.node import metrics_of"

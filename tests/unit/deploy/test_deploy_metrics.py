@@ -1,5 +1,5 @@
-"""The files about metrics agree with each other and with the code; the encoded text is exactly what
-a reader decodes.
+"""Files about metrics agree with each other and with the code, and the encoded text decodes to the
+same values.
 """
 
 import json
@@ -40,7 +40,7 @@ _NAME = re.compile(r"penstock(_[a-z0-9]+)+")
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of the headings, as GitHub makes them."""
+    """Return the heading anchors that GitHub generates."""
     return {
         re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
         for line in text.splitlines()
@@ -48,7 +48,7 @@ def anchors(text: str) -> set[str]:
     }
 
 
-def test_the_document_is_up_to_date() -> None:
+def test_the_metrics_reference_is_up_to_date() -> None:
     """Run `make reference` after a change."""
     assert (ROOT / "docs" / "reference" / "metrics.md").read_text() == markdown()
 
@@ -72,7 +72,7 @@ def test_dashboards_are_up_to_date() -> None:
             assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
 
 
-def test_names_state_what_they_are() -> None:
+def test_metric_names_end_with_their_unit_or_type() -> None:
     names = [metric.name for metric in table.METRICS]
     assert len(set(names)) == len(names)
     for metric in table.METRICS:
@@ -82,12 +82,12 @@ def test_names_state_what_they_are() -> None:
         assert metric.text.endswith(".")
         unbounded = {"topic", "partition", "client", "client_id", "key", "group"}
         if metric.roles == ("table-runner",):
-            unbounded -= {"topic"}  # `RunnerReader` bounds their number
+            unbounded -= {"topic"}  # `RunnerReader` limits their number
         assert not unbounded & set(metric.labels)
 
 
-def test_queries_name_metrics_of_the_table_and_labels_that_they_have() -> None:
-    """Without a cluster; `tests/integration/test_metrics.py` asks real nodes."""
+def test_queries_use_existing_metrics_and_labels() -> None:
+    """This needs no cluster; `tests/integration/test_metrics.py` uses real nodes."""
     known: dict[str, set[str]] = {
         "up": set(),
         "process_cpu_seconds_total": set(),
@@ -110,7 +110,7 @@ def test_queries_name_metrics_of_the_table_and_labels_that_they_have() -> None:
         assert query.text.count("(") == query.text.count(")"), query.where
 
 
-def test_every_alert_leads_to_its_runbook() -> None:
+def test_every_alert_links_to_its_runbook() -> None:
     known = anchors(ALERTS)
     alerts = [rule for rule in rules() if "alert" in rule]
     assert len(alerts) >= 15
@@ -128,7 +128,7 @@ def test_every_alert_leads_to_its_runbook() -> None:
     assert named == {alert["alert"] for alert in alerts}
 
 
-def test_brokers_are_scaled_by_what_the_rules_record() -> None:
+def test_autoscaling_uses_metrics_of_the_recording_rules() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert values["brokers"]["autoscaling"]["network"]["metric"] in {
         rule.get("record") for rule in rules()
@@ -146,7 +146,7 @@ def encoded(*readings: Reading) -> dict[str, float]:
     }
 
 
-def test_a_histogram_is_reported_in_seconds_and_adds_up() -> None:
+def test_histograms_are_in_seconds_and_cumulative() -> None:
     histogram = LatencyHistogram()
     for latency_ms in (0.3, 0.5, 100, 200_000):
         histogram.observe(latency_ms)
@@ -166,13 +166,13 @@ def test_a_histogram_is_reported_in_seconds_and_adds_up() -> None:
     )
 
 
-def test_a_value_with_other_labels_is_a_defect() -> None:
+def test_a_sample_with_wrong_labels_raises_an_error() -> None:
     assert encoded((table.REQUESTS, ("Fetch",), 3)) == {"penstock_broker_requests_totalFetch": 3}
     with pytest.raises(AssertionError, match="has labels"):
         encoded((table.REQUESTS, (), 3))
 
 
-def test_partitions_that_move_or_have_no_leader_are_distinguished() -> None:
+def test_moving_and_leaderless_partitions_are_distinguished() -> None:
     topic, image = UUID(int=7), MetadataImage()
     alive, fenced = (
         NodeRecord(NodeId(it), NodeEpoch(it), UUID(int=it), "", 1, "", None, fenced=it == 2)
@@ -226,7 +226,7 @@ def test_partitions_that_move_or_have_no_leader_are_distinguished() -> None:
     assert states == {("alive",): 1, ("fenced",): 1, ("draining",): 1}
 
 
-async def test_concurrent_requests_share_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_scrapes_share_one_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     requested = 0
 
     def read() -> tuple[Reading, ...]:
@@ -242,7 +242,7 @@ async def test_concurrent_requests_share_one_reading(monkeypatch: pytest.MonkeyP
     assert "penstock_cluster_topics 2.0" in (await shown.response())[2]
 
 
-async def test_calls_to_the_wal_store_are_counted_on_their_own(tmp_path: Path) -> None:
+async def test_calls_to_the_wal_store_are_counted_separately(tmp_path: Path) -> None:
     requests, calls = StoreMeter(), StoreMeter()
     configured = open_wal_store(f"file:{tmp_path}", meter=requests, calls=calls)
     assert configured is not None

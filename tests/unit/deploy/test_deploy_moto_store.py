@@ -1,5 +1,5 @@
-"""The dev store keeps the promise that fencing needs: of many conditional PUTs of one key, one
-succeeds.
+"""The dev store provides the guarantee that fencing requires: of many conditional PUTs of one key,
+one succeeds.
 """
 
 import http.client
@@ -42,7 +42,7 @@ def port() -> Iterator[int]:
         yield port
 
 
-def test_it_listens_where_pods_have_addresses_of_ipv6() -> None:
+def test_the_dev_store_listens_on_ipv6() -> None:
     with listen(0, "::") as listening:
         socket.create_connection(("::1", listening.getsockname()[1]), 10).close()
 
@@ -56,7 +56,7 @@ def put(connection: http.client.HTTPConnection, key: str, body: bytes) -> int:
     return response.status
 
 
-def test_one_of_many_conditional_puts_wins_and_connections_stay_open(port: int) -> None:
+def test_one_of_many_conditional_puts_succeeds_and_connections_stay_open(port: int) -> None:
     keys, writers = 20, 8
     statuses: list[tuple[int, int]] = []
     barrier = threading.Barrier(writers)
@@ -85,8 +85,8 @@ def test_one_of_many_conditional_puts_wins_and_connections_stay_open(port: int) 
     }
 
 
-def test_a_put_that_is_cut_short_leaves_nothing_wherever_it_is_cut(port: int) -> None:
-    """No broker could read a partial or empty WAL object in a slot, or write the slot again."""
+def test_a_truncated_put_stores_nothing(port: int) -> None:
+    """With a partial or empty WAL object in a slot, no broker could read or rewrite the slot."""
     head = (
         "PUT /bucket/cut HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Authorization: {SIGNED}\r\nContent-Length: 14\r\nIf-None-Match: *\r\n\r\n"
@@ -104,7 +104,7 @@ def test_a_put_that_is_cut_short_leaves_nothing_wherever_it_is_cut(port: int) ->
     connection.close()
 
 
-def test_it_counts_served_requests(port: int) -> None:
+def test_served_requests_are_counted(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
 
     def counts() -> dict[str, int]:
@@ -145,13 +145,15 @@ def request(port: int, method: str, path: str, **headers: str) -> http.client.HT
 
 @pytest.mark.parametrize("path", ["/", "/bucket?list-type=2", "/bucket/key", "/bucket/-/counts"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
-def test_a_secret_refuses_unsigned_requests(signed_port: int, method: str, path: str) -> None:
+def test_unsigned_requests_are_rejected_if_there_is_a_secret(
+    signed_port: int, method: str, path: str
+) -> None:
     assert request(signed_port, method, path).status == 403
     assert request(signed_port, method, path, Authorization=SIGNED).status == 403
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_web_pages_are_kept_out_without_a_secret_too(port: int, method: str) -> None:
+def test_requests_from_web_pages_are_rejected_even_without_a_secret(port: int, method: str) -> None:
     length = {"Content-Length": "0"}
     for headers in (
         {"Origin": "http://evil.example"},

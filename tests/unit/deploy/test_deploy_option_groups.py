@@ -1,4 +1,4 @@
-"""Options in dataclasses: Typer shows each field, and the command gets the dataclass."""
+"""Command options in dataclasses: Typer shows each field, and the command gets the dataclass."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ def copy(topic: str, *, place: Place, layout: Format, count: int = 1) -> None:
     runs.append((topic, place, layout, count))
 
 
-def test_a_command_gets_its_dataclasses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_receives_its_dataclasses(monkeypatch: pytest.MonkeyPatch) -> None:
     runs.clear()
     given = ["t", "--store", "s", "--name", "a", "--name", "b", "--schema", "f.json", "--framed"]
     assert CliRunner().invoke(app, given).exit_code == 0

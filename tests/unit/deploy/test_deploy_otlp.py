@@ -1,4 +1,4 @@
-"""The variables of OpenTelemetry for TLS: unusable ones are refused with advice."""
+"""OpenTelemetry's environment variables for TLS: unusable ones are rejected with advice."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ def refusal(**files: Path | str) -> str:
     return str(refused.value)
 
 
-def test_the_variable_of_a_signal_comes_before_that_of_all() -> None:
+def test_the_variable_of_a_signal_overrides_the_general_one() -> None:
     environment = {CA: "/all", "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE": "/metrics"}
     assert variable_of(environment, METRICS, "CERTIFICATE").value == "/metrics"
     assert variable_of(environment, "TRACES", "CERTIFICATE") == (CA, "/all")
@@ -44,7 +44,7 @@ def test_the_variable_of_a_signal_comes_before_that_of_all() -> None:
     assert ReceiverFiles.of({}, METRICS).paths == []
 
 
-def test_missing_files_are_named(tmp_path: Path) -> None:
+def test_errors_contain_missing_files(tmp_path: Path) -> None:
     files = Authority(tmp_path).make("broker")
     gone = tmp_path / "gone.pem"
     assert refusal(CERTIFICATE=gone) == (
@@ -60,12 +60,12 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     assert f"{CA}={tmp_path} cannot be read: Is a directory" in refusal(CERTIFICATE=tmp_path)
 
 
-def test_a_key_needs_its_certificate(tmp_path: Path) -> None:
+def test_a_key_requires_its_certificate(tmp_path: Path) -> None:
     key = Authority(tmp_path).make("broker").key
     assert refusal(CLIENT_KEY=key) == f"{KEY} is set, but {CERTIFICATE} is not: set both, or none"
 
 
-def test_files_that_tls_cannot_use_are_named(tmp_path: Path) -> None:
+def test_errors_contain_files_that_tls_cannot_use(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files, other = authority.make("broker"), authority.make("other")
     text = tmp_path / "text.pem"
@@ -81,7 +81,7 @@ def test_files_that_tls_cannot_use_are_named(tmp_path: Path) -> None:
     assert needs in refusal(CLIENT_CERTIFICATE=text, CLIENT_KEY=files.key)
 
 
-def test_a_key_with_a_password_is_refused_without_a_question(tmp_path: Path) -> None:
+def test_an_encrypted_key_is_rejected_without_a_prompt(tmp_path: Path) -> None:
     files = Authority(tmp_path).make("broker")
     key = load_pem_private_key(files.key.read_bytes(), None)
     files.key.write_bytes(
@@ -93,7 +93,7 @@ def test_a_key_with_a_password_is_refused_without_a_question(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("tracing", [of_requests, of_moves])
 @pytest.mark.parametrize("name", [CERTIFICATE, "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE"])
-def test_traces_need_the_files_of_their_variables(
+def test_traces_require_the_files_of_their_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracing: TracingOf, name: str
 ) -> None:
     monkeypatch.setenv(name, str(tmp_path / "gone.pem"))
@@ -102,7 +102,7 @@ def test_traces_need_the_files_of_their_variables(
         pass
 
 
-async def test_traces_reach_a_collector_that_demands_a_certificate(
+async def test_traces_reach_a_collector_that_requires_a_client_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Collector(Knowing):
@@ -114,7 +114,8 @@ async def test_traces_reach_a_collector_that_demands_a_certificate(
     monkeypatch.setenv(CA, str(authority.file))
     monkeypatch.setenv(CERTIFICATE, str(client.certificate))
     monkeypatch.setenv(KEY, str(client.key))
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # the SDK's HTTP client prefers them
+    # the SDK's HTTP client gives precedence to these
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
     collector = Collector()
     async with serving(collector, tls=demanding(authority)):

@@ -1,4 +1,4 @@
-"""Check tables on terminals of several widths, and numbers in sentences."""
+"""Tables on terminals of several widths, and numbers in sentences."""
 
 import ast
 import re
@@ -36,13 +36,13 @@ def test_a_narrow_terminal_gets_the_first_columns(
     assert f"too narrow for: {hidden}; --output json prints all" in shown or not hidden
 
 
-def test_an_empty_table_states_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_table_prints_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("", COLUMNS, [])
     assert "(nothing)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("width", range(30, 90, 5))
-def test_addresses_are_not_broken(
+def test_addresses_are_not_wrapped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -53,7 +53,7 @@ def test_addresses_are_not_broken(
     assert "127.0.0.1:19092" in shown or "too narrow for: address" in shown
 
 
-def test_small_numbers_have_no_exponent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_numbers_are_printed_without_exponent(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("", ("MB/s",), [(4e-06,), (-4e-06,), (0.0123,), (0.0,), (12.345,)])
     shown = capsys.readouterr().out.split()
     assert [text for text in shown if any(letter.isdigit() for letter in text)] == [
@@ -61,7 +61,7 @@ def test_small_numbers_have_no_exponent(capsys: pytest.CaptureFixture[str]) -> N
     ]
 
 
-def test_the_help_of_dev_fits_a_terminal() -> None:
+def test_the_help_of_dev_fits_into_a_terminal() -> None:
     shown = run_here("dev", "--help", COLUMNS="80").stdout
     assert "--topics" in shown
     assert "…" not in shown
@@ -76,7 +76,7 @@ def test_the_help_of_dev_fits_a_terminal() -> None:
         (2_000, "addresses", "2,000 addresses"),
     ],
 )
-def test_numbers_have_their_noun(number: int, plural: str, shown: str) -> None:
+def test_counts_use_singular_and_plural(number: int, plural: str, shown: str) -> None:
     assert counted(number, "address", plural) == shown
 
 
@@ -88,7 +88,9 @@ PRINTING = ("admin", "cli", "demo", "local", "mirror", "records", "sql")
 
 
 def uncounted(file: Path) -> Iterator[str]:
-    """Yield the places where a number that may be 1 precedes a plural. Constants are never 1."""
+    """Yield the places where a number that may be 1 precedes a plural noun. Constants
+    are never 1.
+    """
     for text in ast.walk(ast.parse(file.read_text())):
         if not isinstance(text, ast.JoinedStr):
             continue
@@ -108,7 +110,7 @@ def is_number(value: ast.FormattedValue) -> bool:
     return (is_formatted or code.endswith(("count", "_total"))) and not code.isupper()
 
 
-def test_sentences_count_with_the_helper() -> None:
+def test_sentences_use_the_helper_for_counts() -> None:
     files = [file for name in PRINTING for file in (DEPLOY / name).rglob("*.py")]
     assert files
     assert [place for file in files for place in uncounted(file)] == []

@@ -1,4 +1,4 @@
-"""Test profiles: the file, which cluster a command means, and what `penstock profile` prints."""
+"""Profiles: the file, which cluster a command uses, and the output of `penstock profile`."""
 
 import json
 import os
@@ -68,8 +68,8 @@ def test_profiles_are_added_shown_used_and_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["topics list", "topics delete t --yes", "consume t"])
-def test_without_a_cluster_no_address_is_assumed(tmp_path: Path, command: str) -> None:
-    """A broker at a default address would be a stranger's."""
+def test_without_a_cluster_there_is_no_default_address(tmp_path: Path, command: str) -> None:
+    """A broker at a default address could belong to someone else."""
     reason = r"no brokers given, and no running cluster in .*dev.json: pass --bootstrap HOST:PORT"
     with pytest.raises(UsageError, match=reason):
         run(*command.split())
@@ -100,7 +100,7 @@ def test_credentials_of_dev_are_used_only_for_its_own_addresses(
 
 
 @pytest.mark.parametrize(("address", "is_dev"), [("dev:2", True), ("dev:1", False)])
-def test_tls_of_dev_is_used_for_controllers_at_its_addresses(
+def test_tls_settings_of_dev_are_used_only_for_its_controllers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, is_dev: bool
 ) -> None:
     monkeypatch.setattr(controllers, "_of_cluster", {})
@@ -122,7 +122,7 @@ def dev_cluster(tmp_path: Path, bootstrap: str = "dev:1", **more: Any) -> None:
     state_file.write(tmp_path / "dev.json", state)
 
 
-def test_options_win_over_variables_profiles_and_dev(
+def test_options_override_variables_profiles_and_dev(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match="no store given, and no `penstock dev` runs"):
@@ -162,7 +162,7 @@ def test_options_win_over_variables_profiles_and_dev(
         (profiles.Profile(command_config="/none"), True),
     ],
 )
-def test_unset_values_of_a_profile_never_come_from_another_cluster(
+def test_unset_profile_values_are_never_taken_from_another_cluster(
     tmp_path: Path, profile: profiles.Profile, is_dev: bool
 ) -> None:
     dev_cluster(tmp_path)
@@ -193,7 +193,7 @@ def test_unset_values_of_a_profile_never_come_from_another_cluster(
     copy_context().run(with_profile)
 
 
-def test_a_cluster_that_does_not_respond_states_how_to_start_one() -> None:
+def test_the_error_without_a_cluster_says_how_to_start_one() -> None:
     with pytest.raises(ExpectedError, match=r"no broker responds at 127.0.0.1:1; start one with"):
         run("topics", "list", "--bootstrap-server", "127.0.0.1:1")
 
@@ -208,7 +208,7 @@ def test_an_option_before_its_command_gets_a_hint(option: str) -> None:
 @pytest.mark.parametrize(
     "command", ["nodes", "nodes unregister 2", "quorum describe", "top --json", "compact orders"]
 )
-def test_commands_that_request_controllers_document_it(command: str) -> None:
+def test_commands_that_connect_to_controllers_document_it(command: str) -> None:
     arguments = [*command.split(), "--bootstrap-server=k:1"]
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
     assert result.exit_code == 2

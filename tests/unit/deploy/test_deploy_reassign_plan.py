@@ -42,7 +42,7 @@ KAFKAS_OWN = (
 )
 
 
-def test_a_file_that_kafkas_tool_printed_is_read_and_printed_again() -> None:
+def test_a_file_of_kafkas_tool_survives_a_round_trip() -> None:
     assignment = parse_reassignment(KAFKAS_OWN)
     assert assignment == {Key("tp_re_01", 4): (0,), Key("tp_re_01", 1): (1, 0)}
     assert to_json(assignment) == (
@@ -54,7 +54,7 @@ def test_a_file_that_kafkas_tool_printed_is_read_and_printed_again() -> None:
 
 
 class Asked(WireClient):
-    """Respond to every request without an error, and keep the requests."""
+    """Respond to every request without an error, and record the requests."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -67,7 +67,7 @@ class Asked(WireClient):
         )
 
 
-def test_ten_thousand_partitions_are_requested_in_bounded_requests() -> None:
+def test_ten_thousand_partitions_are_split_into_requests_of_limited_size() -> None:
     keys = [Key(f"t{index // 1_500}", index) for index in range(10_000)]
     client = Asked()
     assert reassign(client, dict.fromkeys(keys, (1, 2))) == {}
@@ -95,7 +95,7 @@ def test_ten_thousand_partitions_are_requested_in_bounded_requests() -> None:
     )
 
 
-def test_the_other_files() -> None:
+def test_topic_partition_and_broker_lists_are_parsed() -> None:
     assert parse_topics('{"topics": [{"topic": "a"}, {"topic": "b"}], "version": 1}') == ["a", "b"]
     assert parse_partitions('{"partitions": [{"topic": "a", "partition": 3}]}') == [Key("a", 3)]
     assert parse_brokers("2,0,1") == [2, 0, 1]
@@ -124,12 +124,12 @@ def test_the_other_files() -> None:
         ),
     ],
 )
-def test_bad_files_are_refused_with_a_reason(text: str, word: str) -> None:
+def test_invalid_files_are_rejected_with_a_reason(text: str, word: str) -> None:
     with pytest.raises(UsageError, match=word):
         parse_reassignment(text)
 
 
-def test_bad_broker_lists_and_partitions() -> None:
+def test_invalid_broker_lists_and_partitions_are_rejected() -> None:
     for text in ("", "1,x", "1,1"):
         with pytest.raises(UsageError, match="broker-list"):
             parse_brokers(text)
@@ -139,7 +139,7 @@ def test_bad_broker_lists_and_partitions() -> None:
     assert parse_partition("my-topic-12") == Key("my-topic", 12)
 
 
-def test_proposals_are_even_and_repeatable_and_keep_the_factor() -> None:
+def test_proposals_are_balanced_and_deterministic_and_keep_the_replication_factor() -> None:
     current = {Key("t", index): (7, 8) for index in range(12)}
     proposed = propose(current, [3, 1, 2])
     assert proposed == propose(current, [1, 2, 3])
@@ -149,7 +149,7 @@ def test_proposals_are_even_and_repeatable_and_keep_the_factor() -> None:
     assert propose({Key("t", 0): (1, 2, 3)}, [5]) == {Key("t", 0): (5,)}
 
 
-def test_states() -> None:
+def test_states_of_reassignments() -> None:
     key = Key("t", 0)
     assert status_of(key, (1,), (1,), set()) == (
         True,
@@ -192,7 +192,7 @@ def trace(node_id: int, epoch: int, *, gave_up: bool, **steps: float) -> MoveTra
     return MoveTrace(node_id=NodeId(node_id), received_ms=0, timing=timing)
 
 
-def test_a_trace_reports_the_six_steps_of_the_last_move_only() -> None:
+def test_a_trace_contains_the_six_steps_of_the_last_move_only() -> None:
     move = Move(NodeId(1), NodeId(2), Millis(1_000), Millis(11_000), Millis(1_050), StreamEpoch(5))
     traces = [
         trace(2, 3, gave_up=True, persist=99, flush=99, commit=99),

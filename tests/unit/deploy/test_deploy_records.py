@@ -1,4 +1,4 @@
-"""Test the formats, templates and lines of records, the rows of CSV, and times and durations."""
+"""Record formats, templates and lines, CSV rows, and times and durations."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ AVRO = json.dumps(
 
 
 class Registry:
-    """Contains one Avro schema, or Protobuf schemas by id."""
+    """A registry with one Avro schema, or with Protobuf schemas by id."""
 
     def __init__(self, **protobuf: str) -> None:
         self._protobuf = {int(name[1:]): text for name, text in protobuf.items()}
@@ -61,7 +61,7 @@ class Registry:
 
 
 def descriptor_set() -> bytes:
-    """Return two messages; the second one has a nested message."""
+    """Return a descriptor set with two messages; the second one has a nested message."""
     file = FileDescriptorProto(name="orders.proto", package="shop", syntax="proto3")
     file.message_type.add(name="First")
     order = file.message_type.add(name="Order")
@@ -80,7 +80,7 @@ def descriptor_set() -> bytes:
         (RecordFormat.BASE64, "AP8=", b"\x00\xff"),
     ],
 )
-def test_formats_go_both_ways(requested: RecordFormat, text: str, data: bytes) -> None:
+def test_formats_survive_a_round_trip(requested: RecordFormat, text: str, data: bytes) -> None:
     found = codec(requested)
     assert found.encode(text) == data
     shown = found.decode(data)
@@ -88,13 +88,13 @@ def test_formats_go_both_ways(requested: RecordFormat, text: str, data: bytes) -
 
 
 @pytest.mark.parametrize("requested", [RecordFormat.JSON, RecordFormat.HEX, RecordFormat.BASE64])
-def test_what_is_not_in_the_format_is_refused(requested: RecordFormat) -> None:
+def test_values_that_do_not_match_the_format_are_rejected(requested: RecordFormat) -> None:
     with pytest.raises(BadRecord, match="it is not"):
         codec(requested).encode("{no")
 
 
 @pytest.mark.parametrize("registry", [None, Registry()])
-def test_avro_goes_both_ways(registry: Registry | None) -> None:
+def test_avro_survives_a_round_trip(registry: Registry | None) -> None:
     found = codec(
         RecordFormat.AVRO,
         schema=None if registry else AVRO,
@@ -127,8 +127,10 @@ HOME: dict[str, Any] = {"city": {}, "street": "Kastanienallee"}
         ({"type": "array", "items": "x.Address"}, HOME),
     ],
 )
-def test_avro_schemas_with_references_go_both_ways(schema: Any, value: dict[str, Any]) -> None:
-    """Their names are defined by other subjects of the registry."""
+def test_avro_with_schema_references_survives_a_round_trip(
+    schema: Any, value: dict[str, Any]
+) -> None:
+    """The referenced types are defined by other subjects of the registry."""
     whole: Any = value
     if isinstance(schema, dict):
         whole = {"at": value} if schema["type"] == "record" else [value, value]
@@ -151,7 +153,7 @@ def test_avro_schemas_with_references_go_both_ways(schema: Any, value: dict[str,
 
 
 def test_records_of_unusable_schemas_are_bad_records() -> None:
-    """`--on-error skip` omits them, not those of a registry that fails."""
+    """`--on-error skip` skips these records, but not those for which the registry fails."""
     loop = {
         "type": "record",
         "name": "Node",
@@ -183,7 +185,7 @@ message Order { int64 id = 1; message Item { string name = 1; } }
 
 
 def test_registered_protobuf_is_decoded_with_the_schema_of_its_id() -> None:
-    """The schema of the option is that of new records."""
+    """The schema option applies only to new records."""
     later = ORDERS.replace("int64 id = 1;", "string who = 1; int64 id = 2;")
     registry: Any = Registry(_7=ORDERS, _8=later, _9="message {")
     found = codec(
@@ -201,7 +203,7 @@ def test_registered_protobuf_is_decoded_with_the_schema_of_its_id() -> None:
             found.decode(data)
 
 
-def test_protobuf_of_a_registry_needs_no_descriptor_set() -> None:
+def test_protobuf_with_a_registry_needs_no_descriptor_set() -> None:
     registry: Any = Registry(_7=ORDERS)
     for message, data in (("", b"\0\0\0\0\7\0"), ("shop.Order", b"\0\0\0\0\7\2\2\x08\3")):
         found = codec(
@@ -258,7 +260,7 @@ def test_numbers_beyond_a_float_do_not_allow_other_text(text: str) -> None:
         codec(RecordFormat.JSON).encode(text)
 
 
-def test_registered_json_is_shown_without_its_frame() -> None:
+def test_registered_json_is_printed_without_its_framing() -> None:
     found = codec(RecordFormat.JSON, registry=Registry())  # type: ignore[arg-type]
     assert found.decode(b'\0\0\0\0\7{"a": 1}') == found.decode(b'{"a": 1}') == {"a": 1}
     with pytest.raises(BadRecord):
@@ -266,7 +268,9 @@ def test_registered_json_is_shown_without_its_frame() -> None:
 
 
 def test_the_schema_of_a_value_may_be_in_a_header() -> None:
-    """Its id or GUID, and the indexes of a Protobuf message. The value has no frame then."""
+    """The header contains its id or GUID, and the Protobuf message indexes. The value then has no
+    framing.
+    """
     with serving(SchemaRegistryServer()) as server:
         server.register("a-value", {"schema": AVRO.decode()})
         server.register("p-value", {"schema": ORDERS, "schemaType": "PROTOBUF"})
@@ -298,7 +302,7 @@ def test_the_schema_of_a_value_may_be_in_a_header() -> None:
 @pytest.mark.parametrize(
     ("message", "text"), [("shop.Order", {"id": "3"}), ("shop.Order.Item", {"name": "pen"})]
 )
-def test_protobuf_goes_both_ways(
+def test_protobuf_survives_a_round_trip(
     registry: Registry | None, message: str, text: dict[str, str]
 ) -> None:
     found = codec(
@@ -315,7 +319,7 @@ def test_protobuf_goes_both_ways(
         found.encode('{"other": 1}')
 
 
-def test_a_schema_that_is_missing_or_wrong_is_named() -> None:
+def test_the_error_contains_the_missing_or_invalid_schema() -> None:
     with pytest.raises(UsageError, match=r"--schema FILE.avsc or --schema-registry"):
         codec(RecordFormat.AVRO)
     with pytest.raises(UsageError, match="not an Avro schema"):
@@ -326,7 +330,7 @@ def test_a_schema_that_is_missing_or_wrong_is_named() -> None:
         codec(RecordFormat.PROTOBUF, schema=descriptor_set(), message="shop.None")
 
 
-def test_a_template_has_the_letters_of_kcat() -> None:
+def test_templates_use_the_format_letters_of_kcat() -> None:
     record = ShownRecord("t", 1, 2, 3, "k", {"a": 1}, [("h", "x"), ("n", None)], 1, 7)
     shown = parse_template(r"%t/%p@%o %T %k=%s [%h] %K,%S 100%%\t\\\n")
     assert shown(record) == 't/1@2 3 k={"a":1} [h=x,n=None] 1,7 100%\t\\\n'
@@ -339,7 +343,7 @@ def lines(*texts: str, keys: RecordCodec | None = None, **options: object) -> li
     return list(reader.records(text.encode() for text in texts))
 
 
-def test_lines_have_keys_values_and_defaults() -> None:
+def test_lines_contain_keys_values_and_defaults() -> None:
     headers = parse_headers(["a=1", "b=x=y", "c"])
     assert headers == [("a", b"1"), ("b", b"x=y"), ("c", None)]
     first, second = lines("6b:v:w", "v", keys=HexCodec(), separator=":", key="00", headers=headers)
@@ -378,7 +382,7 @@ def test_text_that_is_not_utf_8_is_refused(requested: RecordFormat) -> None:
         codec(requested).encode('"\udcff"')
 
 
-def test_csv_has_a_row_for_each_object_of_the_first_list() -> None:
+def test_csv_output_has_a_row_for_each_object_of_the_first_list() -> None:
     document = [
         {
             "name": "a,b",
@@ -396,7 +400,7 @@ def test_csv_has_a_row_for_each_object_of_the_first_list() -> None:
     assert encode_csv({"size": {"bytes": 3, "known": True}}) == "size.bytes,size.known\n3,true\n"
 
 
-def test_times_and_durations_are_those_of_kafka() -> None:
+def test_times_and_durations_are_parsed_like_in_kafka() -> None:
     assert parse_time("1970-01-01T00:00:01.500") == 1_500
     assert parse_time("1970-01-01T01:00:00+01:00") == 0
     assert parse_duration("P1DT2H3M4.5S") == 93_784_500
@@ -408,7 +412,7 @@ def test_times_and_durations_are_those_of_kafka() -> None:
         parse_time("yesterday")
 
 
-def test_offsets_come_from_the_files_of_kafka_and_from_our_own(tmp_path: Path) -> None:
+def test_offset_files_of_kafka_and_of_penstock_are_parsed(tmp_path: Path) -> None:
     path = tmp_path / "offsets.csv"
     for text in (
         "orders,0,5\n",

@@ -1,4 +1,4 @@
-"""Generated pages of the reference are up to date and cover the definitions in the code."""
+"""Generated reference pages are up to date and cover the definitions in the code."""
 
 import ast
 import re
@@ -45,14 +45,14 @@ def test_pages_of_commands_are_up_to_date() -> None:
 
 
 def test_every_field_of_a_metadata_record_has_a_meaning() -> None:
-    """Write it as the docstring of the field."""
+    """Write it into the docstring of the field."""
     rows = re.findall(r"^\| \d+ \| (.+) \|$", metadata_records.markdown(), re.MULTILINE)
     assert len(rows) > 100
     assert [row for row in rows if not row.rpartition(" | ")[2].strip()] == []
 
 
 def commands_of(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every command with its name, and groups that are commands themselves."""
+    """Yield every command with its name, including groups that can be run."""
     for name in group.list_commands(None):
         command = group.get_command(None, name)
         full = f"{path} {name}".strip()
@@ -116,7 +116,7 @@ def test_every_error_code_that_brokers_send_has_advice() -> None:
     assert sent - {ErrorCode.NONE} == set(errors.ADVICE)
 
 
-def test_every_error_class_states_what_it_means() -> None:
+def test_every_error_class_has_a_description() -> None:
     for title, module in errors.MODULES:
         found = list(errors.classes(module))
         assert found, title
@@ -124,7 +124,7 @@ def test_every_error_class_states_what_it_means() -> None:
             assert kind.__doc__, kind.__name__
 
 
-def test_apis_that_are_not_served_exist_in_kafka() -> None:
+def test_unsupported_apis_exist_in_kafka() -> None:
     schemas = {path.name.replace("_", "") for path in Path(kio.schema.__path__[0]).iterdir()}
     absent = {name for names, _ in kafka_apis.ABSENT for name in names}
     assert absent
@@ -134,7 +134,7 @@ def test_apis_that_are_not_served_exist_in_kafka() -> None:
     assert {name.lower() for name in absent} <= schemas
 
 
-def test_every_api_that_is_served_is_tested() -> None:
+def test_every_served_api_is_tested() -> None:
     served = {*make_handlers(has_client_metrics=True), *INLINE}
     assert served == APIS.keys(), "nothing is announced that has no handler"
     assert EVIDENCE.keys() == {api.name for api in APIS.values()}

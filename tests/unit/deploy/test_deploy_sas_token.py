@@ -1,4 +1,4 @@
-"""Nodes reject SAS tokens that may outlive fences."""
+"""Nodes reject SAS tokens that do not expire before fences may be deleted."""
 
 import os
 import subprocess
@@ -36,20 +36,20 @@ def test_a_token_that_outlives_fences_is_refused(
 @pytest.mark.parametrize("retention_ms", [7 * DAY_MS, None])
 @pytest.mark.parametrize("token", ["si=policy&sig=SECRET", "sig=SECRET", "se=later&sig=SECRET"])
 def test_a_token_without_a_readable_expiry_is_refused(token: str, retention_ms: int | None) -> None:
-    """Brokers, which have no retention, refuse it too."""
+    """Brokers, which have no retention setting, reject it, too."""
     with pytest.raises(UsageError, match="has no expiry") as caught:
         check_sas_token(STORE, retention_ms, {"AZURE_STORAGE_SAS_TOKEN": token}, NOW_S)
     assert "SECRET" not in str(caught.value)
 
 
-def test_a_token_that_is_not_used_is_not_checked() -> None:
+def test_an_unused_token_is_not_checked() -> None:
     token = {"AZURE_STORAGE_SAS_TOKEN": "si=policy&sig=x"}
     identity = {"AZURE_CLIENT_ID": "a", "AZURE_TENANT_ID": "t", "AZURE_FEDERATED_TOKEN_FILE": "f"}
     for others in ({"AZURE_STORAGE_ACCOUNT_KEY": "a2V5"}, identity):
         check_sas_token(STORE, DAY_MS, token | others, NOW_S)
 
 
-def test_other_credentials_pass() -> None:
+def test_other_credentials_are_accepted() -> None:
     check_sas_token(STORE, None, {"AZURE_STORAGE_SAS_TOKEN": LONG}, NOW_S)
     check_sas_token(STORE, 7 * DAY_MS, {"AZURE_STORAGE_SAS_TOKEN": SHORT}, NOW_S)
     check_sas_token(STORE, 10 * DAY_MS, {"AZURE_STORAGE_SAS_TOKEN": LONG}, NOW_S)

@@ -1,4 +1,4 @@
-"""The options `--schema` of `penstock table sync` and `penstock sql`: files with ids."""
+"""The option `--schema` of `penstock table sync` and `penstock sql`: files with ids."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def files(tmp_path: Path) -> list[str]:
     return list(map(str, paths))
 
 
-def test_schemas_of_an_export(files: list[str]) -> None:
+def test_schemas_of_a_table_export(files: list[str]) -> None:
     one, two, _ = files
     plain = RowOptions(value_format="avro", schema=[two])
     assert plain.format("orders") == ValueFormat("avro", b"two=2")
@@ -32,7 +32,7 @@ def test_schemas_of_an_export(files: list[str]) -> None:
         RowOptions(value_format="avro", schema=["7=missing"], framed=True).format("orders")
 
 
-def test_schemas_of_a_statement(files: list[str]) -> None:
+def test_schemas_of_an_sql_statement(files: list[str]) -> None:
     one, two, three = files
     given = TopicOptions(schema=[f"a=7={one}", f"a=8={two}", f"b={one}"], framed=["a"])
     by_id = ((7, b"one"), (8, b"two=2"))

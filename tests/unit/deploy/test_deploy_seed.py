@@ -1,5 +1,5 @@
-"""Topics and records that a local cluster starts with: the meaning of each line, and errors that
-name the line.
+"""Topics and records with which a local cluster starts: the meaning of each line, and errors that
+contain the line.
 """
 
 import pytest
@@ -20,23 +20,23 @@ def parsed(*lines: str, topics: dict[str, int] | None = None) -> list[SeedRecord
     )
 
 
-def test_topics() -> None:
+def test_topics_are_parsed() -> None:
     assert parse_topics("orders:3, clicks:12,plain") == {"orders": 3, "clicks": 12, "plain": 1}
     assert parse_topics("") == {}
 
 
 @pytest.mark.parametrize("text", ["orders:x", "orders:0", ":3", "orders:1001", "orders:"])
-def test_wrong_topics(text: str) -> None:
+def test_invalid_topics_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="is not allowed: NAME:PARTITIONS"):
         parse_topics(text)
 
 
-def test_a_topic_twice() -> None:
+def test_a_repeated_topic_is_rejected() -> None:
     with pytest.raises(UsageError, match="names 'a' twice"):
         parse_topics("a:1,a:2")
 
 
-def test_whole_records() -> None:
+def test_complete_records_are_parsed() -> None:
     line = (
         '{"topic": "clicks", "key": "k", "value": {"n": [1, 2]}, "headers": {"h": "1"},'
         ' "partition": 11, "timestamp_ms": 5}'
@@ -50,11 +50,11 @@ def test_whole_records() -> None:
 @pytest.mark.parametrize(
     "line", ["plain text", '{"id": 1, "price": 2.5}', "[1, 2]", "42", '"quoted"']
 )
-def test_plain_values_are_kept_as_they_stand(line: str) -> None:
+def test_plain_values_are_unchanged(line: str) -> None:
     assert parsed(line) == [SeedRecord("orders", None, line.encode(), (), -1, 0)]
 
 
-def test_empty_lines_count_as_lines_only() -> None:
+def test_empty_lines_only_affect_line_numbers() -> None:
     with pytest.raises(UsageError, match=r"seed.jsonl, line 3: not JSON"):
         parsed("a", "", '{"value": }')
 
@@ -79,12 +79,12 @@ def test_empty_lines_count_as_lines_only() -> None:
         ('{"topic": 5, "value": 1}', "line 1: no topic"),
     ],
 )
-def test_mistakes(line: str, told: str) -> None:
+def test_errors_contain_the_line(line: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         parsed(line)
 
 
-def test_a_plain_value_needs_a_topic() -> None:
+def test_a_plain_value_requires_a_topic() -> None:
     with pytest.raises(
         UsageError, match="line 1: no topic: add the field 'topic', or pass --topics"
     ):

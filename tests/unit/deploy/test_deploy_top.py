@@ -48,7 +48,7 @@ def test_rates_compare_two_measurements_and_the_busiest_topic_is_first() -> None
     assert (view.stored_bytes, counts.records_s) == (150, 20.0)
 
 
-def test_a_broker_that_does_not_respond_is_noted() -> None:
+def test_a_broker_that_does_not_respond_is_reported() -> None:
     image = MetadataImage()
     image.apply_all(
         NodeRecord(NodeId(it), NodeEpoch(it), UUID(int=it), f"b{it}", 9092, "", None, fenced=False)
@@ -60,7 +60,7 @@ def test_a_broker_that_does_not_respond_is_noted() -> None:
 
 @pytest.mark.parametrize("width", [200, 80, 40])
 def test_a_narrow_terminal_shows_whole_columns(width: int) -> None:
-    """Instead of `(as cli…` and `requ…`."""
+    """Previously, columns were cut to `(as cli…` and `requ…`."""
     view = view_top(CLUSTER, STORED, RecordCounts().add(STORED, [], 0.0))
     console = Console(width=width)
     with console.capture() as capture:
@@ -71,14 +71,14 @@ def test_a_narrow_terminal_shows_whole_columns(width: int) -> None:
     assert "without leader" in text.replace("\n", " ")
 
 
-def test_deleted_records_do_not_count() -> None:
+def test_deleted_records_are_not_counted() -> None:
     stored = {"a": Stored(2, 2, 0, None, {0: 1_154, 1: 7})}
     found = RecordCounts().add(stored, [Measured(0.0, {"a": {0: 1_154, 1: 9}})], 0.0)
     assert found["a"].records == 2
 
 
-def test_a_leader_that_is_absent_for_a_while_changes_neither_counts_nor_rates() -> None:
-    """Its partition returns with the records written in between, not as if all of them were new."""
+def test_a_temporarily_missing_leader_changes_neither_counts_nor_rates() -> None:
+    """When it returns, only the records written in between are counted, not all of its records."""
     counts = RecordCounts()
     counted(counts, 0.0, a={0: 16_010, 1: 0})
     counted(counts, 2.0, a={0: 16_024, 1: 0})
@@ -90,7 +90,7 @@ def test_a_leader_that_is_absent_for_a_while_changes_neither_counts_nor_rates() 
     assert counts.records_s == 7.0
 
 
-def test_the_rate_of_a_leader_that_never_responded_is_unknown_and_not_0() -> None:
+def test_the_rate_of_a_leader_that_never_responded_is_unknown() -> None:
     counts = RecordCounts()
     for now_s in (0.0, 2.0):
         assert counted(counts, now_s, a={1: 0})["a"] == (None, None)
@@ -98,8 +98,8 @@ def test_the_rate_of_a_leader_that_never_responded_is_unknown_and_not_0() -> Non
     assert counted(counts, 6.0, a={0: 15, 1: 0})["a"] == (5, 5.0)
 
 
-def test_a_late_response_counts_as_of_its_request() -> None:
-    """It neither looks new, nor replaces the values of the next leader."""
+def test_a_late_response_has_the_time_of_its_request() -> None:
+    """It is not treated as new, and does not replace the values of the next leader."""
     counts = RecordCounts()
     counted(counts, 0.0, new={0: 10})
     late = counts.add(STORED, [Measured(1.0, {"new": {0: 20}})], 61.0)["new"]
@@ -109,7 +109,7 @@ def test_a_late_response_counts_as_of_its_request() -> None:
     assert (found.records, found.age_s) == (40, 1.0)
 
 
-def test_values_of_brokers_that_all_went_silent_remain_with_their_age() -> None:
+def test_values_of_brokers_that_all_became_silent_remain_with_their_age() -> None:
     counts = RecordCounts()
     counted(counts, 0.0, new={0: 10})
     counted(counts, 2.0, new={0: 30})
@@ -118,7 +118,7 @@ def test_values_of_brokers_that_all_went_silent_remain_with_their_age() -> None:
     assert counts.records_s is None
 
 
-def test_a_topic_made_anew_begins_without_a_rate() -> None:
+def test_a_recreated_topic_starts_without_a_rate() -> None:
     counts = RecordCounts()
     for topic_id, end, rate in (
         (UUID(int=1), 1, None),
@@ -130,7 +130,7 @@ def test_a_topic_made_anew_begins_without_a_rate() -> None:
         assert (found.records, found.records_s) == (end, rate)
 
 
-def test_cost_is_put_and_list_at_one_price_and_get_at_another() -> None:
+def test_put_and_list_requests_have_one_price_and_get_requests_another() -> None:
     requests = StoreRequests(
         put_s=10.0, list_s=2.0, get_s=100.0, delete_s=1_000.0, failed_s=1.0, written_bytes_s=5e6
     )
@@ -140,7 +140,7 @@ def test_cost_is_put_and_list_at_one_price_and_get_at_another() -> None:
     )
 
 
-def test_each_cloud_has_its_prices() -> None:
+def test_each_cloud_has_its_own_prices() -> None:
     found = [prices_of(url) for url in ("s3://b", "gs://b", "az://a/c", "file:d", "")]
     assert [prices.storage_usd_per_gb_month for prices in found] == [
         0.023,
@@ -156,7 +156,7 @@ def test_each_cloud_has_its_prices() -> None:
     ]
 
 
-def test_the_total_is_of_brokers_that_report_and_of_none_it_is_unknown() -> None:
+def test_totals_include_only_brokers_that_report() -> None:
     one = StoreRequests(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
     total = store_cost([one, None, one], 2_000_000_000, Prices())
     assert total.requests == StoreRequests(2.0, 4.0, 6.0, 8.0, 10.0, 12.0)

@@ -1,4 +1,4 @@
-"""Sizes for the command line: an unknown size is not zero."""
+"""Topic sizes in commands: an unknown size is not shown as zero."""
 
 import pytest
 from typer.testing import CliRunner
@@ -24,15 +24,15 @@ UNKNOWN = SizeView(None, None, None, None, None, None, None)
         ([ONE, UNKNOWN], UNKNOWN),
     ],
 )
-def test_a_sum_is_unknown_if_a_part_of_it_is(sizes: list[SizeView], expected: SizeView) -> None:
+def test_a_sum_with_an_unknown_part_is_unknown(sizes: list[SizeView], expected: SizeView) -> None:
     assert total(sizes) == expected
 
 
-def test_storage_costs_by_bytes() -> None:
+def test_storage_cost_is_proportional_to_bytes() -> None:
     assert storage_usd_month(2_000_000_000, Prices()) == pytest.approx(0.046)
     assert storage_usd_month(500, Prices(storage_usd_per_gb_month=1e9)) == pytest.approx(500)
 
 
-def test_describe_without_a_topic_needs_size() -> None:
+def test_describe_without_a_topic_requires_the_size_option() -> None:
     result = CliRunner().invoke(app, ["topics", "describe"])
     assert isinstance(result.exception, UsageError)

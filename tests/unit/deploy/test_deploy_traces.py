@@ -1,5 +1,5 @@
-"""Edge cases of traces: several requests in a PUT, a fenced PUT, requests that are not sampled, no
-OpenTelemetry.
+"""Edge cases of traces: several requests in one PUT, a fenced PUT, unsampled requests, and
+OpenTelemetry not installed.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ FLAGS = "--store", "file:/x"
 
 
 class TracedWal:
-    """A WAL whose requests are traced into memory."""
+    """A WAL whose requests are traced in memory."""
 
     def __init__(self, is_chosen: Callable[[], bool] = lambda: True) -> None:
         self.store = MemoryStore()
@@ -123,7 +123,7 @@ async def test_a_put_belongs_to_its_first_request_and_links_to_the_others() -> N
     assert put.attributes["penstock.wal.groups"] == 3
 
 
-async def test_a_fenced_put_and_its_requests_are_errors() -> None:
+async def test_the_spans_of_a_fenced_put_and_its_requests_are_errors() -> None:
     traced = TracedWal()
     await traced.store.put(
         wal_key(ME, WalSequence(0), IN_STORE), fence_object(RECOVERER, WalSequence(0))
@@ -138,7 +138,7 @@ async def test_a_fenced_put_and_its_requests_are_errors() -> None:
     assert traced.spans("ack") == []
 
 
-async def test_only_chosen_principals_are_traced() -> None:
+async def test_only_configured_principals_are_traced() -> None:
     choices = iter([False, True, False])
     traced = TracedWal(lambda: next(choices))
     await asyncio.gather(traced.request(), traced.request(), traced.request())
@@ -148,7 +148,7 @@ async def test_only_chosen_principals_are_traced() -> None:
     assert traced.spans("wal put") == []
 
 
-async def test_a_group_that_never_reaches_a_put_is_forgotten_with_its_request() -> None:
+async def test_a_group_that_never_reaches_a_put_is_dropped_with_its_request() -> None:
     traced = TracedWal()
     trace = traced.tracing.begin(asyncio.get_running_loop().time(), "client")
     assert trace is not None
@@ -161,7 +161,7 @@ async def test_a_group_that_never_reaches_a_put_is_forgotten_with_its_request() 
     assert traced.tracing.put_began(WalSequence(0), [([], done)]) is None
 
 
-def test_what_is_not_there_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.deploy.node.config.definition import ProcessConfig
     from penstock.deploy.node.traces.set_up import of_moves, of_requests
 
@@ -179,7 +179,7 @@ def test_what_is_not_there_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
         load("broker", [*FLAGS, "--traces-otlp-endpoint", "127.0.0.1:4318"], {})
 
 
-def test_without_an_endpoint_nothing_of_it_is_loaded() -> None:
+def test_without_an_endpoint_opentelemetry_is_not_imported() -> None:
     code = (
         "import sys, penstock.broker.main, penstock.broker.node, penstock.controller.main\n"
         "from penstock.deploy.node.config.definition import ProcessConfig\n"
@@ -205,5 +205,5 @@ def test_without_an_endpoint_nothing_of_it_is_loaded() -> None:
         ("https://c/otlp/v1/traces", "https://c/otlp/v1/traces"),
     ],
 )
-def test_the_path_is_added_where_there_is_none(endpoint: str, url: str) -> None:
+def test_the_path_is_added_to_endpoints_without_one(endpoint: str, url: str) -> None:
     assert url_of(endpoint, "/v1/traces") == url

@@ -1,4 +1,4 @@
-"""The supervisor of `penstock dev`, with programs that end in place of brokers."""
+"""The supervisor of `penstock dev`, with programs that exit in place of brokers."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ def plan(code: int, directory: Path, *, restart: bool, port: int = 0) -> Cluster
 
 
 async def run(wanted: ClusterPlan) -> list[str]:
-    """Run until the cluster is ready; return what the supervisor says."""
+    """Run until the cluster is ready; return the output of the supervisor."""
     said: list[str] = []
     stop = asyncio.Event()
 
@@ -65,15 +65,15 @@ async def test_a_broker_that_is_fenced_before_the_cluster_is_ready_is_restarted(
 
 
 @pytest.mark.parametrize(("code", "restart"), [(EXIT_NOT_STARTED, True), (EXIT_FENCED, False)])
-async def test_other_ends_before_the_cluster_is_ready_end_it(
+async def test_other_exits_before_the_cluster_is_ready_stop_it(
     tmp_path: Path, code: int, *, restart: bool
 ) -> None:
     with pytest.raises(ClusterFailed, match=f"exit code {code} before the cluster was ready"):
         await run(plan(code, tmp_path, restart=restart))
 
 
-async def test_a_foreign_broker_at_the_port_is_not_taken_for_the_own_one(tmp_path: Path) -> None:
-    """The own broker ends because it cannot listen."""
+async def test_another_broker_on_the_port_is_not_mistaken_for_the_own_one(tmp_path: Path) -> None:
+    """The own broker exits because it cannot listen."""
     with responding() as address:
         wanted = plan(
             EXIT_NOT_LISTENING, tmp_path, restart=True, port=int(address.rpartition(":")[2])
@@ -82,8 +82,8 @@ async def test_a_foreign_broker_at_the_port_is_not_taken_for_the_own_one(tmp_pat
             await run(wanted)
 
 
-def test_a_controller_without_its_port_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
-    """From which the supervisor concludes that the port is taken."""
+def test_a_controller_whose_port_is_in_use_exits_with_its_own_code(tmp_path: Path) -> None:
+    """The exit code lets the supervisor report that the port is in use."""
     with listening() as (address, _):
         command = (sys.executable, "-P", "-m", "penstock.deploy.cli", "controller")
         flags = ("--listeners", address, "--metadata-log-dir", str(tmp_path / "log"))

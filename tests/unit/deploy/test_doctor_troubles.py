@@ -1,5 +1,5 @@
-"""The doctor's findings about partitions that do not open and objects that brokers could not
-read.
+"""The doctor's findings about partitions that fail to open and objects that brokers
+could not read.
 """
 
 from uuid import UUID
@@ -42,7 +42,9 @@ SEEN = ClusterFacts(
 
 
 def image() -> MetadataImage:
-    """Broker 1 leads partition 0, whose data and meta streams share one object."""
+    """Return an image in which broker 1 is leader of partition 0, whose data and meta streams share
+    one object.
+    """
     found = MetadataImage()
     node = NodeRecord(
         NodeId(1), NodeEpoch(1), UUID(int=1), "", 9092, "h", None, fenced=False, version="1.0"
@@ -81,7 +83,7 @@ def gone(object_id: int, reads: int) -> DamagedObject:
     )
 
 
-def test_they_are_findings_that_name_partition_broker_and_reason() -> None:
+def test_findings_contain_partition_broker_and_reason() -> None:
     fails = FailingFacts("t", 2, 1, 23, 41_000, "ObjectMissing: object data/1 is gone.")
     passing = FailingFacts("t", 1, 1, 2, 900, "StreamNotClosed: stream 4 is still open elsewhere")
     lost = UnreadableFacts(
@@ -117,7 +119,7 @@ def test_they_are_findings_that_name_partition_broker_and_reason() -> None:
     ]
 
 
-def test_reports_of_brokers_count_while_the_metadata_confirm_them() -> None:
+def test_reports_of_brokers_are_used_only_if_the_metadata_confirms_them() -> None:
     said = {
         1: ProblemLog(
             failing=(cannot_open(0), cannot_open(1)), damaged=(gone(1, reads=3), gone(99, reads=3))
@@ -131,7 +133,7 @@ def test_reports_of_brokers_count_while_the_metadata_confirm_them() -> None:
     assert failing(image(), {}) == unreadable(image(), {}) == []
 
 
-def test_clients_that_could_send_more_are_hints() -> None:
+def test_clients_with_limiting_settings_are_hints() -> None:
     def untuned(client_id: str, host: str = "10.0.0.9") -> UntunedClient:
         return UntunedClient(
             client_id=client_id, host=host, settings="linger.ms=50", reason="it waits", for_ms=1

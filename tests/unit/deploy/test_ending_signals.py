@@ -1,4 +1,4 @@
-"""Signals end `penstock dev` once; later ones cannot interrupt its cleanup."""
+"""The first signal stops `penstock dev`; later ones cannot interrupt its cleanup."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ def send(*numbers: int) -> None:
         os.kill(os.getpid(), number)
 
 
-def test_the_first_signal_of_the_start_interrupts_and_others_do_not(signals: EndingSignals) -> None:
+def test_only_the_first_signal_interrupts_the_start(signals: EndingSignals) -> None:
     with pytest.raises(KeyboardInterrupt), signals:
         send(signal.SIGTERM)
     send(*ENDING, *ENDING)
@@ -39,7 +39,7 @@ def test_a_failed_start_is_cleaned_up_without_interruption(signals: EndingSignal
 
 
 def test_the_event_loop_receives_all_signals_until_it_ends(signals: EndingSignals) -> None:
-    """After its end they are ignored: the loop must not restore their default action."""
+    """Afterwards they are ignored: the loop must not restore their default action."""
     received: list[int] = []
     done = asyncio.Event()
 

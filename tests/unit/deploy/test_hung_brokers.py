@@ -1,5 +1,5 @@
-"""Commands that query all brokers, of which one hangs: they print the reports of the others, and
-exit with code 1.
+"""Commands that query all brokers while one hangs: they print the reports of the others, and exit
+with code 1.
 """
 
 import json
@@ -36,7 +36,7 @@ COMMITTED = {
 
 
 def responses_of(own: str, silent: str) -> Mapping[ApiSpec, object]:
-    """Return the responses of broker 0 at `own`; broker 1 is at `silent`."""
+    """Return the responses of broker 0 at `own`; broker 1, at `silent`, never responds."""
     addresses = [address.rpartition(":") for address in (own, silent)]
     return {
         **RESPONSES,
@@ -178,7 +178,7 @@ def test_the_lag_of_a_group_is_unknown_while_a_leader_hangs(bootstrap: str) -> N
     assert ends == {("clicks", 0): 7, ("orders", 0): 30, ("orders", 1): None}
 
 
-def test_a_hung_broker_is_not_tried_again_for_some_time(
+def test_a_hung_broker_is_not_queried_again_for_some_time(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []

@@ -1,4 +1,4 @@
-"""Nodes refuse listeners and controllers that let strangers in, unless operators accept them."""
+"""Nodes reject listeners and controllers without authentication, unless operators allow them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ NODE_TLS = tuple(
 
 
 def refusal(role: Role, arguments: Sequence[str]) -> str:
-    """Return why a node refuses these settings; empty: it does not."""
+    """Return why a node rejects these settings; empty if it accepts them."""
     needed = () if role == "broker" else ("--metadata-log-dir", "/tmp/m")
     try:
         load(role, (*STORE, *needed, *arguments), {})
@@ -45,7 +45,7 @@ def refusal(role: Role, arguments: Sequence[str]) -> str:
         ("--allow-insecure", "true", "--listeners", "PLAINTEXT://0.0.0.0:9092"),
     ],
 )
-def test_brokers_take_listeners_that_authenticate_or_are_loopback(
+def test_brokers_accept_listeners_with_authentication_or_on_loopback(
     arguments: tuple[str, ...],
 ) -> None:
     assert refusal("broker", arguments) == ""
@@ -71,7 +71,7 @@ def test_brokers_take_listeners_that_authenticate_or_are_loopback(
         ),
     ],
 )
-def test_brokers_refuse_listeners_that_let_everyone_in(
+def test_brokers_reject_listeners_without_authentication(
     arguments: tuple[str, ...], listener: str, reason: str
 ) -> None:
     reported = refusal("broker", arguments)
@@ -81,7 +81,7 @@ def test_brokers_refuse_listeners_that_let_everyone_in(
         assert remedy in reported
 
 
-def test_controllers_need_tls_on_other_addresses_than_loopback() -> None:
+def test_controllers_require_tls_except_on_loopback() -> None:
     reported = refusal("controller", ("--listeners", "0.0.0.0:9093"))
     assert "the listener 0.0.0.0:9093 is open to other machines" in reported
     for remedy in ("controller.ssl.certificate.location", "127.0.0.1", "--allow-insecure"):
@@ -91,7 +91,7 @@ def test_controllers_need_tls_on_other_addresses_than_loopback() -> None:
     assert refusal("controller", ("--listeners", "0.0.0.0:9093", "--allow-insecure")) == ""
 
 
-def test_the_variable_and_the_file_accept_insecure_listeners(tmp_path: Path) -> None:
+def test_insecure_listeners_can_be_allowed_by_variable_and_file(tmp_path: Path) -> None:
     arguments = (*STORE, "--listeners", "0.0.0.0:9092")
     file = tmp_path / "f.toml"
     file.write_text("allow.insecure = true\n")
@@ -125,7 +125,7 @@ def controllers(*addresses: str) -> tuple[str, str]:
         (("127.0.0.1.example:9093",), "127.0.0.1.example:9093 are"),
     ],
 )
-def test_brokers_with_secure_listeners_need_tls_to_controllers_of_other_machines(
+def test_brokers_with_secure_listeners_require_tls_to_remote_controllers(
     listeners: tuple[str, ...], named: tuple[str, ...], told: str
 ) -> None:
     arguments = (*listeners, *controllers(*named))
@@ -155,7 +155,7 @@ def test_brokers_and_controllers_on_loopback_need_no_tls_between_them(
     assert refusal("broker", arguments) == ""
 
 
-def test_accepted_controllers_are_named_with_the_listeners() -> None:
+def test_allowed_insecure_controllers_are_reported_with_the_listeners() -> None:
     listeners = ("--listeners", "PLAINTEXT://0.0.0.0:1,SASL_SSL://0.0.0.0:2", *TLS, *SASL)
     arguments = (*STORE, *listeners, *controllers("127.0.0.1:9093", "c1:9093"))
     listener, named = exposures(load("broker", (*arguments, "--allow-insecure"), {}).parts)
@@ -166,11 +166,11 @@ def test_accepted_controllers_are_named_with_the_listeners() -> None:
     assert named.reason.startswith("SASL_SSL://0.0.0.0:2 authenticates clients")
 
 
-def test_health_listeners_are_open() -> None:
+def test_health_listeners_need_no_authentication() -> None:
     assert refusal("broker", ("--health-listener", "0.0.0.0:9404")) == ""
 
 
-async def test_nodes_warn_at_the_start_and_every_hour() -> None:
+async def test_nodes_warn_at_startup_and_every_hour() -> None:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:

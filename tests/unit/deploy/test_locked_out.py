@@ -1,4 +1,4 @@
-"""Commands that all controllers refuse fail at once, not after their timeout."""
+"""Commands that are rejected by all controllers fail at once, not after their timeout."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -36,14 +36,14 @@ async def closing() -> AsyncGenerator[str]:
     server.close()
 
 
-async def test_a_command_that_is_locked_out_ends_with_the_reason(client: Any, closing: str) -> None:
+async def test_a_rejected_command_fails_with_the_reason(client: Any, closing: str) -> None:
     endless = asyncio.Event()
     with pytest.raises(NoController, match=f"no controller responds at {closing}: c:1: it refuses"):
         await response_of(client, closing, 10.0, endless.wait())
 
 
-async def test_a_moment_of_refusals_does_not_end_it(client: Any) -> None:
-    """As while a controller starts again."""
+async def test_a_command_continues_after_brief_rejections(client: Any) -> None:
+    """This happens while a controller restarts."""
 
     async def work() -> str:
         for is_locked_out in (True, False) * 20:
@@ -54,7 +54,7 @@ async def test_a_moment_of_refusals_does_not_end_it(client: Any) -> None:
     assert await unless_locked_out(client, work()) == "done"
 
 
-async def test_a_controller_that_does_not_respond_is_named_with_the_time(
+async def test_the_error_contains_the_silent_controller_and_the_timeout(
     client: Any, closing: str
 ) -> None:
     client.is_locked_out, client.problem = False, ""
@@ -71,7 +71,7 @@ async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
 
 
 async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Respond to ApiVersions of version 0, and close connections of gRPC."""
+    """Respond to ApiVersions of version 0, and close gRPC connections."""
     size = int.from_bytes(await reader.readexactly(framing.SIZE_BYTES))
     if size > 1 << 20:
         return
