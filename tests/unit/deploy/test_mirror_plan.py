@@ -1,4 +1,4 @@
-"""Decisions of a mirror without a cluster: topics, configs, and offsets of groups."""
+"""Mirror decisions without a cluster: topics, configs, and group offsets."""
 
 import pytest
 
@@ -51,7 +51,7 @@ MIRROR = {MIRROR_SOURCE: "cluster/id"}
         (TargetTopic(3, {}, False, "id", is_finished=True), KAFKA, "finished"),
     ],
 )
-def test_each_topic_of_the_target_gets_one_treatment(known, context, expected):
+def test_each_target_topic_has_one_plan(known, context, expected):
     target = {} if known is None else {"t": known}
     plan = plan_topics({"t": TOPIC}, target, context)
     if expected == "finished":
@@ -64,7 +64,7 @@ def test_each_topic_of_the_target_gets_one_treatment(known, context, expected):
         assert (topic.action, topic.mode) == expected
 
 
-def test_new_partitions_and_changed_configs_follow_the_source():
+def test_new_partitions_and_changed_configs_are_copied_from_the_source():
     known = TargetTopic(
         1, MIRROR | {"retention.bytes": "7", "penstock.delete.grace.ms": "1"}, False
     )
@@ -80,7 +80,7 @@ def test_new_partitions_and_changed_configs_follow_the_source():
     assert config_changes({"a": "1"}, {"a": "1", "b": "2"}, resets=False) == {}
 
 
-def test_names_are_matched_as_a_whole_and_internal_topics_are_left_out():
+def test_patterns_match_whole_names_and_internal_topics_are_excluded():
     selection = Selection("orders.*", "orders-test", "app.*")
     names = ["orders", "orders-eu", "orders-test", "my-orders", "__consumer_offsets"]
     assert [name for name in names if selection.has_topic(name)] == ["orders", "orders-eu"]
@@ -90,7 +90,7 @@ def test_names_are_matched_as_a_whole_and_internal_topics_are_left_out():
         Selection(exclude="(").check()
 
 
-def test_groups_only_go_forward_unless_this_mirror_set_them():
+def test_group_offsets_only_advance_unless_set_by_this_mirror():
     key, other = ("t", 0), ("t", 1)
 
     def translated(partition: Partition, offset: int) -> int | None:
@@ -107,7 +107,7 @@ def test_groups_only_go_forward_unless_this_mirror_set_them():
     assert to_commit(source, moved_on, {key: 200}, translated) == {key: CommittedOffset(105, "m")}
 
 
-def test_progress_is_read_as_it_was_written():
+def test_progress_records_survive_a_round_trip():
     first, second = Segment(0, 10, 5, 7), Segment(7, 16, 2, 9)
     records = [
         begun_record("t", "id", 1),
@@ -124,7 +124,7 @@ def test_progress_is_read_as_it_was_written():
         read_progress([Record(3, 1, b"{}", b"x")])
 
 
-def test_a_segment_that_is_not_after_the_last_is_refused():
+def test_a_segment_that_does_not_follow_the_last_one_is_rejected():
     offsets = OffsetMap([Segment(5, 0, 5, 12)])
     assert [offsets.translated(source) for source in (0, 5, 9, 10, 11, 99)] == [0, 0, 4, 5, 5, 5]
     for wrong in (Segment(11, 9, 1, 12), Segment(12, 4, 1, 13)):
@@ -132,6 +132,6 @@ def test_a_segment_that_is_not_after_the_last_is_refused():
             offsets.extend([wrong])
 
 
-def test_old_message_formats_are_named():
+def test_errors_contain_old_message_formats():
     with pytest.raises(OldFormat, match="message format 1"):
         committed_batches(bytes(16) + b"\1" + bytes(60), 0, ())

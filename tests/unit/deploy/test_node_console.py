@@ -1,4 +1,4 @@
-"""A node serves the web console only where no login is needed, or where users log in."""
+"""A node serves the web console only where no login is required, or where users log in."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ def plan(role: Role, arguments: Sequence[str]) -> ConsolePlan:
 
 @pytest.fixture
 def users(tmp_path: Path) -> tuple[str, str]:
-    """Client properties with a user for the console."""
+    """Return client properties with a user for the console."""
     path = tmp_path / "console.properties"
     path.write_text(USERS)
     return "--console-command-config", str(path)
@@ -56,7 +56,7 @@ def users(tmp_path: Path) -> tuple[str, str]:
         ("broker", (*LOOPBACK, *TLS), "needs console.ssl.certificate.location"),
     ],
 )
-def test_a_console_that_would_be_open_is_refused(
+def test_a_console_without_authentication_is_rejected(
     role: Role, arguments: tuple[str, ...], reason: str
 ) -> None:
     with pytest.raises(UsageError, match=reason):
@@ -72,7 +72,7 @@ def test_a_console_that_would_be_open_is_refused(
         ("controller", (*OPEN, *INSECURE), 1),
     ],
 )
-def test_a_console_without_a_login_is_possible_without_users(
+def test_a_console_without_login_is_allowed_if_there_are_no_users(
     role: Role, arguments: tuple[str, ...], reminders: int
 ) -> None:
     found = plan(role, arguments)
@@ -81,14 +81,14 @@ def test_a_console_without_a_login_is_possible_without_users(
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_users_log_in_with_a_user_for_the_console(role: Role, users: tuple[str, str]) -> None:
+def test_users_log_in_if_the_console_has_its_own_user(role: Role, users: tuple[str, str]) -> None:
     found = plan(role, (*OPEN, *users))
     assert "--login" in found.arguments
     assert (found.insecure, found.is_in_clear) == ((), True)
     assert not plan(role, (*LOOPBACK, *users)).is_in_clear
 
 
-def test_secrets_are_in_the_environment_and_settings_of_the_node_are_not() -> None:
+def test_the_console_gets_secrets_but_no_node_settings_in_its_environment() -> None:
     settings = {
         "PENSTOCK_SCHEMA_REGISTRY_URL": "http://registry:8081",
         "PENSTOCK_SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO": "me:s@crt",
@@ -117,13 +117,15 @@ def test_secrets_are_in_the_environment_and_settings_of_the_node_are_not() -> No
         (("--listeners", "0.0.0.0:9093"), "127.0.0.1:9093"),
     ],
 )
-def test_a_controller_tracks_controllers(arguments: tuple[str, ...], expected: str) -> None:
+def test_the_console_of_a_controller_follows_the_controllers(
+    arguments: tuple[str, ...], expected: str
+) -> None:
     found = plan("controller", (*LOOPBACK, *INSECURE, *arguments))
     assert found.variables["PENSTOCK_CONTROLLER"] == expected
 
 
-async def test_a_console_that_does_not_start_names_its_log() -> None:
-    """And it is not started again at once."""
+async def test_the_error_of_a_console_that_fails_to_start_contains_its_log() -> None:
+    """The console is not restarted at once."""
     console = NodeConsole(ConsolePlan(("--no-such-option",), {}, is_in_clear=False))
     try:
         assert "the console did not start; the log" in await console.take(b"GET", 0)

@@ -1,4 +1,4 @@
-"""Commands wait for brokers that `penstock dev` restarts, and for nothing else."""
+"""Commands wait only for brokers that are being restarted by `penstock dev`."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 def state_of(
     *phases: tuple[Phase, int | None], bootstrap: str = BOOTSTRAP, restarts: bool = True
 ) -> ClusterState:
-    """Return the state of a cluster whose brokers have these phases and pids."""
+    """Return the state of a cluster whose brokers have these phases and process ids."""
     brokers = [
         ProcessState(
             role="broker", node_id=at, pid=pid, host="127.0.0.1", port=1, phase=phase, starts=1
@@ -47,7 +47,7 @@ def state_of(
 
 
 def waiting(call: Callable[[], _T]) -> _T:
-    """Call as a command does that waits."""
+    """Call it as a command that waits."""
 
     def run() -> _T:
         wait_for_restarts()
@@ -76,10 +76,10 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (state_of(("stopped", None), restarts=False), False),
     ],
 )
-def test_brokers_restart_if_none_serves_and_the_supervisor_starts_them(
+def test_brokers_count_as_restarting_if_none_runs_and_the_supervisor_starts_them(
     state: ClusterState, expected: bool
 ) -> None:
-    """A broker that was just killed may still be in the file as one that serves."""
+    """A broker that was just killed may still be listed as running in the state file."""
     assert is_restarting(state, lambda pid: pid == HERE) == expected
 
 
@@ -92,7 +92,7 @@ def test_brokers_restart_if_none_serves_and_the_supervisor_starts_them(
         (state_of(("serving", HERE)), BOOTSTRAP),
     ],
 )
-def test_other_clusters_are_not_waited_for(
+def test_commands_do_not_wait_for_other_clusters(
     path: Path, capsys: pytest.CaptureFixture[str], state: ClusterState | None, named: str
 ) -> None:
     if state is not None:
@@ -101,19 +101,19 @@ def test_other_clusters_are_not_waited_for(
     assert not capsys.readouterr().err
 
 
-def test_only_commands_that_want_it_wait(path: Path) -> None:
+def test_only_commands_that_opt_in_wait(path: Path) -> None:
     state_file.write(path, state_of(("stopped", None)))
-    # A new context: a command of an earlier test may have set it in this one.
+    # A new context, because a command in an earlier test may have set the variable in this one.
     assert not Context().run(has_restarted, BOOTSTRAP, never)
 
 
-def test_the_wait_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_is_limited(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts, "RESTART_S", 0.0)
     state_file.write(path, state_of(("stopped", None)))
     assert not waiting(lambda: has_restarted(BOOTSTRAP, lambda _: None))
 
 
-def test_a_cluster_that_ends_is_not_waited_for_any_longer(path: Path) -> None:
+def test_the_wait_ends_if_the_cluster_stops(path: Path) -> None:
     state_file.write(path, state_of(("stopped", None)))
     assert not waiting(lambda: has_restarted(BOOTSTRAP, lambda _: path.unlink()))
 
@@ -123,14 +123,14 @@ def connected(bootstrap: str, security: ClientSecurity) -> Connection:
 
 
 @pytest.mark.parametrize("connect", [WireClient, connected])
-def test_a_client_connects_once_a_broker_serves_again(
+def test_a_client_connects_once_a_broker_runs_again(
     path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     connect: Callable[[str, ClientSecurity], Connection],
 ) -> None:
     with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))  # No server listens yet.
+        server.bind(("127.0.0.1", 0))  # No server is listening yet.
         bootstrap = f"127.0.0.1:{server.getsockname()[1]}"
         state_file.write(path, state_of(("starting", HERE), bootstrap=bootstrap))
 
@@ -151,8 +151,8 @@ def test_a_client_connects_once_a_broker_serves_again(
 def test_a_broker_of_another_cluster_is_an_error(
     path: Path, connect: Callable[[str, ClientSecurity], object], cluster_id: str
 ) -> None:
-    """Another process has the port of a broker that died. An empty id is that of a cluster that is
-    starting.
+    """Another process uses the port of a broker that died. A cluster that is starting has an empty
+    id.
     """
     with responding() as address:
         state = state_of(("serving", HERE), bootstrap=address)

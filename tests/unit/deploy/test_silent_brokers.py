@@ -1,4 +1,6 @@
-"""A broker that accepts connections and is silent, as a hung one, beside one that responds."""
+"""A broker that accepts connections but never responds, like a hung one, beside one
+that responds.
+"""
 
 import json
 import os
@@ -35,7 +37,7 @@ def cluster_id(bootstrap: str) -> str | None:
         ).cluster_id
 
 
-def test_the_next_address_is_queried_instead_of_a_silent_broker() -> None:
+def test_the_next_address_is_tried_if_a_broker_is_silent() -> None:
     with listening() as (silent, _), responding() as address:
         for bootstrap in (f"{silent},{address}", f"{address},{silent}", address):
             assert cluster_id(bootstrap) == "responds"
@@ -52,7 +54,7 @@ def test_a_request_waits_no_longer_than_its_context_allows() -> None:
             copy_context().run(send_request, bootstrap)
 
 
-def test_a_client_names_the_broker_that_does_not_respond_once(
+def test_a_client_reports_a_silent_broker_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(silent_brokers, "SILENT_S", 0.2)
@@ -67,7 +69,7 @@ def test_a_client_names_the_broker_that_does_not_respond_once(
     assert capsys.readouterr().err.count(f"waiting for broker at {silent}, which has not") == 1
 
 
-def test_a_client_without_a_connection_says_so_once(
+def test_a_client_without_a_connection_reports_it_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(silent_brokers, "CUT_OFF_S", 0.2)
@@ -115,8 +117,8 @@ def consumer_of(bootstrap: str, brokers: SilentBrokers) -> Consumer:
     )
 
 
-def test_only_brokers_with_outstanding_requests_are_silent() -> None:
-    """Requests to a coordinator wait for other members, and an idle broker has none."""
+def test_only_brokers_with_outstanding_requests_count_as_silent() -> None:
+    """Requests to a coordinator may wait for other members, and an idle broker has no requests."""
     now = [0.0]
     brokers = SilentBrokers(lambda: now[0])
 
@@ -150,7 +152,7 @@ def described(bootstrap: str, security: ClientSecurity) -> None:
         ("", "it accepts connections but sent no response within 0.2 s, as a hung broker or"),
     ],
 )
-def test_a_silent_port_is_named_with_the_address_to_use(
+def test_the_error_of_a_silent_port_contains_the_right_address(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     connect: Callable[[str, ClientSecurity], object],
@@ -169,7 +171,7 @@ def test_a_silent_port_is_named_with_the_address_to_use(
 
 
 def state_of(role: str, address: str) -> state_file.ClusterState:
-    """Return the state of a cluster one of whose other processes has the address."""
+    """Return the state of a cluster in which another process, not a broker, has this address."""
     host, _, port = address.rpartition(":")
     process = state_file.ProcessState(
         role=role, node_id=None, pid=1, host=host, port=int(port), phase="serving", starts=1

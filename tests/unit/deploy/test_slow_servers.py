@@ -1,5 +1,5 @@
-"""Commands that wait for a store or a schema registry that accepts connections and sends nothing,
-as a stopped server does.
+"""Commands that wait for a store or a schema registry that accepts connections but sends nothing,
+like a stopped server.
 """
 
 from collections.abc import Generator
@@ -38,7 +38,7 @@ def silent_store(monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
     ],
     ids=lambda command: command[0],
 )
-def test_a_command_says_that_it_waits_for_the_store_and_then_what_to_check(
+def test_a_command_reports_that_it_waits_for_the_store_and_what_to_check(
     silent_store: str, command: tuple[str, ...]
 ) -> None:
     url = f"{silent_store}&deadline_ms=400"
@@ -51,7 +51,7 @@ def test_a_command_says_that_it_waits_for_the_store_and_then_what_to_check(
     assert "Check that it runs and that this machine can reach it" in said
 
 
-def test_a_command_says_that_it_waits_for_the_schema_registry(
+def test_a_command_reports_that_it_waits_for_the_schema_registry(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(slow_calls, "SLOW_S", 0.05)

@@ -28,8 +28,9 @@ from tests.support.waiting import until
 
 
 class Case(NamedTuple):
-    """certificate: how the server's differs; None for a server without TLS. ca: of the client; None
-    for a client without TLS. fault: what it says over Kafka, and over HTTP.
+    """certificate: what is wrong with the server's certificate; None for a server without TLS. ca:
+    the CA of the client; None for a client without TLS. fault: the error message over Kafka, and
+    over HTTP.
     """
 
     certificate: dict[str, Any] | None
@@ -106,7 +107,7 @@ async def with_peer(case: Case, directory: Path, use: Callable[[Peer], Any]) -> 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 @pytest.mark.parametrize("client", [greeted, librdkafka, mirror])
-async def test_clients_of_brokers_name_a_fault_of_tls(
+async def test_kafka_clients_report_tls_faults(
     tmp_path: Path, case: Case, client: Callable[[str, ClientSecurity], None]
 ) -> None:
     async def use(peer: Peer) -> None:
@@ -114,14 +115,14 @@ async def test_clients_of_brokers_name_a_fault_of_tls(
         if peer.ca is not None:
             security = ClientSecurity(SecurityProtocol.SSL, ca=str(peer.ca))
         with pytest.raises(KafkaFailed, match=case.fault):
-            # librdkafka would try for 10 s.
+            # librdkafka would retry for 10 s.
             await asyncio.wait_for(asyncio.to_thread(client, peer.address, security), 8)
 
     await with_peer(case, tmp_path, use)
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-async def test_clients_of_http_servers_name_a_fault_of_tls(tmp_path: Path, case: Case) -> None:
+async def test_http_clients_report_tls_faults(tmp_path: Path, case: Case) -> None:
     fault = case.http_fault or case.fault
 
     async def use(peer: Peer) -> None:

@@ -1,4 +1,4 @@
-"""Check the plan that makes the topics of a cluster those of a file."""
+"""The plan that changes a cluster's topics to match a file."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from penstock.deploy.errors import UsageError
 FOUND = {"orders": FoundTopic(3, {"retention.ms": "1000"})}
 
 
-def test_json_and_toml_are_read_alike() -> None:
+def test_json_and_toml_files_are_equivalent() -> None:
     configs = {"retention.ms": 3_600_000, "compression.type": "zstd", "preallocate": False}
     expected = [WantedTopic("orders", 3, configs), WantedTopic("events")]
     assert (
@@ -48,7 +48,7 @@ def test_json_and_toml_are_read_alike() -> None:
         (b'{"topics": [{"name": "\xff"}]}', "topics.json"),
     ],
 )
-def test_wrong_files_are_refused(text: bytes, said: str) -> None:
+def test_invalid_files_are_rejected(text: bytes, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         read_wanted(text, "topics.json")
 

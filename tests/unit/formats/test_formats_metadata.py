@@ -1,4 +1,4 @@
-"""Run Penstock's own readers of metadata and leases against the conformance vectors."""
+"""Run Penstock's own metadata and lease decoders on the conformance vectors."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ async def store_of(objects: dict[str, bytes]) -> MemoryStore:
 
 
 def plain(record: Record) -> Any:
-    """Return a record as the expected results have it."""
+    """Return a record in the form of the expected results."""
 
     def shown(value: Any) -> Any:
         if isinstance(value, bytes):
@@ -63,7 +63,7 @@ def base_of(base: Base) -> Any:
 
 
 @pytest.mark.parametrize("name", of_kind("snapshot"))
-async def test_a_metadata_snapshot(name: str) -> None:
+async def test_metadata_snapshot_vectors(name: str) -> None:
     data, expected = vector(name)
     snapshots = SnapshotStore(await store_of({expected["key"]: data}), CLUSTER, kept=2)
     if "error" in expected:
@@ -89,7 +89,7 @@ def unpacked(data: bytes, key: str) -> LogObject:
 
 
 @pytest.mark.parametrize("name", of_kind("log"))
-def test_an_object_of_the_metadata_log(name: str) -> None:
+def test_metadata_log_object_vectors(name: str) -> None:
     data, expected = vector(name)
     if "error" in expected:
         with pytest.raises(ERRORS[expected["error"]]):
@@ -105,18 +105,18 @@ def test_an_object_of_the_metadata_log(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", of_kind("lease"))
-async def test_a_lease(name: str) -> None:
+async def test_lease_vectors(name: str) -> None:
     data, expected = vector(name)
     if "error" not in expected:
         lease_id, serial = parse_lease_key(CLUSTER, expected["key"]) or (None, None)
         assert (str(lease_id), serial) == (expected["lease_id"], expected["serial"])
     store = await store_of({expected["key"]: data})
-    # The object is younger than its manifest, by the clock of the store.
+    # By the clock of the store, the object is younger than its manifest.
     book = LeaseBook(store, CLUSTER, now=lambda: 0.0, now_ms=lambda: Millis(BASE_MS + 1))
     assert await book.protected_from() == expected["holds_from"]
 
 
-async def test_the_chain_of_the_metadata_log() -> None:
+async def test_the_objects_of_the_metadata_log_form_a_chain() -> None:
     folder = HERE / "chains/metadata-log"
     expected = expected_of(folder / "expected.json")
     store = await store_of(bucket_of(folder / "bucket"))
@@ -132,5 +132,5 @@ async def test_the_chain_of_the_metadata_log() -> None:
     assert await log.end() == expected["next_history"]
 
 
-def test_every_kind_of_metadata_has_vectors() -> None:
+def test_every_metadata_format_has_vectors() -> None:
     assert all(len(of_kind(kind)) > 3 for kind in ("snapshot", "log", "lease"))

@@ -1,4 +1,4 @@
-"""Every version reads the buckets of all releases: with `scan`, and as metadata."""
+"""Every version can read the buckets of all releases: with `scan`, and as metadata."""
 
 import shutil
 from collections import Counter
@@ -72,16 +72,16 @@ RECORDS = {
     "feature",
     "kv",
 }
-"""Kinds of metadata records in the log of 1.0; another one, `ids`, is in the snapshot alone."""
+"""Types of metadata records in the log of 1.0; another type, `ids`, occurs only in the snapshot."""
 
 
-def test_there_is_a_release() -> None:
+def test_releases_are_found() -> None:
     assert RELEASES
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_bucket_of_a_release(release: str, tmp_path: Path) -> None:
-    """Its rows are what consumers read from the brokers of that release."""
+def test_scanning_the_bucket_of_a_release(release: str, tmp_path: Path) -> None:
+    """The rows are those that consumers read from brokers of that release."""
     shutil.copytree(HERE / release / "bucket", tmp_path / "bucket")
     url = f"file:{tmp_path}/bucket"
     expected = expected_of(HERE / release / "expected.json")
@@ -109,7 +109,7 @@ def log_of(bucket: dict[str, bytes]) -> list[Record]:
 
 
 async def store_of(bucket: dict[str, bytes]) -> tuple[MemoryStore, str]:
-    """Return a store with these objects, and its cluster."""
+    """Return a store with these objects, and its cluster id."""
     store = MemoryStore()
     for key, data in bucket.items():
         await store.put(key, data)
@@ -131,8 +131,8 @@ def run(coroutine: Any) -> Any:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_metadata_of_a_release(release: str) -> None:
-    """The log from its beginning and the log after the snapshot give the same topics and logs."""
+def test_loading_the_metadata_of_a_release(release: str) -> None:
+    """The log from its start and the log after the snapshot result in the same topics and logs."""
     bucket = bucket_of(HERE / release / "bucket")
     expected = expected_of(HERE / release / "expected.json")
     records = log_of(bucket)
@@ -151,8 +151,10 @@ def test_the_metadata_of_a_release(release: str) -> None:
     assert whole == loaded.image
 
 
-async def test_what_a_newer_version_wrote_is_not_recovered_by_an_older_one() -> None:
-    """A record of an unknown kind, or a newer snapshot: nothing is written, not even fences."""
+async def test_an_older_version_does_not_recover_metadata_of_a_newer_one() -> None:
+    """The metadata contains an unknown record type or a newer snapshot: nothing is written, not
+    even fences.
+    """
     store, cluster_id = await store_of(bucket_of(HERE / RELEASES[-1] / "bucket"))
     log = BackupLog(store, cluster_id)
     last = await log.read((await log.listed()).first_offsets[-1])
@@ -171,7 +173,7 @@ async def test_what_a_newer_version_wrote_is_not_recovered_by_an_older_one() -> 
     assert {info.key async for info in store.list("")} == before
 
 
-def test_release_1_0_has_every_part_of_the_formats() -> None:
+def test_the_bucket_of_release_1_0_uses_every_part_of_the_formats() -> None:
     bucket = bucket_of(HERE / "1.0" / "bucket")
     assert {record.__struct_config__.tag for record in log_of(bucket)} >= RECORDS
     roles: Counter[ObjectRole] = Counter()
@@ -183,7 +185,7 @@ def test_release_1_0_has_every_part_of_the_formats() -> None:
 
 
 def named_in_the_manifest(bucket: dict[str, bytes]) -> set[int]:
-    """Return the roles of the objects that the newest manifest names."""
+    """Return the roles of the objects listed in the newest manifest."""
 
     async def found() -> set[int]:
         view = ClusterView((await store_of(bucket))[0])

@@ -1,5 +1,5 @@
-"""Run Penstock's own readers against the conformance vectors of `tests/formats`, as readers in
-other languages do.
+"""Run Penstock's own decoders on the conformance vectors of `tests/formats`, as readers in other
+languages do.
 """
 
 import json
@@ -45,7 +45,7 @@ SOUND = [name for name in OBJECTS if "error" not in expected_of(HERE / f"objects
 WRONG = sorted(set(OBJECTS) - set(SOUND))
 
 
-def test_the_files_equal_the_generators_output() -> None:
+def test_the_vectors_match_the_output_of_the_generator() -> None:
     written = dict(contents())
     stored = {
         str(path.relative_to(HERE)): path.read_bytes()
@@ -88,7 +88,7 @@ def piece_of(key: str, index: ObjectIndex, block: BlockEntry) -> Piece:
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_sound_object(name: str) -> None:
+def test_valid_object_vectors(name: str) -> None:
     data, expected = object_of(name)
     index = verify_object(data, expected["key"])
     header = index.header
@@ -112,7 +112,7 @@ def test_a_sound_object(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_object_with_an_error(name: str) -> None:
+def test_invalid_object_vectors(name: str) -> None:
     data, expected = object_of(name)
     key, step = expected["key"], expected["found_in"]
     kinds = {"damaged": ObjectCorrupt, "newer": FormatUnknown}
@@ -151,9 +151,7 @@ def decode_blocks(blocks: Sequence[tuple[BlockEntry, bytes]], key: str) -> None:
 
 
 def verify_object_and_batches(data: bytes, key: str) -> None:
-    """Check everything of an object, down to its records. Raises ObjectCorrupt or
-    FormatUnknown.
-    """
+    """Verify all of an object, down to its records. Raises ObjectCorrupt or FormatUnknown."""
     index = verify_object(data, key)
     for block in index.blocks():
         payload = data[block.position : block.position + block.size_bytes]
@@ -187,7 +185,7 @@ def kind_of(error: StreamError) -> str:
 
 
 async def said_of(objects: dict[str, bytes]) -> dict[str, Any]:
-    """Return the report of a view of the manifest and the WALs about a store, without its rows."""
+    """Return what a view of the manifest and the WALs reports about a store, without its rows."""
     store = MemoryStore()
     for key, data in objects.items():
         await store.put(key, data)
@@ -228,7 +226,7 @@ async def said_of(objects: dict[str, bytes]) -> dict[str, Any]:
 
 
 def without_rows(expected: dict[str, Any]) -> dict[str, Any]:
-    """Return the expected result as `said_of` says it: read errors follow later."""
+    """Return the expected result in the form of `said_of`; read errors are checked later."""
     if "error" in expected:
         return expected
     topics_ = [
@@ -249,7 +247,7 @@ def without_rows(expected: dict[str, Any]) -> dict[str, Any]:
     return {**expected, "topics": topics_}
 
 
-def test_topics_of_snapshots_are_only_found_by_their_snapshot(tmp_path: Path) -> None:
+def test_snapshot_topics_are_found_only_through_their_snapshot(tmp_path: Path) -> None:
     shutil.copytree(HERE / "stores/snapshot-topic/bucket", tmp_path / "bucket")
     known = topics(f"file:{tmp_path}/bucket", snapshots=True)
     assert [(topic.name, topic.snapshot) for topic in known] == [
@@ -260,7 +258,7 @@ def test_topics_of_snapshots_are_only_found_by_their_snapshot(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_store(name: str) -> None:
+def test_store_vectors(name: str) -> None:
     expected = expected_of(HERE / f"stores/{name}/expected.json")
     loop = VirtualLoop()
     try:
@@ -282,8 +280,8 @@ def parts_of(name: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", [name for name in STORES if parts_of(name)])
-def test_the_rows_of_a_store(name: str, tmp_path: Path) -> None:
-    # A copy, because opening a directory as a store creates folders in it.
+def test_rows_of_store_vectors(name: str, tmp_path: Path) -> None:
+    # Use a copy, because opening a directory as a store creates folders in it.
     shutil.copytree(HERE / f"stores/{name}/bucket", tmp_path / "bucket")
     check_rows(f"file:{tmp_path}/bucket", parts_of(name))
 

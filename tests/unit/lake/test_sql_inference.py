@@ -1,4 +1,6 @@
-"""Columns from samples: types that hold every sample, and what depends on the samples alone."""
+"""Column types inferred from samples: they accommodate every sample, and depend only on the
+samples.
+"""
 
 import json
 from typing import Any
@@ -54,7 +56,7 @@ from penstock.lake.sql.inference import (
         ([{str(n): n for n in range(NESTED_FIELDS_MAX + 1)}], "VARCHAR"),
     ],
 )
-def test_a_column_holds_every_sample(values: list[Any], kind: object) -> None:
+def test_a_column_type_accommodates_every_sample(values: list[Any], kind: object) -> None:
     found = infer(json.dumps({"x": value}).encode() for value in values)
     assert found.fields == (("x", kind),)
     assert infer(json.dumps({"x": value}).encode() for value in reversed(values)).fields[0][
@@ -69,7 +71,7 @@ def test_values_that_are_not_objects_are_counted_and_ignored() -> None:
     assert found.fields == (("a", "BIGINT"),)
 
 
-def test_deep_and_wide_values_have_bounded_types() -> None:
+def test_types_of_deep_and_wide_values_are_limited() -> None:
     deep: Any = 1
     for _ in range(DEPTH_MAX + 5):
         deep = {"d": deep}
@@ -82,7 +84,7 @@ def test_deep_and_wide_values_have_bounded_types() -> None:
     assert len(infer([json.dumps(wide).encode()]).fields) == COLUMNS_MAX
 
 
-def test_a_structure_fits_only_where_nothing_is_lost() -> None:
+def test_a_structure_fits_only_without_loss() -> None:
     kind = StructOf((("a", "BIGINT"), ("b", ListOf("DOUBLE"))))
     assert structure_fits({"a": "UBIGINT", "b": ["DOUBLE"], "new": "VARCHAR"}, kind)
     assert structure_fits({"a": "NULL"}, kind)

@@ -1,4 +1,4 @@
-"""JSON values become arrays of the types that the columns of a topic are said to have."""
+"""JSON values are converted to arrays of the declared column types."""
 
 import json
 from contextlib import closing
@@ -29,7 +29,7 @@ KINDS: list[JsonType] = [
 ]
 
 
-def test_types_are_known_before_values_are_parsed() -> None:
+def test_array_types_do_not_depend_on_the_values() -> None:
     columns = [JsonColumn(f"c{i}", f"f{i}", kind) for i, kind in enumerate(KINDS)]
     with closing(JsonDecoder(columns)) as decoder:
         given: list[list[str | None]] = [[], ["{}", None]]
@@ -38,8 +38,8 @@ def test_types_are_known_before_values_are_parsed() -> None:
             assert [array.type for array in found.arrays] == [arrow_type(kind) for kind in KINDS]
 
 
-def test_rows_of_a_slice_of_views_that_do_not_fit_are_found() -> None:
-    """Views are filtered as bytes: short values lie in the view itself, long ones elsewhere."""
+def test_rows_that_do_not_fit_are_found_in_sliced_views() -> None:
+    """Views are filtered as bytes: short values are inside the view itself, long ones elsewhere."""
     long = "x" * 100
     values = ["{}", '{"a": 1}', None, '{"a": "no"}', "{}", f'{{"a": "{long}"}}', "[]", '{"a": 2}']
     sliced = pa.array(values, pa.string_view()).slice(1)
@@ -55,12 +55,12 @@ ODD = [
     *("1e15", "1e18", "-1.5e22", "1e-7", "0.00001", "[1e18]", '{"x": 1e300}', "1E2"),
     *('{"x": null}', '[1, "2"]', "{}", '"2026-01-01T00:00:00Z"', '"\\ud83d\\ude00"', '"\\\\"'),
 ]
-"""JSON of a field."""
+"""A field in JSON."""
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if isinstance(kind, str)])
-def test_few_columns_are_parsed_as_many(kind: JsonType) -> None:
-    """Up to EXTRACTED_COLUMNS_MAX columns are parsed by another statement."""
+def test_few_and_many_columns_are_parsed_to_the_same_values(kind: JsonType) -> None:
+    """Up to EXTRACTED_COLUMNS_MAX columns are parsed by a different SQL statement."""
     values = [f'{{"f0": {value}, "f1": {other}}}' for value in ODD for other in ("1", '"z"')]
     values += ['{"f0":1,"f0":2}', '{"F0":1}', "5", '[{"f0":1}]', "null", ' {"f1" : "b"} ', '{"f0":']
     source = pa.array(values, pa.string_view())
@@ -129,7 +129,7 @@ ODD_TIMES = [
     *('"2026-1-2 3:4:5"', '"2026-01-02T03:04:05.1234567"', '"2026-01-02T03:04:05 Europe/Berlin"'),
     *('"10000-01-01T00:00:00Z"', '"2026-01-02T03:04:05.123456789Z"', '"2026-02-30T00:00:00"'),
 ]
-"""Text that DuckDB casts to a time, or almost."""
+"""Strings that DuckDB casts to a time, and similar ones that it does not cast."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The scan of a statement is read and parsed ahead, and ends with the statement."""
+"""The scan of a statement is read and parsed ahead, and stops with the statement."""
 
 from collections.abc import Generator
 from threading import Barrier, get_ident
@@ -11,7 +11,7 @@ _LIMIT_S = 30
 
 
 class Source:
-    """Batches as numbers. read: the requested ones. is_closed: whether the scan ended."""
+    """Batches as numbers. read: the batches read so far. is_closed: whether the scan was closed."""
 
     def __init__(self, count: int, fails_at: int = -1) -> None:
         self.read: list[int] = []
@@ -41,13 +41,13 @@ def test_results_come_in_order(count: int) -> None:
     assert source.is_closed
 
 
-def test_batches_are_parsed_at_the_same_time_after_the_first() -> None:
+def test_batches_after_the_first_are_parsed_concurrently() -> None:
     together, threads = Barrier(3, timeout=_LIMIT_S), set[int]()
 
     def parse(number: int) -> int:
         if number:
             threads.add(get_ident())
-            together.wait()  # breaks unless three threads are here
+            together.wait()  # raises an error unless three threads arrive
         return number
 
     assert list(parse_ahead(Source(7).batches(), parse, 3)) == list(range(7))
@@ -55,7 +55,7 @@ def test_batches_are_parsed_at_the_same_time_after_the_first() -> None:
     assert get_ident() not in threads
 
 
-def test_a_statement_that_needs_one_batch_reads_one() -> None:
+def test_a_statement_that_needs_one_batch_reads_only_one() -> None:
     source = Source(5)
     ahead = parse_ahead(source.batches(), _text, 2)
     assert next(ahead) == "parsed 0"
@@ -64,7 +64,7 @@ def test_a_statement_that_needs_one_batch_reads_one() -> None:
     assert source.is_closed
 
 
-def test_a_statement_that_ends_early_reads_one_batch_more_than_there_are_parsers() -> None:
+def test_a_statement_that_stops_early_reads_one_more_batch_than_parsers() -> None:
     source = Source(9)
     ahead = parse_ahead(source.batches(), _text, 2)
     assert [next(ahead), next(ahead)] == ["parsed 0", "parsed 1"]
@@ -73,7 +73,7 @@ def test_a_statement_that_ends_early_reads_one_batch_more_than_there_are_parsers
     assert source.is_closed
 
 
-def test_an_error_of_the_scan_comes_after_the_results_before_it() -> None:
+def test_a_scan_error_is_raised_after_earlier_results() -> None:
     source = Source(5, fails_at=2)
     ahead = parse_ahead(source.batches(), _text, 2)
     assert [next(ahead), next(ahead)] == ["parsed 0", "parsed 1"]
@@ -82,7 +82,7 @@ def test_an_error_of_the_scan_comes_after_the_results_before_it() -> None:
     assert source.is_closed
 
 
-def test_an_error_of_a_parser_comes_after_the_results_before_it() -> None:
+def test_a_parser_error_is_raised_after_earlier_results() -> None:
     source = Source(9)
 
     def parse(number: int) -> int:

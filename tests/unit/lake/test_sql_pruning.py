@@ -1,4 +1,4 @@
-"""Pruning leaves out only what a filter excludes, for filters as DuckDB creates them."""
+"""Pruning skips only data excluded by a filter, for filters as created by DuckDB."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,14 +46,16 @@ def at_ms(timestamp_ms: int) -> pa.Scalar:
         (~(OFFSET < 60) & OFFSET.is_valid(), {0: (60, 100), 1: (60, 80), 7: (60, 1_000_000)}),
     ],
 )
-def test_what_a_filter_leaves(expression: pc.Expression, left: dict[int, tuple[int, int]]) -> None:
+def test_ranges_left_by_a_filter(
+    expression: pc.Expression, left: dict[int, tuple[int, int]]
+) -> None:
     found = dict(prune_offsets(expression, SCHEMA, OFFSETS))
     assert {key: value for key, value in found.items() if value[0] < value[1]} == {
         key: value for key, value in left.items() if value[0] < value[1]
     }
 
 
-def test_thousands_of_partitions() -> None:
+def test_pruning_of_thousands_of_partitions() -> None:
     offsets = dict.fromkeys(range(5_000), (0, 10))
     assert dict(prune_offsets((PARTITION == 4_321) & (OFFSET >= 4), SCHEMA, offsets)) == {
         4_321: (4, 10)
@@ -63,7 +65,7 @@ def test_thousands_of_partitions() -> None:
     assert set(found.values()) == {(4, 10)}
 
 
-def test_times() -> None:
+def test_time_bounds_of_filters() -> None:
     assert prune_times(NAME == "x", SCHEMA) == ALL_TIMES
     assert prune_times(at_ms(5) <= TIME, SCHEMA)._replace(to_ms=0) == (5, 0)
     assert prune_times((at_ms(5) <= TIME) & (at_ms(9) > TIME), SCHEMA) == (5, 8)
@@ -81,7 +83,7 @@ LEAVES = st.tuples(st.sampled_from(["_partition", "_offset"]), COMPARISONS, st.i
 @given(
     st.recursive(LEAVES, lambda inner: st.tuples(st.sampled_from("&|"), inner, inner), max_leaves=5)
 )
-def test_no_wanted_record_is_left_out(tree: object) -> None:
+def test_no_matching_record_is_skipped(tree: object) -> None:
     def built(item: tuple) -> pc.Expression:
         if item[0] in "&|":
             one, other = built(item[1]), built(item[2])

@@ -16,7 +16,7 @@ from penstock.lake.sql.tokens import (
 )
 
 
-def test_as_of_becomes_a_table() -> None:
+def test_as_of_is_replaced_by_a_table() -> None:
     text, tables = replace_as_of(
         "SELECT 'é', x FROM \"or\"\"ders\" as of TIMESTAMP '2026-03-01T00:00:00+01:00' o"
         " JOIN b AS OF snapshot 'it''s' USING (x)"
@@ -43,18 +43,18 @@ def test_as_of_becomes_a_table() -> None:
         "SELECT 'open",
     ],
 )
-def test_text_is_not_sql(sql: str) -> None:
+def test_strings_are_not_parsed_as_sql(sql: str) -> None:
     assert replace_as_of(sql) == (sql, [])
 
 
-def test_a_time_without_a_zone_is_utc_and_nonsense_is_refused() -> None:
+def test_a_time_without_a_zone_is_utc_and_invalid_times_are_rejected() -> None:
     _, (table,) = replace_as_of("FROM t AS OF TIMESTAMP '2026-03-01'")
     assert table.as_of == datetime(2026, 3, 1, tzinfo=UTC)
     with pytest.raises(SqlError, match="'soon' is not a time"):
         replace_as_of("FROM t AS OF TIMESTAMP 'soon'")
 
 
-def test_statements_end_at_semicolons_outside_of_strings() -> None:
+def test_statements_end_at_semicolons_outside_strings() -> None:
     assert statements_of("SELECT ';'; -- a;b\n SELECT \";\" ;;") == [
         "SELECT ';'",
         '-- a;b\n SELECT ";"',
@@ -84,11 +84,11 @@ def test_statements_end_at_semicolons_outside_of_strings() -> None:
         ("DROP", ""),
     ],
 )
-def test_the_object_that_a_statement_changes(sql: str, name: str) -> None:
+def test_the_target_of_a_statement_is_found(sql: str, name: str) -> None:
     assert changed_name(tokens_of(sql)) == name
 
 
-def test_names_at_places_of_tables() -> None:
+def test_table_names_are_found() -> None:
     tokens = tokens_of('SELECT a.b, "_value" FROM a, "c.d" JOIN f(1) x ON lower(k) = \'q\'')
     assert {item.topic for item in table_names(tokens)} >= {"a", "c.d"}
     assert "f" not in {item.topic for item in table_names(tokens)}

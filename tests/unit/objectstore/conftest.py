@@ -15,7 +15,9 @@ from tests.support.s3_express_server import REGION, ZONE, Bucket, Server
 
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
-    """moto 5.2.5 checks If-None-Match and If-Match and writes in two steps, so without the lock
+    """Start moto with a lock.
+
+    moto 5.2.5 checks If-None-Match and If-Match and writes in two steps, so without the lock,
     several of the concurrent large PUTs succeed.
     """
     lock = threading.Lock()
@@ -39,7 +41,7 @@ _bucket_numbers = itertools.count()
 
 @pytest.fixture
 def new_bucket(moto_endpoint: str) -> Callable[[], S3Config]:
-    """Create a bucket by a plain PUT with the credentials below, and return its config."""
+    """Create a bucket with a plain PUT and the credentials below, and return its config."""
 
     def make() -> S3Config:
         bucket = f"bucket-{next(_bucket_numbers)}"
@@ -79,7 +81,7 @@ def s3_express(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def new_directory_bucket(
     s3_express: Server, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], S3Config]:
-    """Create a bucket of S3 Express One Zone, and return its config."""
+    """Create an S3 Express One Zone bucket, and return its config."""
     for name, value in s3_express.environ.items():
         monkeypatch.setenv(name, value)
 

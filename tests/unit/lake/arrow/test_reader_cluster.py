@@ -1,5 +1,5 @@
-"""What clients produce to a real broker, read from its objects without it: the same records as
-consumers get.
+"""Records that clients produce to a real broker are read directly from its objects: the same
+records as consumers get.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ def _bytes(data: Any) -> bytes | None:
 
 
 async def slices_of(store: ObjectStore, stream_id: int) -> list[Slice]:
-    """Return slices of the WAL, whose slots hold everything in order until brokers upload."""
+    """Return slices of the WAL, whose slots contain everything in order until brokers upload."""
     found: list[Slice] = []
     async for info in store.list(WAL_ROOT):
         data = await store.get(info.key)
@@ -111,7 +111,7 @@ async def slices_of(store: ObjectStore, stream_id: int) -> list[Slice]:
     return found
 
 
-async def test_clients_and_store_agree(tmp_path: Path) -> None:
+async def test_consumers_and_the_store_reader_return_the_same_records(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
         for codec in CODECS:

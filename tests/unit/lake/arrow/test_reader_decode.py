@@ -1,4 +1,4 @@
-"""Decode batches to Arrow: every codec and encoder, both decoders, skipped and refused records."""
+"""Decode batches to Arrow: every codec and encoder, both decoders, skipped and rejected records."""
 
 import struct
 import subprocess
@@ -59,7 +59,7 @@ def plain(first: int, count: int, **options: int) -> bytearray:
     return encode_batch(records, base_offset=first, **options)
 
 
-def test_schema_is_exactly_sparks() -> None:
+def test_the_schema_equals_that_of_spark() -> None:
     header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
     spark = StructType(
         [
@@ -80,7 +80,7 @@ def test_schema_is_exactly_sparks() -> None:
 
 @BOTH
 @pytest.mark.parametrize("codec", CODECS)
-def test_our_encoder(codec: Compression, compiled: bool) -> None:
+def test_batches_of_the_penstock_encoder(codec: Compression, compiled: bool) -> None:
     data = encode_batch(RECORDS, base_offset=10, compression=codec) + encode_batch(
         [Record(17, 5, None, None)], base_offset=17
     )
@@ -93,7 +93,7 @@ def test_our_encoder(codec: Compression, compiled: bool) -> None:
 
 @BOTH
 @pytest.mark.parametrize("codec", CODECS)
-def test_encoder_of_aiokafka(codec: Compression, compiled: bool) -> None:
+def test_batches_of_the_aiokafka_encoder(codec: Compression, compiled: bool) -> None:
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec,
@@ -120,7 +120,7 @@ def test_encoder_of_aiokafka(codec: Compression, compiled: bool) -> None:
 
 @BOTH
 @pytest.mark.parametrize("xerial", [True, False])
-def test_both_framings_of_snappy(xerial: bool, compiled: bool) -> None:
+def test_both_snappy_framings(xerial: bool, compiled: bool) -> None:
     batch = encode_batch([Record(i, 0, None, b"%d" % i * 30_000) for i in range(10)])
     packed = bytes(
         aiokafka.codec.snappy_encode(bytes(batch[HEADER_BYTES:]), xerial_compatible=xerial)
@@ -132,7 +132,7 @@ def test_both_framings_of_snappy(xerial: bool, compiled: bool) -> None:
 
 
 @BOTH
-def test_append_time_is_every_records_time(compiled: bool) -> None:
+def test_the_append_time_applies_to_every_record(compiled: bool) -> None:
     batch = bytearray(plain(0, 4))
     patch_log_append_time(batch, 0, NOW_MS + 99)
     table = decode(bytes(batch), compiled=compiled)
@@ -145,7 +145,9 @@ def test_append_time_is_every_records_time(compiled: bool) -> None:
     "columns",
     [("value",), ("offset", "timestamp"), ("topic",), ("partition",), ("headers", "key"), DEFAULT],
 )
-def test_only_wanted_columns_in_their_order(columns: tuple[str, ...], compiled: bool) -> None:
+def test_only_requested_columns_are_returned_in_their_order(
+    columns: tuple[str, ...], compiled: bool
+) -> None:
     data = bytes(encode_batch(RECORDS, base_offset=10))
     table = decode(data, compiled=compiled, columns=columns)
     assert table.schema.equals(arrow_schema(columns))
@@ -174,7 +176,7 @@ def test_arrow_batches_keep_their_limits(compiled: bool) -> None:
 
 
 @BOTH
-def test_a_record_larger_than_an_arrow_batch_has_one_of_its_own(compiled: bool) -> None:
+def test_a_record_larger_than_an_arrow_batch_gets_its_own_batch(compiled: bool) -> None:
     records = [
         Record(0, 0, None, b"small"),
         Record(1, 0, None, b"x" * (5 << 20)),
@@ -214,7 +216,7 @@ def test_control_batches_are_skipped(compiled: bool) -> None:
 
 
 @BOTH
-def test_aborted_transactions_are_left_out(compiled: bool) -> None:
+def test_aborted_transactions_are_skipped(compiled: bool) -> None:
     def batch(first: int, producer_id: int, attributes: int = TRANSACTIONAL_MASK) -> bytearray:
         return plain(
             first,
@@ -265,7 +267,7 @@ def test_header_names_that_are_not_utf8_are_replaced(compiled: bool) -> None:
 
 @BOTH
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_bombs_stop_at_the_limit(codec: Compression, compiled: bool) -> None:
+def test_decompression_bombs_stop_at_the_limit(codec: Compression, compiled: bool) -> None:
     zeros = b"\x00" * (8 << 20)
     data = bytes(encode_batch([Record(0, 0, None, zeros)], compression=codec))
     table = decode(data, compiled=compiled, uncompressed_batch_bytes_max=9 << 20)
@@ -342,7 +344,7 @@ MALFORMED = {
 
 @BOTH
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_records_are_errors_that_name_the_place(name: str, compiled: bool) -> None:
+def test_errors_of_malformed_records_contain_their_place(name: str, compiled: bool) -> None:
     data, what = MALFORMED[name]
     assert rows_of(decode(batch_of(SOUND), compiled=compiled)) == [(40, 0, None, None, ())]
     with pytest.raises(ReadError, match=f"object data/x, topic-3 at offset 40: .*{what}"):
@@ -351,7 +353,7 @@ def test_malformed_records_are_errors_that_name_the_place(name: str, compiled: b
 
 @BOTH
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_records_can_be_left_out(name: str, compiled: bool) -> None:
+def test_malformed_records_can_be_skipped(name: str, compiled: bool) -> None:
     data, what = MALFORMED[name]
     lost: list[ReadError] = []
     found = decode(
@@ -389,7 +391,7 @@ def test_records_around_a_malformed_one_are_returned(codec: int, compiled: bool)
         )
         assert found["offset"].to_pylist()[-5:] == [40, 43, 47, 50, 51]
         assert [(error.offset, error.end_offset) for error in lost] == [(42, 43), (45, 46)]
-    # Only unreadable records that are wanted are errors.
+    # Only unreadable records that were requested are errors.
     place = Place("data/x", "topic", 3, low=43, high=45)
     assert decode(data, place, compiled=compiled)["offset"].to_pylist() == [43]
     with pytest.raises(ReadError, match="at offset 42: the key of a record header is null"):
@@ -397,7 +399,7 @@ def test_records_around_a_malformed_one_are_returned(codec: int, compiled: bool)
 
 
 @BOTH
-def test_after_an_unsound_length_the_rest_of_a_batch_is_left_out(compiled: bool) -> None:
+def test_the_rest_of_a_batch_after_an_invalid_length_is_skipped(compiled: bool) -> None:
     lost: list[ReadError] = []
     cut = batch_of(of_delta(0) + of_delta(1)[:-2], count=4, last_delta=3)
     found = decode(cut + bytes(plain(44, 1)), compiled=compiled, on_unreadable=lost.append)
@@ -407,11 +409,11 @@ def test_after_an_unsound_length_the_rest_of_a_batch_is_left_out(compiled: bool)
 
 
 @BOTH
-def test_damaged_batches_of_a_block_can_be_left_out(compiled: bool) -> None:
+def test_damaged_batches_of_a_block_can_be_skipped(compiled: bool) -> None:
     first, second, third = (bytes(plain(at, 3)) for at in (0, 3, 6))
     for at, offsets, place in (
         (70, [0, 1, 2, 6, 7, 8], (3, 6)),  # the checksum
-        (16, [0, 1, 2], (3, 9)),  # the format: what follows cannot be found
+        (16, [0, 1, 2], (3, 9)),  # the format: the next batch cannot be found
     ):
         damaged = bytearray(second)
         damaged[at] ^= 0x80
@@ -427,8 +429,8 @@ def test_damaged_batches_of_a_block_can_be_left_out(compiled: bool) -> None:
 
 
 @BOTH
-def test_of_records_with_the_same_offset_the_first_is_returned(compiled: bool) -> None:
-    """Kafka's brokers accept such batches, and its consumers return the same."""
+def test_the_first_of_several_records_with_the_same_offset_is_returned(compiled: bool) -> None:
+    """Kafka's brokers accept such batches, and its consumers return the first record, too."""
     deltas = [0, 0, 3, 1, 3, 4, 4]
     values = [of_delta(delta, value=bytes([2, 65 + at])) for at, delta in enumerate(deltas)]
     data = batch_of(b"".join(values), count=7, last_delta=6) * 1 + bytes(plain(47, 1))
@@ -457,7 +459,7 @@ def test_of_records_with_the_same_offset_the_first_is_returned(compiled: bool) -
         (-5, -5),
     ],
 )
-def test_timestamps_that_arrow_cannot_hold_are_far_ones(
+def test_timestamps_out_of_arrows_range_are_clamped(
     timestamp_ms: int, shown_ms: int, compiled: bool
 ) -> None:
     records = [Record(0, timestamp_ms, None, b"v"), Record(1, timestamp_ms, None, b"w")]
@@ -472,7 +474,7 @@ def test_timestamps_that_arrow_cannot_hold_are_far_ones(
 
 @BOTH
 @pytest.mark.parametrize("newest_ms", [-1, 0, NOW_MS - 3_600_000])
-def test_batches_whose_newest_timestamp_is_wrong_are_searched(
+def test_batches_with_a_wrong_maximum_timestamp_are_searched(
     newest_ms: int, compiled: bool
 ) -> None:
     """sarama 1.43 writes -1."""
@@ -533,7 +535,7 @@ def run(code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_planners_and_brokers_need_neither_pyarrow_nor_numba() -> None:
+def test_planners_and_brokers_import_neither_pyarrow_nor_numba() -> None:
     run(
         "import sys\n"
         "for blocked in ('pyarrow', 'numba', 'pyspark'): sys.modules[blocked] = None\n"
@@ -542,7 +544,7 @@ def test_planners_and_brokers_need_neither_pyarrow_nor_numba() -> None:
     )
 
 
-def test_without_numba_the_other_decoder_is_chosen() -> None:
+def test_the_numpy_decoder_is_used_without_numba() -> None:
     code = (
         "import importlib.util as u, penstock.lake.arrow.decode as d\n"
         "from penstock.lake.fetch.limits import ReadConfig\n"
@@ -553,8 +555,8 @@ def test_without_numba_the_other_decoder_is_chosen() -> None:
     assert run(code) == "NumpyRows"
 
 
-def test_kernels_are_kept_where_numba_was_reported(tmp_path: Path) -> None:
-    """If no directory is writable, they are compiled for this process alone."""
+def test_compiled_kernels_are_cached_in_the_directory_of_numba(tmp_path: Path) -> None:
+    """If no directory is writable, they are compiled only for this process."""
     code = (
         "from penstock.lake.arrow import kernel_cache"
         "; print(kernel_cache.cache_directory() is not None)"

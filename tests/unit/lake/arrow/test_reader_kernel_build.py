@@ -1,4 +1,4 @@
-"""The first task on a machine does not wait for the compiler, and gets the same rows."""
+"""The first task on a machine does not wait for the compiler, and returns the same rows."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def run(code: str, place: Path) -> str:
     return done.stdout.strip()
 
 
-def test_the_first_task_takes_the_other_decoder_while_kernels_are_compiled(tmp_path: Path) -> None:
+def test_the_first_task_uses_the_numpy_decoder_while_kernels_are_compiled(tmp_path: Path) -> None:
     assert run(DECODE, tmp_path) == "NumpyRows CompiledRows True 50"
     assert run("print(kernel_build.are_at_hand())", tmp_path) == "True", (
         "another process finds them"
@@ -73,7 +73,7 @@ def test_one_process_compiles_at_a_time(tmp_path: Path) -> None:
     )
 
 
-def test_code_that_cannot_be_compiled_in_the_background_is_compiled_directly(
+def test_kernels_that_cannot_be_compiled_in_the_background_are_compiled_directly(
     tmp_path: Path,
 ) -> None:
     looks = (
@@ -89,7 +89,7 @@ def test_code_that_cannot_be_compiled_in_the_background_is_compiled_directly(
     ]
 
 
-def test_damaged_code_is_not_loaded(tmp_path: Path) -> None:
+def test_damaged_cached_kernels_are_not_loaded(tmp_path: Path) -> None:
     place = tmp_path / "kernels.o"
     assert kernel_cache.read_code(place) is None
     kernel_cache.write_code(place, b"code" * 100)

@@ -1,5 +1,5 @@
-"""Records that the kernel reads in one step, beside records that it does not: the same rows, and no
-byte read beyond the block.
+"""Records that the kernel reads in a single step, mixed with others: the rows are the same, and no
+byte beyond the block is read.
 """
 
 import ctypes
@@ -19,13 +19,13 @@ from penstock.protocol.batch.records import Record, encode_batch
 from tests.support.reader_objects import ALL, decode, records_of, row_of, rows_of, sealed
 
 BORDERS = (0, 1, 62, 63, 64, 65, 8_190, 8_191, 8_192, 8_193)
-"""Numbers around the limits of one, two and three bytes."""
+"""Lengths around the limits of varints of one, two and three bytes."""
 
 VIEWS = pytest.mark.parametrize("views", [False, True], ids=["copies", "views"])
 
 
 @VIEWS
-def test_numbers_of_any_length(views: bool) -> None:
+def test_varints_of_any_length(views: bool) -> None:
     records: list[Record] = []
     offset, base_ms = 0, 1_700_000_000_000
     for key in (None, *BORDERS):
@@ -68,7 +68,7 @@ _PROT_NONE = 0
 
 
 class Guarded:
-    """Memory before a protected page: reading beyond its last byte ends the process."""
+    """Memory before a protected page: reading beyond its last byte crashes the process."""
 
     def __init__(self, pages: int) -> None:
         self._size = pages * mmap.PAGESIZE
@@ -84,7 +84,7 @@ class Guarded:
 
 
 def damaged_blocks() -> Iterator[bytes]:
-    """Yield blocks of one to three short records: sound, cut short, and with numbers that point
+    """Yield blocks of one to three short records: valid, truncated, and with numbers that point
     elsewhere.
     """
     rng = Random(5)
@@ -111,8 +111,8 @@ def damaged_blocks() -> Iterator[bytes]:
 
 @VIEWS
 def test_no_byte_after_a_block_is_read(views: bool) -> None:
-    """With views, short fields are read in steps too. The result is rows or an error, as from the
-    numpy decoder, which checks.
+    """With views, short fields are also read in steps. The result is rows or an error, as with the
+    numpy decoder, which checks all accesses.
     """
     memory = Guarded(1)
     rows = refused = 0

@@ -1,4 +1,4 @@
-"""A renewed plan has the same offsets of the same streams, or fails with an error that names the
+"""A renewed plan contains the same offsets of the same streams, or raises an error that lists the
 lost ones.
 """
 
@@ -56,7 +56,7 @@ def test_the_same_offsets_are_planned() -> None:
     assert ranges_of(replan_slices(merged, LEFT)) == ranges_of(LEFT)
 
 
-def test_losses_are_reported_and_left_out_if_allowed() -> None:
+def test_losses_are_reported_or_skipped_if_allowed() -> None:
     def plan(ranges: Sequence[OffsetRange]) -> list[Slice]:
         for item in ranges:
             if item.topic == "a" and item.start_offset < 15:
@@ -73,7 +73,7 @@ def test_losses_are_reported_and_left_out_if_allowed() -> None:
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-def test_new_plans_that_do_not_help_end_with_advice_for_the_operator(
+def test_repeated_failures_after_replanning_raise_an_error_with_advice(
     monkeypatch: pytest.MonkeyPatch, is_same: bool
 ) -> None:
     class Cluster:
@@ -108,7 +108,7 @@ def test_new_plans_that_do_not_help_end_with_advice_for_the_operator(
     assert "plan these offsets again" not in str(error)
 
 
-def test_a_topic_of_the_same_name_is_not_the_same_topic() -> None:
+def test_a_recreated_topic_is_not_the_same_topic() -> None:
     def plan(ranges: Sequence[OffsetRange]) -> list[Slice]:
         return [
             replace(item, stream_id=99) if item.topic == "a" else item for item in merged(ranges)
@@ -121,7 +121,7 @@ def test_a_topic_of_the_same_name_is_not_the_same_topic() -> None:
     assert [str(error) for error in losses] == [str(TopicReplaced("a"))]
 
 
-def test_what_is_not_known_to_be_decided_any_more_is_lost_and_never_read() -> None:
+def test_ranges_whose_transactions_are_no_longer_known_are_lost() -> None:
     aborted = {7: [AbortedTransaction(1, 12, 18)], 8: []}
 
     def lookup(ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:

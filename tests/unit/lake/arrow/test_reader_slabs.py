@@ -1,4 +1,4 @@
-"""The memory of Arrow batches is reused, but never while a reference to it exists."""
+"""The memory of Arrow batches is reused, but never while there is a reference to it."""
 
 import gc
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def decoded(first: int = 0) -> Iterator[Any]:
 
 
 def is_true(batch: Any) -> bool:
-    """Return True if the rows are those of their offsets."""
+    """Return whether the rows match their offsets."""
     expected = [record_of(offset) for offset in batch["offset"].to_pylist()]
     columns = (
         batch["key"].to_pylist(),
@@ -63,13 +63,13 @@ def address(batch: Any) -> int:
     return int(batch["value"].buffers()[2].address)
 
 
-def test_what_is_dropped_is_used_again() -> None:
+def test_memory_of_dropped_batches_is_reused() -> None:
     addresses = {address(batch) for batch in decoded()}
     assert len(addresses) <= 6, "of 60 batches"
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_held_stays_as_it_is(seed: int) -> None:
+def test_batches_that_are_referenced_do_not_change(seed: int) -> None:
     rng, held = Random(seed), list[Any]()
     for batch in decoded():
         held.append(batch)
@@ -82,7 +82,7 @@ def test_what_is_held_stays_as_it_is(seed: int) -> None:
     assert len({address(batch) for batch in held}) == len(held)
 
 
-def test_a_column_a_part_of_one_and_another_librarys_view_hold_it_too() -> None:
+def test_columns_slices_and_views_of_other_libraries_keep_the_memory() -> None:
     columns: list[Any] = []
     parts: list[Any] = []
     frames: list[polars.DataFrame] = []
@@ -136,7 +136,7 @@ def test_a_buffer_lies_within_its_slab() -> None:
         slab.buffer(-1, 2)
 
 
-def test_memory_of_one_size_waits_up_to_a_limit_and_huge_memory_never() -> None:
+def test_idle_memory_is_kept_up_to_a_limit_and_huge_blocks_never() -> None:
     many = [Slab(home_of("key", 12_345)) for _ in range(50)]
     addresses = {slab.address for slab in many}
     del many

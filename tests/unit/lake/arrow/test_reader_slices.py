@@ -1,4 +1,4 @@
-"""Slices from a store to Arrow: fetched ranges, the rest when an object is missing,
+"""Slices from a store to Arrow: requested ranges, remaining records if an object is missing,
 damage, threads and forks.
 """
 
@@ -35,7 +35,7 @@ from tests.support.reader_objects import ALL, WatchedStore, build, put_object, r
 def batches_of(
     first: int, count: int, *, per_batch: int = 5, size: int = 100, seed: int = 0, **options: Any
 ) -> list[bytearray]:
-    """Return batches of `count` records from offset `first` on."""
+    """Return batches of `count` records starting at offset `first`."""
     rng = Random(seed + first)
     found: list[bytearray] = []
     for base in range(first, first + count, per_batch):
@@ -63,7 +63,7 @@ async def offsets(
 
 
 async def take(batches: AsyncIterator[pa.RecordBatch], found: list[tuple[int, int]]) -> None:
-    """Collect everything up to the error, if there is one."""
+    """Collect all rows up to the first error."""
     async for batch in batches:
         found += zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
 
@@ -73,7 +73,7 @@ def take_sync(batches: Iterator[pa.RecordBatch], found: list[int]) -> None:
         found += batch["offset"].to_pylist()
 
 
-async def test_many_objects_and_partitions_in_the_order_of_the_slices() -> None:
+async def test_rows_of_many_objects_and_partitions_are_in_slice_order() -> None:
     store, slices = MemoryStore(), list[Slice]()
     for number in range(6):
         slices += await put_object(
@@ -90,7 +90,7 @@ async def test_many_objects_and_partitions_in_the_order_of_the_slices() -> None:
     ]
 
 
-async def test_sub_ranges_add_up_to_the_whole() -> None:
+async def test_sub_ranges_add_up_to_the_whole_range() -> None:
     store, rng = MemoryStore(), Random(5)
     (whole,) = await put_object(store, "data/x", {1: batches_of(100, 400)}, block_bytes_max=3_000)
     everything = rows_of(await collect(read_slices(store, [whole], ALL)))
@@ -103,7 +103,7 @@ async def test_sub_ranges_add_up_to_the_whole() -> None:
         assert rows_of(await collect(read_slices(store, pieces, ALL))) == everything
 
 
-async def test_near_blocks_are_one_get_far_ones_two_and_indexes_are_kept() -> None:
+async def test_adjacent_blocks_share_a_get_and_indexes_are_cached() -> None:
     store = WatchedStore()
     streams = {1: batches_of(0, 50), 2: batches_of(0, 500, size=200), 3: batches_of(0, 50)}
     slices = await put_object(store, "data/x", streams, block_bytes_max=4_000)
@@ -112,13 +112,13 @@ async def test_near_blocks_are_one_get_far_ones_two_and_indexes_are_kept() -> No
     expected = [(partition, offset) for partition in (1, 3) for offset in range(50)]
     for gap_bytes_max, gets in ((gap - 1, 3), (gap, 1)):
         store.gets.clear()
-        # The index is read once: by the first pass.
+        # The index is read once, by the first pass.
         config = ReadConfig(gap_bytes_max=gap_bytes_max)
         assert await offsets(store, requested, config=config) == expected
         assert len(store.gets) == gets, store.gets
 
 
-async def test_a_small_object_is_one_get() -> None:
+async def test_a_small_object_is_read_with_one_get() -> None:
     store = WatchedStore()
     slices = [
         (await put_object(store, f"wal/{n}", {1: batches_of(n * 10, 10)}))[0] for n in range(40)
@@ -127,7 +127,7 @@ async def test_a_small_object_is_one_get() -> None:
     assert len(store.gets) == 40
 
 
-async def test_requests_in_flight_are_bounded() -> None:
+async def test_requests_in_flight_are_limited() -> None:
     store = WatchedStore()
     slices = [
         (
@@ -145,7 +145,7 @@ async def test_requests_in_flight_are_bounded() -> None:
     assert store.under_way_bytes_max <= 2 * part + 2 * tail
 
 
-async def test_blocks_older_than_wanted_are_not_read() -> None:
+async def test_blocks_older_than_requested_are_not_read() -> None:
     store = WatchedStore()
     (whole,) = await put_object(store, "data/x", {1: batches_of(0, 1_000)}, block_bytes_max=2_000)
     config = ReadConfig(gap_bytes_max=0)
@@ -154,7 +154,7 @@ async def test_blocks_older_than_wanted_are_not_read() -> None:
     assert sum(length for _, _, length in store.gets[1:]) < whole.size_bytes / 5
 
 
-async def test_aborted_transactions_go_by_stream() -> None:
+async def test_aborted_transactions_apply_to_their_stream() -> None:
     store = MemoryStore()
     options = {
         "producer_id": 7,
@@ -200,7 +200,7 @@ async def test_a_missing_object_is_reported_with_the_remaining_records(gone: int
     )
 
 
-async def test_an_object_that_goes_while_it_is_read() -> None:
+async def test_an_object_that_is_deleted_while_it_is_read_is_reported() -> None:
     class Vanishing(WatchedStore):
         async def get_range(self, key: str, start: int, length: int) -> bytes:
             if len(self.gets) == 5:
@@ -242,7 +242,7 @@ async def test_an_object_that_goes_while_it_is_read() -> None:
     )
 
 
-async def test_damage_is_an_error_that_names_the_place() -> None:
+async def test_the_error_of_damaged_data_contains_its_place() -> None:
     store = MemoryStore()
     (whole,) = await put_object(store, "data/x", {1: batches_of(0, 100)}, block_bytes_max=2_000)
     data = await store.get("data/x")
@@ -272,7 +272,7 @@ async def test_damage_is_an_error_that_names_the_place() -> None:
         await offsets(store, [whole], config=ReadConfig(block_bytes_max=100))
 
 
-async def test_errors_of_the_store_go_up_and_nothing_is_left_running() -> None:
+async def test_store_errors_are_raised_and_no_task_is_left_running() -> None:
     class Failing(WatchedStore):
         async def get_range(self, key: str, start: int, length: int) -> bytes:
             if key == "data/2":
@@ -293,7 +293,7 @@ async def test_errors_of_the_store_go_up_and_nothing_is_left_running() -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_nothing_to_read() -> None:
+async def test_reading_no_slices_returns_no_rows() -> None:
     assert await offsets(MemoryStore(), []) == []
 
 
@@ -318,7 +318,7 @@ def read_offsets(url: str, slices: Sequence[Slice], **options: Any) -> list[int]
     return found
 
 
-def test_sync_reads_the_same_again_and_again(tmp_path: Path) -> None:
+def test_repeated_synchronous_reads_return_the_same_rows(tmp_path: Path) -> None:
     url, slices = directory_store(tmp_path)
     for _ in range(3):
         assert read_offsets(url, slices, config=ReadConfig(rows_max=70)) == list(range(800))
@@ -333,12 +333,12 @@ def test_sync_reads_the_same_again_and_again(tmp_path: Path) -> None:
     assert [raised.value.slice, *raised.value.remaining] == slices[5:]
 
 
-def test_what_is_at_hand_whole_is_not_requested(tmp_path: Path) -> None:
+def test_objects_passed_in_memory_are_not_requested(tmp_path: Path) -> None:
     url, slices = directory_store(tmp_path)
     path = tmp_path / "data" / "5"
     bodies = {slices[5].key: path.read_bytes()}
     path.unlink()
-    for _ in range(2):  # the second time its index is cached
+    for _ in range(2):  # the second time, its index is cached
         assert read_offsets(url, slices, bodies=bodies) == list(range(800))
     damaged = bytearray(bodies[slices[5].key])
     damaged[len(damaged) // 4] ^= 1
@@ -348,7 +348,7 @@ def test_what_is_at_hand_whole_is_not_requested(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_sync_reads_after_a_fork(tmp_path: Path) -> None:
+def test_synchronous_reads_after_a_fork(tmp_path: Path) -> None:
     url, slices = directory_store(tmp_path)
     assert read_offsets(url, slices) == list(range(800))
     child = os.fork()
@@ -383,7 +383,7 @@ def test_slices_are_small_when_pickled() -> None:
     assert len(packed) < 70 * len(slices)
 
 
-def test_rows_equal_the_records() -> None:
+def test_rows_match_the_records() -> None:
     records = [Record(i, i, None, b"v%d" % i, (("h", None),)) for i in range(10)]
     built = build({1: [encode_batch(records)]})
 

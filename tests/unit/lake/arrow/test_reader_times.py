@@ -1,5 +1,5 @@
-"""Bounds of time exclude what cannot match, and counts come from the metadata where possible:
-fewer GETs, the same result.
+"""Time bounds exclude data that cannot match, and counts come from metadata if possible: fewer
+GETs, the same result.
 """
 
 import itertools
@@ -32,7 +32,7 @@ ONE_BY_ONE = ReadConfig(gap_bytes_max=0)
 
 
 class Fixed:
-    """A cluster whose plans are fixed, with aborted transactions."""
+    """A cluster with fixed plans and aborted transactions."""
 
     def __init__(self, slices: Sequence[Slice], aborted: Iterable[AbortedTransaction]) -> None:
         self.store_url = f"watched:{next(_numbers)}"
@@ -91,7 +91,7 @@ def batch(
 
 
 def rows(cluster: Any, slices: Sequence[Slice], requested: TimeBounds, **options: Any) -> list[Any]:
-    """Return offset and timestamp of the wanted rows."""
+    """Return offset and timestamp of the requested rows."""
     found: list[Any] = []
     for arrow in read_slices_sync(
         cluster.store_url, slices, ("offset", "timestamp"), config=ONE_BY_ONE, **options
@@ -102,14 +102,14 @@ def rows(cluster: Any, slices: Sequence[Slice], requested: TimeBounds, **options
 
 
 def read_bytes(store: WatchedStore) -> int:
-    """Return the bytes of GETs since the last call."""
+    """Return the bytes read by GETs since the last call."""
     found = sum(length for _, _, length in store.gets)
     store.gets.clear()
     return found
 
 
 @pytest.mark.parametrize("kind", ["log append time", "one record each"])
-def test_blocks_newer_than_wanted_are_not_read(store: WatchedStore, kind: str) -> None:
+def test_blocks_newer_than_requested_are_not_read(store: WatchedStore, kind: str) -> None:
     batches = [
         batch(10 * n, [5] * 10, append_time=1_000 * n)
         if kind == "log append time"
@@ -134,17 +134,17 @@ def test_batches_with_unknown_bounds_are_read(store: WatchedStore) -> None:
     assert read_bytes(store) >= whole.size_bytes
 
 
-def test_a_dense_slice_is_counted_without_a_request(store: WatchedStore) -> None:
+def test_a_slice_without_gaps_is_counted_without_a_request(store: WatchedStore) -> None:
     whole = put(store, "data/x", [batch(10 * n, [n] * 10) for n in range(100)])
     part = replace(whole, start_offset=13, end_offset=977, record_count=964)
     assert count_records(cluster_of([part]), [part], frozenset({1})) == 964
     assert store.gets == []
 
 
-def test_gaps_are_counted_from_the_index_and_cut_batches_from_records(
+def test_gaps_are_counted_from_the_index_and_partial_batches_from_records(
     store: WatchedStore,
 ) -> None:
-    """Every batch covers ten offsets and has the records of the even ones."""
+    """Every batch covers ten offsets and contains the records of the even ones."""
     batches = [
         encode_batch(
             [Record(10 * n + i, n, b"k", b"v" * 100) for i in range(0, 10, 2)],
@@ -178,7 +178,7 @@ def test_markers_and_aborted_records_are_not_counted(store: WatchedStore) -> Non
     assert count_records(cluster, [whole], frozenset(), committed=True) == 180
 
 
-def test_a_moved_object_is_counted_at_its_new_place(store: WatchedStore) -> None:
+def test_a_replaced_object_is_counted_at_its_new_place(store: WatchedStore) -> None:
     """The first object has gaps, so its index is read; the second one is replaced by two."""
     first = put(store, "data/1", [batch(0, [1] * 5, last_offset=9) for _ in range(1)])
     gone = Slice("data/2", 500, "topic", 1, 1, 10, 50, 400, 39)
@@ -191,7 +191,7 @@ def test_a_moved_object_is_counted_at_its_new_place(store: WatchedStore) -> None
     assert count_records(cluster, [first, gone, third], frozenset({1})) == 5 + 13 + 20 + 5
 
 
-def test_a_lost_object_and_a_damaged_one_are_reported(store: WatchedStore) -> None:
+def test_lost_and_damaged_objects_are_reported(store: WatchedStore) -> None:
     gone = Slice("data/1", 500, "topic", 1, 1, 0, 10, 400, 9)
     with pytest.raises(ObjectStillMissing):
         count_records(cluster_of([gone]), [gone], frozenset({1}), pause_ms=0)
@@ -204,7 +204,7 @@ def test_a_lost_object_and_a_damaged_one_are_reported(store: WatchedStore) -> No
 
 
 def random_batches(rng: Random) -> tuple[list[bytes | bytearray], list[AbortedTransaction], bool]:
-    """Return batches of every kind, the aborted transactions, and whether there is a marker."""
+    """Return random batches, the aborted transactions, and whether there is a marker."""
     offset, batches, aborted = 0, list[bytes | bytearray](), list[AbortedTransaction]()
     has_markers = rng.random() < 0.3
     for _ in range(rng.randrange(1, 60)):
@@ -239,7 +239,9 @@ def random_batches(rng: Random) -> tuple[list[bytes | bytearray], list[AbortedTr
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_pruned_reads_and_counts_are_those_of_everything(store: WatchedStore, seed: int) -> None:
+def test_pruned_reads_and_counts_equal_those_without_pruning(
+    store: WatchedStore, seed: int
+) -> None:
     rng = Random(seed)
     batches, aborted, has_markers = random_batches(rng)
     whole = put(store, "data/x", batches)

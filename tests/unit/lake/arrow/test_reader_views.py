@@ -1,5 +1,5 @@
-"""Key and value as `binary_view`: the same rows without a copy; the memory of views lives as
-long as they do.
+"""Keys and values as `binary_view`: the same rows without copying; the memory is kept as long as
+the views exist.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def test_only_key_and_value_are_views(compiled: bool) -> None:
 
 @BOTH
 @pytest.mark.parametrize("codec", CODECS)
-def test_rows_are_those_of_copies(codec: Compression, compiled: bool) -> None:
+def test_rows_with_and_without_views_are_equal(codec: Compression, compiled: bool) -> None:
     data = b"".join(block_of(number, codec) for number in range(20))
     assert rows_of(decode(data, compiled=compiled, views=True, rows_max=130)) == rows_of(
         decode(data, compiled=compiled)
@@ -61,7 +61,7 @@ def test_rows_are_those_of_copies(codec: Compression, compiled: bool) -> None:
 
 
 @BOTH
-def test_lengths_about_what_a_view_holds_itself_up_to_the_very_end_of_a_block(
+def test_lengths_around_the_inline_limit_of_views_up_to_the_end_of_a_block(
     compiled: bool,
 ) -> None:
     for length in range(20):
@@ -77,7 +77,7 @@ def test_lengths_about_what_a_view_holds_itself_up_to_the_very_end_of_a_block(
             ]
 
 
-def test_a_huge_record_needs_no_room() -> None:
+def test_a_huge_record_may_exceed_the_size_of_a_batch() -> None:
     records = [
         Record(0, 0, None, b"small"),
         Record(1, 0, b"k" * 70_000, b"x" * (5 << 20), (("h", b"v" * 300_000),)),
@@ -91,7 +91,7 @@ def test_a_huge_record_needs_no_room() -> None:
     ]
 
 
-def test_nothing_is_copied_and_blocks_of_one_get_are_one_buffer() -> None:
+def test_blocks_of_one_get_are_one_buffer_without_copying() -> None:
     whole = b"".join(block_of(number) for number in range(6))
     block_bytes = [len(block_of(number)) for number in range(6)]
     decoder = Decoder(DEFAULT, ReadConfig(views=True), compiled=True)
@@ -109,9 +109,9 @@ def test_nothing_is_copied_and_blocks_of_one_get_are_one_buffer() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_held_stays_as_it_is(codec: Compression) -> None:
-    """Decompressing more, and dropping other references to the fetched bytes, does not change
-    it.
+def test_views_that_are_referenced_do_not_change(codec: Compression) -> None:
+    """Decompressing more data and dropping other references to the fetched bytes does not change
+    them.
     """
     rng, held = Random(codec), list[Any]()
 
@@ -133,7 +133,7 @@ def test_what_is_held_stays_as_it_is(codec: Compression) -> None:
         ]
 
 
-def test_limits_beyond_what_a_view_reaches_are_refused() -> None:
+def test_batch_limits_above_the_range_of_views_are_rejected() -> None:
     ReadConfig(block_bytes_max=3 << 30)
     with pytest.raises(ValueError, match="block_bytes_max"):
         ReadConfig(views=True, block_bytes_max=3 << 30)

@@ -1,4 +1,4 @@
-"""One task of a log compaction job: its output, and its errors."""
+"""One task of a log compaction job: its output and its errors."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from tests.support.reader_objects import build
 
 OBJECTS = 6
 KEYS = 4
-"""Each object holds each key once."""
+"""Each object contains each key once."""
 
 
 async def task_of(store: MemoryStore, *, keys: int = KEYS, keys_max: int = 100) -> PassTask:
@@ -62,7 +62,7 @@ async def keys_of(store: MemoryStore) -> list[str]:
     return [info.key async for info in store.list("new/")]
 
 
-async def test_a_pass_writes_changes_and_commits_nothing() -> None:
+async def test_a_pass_writes_objects_and_commits_nothing() -> None:
     store = MemoryStore()
     task = await task_of(store)
     result = await run_pass(store, task, now_ms)
@@ -81,7 +81,7 @@ async def test_a_pass_writes_changes_and_commits_nothing() -> None:
     assert [header.next_offset for _, header in iter_headers(data)] == [KEYS]
 
 
-async def test_every_attempt_writes_the_same() -> None:
+async def test_every_attempt_writes_the_same_objects() -> None:
     store = MemoryStore()
     task = await task_of(store)
     first = await run_pass(store, task, now_ms)
@@ -100,7 +100,7 @@ async def test_a_full_map_ends_the_pass_early() -> None:
     assert (result.clean_end, result.is_map_full) == (2 * KEYS, True)
 
 
-async def test_records_written_before_the_deadline_count() -> None:
+async def test_records_written_before_the_deadline_are_used() -> None:
     store = MemoryStore()
     task = await task_of(store)
     times = iter((0, 1_000, 1_001))

@@ -1,4 +1,4 @@
-"""The tails of WALs as readers walk them."""
+"""WAL tails as read by store readers."""
 
 import pytest
 
@@ -44,7 +44,7 @@ async def walked(*bodies: bytes) -> tuple[WalTails, list[str]]:
     return tails, keys
 
 
-async def test_small_slots_are_kept_whole_if_they_are_intact() -> None:
+async def test_intact_small_slots_are_cached_completely() -> None:
     damaged = bytearray(slot(4))
     block = verify_object(damaged).blocks()[0]
     damaged[block.position + block.size_bytes // 2] ^= 1
@@ -60,7 +60,7 @@ async def test_a_slot_of_a_newer_format_stops_the_walk() -> None:
         await walked(slot(3), newer, slot(5))
 
 
-async def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
+async def test_the_slot_cache_is_limited_and_evicts_the_oldest_slots() -> None:
     slots = [slot(sequence, value_bytes=60_000) for sequence in range(3, 203)]
     tails, keys = await walked(*slots)
     kept = [key for key in keys if tails.body_of(key) is not None]

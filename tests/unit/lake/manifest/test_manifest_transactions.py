@@ -1,4 +1,4 @@
-"""Events of transactions at the exact ends of a range."""
+"""Transaction events at the exact boundaries of a range."""
 
 from dataclasses import replace
 
@@ -17,7 +17,9 @@ FIRST, SECOND = AbortedTransaction(7, 1, 3), AbortedTransaction(8, 4, 6)
 
 @pytest.fixture
 async def slices() -> tuple[MemoryStore, list[Slice]]:
-    """The txn stream of a log with a transaction in [1, 3] and another in [4, 6], both aborted."""
+    """Return the txn stream of a log with a transaction in [1, 3] and another in [4, 6], both
+    aborted.
+    """
     events = [event(0, 2, 1), event(2, 4, -1, FIRST), event(4, 5, 4), event(5, 7, -1, SECOND)]
     built = build(ObjectRole.STREAM, {STREAM: events})
     store = MemoryStore(lambda: 0)
@@ -29,7 +31,7 @@ async def slices() -> tuple[MemoryStore, list[Slice]]:
 @pytest.mark.parametrize(
     ("end", "offset"), [(1, None), (2, 1), (3, 1), (4, 3), (5, 4), (6, 4), (7, 6)]
 )
-async def test_the_last_event_below_the_end_counts(
+async def test_the_last_event_below_the_end_applies(
     slices: tuple[MemoryStore, list[Slice]], end: int, offset: int | None
 ) -> None:
     store, found = slices
@@ -49,7 +51,7 @@ async def test_the_last_event_below_the_end_counts(
         (4, 4, []),
     ],
 )
-async def test_the_aborted_transactions_of_a_range_are_those_that_overlap_it(
+async def test_aborted_transactions_of_a_range_are_those_that_overlap_it(
     slices: tuple[MemoryStore, list[Slice]], start: int, end: int, aborted: list[AbortedTransaction]
 ) -> None:
     store, found = slices

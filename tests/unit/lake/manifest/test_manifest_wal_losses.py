@@ -1,5 +1,5 @@
-"""Readers of the store: a lost or damaged WAL slot is an error where it may concern a partition,
-and nowhere else; an old root is not an error.
+"""Store readers raise an error for a lost or damaged WAL slot only where it may affect a partition.
+An old manifest is not an error.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ P = ParamSpec("P")
 ONE, TWO = BrokerIncarnation(NodeId(1), NodeEpoch(7)), BrokerIncarnation(NodeId(2), NodeEpoch(8))
 GRACE_MS = 3_000
 TOPICS = ("busy", "idle", "other", "idle@snapshot")
-"""Each has one partition; the stream of number i has id i. Broker 1 leads the first two, broker 2
-the last one.
+"""Each topic has one partition; stream number i has id i. Broker 1 is leader of the first two,
+broker 2 of the last one.
 """
 
 
@@ -61,7 +61,7 @@ def stream(stream_id: int, committed: int) -> StreamEntry:
 
 
 def stored(stream_id: int, *runs: tuple[int, str]) -> StreamEntry:
-    """Return a stream with these ranges: the end of each, and its object."""
+    """Return a stream with these ranges: the end offset of each, and its object."""
     bounds = [0, *(end for end, _ in runs)]
     ones, roles = array("q", [1] * len(runs)), bytes([ObjectRole.STREAM] * len(runs))
     own = array("q", [-1] * len(runs))
@@ -81,8 +81,10 @@ async def publish(
     has_streams: bool = True,
     busy: tuple[StreamEntry, StreamEntry] | None = None,
 ) -> None:
-    """Publish a manifest. committed: the end of the first topic's stream. wal_store: that of the
-    WAL of broker 1. has_streams: broker 1 may own streams. busy: the streams of the first topic.
+    """Publish a manifest.
+
+    committed: the end offset of the first topic's stream. wal_store: the WAL store of broker 1.
+    has_streams: broker 1 may own streams. busy: the streams of the first topic.
     """
     draft = Draft(version)
     entries: list[TopicEntry] = []
@@ -149,7 +151,7 @@ def key_of(sequence: int) -> str:
 
 
 class Store(MemoryStore):
-    """before_slot: called before a slot is read."""
+    """before_slot: called before each read of a slot."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +182,7 @@ async def ends(view: ClusterView, *topics: str) -> list[int]:
 
 
 def virtually(work: Awaitable[T]) -> T:
-    """Run it on a loop where sleeping takes no time."""
+    """Run the coroutine on a loop in which sleeping takes no time."""
     loop = VirtualLoop()
     try:
         return loop.run_until_complete(work)
@@ -200,7 +202,7 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 @pytest.mark.parametrize("lost", [0, 3, 8])
 @virtual
-async def test_a_lost_slot_is_an_error_and_not_the_end(lost: int) -> None:
+async def test_a_lost_slot_is_an_error_and_not_the_end_of_the_log(lost: int) -> None:
     store = await filled()
     good = await store.get(key_of(lost))
     await store.delete([key_of(lost)])
@@ -236,7 +238,7 @@ async def test_a_damaged_slot_stops_only_affected_partitions() -> None:
 
 
 @virtual
-async def test_a_stream_that_continues_after_a_bad_slot_is_not_in_doubt() -> None:
+async def test_a_stream_that_continues_after_a_damaged_slot_is_not_in_doubt() -> None:
     store = await filled()
     await store.put(key_of(10), slot(ONE, 10, 1, 0))
     await store.put(key_of(11), slot(ONE, 11, 0, 10))
@@ -249,7 +251,7 @@ async def test_a_stream_that_continues_after_a_bad_slot_is_not_in_doubt() -> Non
 
 
 @virtual
-async def test_no_one_leads_so_nothing_states_in_which_wal_it_is() -> None:
+async def test_a_partition_without_a_leader_is_in_doubt_after_a_lost_slot() -> None:
     store = await filled()
     await store.delete([key_of(4)])
     await publish(store, 2, leaders=(1, 1, -1, -1))
@@ -260,7 +262,7 @@ async def test_no_one_leads_so_nothing_states_in_which_wal_it_is() -> None:
 
 
 @virtual
-async def test_records_after_a_gap_are_in_doubt_whichever_leader_the_manifest_names() -> None:
+async def test_records_after_a_gap_are_in_doubt_whichever_leader_the_manifest_contains() -> None:
     store = await filled()
     await store.delete([key_of(4)])
     await publish(store, 2, leaders=(2, 1, 2, -1))
@@ -271,9 +273,9 @@ async def test_records_after_a_gap_are_in_doubt_whichever_leader_the_manifest_na
 
 
 @virtual
-async def test_a_bad_slot_newer_than_the_manifest_concerns_the_leaders_of_the_next_one() -> None:
-    """Broker 1 has just become the leader of the last topic, and lost the only slot with its
-    records.
+async def test_a_lost_slot_newer_than_the_manifest_affects_the_leaders_of_the_next_one() -> None:
+    """Broker 1 has just become leader of the last topic, and lost the only slot with
+    its records.
     """
     store = await filled()
     await store.put(key_of(10), slot(ONE, 10, 2, 10))
@@ -290,7 +292,7 @@ async def test_a_bad_slot_newer_than_the_manifest_concerns_the_leaders_of_the_ne
     assert await ends(view, "busy") == [11]
 
 
-async def test_slots_that_were_in_flight_after_the_end_prove_nothing() -> None:
+async def test_slots_in_flight_after_the_end_are_ignored() -> None:
     store = await filled(3)
     batch = encode_batch([Record(9, 1_000, b"k", b"v")], base_offset=9)
     runs = [StreamRun(StreamId(0), [entry_of(batch)])]
@@ -301,9 +303,9 @@ async def test_slots_that_were_in_flight_after_the_end_prove_nothing() -> None:
     assert await ends(view, "busy") == [3]
 
 
-def test_slots_that_were_uploaded_during_a_slow_walk_are_found_in_a_newer_root() -> None:
-    """All slots are committed and deleted while the first one is read, and a slow walk ends after
-    their grace period.
+def test_slots_uploaded_during_a_slow_read_are_found_in_a_newer_manifest() -> None:
+    """All slots are committed and deleted while the first one is being read, and a slow read
+    finishes after their grace period.
     """
 
     async def story() -> list[int]:
@@ -323,7 +325,7 @@ def test_slots_that_were_uploaded_during_a_slow_walk_are_found_in_a_newer_root()
     assert virtually(story()) == [10]
 
 
-def test_walks_that_are_always_too_slow_are_an_error() -> None:
+def test_reads_that_are_always_too_slow_are_an_error() -> None:
     async def story() -> None:
         store = await filled()
         versions = count(2)
@@ -337,7 +339,7 @@ def test_walks_that_are_always_too_slow_are_an_error() -> None:
             await ClusterView(store).refresh()
 
 
-def test_a_slow_walk_is_good_if_nothing_was_committed_meanwhile() -> None:
+def test_a_slow_read_is_valid_if_nothing_was_committed_meanwhile() -> None:
     async def story() -> list[int]:
         store = await filled()
 
@@ -373,7 +375,7 @@ async def test_a_view_is_unchanged_if_the_wal_store_is_replaced(reads_left: int)
 
 
 @virtual
-async def test_a_view_is_unchanged_if_a_walk_fails() -> None:
+async def test_a_view_is_unchanged_if_reading_the_wal_fails() -> None:
     store = await filled(3)
     view = ClusterView(store)
     await view.refresh()
@@ -393,7 +395,7 @@ async def test_a_view_is_unchanged_if_a_walk_fails() -> None:
 @pytest.mark.parametrize("leader", [1, -1])
 @pytest.mark.parametrize("has_streams", [True, False])
 @virtual
-async def test_a_missing_marker_is_doubtful_only_after_a_stream_was_opened(
+async def test_a_missing_marker_is_an_error_only_after_a_stream_was_opened(
     leader: int, has_streams: bool
 ) -> None:
     """A broker registers before it writes the marker of its WAL."""
@@ -431,7 +433,7 @@ async def test_without_the_wal_store_a_partition_ends_where_it_is_uploaded(
     await publish(store, 1, wal_store=WAL_STORE, busy=(stored(0, *data), stored(10, *txn)))
     view = ClusterView(store, uploaded_only=True)
     await view.refresh()
-    # The WAL of broker 2 is in the store.
+    # The WAL of broker 2 is in the data store.
     assert await ends(view, "busy", "other") == [end, 10]
     slices = await view.plan([OffsetRange("busy", 0, 0, end)])
     assert not [part for part in slices if part.key == IN_WAL_STORE]

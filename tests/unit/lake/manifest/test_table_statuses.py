@@ -11,7 +11,7 @@ from penstock.lake.manifest.table_status import (
 from penstock.objectstore.memory import MemoryStore
 
 
-async def test_old_names_of_runners_do_not_hide_new_ones() -> None:
+async def test_statuses_of_old_runner_names_do_not_hide_new_ones() -> None:
     store = MemoryStore(count(1_000, 1_000).__next__)
     for number in range(RUNNERS_MAX + 5):
         name = f"runner-{RUNNERS_MAX + 5 - number:03}"

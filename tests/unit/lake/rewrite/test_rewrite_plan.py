@@ -1,4 +1,4 @@
-"""Which objects a bulk rewrite compacts, and how much of it at once."""
+"""Which objects a bulk rewrite compacts, and how much at once."""
 
 from array import array
 from random import Random
@@ -75,7 +75,7 @@ def rewritten(log: CommittedLog, compactions: tuple[Compaction, ...]) -> Committ
     return log_of(sizes, wal=wal, partition=log.partition)
 
 
-def test_small_neighbors_become_one_and_large_ones_stay() -> None:
+def test_small_adjacent_objects_are_merged_and_large_ones_stay() -> None:
     (plan,) = plan_topic([log_of([100, 200, 500, 100, 100, 900, 10])], OPTIONS)
     assert spans(plan.compactions) == [(0, 300), (800, 1_000)]
     assert (plan.object_count, plan.size_bytes, plan.source_count, plan.compacted_bytes) == (
@@ -86,13 +86,13 @@ def test_small_neighbors_become_one_and_large_ones_stay() -> None:
     )
 
 
-def test_what_lies_in_a_wal_object_is_moved_out_whatever_its_size() -> None:
+def test_ranges_in_wal_objects_are_rewritten_whatever_their_size() -> None:
     (plan,) = plan_topic([log_of([700, 700, 10], wal={1})], OPTIONS)
     assert spans(plan.compactions) == [(700, 1_410)]
 
 
 @given(st.integers(0, 1 << 30), st.integers(0, 300), st.sampled_from([0.0, 0.1, 1.0]))
-def test_a_plan_keeps_the_offsets_and_leaves_nothing_for_the_next(
+def test_a_plan_keeps_the_offsets_and_the_next_plan_is_empty(
     seed: int, count: int, in_wal: float
 ) -> None:
     dice = Random(seed)
@@ -123,7 +123,7 @@ def test_a_plan_keeps_the_offsets_and_leaves_nothing_for_the_next(
 
 
 @given(st.integers(0, 1 << 30))
-def test_rounds_hold_the_same_compactions_within_their_limits(seed: int) -> None:
+def test_rounds_contain_the_same_compactions_within_their_limits(seed: int) -> None:
     dice = Random(seed)
     logs = [
         log_of([dice.choice([5, 100, 450]) for _ in range(dice.randrange(200))], partition=number)
@@ -142,12 +142,12 @@ def test_rounds_hold_the_same_compactions_within_their_limits(seed: int) -> None
         assert all(plan.source_count <= OPTIONS.commit_sources_max for plan in part)
 
 
-def test_no_more_than_there_are_bytes_for() -> None:
+def test_plans_are_limited_to_the_available_bytes() -> None:
     plans = plan_topic([log_of([100, 200, 500, 100, 100]), log_of([5, 5], partition=1)], OPTIONS)
     assert [spans(plan.compactions) for plan in within(plans, 400)] == [[(0, 300)], []]
     assert within(plans, 1_000) == plans
 
 
-def test_a_target_that_can_not_be() -> None:
+def test_an_invalid_target_size_is_rejected() -> None:
     with pytest.raises(ValueError, match="target_bytes=1 is not allowed"):
         RewriteOptions(target_bytes=1)

@@ -1,4 +1,4 @@
-"""Options of a write: the names, checks and messages are Kafka's."""
+"""Write options: names, checks and messages are those of Kafka's Spark connector."""
 
 import pytest
 
@@ -56,12 +56,12 @@ def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
     ({**ONCE, "txnAppId": "a", "txnVersion": "-1"},
      "txnVersion must be a non-negative number .*, got '-1'"),
 ])  # fmt: skip
-def test_what_can_not_be(options: dict[str, str], text: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidOption, match=text):
         parsed(options)
 
 
-def test_java_settings_of_tokens() -> None:
+def test_java_settings_for_tokens_are_translated() -> None:
     package = "org.apache.kafka.common.security.oauthbearer"
     found = parsed(
         {
@@ -83,7 +83,7 @@ def test_java_settings_of_tokens() -> None:
     }
 
 
-def test_java_settings_of_assertions() -> None:
+def test_java_settings_for_assertions_are_translated() -> None:
     oauth = "kafka.sasl.oauthbearer"
     found = parsed(
         {
@@ -107,20 +107,20 @@ def test_java_settings_of_assertions() -> None:
     }
 
 
-def test_a_topic_is_not_overwritten_but_a_stream_may_be_complete() -> None:
+def test_overwrite_mode_is_rejected_but_complete_mode_is_accepted() -> None:
     with pytest.raises(InvalidOption, match="Save mode Overwrite not allowed for Kafka"):
         parse_write(SERVERS, streaming=False, overwrite=True)
     assert parse_write(SERVERS, streaming=True, overwrite=True).topic is None
 
 
-def test_a_stream_names_its_batches_itself() -> None:
+def test_a_stream_rejects_explicit_batch_names() -> None:
     with pytest.raises(
         InvalidOption, match="a streaming query identifies its micro-batches itself"
     ):
         parsed({**ONCE, "txnAppId": "a", "txnVersion": "1"}, streaming=True)
 
 
-def test_java_settings_have_their_effect() -> None:
+def test_java_settings_have_the_same_effect() -> None:
     found = parsed(
         {
             **SERVERS,
@@ -175,7 +175,7 @@ SECURITY = {
     ({"ssl.endpoint.identification.algorithm": ""},
      {"ssl.endpoint.identification.algorithm": "none"}),
 ])  # fmt: skip
-def test_security_settings_of_java_have_their_effect(
+def test_java_security_settings_have_the_same_effect(
     java: dict[str, str], librdkafka: dict[str, str]
 ) -> None:
     given = {f"kafka.{name}": value for name, value in (SECURITY | java).items()}
@@ -191,11 +191,13 @@ def test_security_settings_of_java_have_their_effect(
     ({"kafka.max.in.flight.requests.per.connection": "6"}, "false"),
     ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "true"),
 ])  # fmt: skip
-def test_idempotent_unless_it_is_contradicted(options: dict[str, str], idempotent: str) -> None:
+def test_producers_are_idempotent_unless_options_conflict_with_it(
+    options: dict[str, str], idempotent: str
+) -> None:
     assert parsed(SERVERS | options).producer["enable.idempotence"] == idempotent
 
 
-def test_once() -> None:
+def test_exactly_once_options_are_parsed() -> None:
     found = parsed({**ONCE, "txnAppId": "copy", "txnVersion": "17"})
     assert (found.exactly_once, found.store, found.write_name, found.write_version) == (
         True,
@@ -210,7 +212,7 @@ def test_once() -> None:
     )
 
 
-def test_warnings() -> None:
+def test_options_without_effect_cause_warnings() -> None:
     assert write_warnings(
         {
             **SERVERS,

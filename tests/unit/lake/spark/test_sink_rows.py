@@ -1,4 +1,4 @@
-"""Rows as records, and the decision whether a batch is already written."""
+"""Conversion of rows to records, and the decision whether a batch has already been written."""
 
 import pickle
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 MOMENT = datetime(2026, 11, 21, 23, 0, 0, 123_999, tzinfo=UTC)
 
 
-def test_all_columns_and_slices_of_them() -> None:
+def test_all_columns_and_column_slices_are_converted() -> None:
     batch = pa.record_batch({
         "value": pa.array([b"skipped", b"v", None]),
         "key": pa.array(["skipped", None, "ü"], pa.string()),
@@ -33,7 +33,7 @@ def test_all_columns_and_slices_of_them() -> None:
     assert [record[0] for record in records(batch, "other")] == ["other", "other"]
 
 
-def test_a_value_alone_and_seconds_as_a_number() -> None:
+def test_a_value_column_alone_and_numeric_timestamps_are_converted() -> None:
     batch = pa.record_batch({"value": pa.array(["v", "w"]), "timestamp": pa.array([1.5, None])})
     assert list(records(batch, "t")) == [
         ("t", b"v", None, -1, 1_500, None),
@@ -51,7 +51,7 @@ def test_a_value_alone_and_seconds_as_a_number() -> None:
     ("headers", pa.array([[], [(None, b"1")]], HEADERS), "Null header keys are not permitted"),
     ("headers", pa.array([[], [None]], HEADERS), "Null header keys are not permitted"),
 ])  # fmt: skip
-def test_rows_that_can_be_no_records(column: str, values: pa.Array, text: str) -> None:
+def test_rows_that_cannot_be_records_are_rejected(column: str, values: pa.Array, text: str) -> None:
     columns = {"topic": pa.array(["a", "b"]), "value": pa.array([b"", b""]), column: values}
     with pytest.raises(InvalidRow, match=text):
         check_rows(pa.record_batch(columns), None)
@@ -72,12 +72,14 @@ def test_a_batch_is_written_once(found: WriteId | None, written: bool) -> None:
     (WriteId("q", 5, "other"), "batch 5 was committed already by other"),
     (WriteId("q", 5, ""), "batch 5 was committed already by an unknown writer"),
 ])  # fmt: skip
-def test_a_write_that_may_repeat_or_lose_is_refused(found: WriteId, text: str) -> None:
+def test_a_write_that_might_duplicate_or_lose_records_is_rejected(
+    found: WriteId, text: str
+) -> None:
     with pytest.raises(StaleWrite, match=text):
         is_written(found, WriteId("q", 5, "q"))
 
 
-def test_errors_travel() -> None:
+def test_errors_can_be_pickled() -> None:
     error = pickle.loads(pickle.dumps(WriteFailed("t", 3, "too large")))
     assert (str(error), error.topic, error.partition, error.reason) == (
         "topic t partition 3: too large",

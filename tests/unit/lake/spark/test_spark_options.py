@@ -1,4 +1,4 @@
-"""Options of `format("kafka")`: refused values with their messages, and parsed ones."""
+"""Options of `format("kafka")`: rejected values with their messages, and parsed values."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
      "queryId must be 1 to 128 characters from A-Z, a-z, 0-9, '.', '_' and '-', got 'a/b'"),
     (BASE | {"readLeaseTtl": "8d"}, "readLeaseTtl must be at most 7d"),
 ])  # fmt: skip
-def test_what_neither_batch_nor_stream_takes(options: dict[str, str], text: str) -> None:
+def test_options_that_are_invalid_for_batch_and_stream(options: dict[str, str], text: str) -> None:
     given = {"store": "s3://bucket"} | options if "subscribe" not in options else options
     with pytest.raises(InvalidOption) as error:
         check_common(given)
@@ -78,7 +78,7 @@ def test_what_neither_batch_nor_stream_takes(options: dict[str, str], text: str)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_the_wal_store_is_an_option(streaming: bool) -> None:
+def test_the_wal_store_can_be_set_by_an_option(streaming: bool) -> None:
     base = {**BASE, "startingOffsets": "earliest"}
     given = {**base, "Wal_Store": " s3://wals "}
     assert parse(given, streaming=streaming).wal_store == "s3://wals"
@@ -86,7 +86,7 @@ def test_the_wal_store_is_an_option(streaming: bool) -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_the_end_of_the_uploaded_range_is_an_option(streaming: bool) -> None:
+def test_reading_only_uploaded_data_can_be_set_by_an_option(streaming: bool) -> None:
     base = {**BASE, "startingOffsets": "earliest"}
     assert parse(base, streaming=streaming).tail == "all"
     assert parse({**base, "Tail": " uploaded "}, streaming=streaming).tail == "uploaded"
@@ -98,7 +98,7 @@ def test_the_end_of_the_uploaded_range_is_an_option(streaming: bool) -> None:
             parse({**base, **given}, streaming=streaming)
 
 
-def test_offset_reset_is_explained() -> None:
+def test_the_error_of_offset_reset_names_the_right_option() -> None:
     with pytest.raises(
         InvalidOption,
         match=(
@@ -132,7 +132,7 @@ def test_a_batch_read_refuses_invalid_options(options: dict[str, str], text: str
     assert str(error.value) == text
 
 
-def test_offsets_of_a_batch_must_fit_each_other() -> None:
+def test_start_and_end_offsets_of_a_batch_must_match() -> None:
     with pytest.raises(OffsetsMismatch) as error:
         parse(
             BASE
@@ -164,7 +164,7 @@ def test_offsets_of_a_batch_must_fit_each_other() -> None:
     ({"endingOffsetsByTimestamp": "{}"}, "ending timestamp not valid in streaming queries"),
     ({"endingTimestamp": "1"}, "ending timestamp not valid in streaming queries"),
 ])  # fmt: skip
-def test_a_stream_has_no_end(options: dict[str, str], text: str) -> None:
+def test_a_stream_rejects_ending_offsets(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidOption) as error:
         parse(BASE | {"startingOffsets": "earliest"} | options, streaming=True)
     assert str(error.value) == text
@@ -180,7 +180,7 @@ VOLATILE = [
 
 
 @pytest.mark.parametrize("start", VOLATILE)
-def test_a_stream_with_a_start_that_moves_must_remember_it(start: dict[str, str]) -> None:
+def test_a_stream_with_a_volatile_start_must_store_it(start: dict[str, str]) -> None:
     with pytest.raises(
         InvalidOption, match=r"'queryId'.*'initialOffsetsLocation'.*'allowVolatileStart'"
     ):
@@ -193,7 +193,7 @@ def test_a_stream_with_a_start_that_moves_must_remember_it(start: dict[str, str]
         parse(BASE | start | way, streaming=True)
 
 
-def test_one_timestamp_goes_before_timestamps_before_offsets() -> None:
+def test_a_global_timestamp_overrides_timestamps_which_override_offsets() -> None:
     given = BASE | {"startingOffsets": '{"a":{"0":1}}'}
     assert parse(given, streaming=False).starting == AtOffsets({A0: 1})
     given |= {"startingOffsetsByTimestamp": '{"a":{"0":2,"1":3}}'}
@@ -222,7 +222,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def test_names_in_any_case_and_defaults() -> None:
+def test_option_names_ignore_case_and_have_defaults() -> None:
     plain = parse({"STORE": "s3://bucket", "SubScribe": " a , b,a"}, streaming=False)
     assert plain.topics == Topics(names=("a", "b"))
     assert {name: getattr(plain, name) for name in DEFAULTS} == DEFAULTS
@@ -277,7 +277,7 @@ def test_settings_without_effect_are_reported_once() -> None:
     assert warnings(BASE | {"kafka.isolation.level": "read_committed"}, streaming=False) == []
 
 
-def test_a_snapshot_gives_topics_and_offsets_the_names_that_they_have_in_it() -> None:
+def test_a_snapshot_option_maps_topics_and_offsets_to_its_own_topics() -> None:
     in_it = TopicPartition("a@s", 0)
     given = BASE | {"snapshot": "s", "startingOffsets": '{"a":{"0":3}}'}
     named = parse(given, streaming=False)

@@ -1,4 +1,4 @@
-"""Packing, rate limits and filters lose nothing, repeat nothing, and keep their limits."""
+"""Packing, rate limits and filters lose no offsets, duplicate none, and respect their limits."""
 
 import subprocess
 import sys
@@ -40,8 +40,8 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 @st.composite
 def planned(draw: st.DrawFn) -> list[Slice]:
-    """Draw slices as a plan has them: partition by partition, in offset order, several partitions
-    in an object.
+    """Draw slices as in a plan: partition by partition, in offset order, several partitions per
+    object.
     """
     slices: list[Slice] = []
     for partition in range(draw(st.integers(1, 4))):
@@ -93,12 +93,12 @@ def test_each_offset_is_in_one_task(
         (part.size_bytes / (part.end_offset - part.start_offset) for part in slices), default=0
     )
     total_bytes = sum(part.size_bytes for part in slices)
-    # Bytes are integers, and offsets are not cut.
+    # Bytes are integers, and offsets are not divisible.
     if total_bytes > tasks_min**2 and offset_bytes_max * tasks_min * 4 < total_bytes:
         assert len(tasks) >= tasks_min
 
 
-def test_tasks_are_even_and_as_few_as_that_allows() -> None:
+def test_tasks_have_equal_sizes_and_their_number_is_minimal() -> None:
     slices = [
         Slice(f"o{number}", 1 << 20, "t", 0, 0, number * 100, number * 100 + 100, 1_000, 100)
         for number in range(64)
@@ -114,8 +114,8 @@ def test_tasks_are_even_and_as_few_as_that_allows() -> None:
     assert len(pack(slices, TaskLimits(bytes_max=1 << 30, tasks_min=8))) == 8
 
 
-def test_small_objects_leave_nothing_over_that_makes_up_one_more_task() -> None:
-    """1,690 objects of 10 to 40 bytes that cannot be cut: filling 16 tasks to their limit would
+def test_small_objects_do_not_result_in_an_additional_task() -> None:
+    """1,690 objects of 10 to 40 bytes that cannot be split: filling 16 tasks to their limit would
     leave a little for a 17th.
     """
     sizes = [10 + number * 7 % 31 for number in range(1_690)]
@@ -134,7 +134,7 @@ def test_small_objects_leave_nothing_over_that_makes_up_one_more_task() -> None:
 
 
 @given(st.lists(st.integers(1, 12), min_size=200, max_size=300), st.integers(2, 16))
-def test_there_are_as_few_tasks_as_bytes_allow(sizes: list[int], count: int) -> None:
+def test_the_number_of_tasks_is_as_low_as_the_bytes_allow(sizes: list[int], count: int) -> None:
     slices = [
         Slice(f"o{number}", 1 << 20, "t", 0, 0, number, number + size, size, size)
         for number, size in enumerate(sizes)
@@ -143,7 +143,7 @@ def test_there_are_as_few_tasks_as_bytes_allow(sizes: list[int], count: int) -> 
     assert len(pack(slices, TaskLimits(bytes_max=limit_bytes))) == -(-sum(sizes) // limit_bytes)
 
 
-def test_a_task_that_is_sent_is_small() -> None:
+def test_a_pickled_task_is_small() -> None:
     slices = [
         Slice(f"o{number}", 100, "t", 0, 0, number, number + 1, 10, 1)
         for number in range(2 * SLICES_MAX + 1)
@@ -174,7 +174,7 @@ def test_slices_of_an_object_are_read_together() -> None:
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_rows_are_shared_as_kafka_shares_them() -> None:
+def test_row_limits_are_divided_as_by_kafkas_source() -> None:
     start, latest = {A0: 0, A1: 10, B0: 7}, {A0: 100, A1: 310, B0: 7}
     assert limit_rows(40, start, latest) == {A0: 10, A1: 40, B0: 7}
     assert limit_rows(1, start, latest) == {A0: 1, A1: 11, B0: 7}, "small partitions do not starve"
@@ -186,7 +186,7 @@ offsets = st.dictionaries(
 )
 
 
-def test_a_task_includes_fully_read_slots_while_there_is_room() -> None:
+def test_a_task_includes_completely_read_slots_while_there_is_space() -> None:
     slices = [
         Slice(f"o{number}", 1 << 20, "t", partition, partition, 0, 9, 5, 9)
         for number in range(4)
@@ -201,7 +201,7 @@ def test_a_task_includes_fully_read_slots_while_there_is_room() -> None:
 
 @settings(deadline=None)
 @given(offsets, st.integers(1, 2_000))
-def test_every_limit_lets_all_through_in_the_end(
+def test_every_limit_eventually_reads_everything(
     spans: dict[TopicPartition, tuple[int, int]], rows_max: int
 ) -> None:
     start, latest = (
@@ -223,7 +223,7 @@ def test_every_limit_lets_all_through_in_the_end(
 
 @settings(deadline=None)
 @given(planned(), st.integers(1, 20_000))
-def test_bytes_are_limited_where_slices_state_they_lie(slices: list[Slice], bytes_max: int) -> None:
+def test_byte_limits_use_the_positions_in_the_slices(slices: list[Slice], bytes_max: int) -> None:
     by_partition: dict[TopicPartition, list[Slice]] = {}
     for part in slices:
         by_partition.setdefault(TopicPartition("t", part.partition), []).append(part)
@@ -253,7 +253,7 @@ T0 = datetime(2026, 1, 2, 3, 4, 5, 600_000, UTC)
 T0_US = 1_767_323_045_600_000
 
 
-def test_what_is_taken_and_what_is_left_to_spark() -> None:
+def test_which_filters_are_pushed_down_and_which_are_left_to_spark() -> None:
     mine: list[Filter] = [
         EqualTo(("topic",), "a"),
         In(("topic",), ("a", "b")),
@@ -280,7 +280,7 @@ def test_what_is_taken_and_what_is_left_to_spark() -> None:
     ]
 
 
-def test_partitions_offsets_and_objects_are_passed_over() -> None:
+def test_filters_skip_partitions_offsets_and_objects() -> None:
     pushed = Pushed(
         (
             Condition("topic", "in", ("a", "b")),
@@ -333,7 +333,7 @@ def holds(item: Condition, have: int) -> bool:
 
 @settings(deadline=None)
 @given(st.lists(conditions, max_size=4))
-def test_pruning_and_looking_at_rows_give_what_the_conditions_say(
+def test_pruned_and_filtered_rows_match_the_conditions(
     given_conditions: list[Condition],
 ) -> None:
     """Row i has offset i and timestamp 30 - i, in microseconds."""
@@ -362,20 +362,22 @@ def test_pruning_and_looking_at_rows_give_what_the_conditions_say(
 
 
 @pytest.mark.parametrize(("timestamp_ms", "index"), [(0, 0), (5, 1), (6, 3), (9, 3), (10, None)])
-def test_the_first_row_that_is_young_enough(timestamp_ms: int, index: int | None) -> None:
+def test_the_first_row_not_before_a_timestamp_is_found(
+    timestamp_ms: int, index: int | None
+) -> None:
     column = pa.array([value * 1_000 for value in (4, 5, 3, 9, 8)], pa.timestamp("us", tz="UTC"))
     assert first_not_before(column, timestamp_ms) == index
 
 
-def test_between_is_two_conditions() -> None:
+def test_between_is_handled_as_two_conditions() -> None:
     assert split_filters([LessThan(("offset",), 4), GreaterThanOrEqual(("offset",), 2)])[0] == [
         Condition("offset", "<", 4),
         Condition("offset", ">=", 2),
     ]
 
 
-def test_named_columns_need_no_arrow() -> None:
-    """Spark starts a Python process for that, every time."""
+def test_schemas_of_named_columns_do_not_import_arrow() -> None:
+    """Spark starts a Python process for this every time."""
     code = (
         "import sys; sys.modules['pyarrow'] = sys.modules['numpy'] = sys.modules['numba'] = None;"
         " import pyspark_penstock as found\nprint(found.DefaultSource({'store': 's3://b',"

@@ -1,4 +1,4 @@
-"""The lag of a source is computed from the progress of a query as of Spark's Kafka source."""
+"""The lag of a source is computed from the progress of a query, as with Spark's Kafka source."""
 
 import json
 from typing import Any
@@ -37,7 +37,9 @@ BEHIND = {
     ({"logOffset": 3}, {"logOffset": 3}, []),
     ("no JSON", "{", []),
 ])  # fmt: skip
-def test_the_lag_of_a_source(end: object, latest: object, expected: list[Any]) -> None:
+def test_the_lag_is_computed_from_the_progress(
+    end: object, latest: object, expected: list[Any]
+) -> None:
     progress = {"sources": [source({"logOffset": 1}, None), source(end, latest)]}
     assert lag(progress) == lag(json.dumps(progress)) == expected
 

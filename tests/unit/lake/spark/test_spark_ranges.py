@@ -1,4 +1,4 @@
-"""Which offsets are read, and every way in which some of them may be lost."""
+"""Which offsets are read, and every way in which some of them may get lost."""
 
 import json
 import pickle
@@ -40,7 +40,7 @@ def fail(reason: str) -> None:
         st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 2_000)), st.integers(0, 1 << 62)
     )
 )
-def test_offsets_go_through_json(offsets: dict[tuple[str, int], int]) -> None:
+def test_offsets_survive_a_json_round_trip(offsets: dict[tuple[str, int], int]) -> None:
     named = {TopicPartition(*item): offset for item, offset in offsets.items()}
     assert from_json(to_json(named)) == named
     ids = {item.topic: f"id of {number}" for number, item in enumerate(named)}
@@ -59,7 +59,7 @@ def test_a_loss_survives_pickling() -> None:
     assert str(error).endswith("set the source option failOnDataLoss to false. Reason: Because.")
 
 
-def test_specified_partitions_are_neither_more_nor_less() -> None:
+def test_specified_partitions_must_be_exactly_those_of_the_topics() -> None:
     check_assigned({A0: 1}, {A0: Bounds(0, 5)})
     for specified in ({A0: 1, A1: 1}, {}):
         with pytest.raises(
@@ -69,7 +69,7 @@ def test_specified_partitions_are_neither_more_nor_less() -> None:
             check_assigned(specified, {A0: Bounds(0, 5)})
 
 
-def test_words_become_offsets() -> None:
+def test_earliest_and_latest_are_resolved_to_offsets() -> None:
     bounds = {A0: Bounds(3, 9), A1: Bounds(4, 8), B0: Bounds(0, 1)}
     assert resolved({A0: -2, A1: -1, B0: 7}, bounds) == {A0: 3, A1: 8, B0: 7}
     assert matched({A0: 5, A1: None}, {A0: 1, A1: 1}, latest_if_no_match=True) == {A0: 5, A1: -1}
@@ -81,7 +81,7 @@ def test_words_become_offsets() -> None:
     )
 
 
-def test_a_batch_reads_what_exists() -> None:
+def test_a_batch_reads_existing_offsets() -> None:
     bounds = {A0: Bounds(3, 9), A1: Bounds(0, 0)}
     assert batch_ranges({A0: 3, A1: 0}, {A0: 9, A1: 0}, bounds, fail) == [OffsetRange("a", 0, 3, 9)]
     with pytest.raises(
@@ -107,7 +107,7 @@ def test_a_batch_reads_what_exists() -> None:
         batch_ranges({A0: 3}, {A0: 12}, bounds, fail)
 
 
-def test_losses_are_left_out_if_that_is_allowed() -> None:
+def test_losses_are_skipped_if_allowed() -> None:
     reasons: list[str] = []
     bounds = {A0: Bounds(3, 9), A1: Bounds(20, 30), B0: Bounds(2, 5)}
     start = {A0: 1, A1: 5, TopicPartition("gone", 0): 4}
@@ -140,7 +140,7 @@ def test_every_loss_fails_a_micro_batch(
         stream_ranges(start, end, {A0: Bounds(3, 9)}, fail)
 
 
-def test_new_partitions_begin_at_their_log_start() -> None:
+def test_new_partitions_start_at_their_log_start() -> None:
     bounds = {A0: Bounds(0, 9), A1: Bounds(0, 4)}
     assert stream_ranges({A0: 5}, {A0: 6, A1: 4}, bounds, fail) == [
         OffsetRange("a", 0, 5, 6),
@@ -151,7 +151,7 @@ def test_new_partitions_begin_at_their_log_start() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
-def test_no_row_outside_the_planned_range(
+def test_no_row_outside_of_the_planned_range_is_read(
     start: int, end: int, log_start: int, log_end: int
 ) -> None:
     for item in stream_ranges(

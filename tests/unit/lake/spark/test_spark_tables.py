@@ -1,4 +1,4 @@
-"""A table keeps its options in its schema, because Spark passes only that to a reader."""
+"""A table stores its options in its schema, because Spark passes only the schema to a reader."""
 
 import pytest
 from pyspark.sql.types import StructType
@@ -12,7 +12,9 @@ OPTIONS = {"store": "s3://b/c", "subscribe": "t", "columns": "offset,key"}
 
 
 def created(**options: str) -> StructType:
-    """Return the schema of a table, from the options that Spark 4.0 to 4.3 pass to a source."""
+    """Return the schema of a table created with the options that Spark 4.0 to 4.3 pass
+    to a source.
+    """
     given = options | {f"option.{name}": value for name, value in options.items()}
     return DefaultSource({**given, "provider": "penstock", "owner": "root"}).schema()
 
@@ -34,7 +36,7 @@ def test_the_schema_of_a_table_contains_its_options() -> None:
     "kafka.basic.auth.credentials.source",
     "kafka.ssl.truststore.certificates",
 ])  # fmt: skip
-def test_options_of_tables_that_are_not_secret(name: str) -> None:
+def test_options_without_secrets_are_stored(name: str) -> None:
     assert options_for(created(**OPTIONS, **{name: "x"}), {})[name] == "x"
 
 
@@ -70,7 +72,7 @@ def test_invalid_tables_are_refused(options: dict[str, str], text: str) -> None:
     assert "key:secret" not in str(caught.value)
 
 
-def test_a_table_whose_options_spark_does_not_pass_is_explained() -> None:
+def test_the_error_explains_that_spark_does_not_pass_table_options() -> None:
     schema = source_schema(["offset"], include_headers=False)
     with pytest.raises(InvalidOption, match="with a list of columns: use CREATE TABLE"):
         DefaultSource({}).reader(schema)

@@ -1,4 +1,4 @@
-"""A PySpark worker's collection after every task walks only over new objects, not over all
+"""The garbage collection of a PySpark worker after every task traverses only new objects, not all
 imports.
 """
 
@@ -31,8 +31,8 @@ print("kept")
 """
 
 
-def test_imports_are_kept_and_garbage_is_collected() -> None:
-    """In a process of its own, because frozen objects stay frozen."""
+def test_imports_are_frozen_and_garbage_is_collected() -> None:
+    """Runs in its own process, because frozen objects stay frozen."""
     done = subprocess.run(
         [sys.executable, "-c", CODE],
         env={"PYTHONPATH": str(ROOT)},

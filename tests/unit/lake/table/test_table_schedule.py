@@ -1,4 +1,4 @@
-"""Schedule and reports of a runner that exports topics."""
+"""Schedule and status reports of a table runner."""
 
 from random import Random
 from uuid import UUID
@@ -33,7 +33,7 @@ def declared(*names: str, **configs: str) -> dict[str, DeclaredTable]:
 
 
 class Clock:
-    """A schedule, and the time in seconds; the wall clock is 1,000 s ahead."""
+    """A schedule and the time in seconds; the wall clock is 1,000 s ahead."""
 
     def __init__(self, **tables: DeclaredTable) -> None:
         self.now_s = 0.0
@@ -62,7 +62,7 @@ class Clock:
         return next(status.state for status in statuses if status.topic == topic)
 
 
-def test_a_complete_table_waits_for_its_interval_and_an_incomplete_one_for_its_turn() -> None:
+def test_complete_tables_wait_for_their_interval_and_incomplete_ones_for_their_turn() -> None:
     clock = Clock(**declared("a", "b", "c"))
     first = clock.due(2)
     assert [table.topic for table in first] == ["a", "b"]
@@ -78,7 +78,7 @@ def test_a_complete_table_waits_for_its_interval_and_an_incomplete_one_for_its_t
     assert not clock.schedule.is_settled
 
 
-def test_pauses_after_errors_grow_and_end_with_a_change_or_a_success() -> None:
+def test_pauses_after_errors_grow_until_a_change_or_a_success() -> None:
     tables = declared("a")
     clock = Clock(**tables)
     pauses: list[float] = []
@@ -101,7 +101,7 @@ def test_pauses_after_errors_grow_and_end_with_a_change_or_a_success() -> None:
 
 
 def test_a_table_with_records_left_is_not_up_to_date() -> None:
-    """Neither after an error nor after a complete turn."""
+    """This holds after an error as well as after a complete turn."""
     clock = Clock(**declared("a"))
     assert clock.state() == "waiting"
     clock.finish(*clock.due(), error="the store is down")
@@ -153,7 +153,7 @@ def test_the_lag_is_the_age_of_the_last_complete_turn() -> None:
 
 
 @pytest.mark.parametrize("step_ms", [-600_000, 600_000])
-def test_a_step_of_the_clock_changes_no_lag(step_ms: int) -> None:
+def test_wall_clock_changes_do_not_affect_the_lag(step_ms: int) -> None:
     clock = Clock(**declared("a"))
     (table,) = clock.due()
     clock.finish(table)
@@ -178,7 +178,7 @@ def test_a_step_of_the_clock_changes_no_lag(step_ms: int) -> None:
         ({"penstock.table.schema": '{"type": "record"}'}, "avro", False),
     ],
 )
-def test_the_format_of_values(configs: dict[str, str], name: str, framed: bool) -> None:
+def test_the_value_format_is_parsed(configs: dict[str, str], name: str, framed: bool) -> None:
     table = declared_tables([entry("t", configs)])["t"]
     found = table.value_format(None)
     assert (found.name, found.framed) == (name, framed)
@@ -192,7 +192,7 @@ def test_the_format_of_values(configs: dict[str, str], name: str, framed: bool) 
         {"penstock.value.schema.validation": "true"},
     ],
 )
-def test_a_registered_schema_needs_a_registry(configs: dict[str, str]) -> None:
+def test_a_registered_schema_requires_a_registry(configs: dict[str, str]) -> None:
     table = declared_tables([entry("t", configs)])["t"]
     with pytest.raises(InvalidSchema, match="--schema-registry"):
         table.value_format(None)
@@ -201,15 +201,15 @@ def test_a_registered_schema_needs_a_registry(configs: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("partition.by", "week(n)"), ("commit.interval.ms", "1 min")]
 )
-def test_invalid_configs_stop_their_topic_alone(name: str, value: str) -> None:
-    """A newer controller may accept values that this runner cannot read."""
+def test_invalid_configs_stop_only_their_topic(name: str, value: str) -> None:
+    """A newer controller may accept values that this runner does not support."""
     tables = declared_tables([entry("t", {f"penstock.table.{name}": value}), entry("u")])
     with pytest.raises(InvalidTable, match=f"configs of topic 't' are invalid: .*{value[:4]}"):
         tables["t"].sync_options(SyncOptions(), None)
     tables["u"].sync_options(SyncOptions(), None)
 
 
-def test_masks_have_the_key_of_the_runner_and_debezium_needs_upserts() -> None:
+def test_masks_use_the_key_of_the_runner_and_debezium_requires_upserts() -> None:
     base = SyncOptions(masking=Masking(key=bytes(16)))
     options = declared("t", mask="a=hash, b=null")["t"].sync_options(base, None)
     assert options.masking == Masking((Mask("a", "hash"), Mask("b", "null")), bytes(16))
@@ -221,13 +221,15 @@ def test_masks_have_the_key_of_the_runner_and_debezium_needs_upserts() -> None:
 
 
 @pytest.mark.parametrize(("value", "fields"), [("", None), ("none", ()), ("day", (DAY,))])
-def test_a_table_keeps_its_partitioning_unless_it_is_declared(value: str, fields: object) -> None:
+def test_a_table_keeps_its_partitioning_unless_another_one_is_declared(
+    value: str, fields: object
+) -> None:
     for table in (declared("t", partition_by=value)["t"], declared("t")["t"]):
         assert table.sync_options(SyncOptions(), None).partition_by == fields
         fields = None
 
 
-def test_only_enabled_topics_of_clients_declare_tables() -> None:
+def test_only_enabled_client_topics_declare_tables() -> None:
     off = replace_configs(entry("off"), {"penstock.table.enable": "false"})
     snapshot = entry("a@nightly")
     assert list(declared_tables([entry("a.b-c"), off, snapshot])) == ["a.b-c"]
@@ -259,12 +261,12 @@ def test_tables_are_maintained_once_a_day_one_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("value", "milliseconds"), [("", 86_400_000), ("-1", None), ("7200000", 7_200_000)]
 )
-def test_the_retention_of_snapshots(value: str, milliseconds: int | None) -> None:
+def test_the_snapshot_retention_is_parsed(value: str, milliseconds: int | None) -> None:
     configs = {"snapshot_retention_ms": value} if value else {}
     assert declared("a", **configs)["a"].settings.snapshot_retention_ms == milliseconds
 
 
-def test_the_newest_running_status_of_a_topic_counts() -> None:
+def test_the_newest_running_status_of_a_topic_is_used() -> None:
     clock = Clock(**declared("a", "b"))
     (table, _) = clock.due()
     clock.finish(table)
