@@ -1,6 +1,6 @@
 # ruff: noqa: T201 - a command line program
 """`python -m tests.sim --seeds 200 [--jobs 2] [--seed N] [--scenario S]`: run seeds, print their
-speed, and print how to repeat a failing one.
+speed, and print the command that repeats a failed seed.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from tests.sim.scenarios import SCENARIOS
 from tests.sim.world import Outcome, outcome_of
 
 _CHUNK = 5
-"""Seeds that a process takes at a time."""
+"""Number of seeds that a process takes at a time."""
 
 _PROGRESS_S = 30
 

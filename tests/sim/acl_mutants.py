@@ -26,7 +26,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _removal_takes_the_acls_beside_it() -> list[Patch]:
-    """The removal of one ACL of a resource removes the others too (CVE-2024-27309)."""
+    """Removing one ACL of a resource also removes the others (CVE-2024-27309)."""
 
     def remove(self: AclsImage, record: AclRemoved) -> None:
         real(self, record)
@@ -65,7 +65,7 @@ def _removal_acknowledged_before_the_commit() -> list[Patch]:
 
 
 class _Remembering(dict[AclEntry, None]):
-    """ACLs, and the removed ones."""
+    """ACLs that also keep removed ones."""
 
     def __init__(self, acls: dict[AclEntry, None]) -> None:
         super().__init__(acls)
@@ -96,7 +96,7 @@ def _snapshots_have_removed_acls() -> list[Patch]:
 
 
 class _LateAcls(list[Any]):
-    """Records whose ACLs are read when they are written."""
+    """Records whose ACLs are read only when they are written."""
 
     def __init__(self, records: list[Any], image: MetadataImage) -> None:
         super().__init__(records)
@@ -110,7 +110,7 @@ class _LateAcls(list[Any]):
 
 
 def _acls_copied_after_the_offset_of_the_snapshot() -> list[Patch]:
-    """A removal races with the replay of the snapshot, whether or not it contains the ACL."""
+    """A removal races with the replay of the snapshot, which may or may not contain the ACL."""
 
     def copy_image(image: MetadataImage) -> Any:
         copied, offset = real(image)
@@ -122,7 +122,7 @@ def _acls_copied_after_the_offset_of_the_snapshot() -> list[Patch]:
 
 
 def _attempts_of_earlier_epochs_carried_out() -> list[Patch]:
-    """An attempt that was late over a change of leaders adds an ACL again."""
+    """A late attempt from before a leader change adds an ACL again."""
 
     def of_another_epoch(
         self: server.ControllerService, metadata: Mapping[str, object], epoch: ControllerEpoch

@@ -33,27 +33,26 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 RULED: Final = frozenset({"acls"})
-"""The scenarios with such administrators."""
+"""Scenarios with these administrators."""
 CONTROLLERS: Final = 3
 _ADMINS: Final = 4
 _HOLDERS: Final = 2
-"""Of tokens."""
+"""Lifetime of tokens."""
 _OWNER: Final = "User:alice"
 _PERIOD_MS: Final = 30 * 86_400_000
-"""No token ends by itself."""
+"""No token expires during a run."""
 
 _Ruled = AclEntry | str
 """An ACL, or the id of a token."""
 _COPIES_LATE_S: Final = 20.0
-"""Long enough for two changes of leaders: copies go to the controller that the request was sent to.
-"""
+"""Long enough for two leader changes; copies go to the controller to which the request was sent."""
 _REPLY_CACHE_COUNT_MAX: Final = 4_096
 """The default of controllers."""
 
 
 def ruled_limits(drawn: Limits) -> Limits:
-    """Send few records, which do not matter here. The network repeats requests, and
-    controllers remember replies for as long as that takes.
+    """Return limits with few records, which do not matter here. The network duplicates requests,
+    and controllers remember replies long enough for that.
     """
     return replace(
         drawn,
@@ -102,7 +101,7 @@ class AclAdmins:
         self._compare("the metadata", image, self._world.metadata.end_offset)
 
     async def check(self) -> None:
-        """Wait until every broker has read the committed metadata, and check it."""
+        """Wait until every broker has the committed metadata, and check it."""
         if self._world.scenario not in RULED:
             return
         end_offset = self._world.metadata.end_offset
@@ -147,7 +146,7 @@ class AclAdmins:
             await self._pause()
 
     async def _create(self, token_id: str) -> bool:
-        """Return True if it exists; False if that is unknown."""
+        """Return whether the token exists; False if that is unknown."""
         request = CreateDelegationToken(
             token_id=token_id,
             owner=_OWNER,
@@ -167,7 +166,7 @@ class AclAdmins:
         return True
 
     async def _renew(self, token_id: str) -> None:
-        """The token stays, whether or not a response arrives."""
+        """Renew the token. It remains valid whether or not a response arrives."""
         request = RenewDelegationToken(token_id=token_id, principal=_OWNER, period_ms=_PERIOD_MS)
         await self._send_request(
             self._client.renew_delegation_token(request, timeout_s=self._timeout_s())
@@ -185,7 +184,7 @@ class AclAdmins:
                 await asyncio.sleep(0.1)
             except RequestRefused as refused:
                 if refused.status is Status.TOKEN_NOT_FOUND:
-                    break  # an earlier attempt, whose response was lost
+                    break  # removed by an earlier attempt whose response was lost
                 await asyncio.sleep(0.1)
             except ControllerError:
                 await asyncio.sleep(0.1)
@@ -199,7 +198,7 @@ class AclAdmins:
         await asyncio.sleep(self._pace_s * self._rng.random() * 2)
 
     async def _add(self, acl: AclEntry) -> bool:
-        """Return True if it exists; False if that is unknown."""
+        """Return whether the ACL exists; False if that is unknown."""
         request = CreateAcls(acls=[acl])
         response = await self._send_request(
             self._client.create_acls(request, timeout_s=self._timeout_s())
@@ -242,7 +241,7 @@ class AclAdmins:
         }
 
     def _compare(self, name: str, image: MetadataImage, end_offset: int) -> None:
-        """Check an image that has the metadata up to an offset."""
+        """Check an image that contains the metadata up to an offset."""
         there: set[_Ruled] = {*image.acls, *(token.token_id for token in image.delegation_tokens)}
         for item, since in self._kept.items():
             if end_offset >= since and item not in there:
@@ -257,7 +256,7 @@ class AclAdmins:
         return 30 if self._world.calm else self._rng.choice((0.1, 1.0, 10.0))
 
     async def _send_request(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Return None if it is unknown whether it was done."""
+        """Send a request; return None if it is unknown whether it was executed."""
         try:
             return await work
         except (TimeoutError, ControllerError) as error:

@@ -1,6 +1,6 @@
 """The operator of the cluster, who creates topics, moves partitions and removes brokers.
 
-No fault of the scenario hits the operator's process, but its requests may fail.
+No fault of the scenario affects the operator's process, but its requests may fail.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ class Admin:
         )
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start it in the operator's process."""
+        """Start the coroutine in the operator's process."""
         loop = self._world.loop
         loop.call_soon(lambda: loop.create_task(work()), context=self._process.context())
 
     async def create_topics(self, topics: list[NewTopic]) -> None:
-        """Create them together, as soon as a broker is registered."""
+        """Create the topics with one request, as soon as a broker is registered."""
         world, request = self._world, CreateTopics(topics=topics)
 
         async def create() -> None:
@@ -56,12 +56,12 @@ class Admin:
         await self.run(create)
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run it in the operator's process, and wait for its end."""
+        """Run the coroutine in the operator's process and wait until it ends."""
         await self._world.loop.create_task(work(), context=self._process.context())
 
     def move(self, part: Part, target: NodeId) -> None:
-        """Reassign a partition to one broker, dead or alive; if that is the leader, cancel its
-        move.
+        """Reassign a partition to one broker, dead or alive. If that broker is the leader, cancel
+        the partition's move.
         """
         self._world.trace("move", part, target)
         topic = self._world.metadata.image.topics.by_name(part[0])
@@ -83,7 +83,9 @@ class Admin:
         self.start(send_request)
 
     def unregister(self, node_id: NodeId) -> None:
-        """Remove a broker, dead or alive, as soon as the controller agrees; give up after 10 s."""
+        """Remove a broker, dead or alive, as soon as the controller accepts it; give up
+        after 10 s.
+        """
 
         async def send_request() -> None:
             for _ in range(20):

@@ -1,4 +1,4 @@
-"""Replace the borders of the product for one run of the simulator, and guard the run.
+"""Replace the system boundaries of the product for one simulator run, and guard the run.
 
 Invariant: everything is restored when the run ends, also after an error.
 """
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 _STEP_LIMIT_S = 10.0
-"""CPU time; a step needs less than a millisecond."""
+"""CPU time limit; a step needs less than a millisecond."""
 
 
 @contextmanager
 def patched_borders(world: "World") -> Iterator[None]:
-    """Replace the product's borders: transport, ids, logs, the clock of long requests, and the
-    lifetime of prepared objects (1 h is too long to wait for).
+    """Replace the product's system boundaries: transport, ids, logs, the clock of long requests,
+    and the lifetime of prepared objects (1 h is too long to wait for).
     """
     rng = Random(f"{world.seed}/ids")
     real_prepare = objects_manager.prepare_objects
@@ -85,8 +85,8 @@ def patched_borders(world: "World") -> Iterator[None]:
 
 
 def _work_clock(rng: Random) -> Callable[[], float]:
-    """Return a clock by which a slice of a request ends after about twenty steps at most. Virtual
-    time stands still while code runs.
+    """Return a clock that ends a slice of a request after at most about twenty steps. Virtual time
+    stands still while code runs.
     """
     now_s = 0.0
 
@@ -108,7 +108,7 @@ def _log_to(world: "World") -> Callable[..., Any]:
 
 @contextmanager
 def step_limit(world: "World") -> Iterator[None]:
-    """End the run when code never returns to the event loop."""
+    """End the run if code does not return to the event loop."""
     steps = -1
 
     def look(_: int, __: object) -> None:
@@ -128,19 +128,19 @@ def step_limit(world: "World") -> Iterator[None]:
 
 @cache
 def _collect_once() -> None:
-    """`gc.get_freeze_count()` could show whether that is needed, but takes 0.1 s, as it visits all
-    frozen objects.
+    """Collect garbage once. `gc.get_freeze_count()` could tell whether that is needed, but takes
+    0.1 s, because it visits all frozen objects.
     """
     gc.collect()
 
 
 @contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Keep the garbage collector out of a run, because finalizers run at arbitrary times."""
+    """Disable the garbage collector during a run, because finalizers run at arbitrary times."""
     was_enabled = gc.isenabled()
     gc.disable()
     _collect_once()
-    gc.freeze()  # modules and what earlier runs have left need no scan after this one
+    gc.freeze()  # modules and leftovers of earlier runs are not scanned again
     try:
         yield
     finally:

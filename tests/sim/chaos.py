@@ -1,6 +1,6 @@
-"""Draw faults of the cluster by the weights of a scenario, and inject them until the time is over.
+"""Draw cluster faults by the weights of a scenario, and inject them until the time is over.
 
-Must not do anything that a real cluster cannot suffer.
+Must not do anything that a real cluster cannot experience.
 """
 
 import asyncio
@@ -33,13 +33,15 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 _SLOW_P99_MS_MAX = 3_000.0
-"""A PUT that lands after its object was given up for good is outside what the store promises."""
+"""A PUT that lands after all copies of its object were given up is outside the guarantees of the
+store.
+"""
 
 
 class Chaos:
     paces_s = (0.3, 1.0, 3.0)
     rare_paces_s = (2.0, 6.0)
-    """Where clients have to get something done between two faults."""
+    """Scenarios in which clients must make progress between two faults."""
 
     def __init__(self, world: "World", weights: Mapping[str, int]) -> None:
         self._world = world
@@ -66,8 +68,8 @@ class Chaos:
             self._world.crash(broker, self._rng.choice((0.01, 0.5, 6.0)))
 
     def suspect(self) -> None:
-        """Let the other brokers suspect one, which lives or crashes, and send its clients to
-        another one.
+        """Let the other brokers suspect a broker that lives or crashes, and redirect
+        its clients.
         """
         broker, _ = self._world.leader(self._part(), self._rng, exact=True)
         if broker is None or broker.process.held is not None:
@@ -81,7 +83,7 @@ class Chaos:
             self._world.crash(broker, self._rng.choice((0.01, 0.5, 6.0)))
 
     def unregister(self) -> None:
-        """Crash a broker and remove it from the metadata; it comes back after that or before."""
+        """Crash a broker and remove it from the metadata; it restarts before or after that."""
         if (broker := self._running()) is not None:
             self._world.crash(broker, self._rng.choice((2.0, 8.0)))
             self._world.admin.unregister(broker.node_id)
@@ -99,14 +101,14 @@ class Chaos:
             self._replace(broker)
 
     def cut(self) -> None:
-        """Cut a broker off from all controllers in both directions, or only its requests or their
+        """Cut a broker off from all controllers: in both directions, only its requests, or only the
         responses.
         """
         if (broker := self._running()) is not None:
             self._cut_off(broker.process.link, self._rng.choice((0.3, 3.0, 12.0)))
 
     def isolate(self) -> None:
-        """Cut a broker off from the controllers only: clients and the store reach it."""
+        """Cut a broker off from the controllers only; clients and the store still reach it."""
         duration_s, kind = (
             self._rng.choice((1.0, 4.0, 8.0)),
             self._rng.choice(("both", "both", "to", "from")),
@@ -122,8 +124,8 @@ class Chaos:
                 self._cut_link(controller.process.link, broker.process.link, duration_s)
 
     def reject(self) -> None:
-        """Put a firewall between a broker and the leading controller, or all of them: connections
-        are reset, new ones refused.
+        """Put a firewall between a broker and the leading controller, or all controllers: existing
+        connections are reset, new ones refused.
         """
         duration_s, at_all = self._rng.choice((1.0, 4.0, 8.0)), self._rng.random() < 0.3
         (broker, _), active = (
@@ -147,7 +149,7 @@ class Chaos:
             )
 
     def cut_controller(self) -> None:
-        """Cut a controller off from everything, most often the leader."""
+        """Cut a controller off from everything, usually the leader."""
         if (controller := self._controller()) is not None:
             self._cut_off(controller.process.link, self._rng.choice((0.3, 2.0, 8.0)))
 
@@ -216,8 +218,8 @@ class Chaos:
         return self._rng.choice(parts)
 
     def haunt(self) -> None:
-        """Pause a coordinator of groups or share partitions, so that it is declared dead, and
-        resume it after it was replaced.
+        """Pause a coordinator of groups or share partitions until it is declared dead, and resume
+        it after it was replaced.
         """
         has_states = self._world.scenario in SHARING | WORKING
         name = SHARE_STATES_TOPIC if has_states else OFFSETS_TOPIC
@@ -240,8 +242,8 @@ class Chaos:
                 )
 
     def strike(self) -> None:
-        """Disturb the next end of a transaction: its coordinator, a leader, or sometimes the
-        requester.
+        """Disturb the next end of a transaction: crash its coordinator, a leader, or sometimes the
+        client.
         """
         rng = self._rng
         act = rng.choice(
@@ -303,15 +305,15 @@ class Chaos:
             )
 
     def rewrite(self) -> None:
-        """Start a rewrite from outside."""
+        """Start a rewrite by an external job."""
         self._start_job(SimRewriter(self._world, len(self._world.processes)))
 
     def clean_outside(self) -> None:
-        """Start log compaction from outside."""
+        """Start log compaction by an external job."""
         self._start_job(SimCleaningJob(self._world, len(self._world.processes)))
 
     def _start_job(self, rewriter: SimRewriter) -> None:
-        """Start a job; some stall for a while, some die."""
+        """Start a job; some jobs stall for a while, some die."""
         rewriter.start()
         fate, delay_s = self._rng.random(), self._rng.choice((0.05, 0.5, 2.0))
         if fate < 0.3:
@@ -386,7 +388,7 @@ class Chaos:
         step_a_clock(self._world, self._rng)
 
     def blackout(self) -> None:
-        """Kill all of them at once."""
+        """Kill all brokers at once."""
         for _, controller in sorted(self._world.controllers.items()):
             self._world.crash_controller(controller, self._rng.choice((0.01, 1.0, 3.0)))
 
@@ -402,7 +404,7 @@ class Chaos:
         lose_disks(self._world)
 
     def transfer(self) -> None:
-        """Let the leader hand over, and isolate it for a while."""
+        """Let the leader transfer its leadership, and isolate it for a while."""
         world = self._world
         active = world.active_controller()
         others = [
@@ -456,7 +458,7 @@ class Chaos:
         self._later(self._rng.choice((0.02, 0.1, 0.5, 1.5)) * self._rng.random() * 2, fail)
 
     def _controller(self) -> "SimController | None":
-        """Return the leading controller, or sometimes any."""
+        """Return the leading controller, or sometimes any controller."""
         running = [
             controller
             for _, controller in sorted(self._world.controllers.items())

@@ -2,7 +2,7 @@
 
 At every step: acknowledged data is durable, an offset has one record, the high watermark never
 decreases, a stream epoch has one writer, and nothing is deleted that metadata references. At the
-end: everything acknowledged is readable, and no data object is left over.
+end: all acknowledged data is readable, and no unreferenced data object is left.
 """
 
 import sys
@@ -98,8 +98,8 @@ class Checker:
         wal = self._wals.setdefault(slot.writer, _Wal())
         record = self._image().nodes.wal(slot.writer)
         if slot.sequence in wal.slots:
-            # A late copy of a PUT may bring back a slot that was deleted after its commit; the
-            # janitor finds it when the WAL ended.
+            # A late copy of a PUT may recreate a slot that was deleted after its commit; the
+            # janitor finds it once the WAL has ended.
             if record is not None and not record.ended and slot.sequence >= record.committed:
                 self._fail(f"{key} was written twice")
             return
@@ -109,7 +109,8 @@ class Checker:
         else:
             self._add_stretches(slot.writer, slot.sequence, index)
         if record is not None:
-            # Everything below is committed. A WAL that moved has no slots there, or not all.
+            # All offsets below this are committed. A WAL that has moved has none or only some of
+            # its slots there.
             wal.durable_end = max(wal.durable_end, record.committed)
         while wal.durable_end in wal.slots and wal.durable_end != wal.fence:
             wal.durable_end += 1
@@ -151,7 +152,7 @@ class Checker:
             and index.header.writer == writer
         )
 
-    # --- what brokers say -------------------------------------------------------------------------
+    # --- responses of brokers ---------------------------------------------------------------------
 
     def sent(self, part: Part, identities: Iterable[bytes]) -> None:
         self._history.sent(part, identities)
@@ -159,7 +160,7 @@ class Checker:
     def opened(
         self, part: Part, epoch: int, writer: BrokerIncarnation, high_watermark: int
     ) -> None:
-        """Record that a leader begins to serve."""
+        """Record that a leader starts serving."""
         if self._is_over(part):
             return
         self._own(part, epoch, writer)
@@ -182,7 +183,7 @@ class Checker:
         base: int,
         identities: list[bytes],
     ) -> None:
-        """Record that a broker confirms these records as durable, at these offsets."""
+        """Record that a broker acknowledges these records as durable at these offsets."""
         if epoch is not None and not self._is_over(part):
             self._own(part, epoch, writer)
         end = base + len(identities)
@@ -205,8 +206,8 @@ class Checker:
             ends[epoch] = max(ends.get(epoch, 0), end)
 
     def delivered(self, part: Part, base: int, identities: list[bytes]) -> None:
-        """Record that a client considers these records acknowledged. base -1: it did not get their
-        offset.
+        """Record that a client considers these records acknowledged. base -1: it did not receive
+        their offset.
         """
         for at, identity in enumerate(identities):
             self._history.acknowledged(part, base + at if base >= 0 else -1, identity)
@@ -214,7 +215,7 @@ class Checker:
     def fetched(
         self, part: Part, high_watermark: int, offset: int, batches: list[list[Record]]
     ) -> None:
-        """Record that a broker lets a client read from `offset`."""
+        """Record that a broker allows a client to read from `offset`."""
         expected: int | None = None
         for records in batches:
             first, end = records[0].offset, records[-1].offset + 1
@@ -237,17 +238,17 @@ class Checker:
                 self._history.read(part, record.offset, identity_of(record))
 
     def read(self, part: Part, offset: int, identity: bytes) -> None:
-        """Record that a client reads this record at this offset."""
+        """Record that a client has read this record at this offset."""
         if self._lacks(part, offset, offset + 1):
             self._fail(f"{part}: offset {offset} is readable and not durable")
         self._history.read(part, offset, identity)
 
     def acked_end(self, part: Part) -> int:
-        """Return the end of everything that was acknowledged so far."""
+        """Return the end offset of everything acknowledged so far."""
         return max(self._acked_end.get(part, {}).values(), default=0)
 
     def is_owner(self, part: Part, epoch: int, writer: BrokerIncarnation) -> bool:
-        """Return True if the writer leads in that epoch."""
+        """Return whether the writer leads in that epoch."""
         return self._owners.get((part, epoch)) == writer
 
     def _own(self, part: Part, epoch: int, writer: BrokerIncarnation) -> None:
@@ -256,7 +257,7 @@ class Checker:
             self._fail(f"{part} epoch {epoch} is served by {owner} and by {writer}")
 
     def _is_over(self, part: Part) -> bool:
-        """Return True for a topic that was deleted: a late request may create it again."""
+        """Return whether the topic was deleted. A late request may create it again."""
         return self.is_inherited(part, sys.maxsize)
 
     def watermark(self, part: Part, epoch: int, high_watermark: int) -> None:
@@ -284,8 +285,8 @@ class Checker:
         )
 
     def _is_committed(self, part: Part, end: int) -> bool:
-        """Return whether objects in the metadata contain everything below this offset, although no
-        slot may: they replace slots in a WAL store that is down.
+        """Return whether objects in the metadata contain all offsets below this one, without slots:
+        they replace slots in a WAL store that is down.
         """
         if not self.has_wal_store:
             return False
@@ -310,7 +311,7 @@ class Checker:
         assert topic is not None
         return topic.partitions[part[1]].data_stream_id
 
-    # --- from time to time and at the end ---------------------------------------------------------
+    # --- periodically and at the end --------------------------------------------------------------
 
     def check_metadata(self) -> None:
         image = self._image()
@@ -328,7 +329,7 @@ class Checker:
             self._fail(missing)
 
     def orphans(self, *, prepared: bool) -> list[str]:
-        """Return unreferenced data objects. prepared: also those that were prepared and never
+        """Return unreferenced data objects. prepared: include those that were prepared and never
         committed, which have a long grace period.
         """
         image = self._image()
@@ -353,8 +354,8 @@ def identity_of(record: Record) -> bytes:
 
 
 class StableOffsets:
-    """The last stable offset of a partition never decreases, under any leader: readers treat
-    earlier records as decided.
+    """Checks that the last stable offset of a partition never decreases, under any leader, because
+    readers treat earlier records as decided.
     """
 
     def __init__(self, fail: Callable[[str], None]) -> None:
@@ -363,8 +364,8 @@ class StableOffsets:
         """The newest leader epoch seen, and the highest offset of it or of an earlier one."""
 
     def told(self, part: Part, epoch: int, offset: int) -> None:
-        """Record a response of the leader of this epoch. Late responses of earlier leaders do not
-        count.
+        """Record a response of the leader of this epoch. Late responses of earlier leaders are
+        ignored.
         """
         known_epoch, known = self._known.get(part, (epoch, 0))
         if epoch > known_epoch and offset < known:

@@ -1,4 +1,4 @@
-"""Classic members of a KIP-848 group, which is upgraded and downgraded meanwhile.
+"""Classic members of a KIP-848 group that is upgraded and downgraded in the meantime.
 
 Their assignor is eager: a member revokes everything before JoinGroup and owns what SyncGroup
 returns. The leader of a classic generation assigns the partitions of all topics. Source: KIP-848
@@ -33,12 +33,12 @@ _WAIT_S: Final = 6.0
 _RUNS_SHARE: Final = 0.4
 _PHASE_S: Final = 2.5
 LIVES_S: Final = (0.5, 1.5, 4.0)
-"""How long members of such a run live: the group changes its protocol when they go."""
+"""Lifetime of members in such a run: the group changes its protocol when they leave."""
 CHAOS_FACTOR: Final = 3
 
 
 class Migration:
-    """Shares of classic members over time: nearly all, half or nearly none, in turns."""
+    """The share of classic members over time: nearly all, half or nearly none, in turns."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -57,7 +57,7 @@ class Migration:
 
 
 class ClassicSubscriber(Asker):
-    """A client that is one classic member after the other."""
+    """A client that is one classic member after another."""
 
     def __init__(self, world: "World", group: ConsumerGroup, owners: Ownership, name: str) -> None:
         super().__init__(world, group, name)
@@ -73,7 +73,7 @@ class ClassicSubscriber(Asker):
         return life
 
     async def live(self, stop: asyncio.Event) -> None:
-        """Be a member for some time, stall, leave or die."""
+        """Be a member for some time; stall, leave or die."""
         life = self.begin()
         end_s = self.now_s() + self.rng.choice(LIVES_S)
         member_id = ""
@@ -107,7 +107,7 @@ class ClassicSubscriber(Asker):
         life.owned, life.owned_generation, life.epoch = set(), False, 0
 
     async def _join(self, life: Life, member_id: str) -> str:
-        """Join and sync once. Return the member's id, if it is still one."""
+        """Join and sync once. Return the member id, or None if the client is no longer a member."""
         await asyncio.sleep(self.rng.uniform(0.01, 0.1))
         try:
             joined = await self._ask_to_join(member_id)
@@ -139,7 +139,9 @@ class ClassicSubscriber(Asker):
         return await self.send_request(apis.JOIN_GROUP, 5, request, _code_of, timeout_s=_WAIT_S)
 
     def _subscription(self) -> bytes:
-        """Subscribe to all topics. The member owns nothing: its assignor is eager."""
+        """Return a subscription to all topics. The member owns nothing, because its assignor is
+        eager.
+        """
         names = sorted({topic for topic, _ in self.world.parts})
         writer = Writer(self._version.to_bytes(2, "big"))
         writer.length(len(names), False)
@@ -154,7 +156,7 @@ class ClassicSubscriber(Asker):
         return bytes(writer)
 
     async def _sync(self, life: Life, joined: Any) -> None:
-        """Raises NoResponse."""
+        """Sync. Raises NoResponse."""
         request = sync_group.SyncGroupRequest(
             self.group.name,
             joined.generation_id,
@@ -166,8 +168,8 @@ class ClassicSubscriber(Asker):
         response = await self.send_request(
             apis.SYNC_GROUP, 3, request, _code_of, timeout_s=_WAIT_S, connection=connection
         )
-        # A process that was replaced may lag, and members do not trust a response that is older
-        # than their session.
+        # A replaced process may lag, and members do not trust a response that is older than their
+        # session.
         is_late = self._owners.silence_s <= self.now_s() - sent_s
         if response.error_code or is_late or connection.broker in self.world.zombies:
             return
@@ -180,7 +182,7 @@ class ClassicSubscriber(Asker):
         self._owners.given(life, parts)
 
     def _assignments(self, joined: Any) -> list[Any]:
-        """Share all partitions out, if the member leads a classic generation."""
+        """Return an assignment of all partitions if the member leads a classic generation."""
         members = [member.member_id for member in joined.members]
         found: list[Any] = []
         for at, member in enumerate(joined.members):
@@ -192,7 +194,9 @@ class ClassicSubscriber(Asker):
         return found
 
     async def _stay(self, life: Life, member_id: str) -> str:
-        """Send a heartbeat and perhaps commit. Return the member's id, if it is still one."""
+        """Send a heartbeat and sometimes commit. Return the member id, or None if the client is no
+        longer a member.
+        """
         request = heartbeat.HeartbeatRequest(self.group.name, life.epoch, member_id)
         sent_s = self.now_s()
         try:

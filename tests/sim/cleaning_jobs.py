@@ -1,5 +1,5 @@
-"""A job outside the brokers compacts a log by key, beside the cleaners of the brokers: with old
-metadata, slowly, several at once; it may stall or die at any point.
+"""An external job that compacts a log by key, concurrently with the cleaners of the brokers: with
+outdated metadata, slowly, several at once; it may stall or die at any point.
 
 It plans, reads, writes and commits with the product's own functions.
 """
@@ -78,7 +78,7 @@ class SimCleaningJob(SimRewriter):
         results: list[PassResult] = []
         for task in tasks:
             await asyncio.sleep(self.rng.choice((0.0, 0.5, 3.0)))
-            was_faulty = bool(self.world.weather.faults)  # faults may end while it reads
+            was_faulty = bool(self.world.weather.faults)  # faults may end during the read
             if self.rng.random() < 0.1:
                 await run_pass(self.retrying, task, self.now_ms)  # a repeated attempt
             result = await run_pass(self.retrying, task, self.now_ms)

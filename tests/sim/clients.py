@@ -1,4 +1,4 @@
-"""Producers and consumers that behave like Kafka's clients: stale metadata, retries, timeouts.
+"""Producers and consumers that behave like Kafka clients: stale metadata, retries, timeouts.
 
 An idempotent producer has one request per partition in flight and retries it with the same sequence
 number; late copies of timed-out requests still arrive. A consumer sends the newest leader epoch
@@ -35,7 +35,7 @@ class Producer:
     def __init__(
         self, world: "World", number: int, *, idempotent: bool, name: str | None = None
     ) -> None:
-        """name: of the records, if another producer has the same number."""
+        """name: distinguishes records of producers with the same number."""
         self._world = world
         self._name = name or f"{'' if idempotent else '-'}{number}"
         self._rng = Random(f"{world.seed}/producer/{name or number}")
@@ -51,7 +51,7 @@ class Producer:
             await asyncio.sleep(self._think_s * self._rng.random() * 2 + 0.01)
 
     async def write(self, parts: list[Part]) -> None:
-        """Write until everything is acknowledged."""
+        """Write until all records are acknowledged."""
         pending = {part: self._batch(part) for part in parts}
         while pending:
             by_leader: dict[SimBroker, dict[Part, tuple[bytes, list[bytes]]]] = {}
@@ -96,7 +96,7 @@ class Producer:
     async def _attempt(
         self, broker: SimBroker, batches: dict[Part, tuple[bytes, list[bytes]]]
     ) -> list[Part]:
-        """Send one attempt; return the partitions that are acknowledged now."""
+        """Send one attempt; return the partitions that are acknowledged by now."""
         world, loop = self._world, self._world.loop
         response: asyncio.Future[dict[Part, Any]] = loop.create_future()
         body = produce_request(
@@ -121,8 +121,8 @@ class Producer:
                 )
         results: dict[Part, Any] = {}
         with suppress(TimeoutError):
-            # An impatient producer without sequences would never stop writing; in peace
-            # everybody waits.
+            # An impatient producer without sequence numbers would never finish; without faults all
+            # producers wait.
             async with asyncio.timeout(10 if world.calm else self._timeout_s):
                 results = await response
         return [part for part, item in results.items() if self._is_settled(part, item, broker)]
@@ -144,10 +144,10 @@ class Producer:
 
 
 def may_lag(world: "World", part: Part, broker: SimBroker, rng: Random) -> bool:
-    """Return True if the broker may lag. A former leader that still believes in its leadership
-    refuses newer offsets. With leases it would not respond, unless its node has come back in
-    another process, or the cluster was recovered from the store meanwhile: then its lease is worth
-    nothing, and the WAL's fence holds back only what it acknowledges.
+    """Return whether the broker may lag. A former leader that still considers itself the leader
+    refuses newer offsets. With leases it would not respond, unless its node has restarted in
+    another process or the cluster was recovered from the store in between: then its lease is
+    worthless, and the WAL fence only prevents acknowledgments.
     """
     return broker.is_unsure and world.leader(part, rng, exact=True)[0] is not broker
 
@@ -158,7 +158,7 @@ def settle(response: "asyncio.Future[Any]", results: Any) -> None:
 
 
 class Consumer:
-    """Read everything from the beginning, again and again from its position."""
+    """Reads everything from the beginning, and then continues from its position."""
 
     def __init__(self, world: "World", number: int) -> None:
         self._world = world
@@ -177,7 +177,7 @@ class Consumer:
             await asyncio.sleep(self._rng.uniform(0.01, 0.3))
 
     def has_read(self, part: Part) -> bool:
-        """Return True if the last response reached the end."""
+        """Return whether the last response reached the end of the log."""
         return part in self.watermarks and self.positions[part] >= self.watermarks[part]
 
     async def poll(self, max_wait_ms: int, *, exact: bool = False) -> None:
@@ -225,7 +225,7 @@ class Consumer:
             found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             and self._world.log_start(part) > offset
         ):
-            # The response's own log start may lag behind a trim that is just being made.
+            # The response's own log start may lag behind a trim that is in progress.
             self.positions[part] = self.starts[part] = self._world.log_start(part)
             self._epochs[part] = max(self._epochs.get(part, 0), epoch)
             return

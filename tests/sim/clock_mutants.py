@@ -1,5 +1,5 @@
-"""Planted bugs of durations, graces and leases, for `tests.sim.mutants`; and one harmless mutant,
-with the reason.
+"""Planted bugs in durations, grace periods and leases, for `tests.sim.mutants`; and one harmless
+mutant, with the reason.
 
 Two bugs that 25 seeds rarely find have unit tests instead: renewals that share a key, and open
 transactions that are timed by another coordinator's clock.
@@ -42,7 +42,7 @@ def _prepared_objects_expire_by_the_wall_clock() -> list[Patch]:
 
 
 def _moves_end_by_the_wall_clock() -> list[Patch]:
-    """Moves end by the deadline in the record, on any machine's clock."""
+    """Moves end by the deadline in the record, whichever machine's clock is used."""
 
     async def fence_overdue(self: Any) -> None:
         ended: list[SessionEnded] = []
@@ -101,7 +101,7 @@ def _leases_are_ignored() -> list[Patch]:
 
 
 def _leases_expire_by_wall_clocks() -> list[Patch]:
-    """Leases expire by the wall clocks of the store, which stamps objects, and of the
+    """Leases expire by wall clocks: that of the store, which timestamps objects, and that of the
     controller.
     """
 
@@ -119,9 +119,9 @@ def _leases_expire_by_wall_clocks() -> list[Patch]:
 
 
 def _slots_not_forgotten_at_close() -> list[Patch]:
-    """Ranges committed in place are named again at the next close of the stream. The controller
-    skips ranges below a stream's end (`LogChanges.holds`), and the slot has been the controller's
-    since the first close: only the request is larger.
+    """Ranges committed in place are repeated in the next close of the stream. This is harmless: the
+    controller skips ranges below a stream's end (`LogChanges.holds`) and has owned the slot since
+    the first close, so only the request is larger.
     """
 
     def forget(self: Any, handles: Any) -> None:
@@ -136,7 +136,7 @@ def _slots_not_forgotten_at_close() -> list[Patch]:
 
 
 def _silence_ends_the_session() -> list[Patch]:
-    """A broker stops to acknowledge when its stream is silent, although the controller fences it
+    """A broker stops acknowledging when its stream is silent, although the controller fences it
     only after the session timeout.
     """
 
@@ -148,7 +148,7 @@ def _silence_ends_the_session() -> list[Patch]:
 
 
 def _failed_attempts_end_the_session() -> list[Patch]:
-    """The same when it cannot connect again, although the silent stream is still open."""
+    """Same as above when it cannot reconnect, although the silent stream is still open."""
     return [(MetadataFollower, "_is_session_open", lambda _: False)]
 
 

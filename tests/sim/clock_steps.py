@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 
 HOUR_MS = 3_600_000
 ANY_TIMESTAMP = {"message.timestamp.after.max.ms": str(2**63 - 1)}
-"""For topics: brokers refuse records that are more than an hour ahead of their clocks."""
+"""Config of topics, because brokers refuse records that are more than an hour ahead of their
+clocks.
+"""
 _STEPS_MS = (HOUR_MS, HOUR_MS, -HOUR_MS, 600_000, -600_000, 5_000)
 
 
 def stepping(limits: Limits) -> Limits:
-    """Return limits with constant compaction, early deletions, and late sources of moves."""
+    """Return limits with constant compaction, early deletions, and move sources that are late."""
     controller = msgspec.structs.replace(
         limits.controller,
         move_timeout_ms=2_000,
@@ -48,7 +50,7 @@ def stepping(limits: Limits) -> Limits:
 
 
 class WallClock:
-    """One machine's wall clock, wrong by `skew_ms`."""
+    """The wall clock of one machine, off by `skew_ms`."""
 
     def __init__(self, skew_ms: int = 0) -> None:
         self.skew_ms = skew_ms
@@ -84,8 +86,8 @@ def step_a_clock(world: "World", rng: Random) -> None:
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """The objects that a reader's lease protects. until_s: the end of the lease for the reader, in
-    virtual time.
+    """Objects that a reader's lease protects. until_s: end of the lease for the reader, in virtual
+    time.
     """
 
     who: str
@@ -104,8 +106,8 @@ class _Seen:
     prepared: dict[ObjectId, float] = field(default_factory=dict[ObjectId, float])
     destroyed: dict[str, _Destroyed] = field(default_factory=dict[str, _Destroyed])
     named: dict[str, int] = field(default_factory=dict[str, int])
-    """By object, the metadata offset of the first manifest that names it; later ones do, up to
-    those in `released`.
+    """By object: metadata offset of the first manifest that contains it. Later ones contain it too,
+    up to those in `released`.
     """
     named_now: set[ObjectId] = field(default_factory=set[ObjectId])
     released: dict[str, int] = field(default_factory=dict[str, int])

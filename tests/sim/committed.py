@@ -1,7 +1,7 @@
-"""Readers of committed records: through the leaders, and in the bucket alone.
+"""Readers of committed records: through the leaders, and from the bucket alone.
 
-Checked at once: every value belongs to a transaction that may be committed; the last stable offset
-in the store never goes back, and the content of a range that was read never changes.
+Checked immediately: every value belongs to a transaction that may be committed, the last stable
+offset in the store never decreases, and the contents of a range that was read never change.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Judge:
-    """Judge which transaction a record belongs to, and whether it may be visible."""
+    """Judges to which transaction a record belongs, and whether it may be visible."""
 
     def __init__(self, ledgers: list[Ledger]) -> None:
         self._ledgers = {ledger.name: ledger for ledger in ledgers}
@@ -60,7 +60,7 @@ class Judge:
 
 
 class StoreReader:
-    """Read committed records from the bucket. Sometimes read a range again."""
+    """Reads committed records from the bucket, and sometimes reads a range again."""
 
     def __init__(self, world: "World", judge: Judge) -> None:
         self._world = world
@@ -82,8 +82,8 @@ class StoreReader:
     async def look(self) -> dict[Part, list[bytes]]:
         """Return all committed values of each partition. Raises ManifestNotFound.
 
-        There are no faults between this reader and the bucket, and no time passes: what the newest
-        manifest names has to be there.
+        There are no faults between this reader and the bucket, and no time passes: everything that
+        the newest manifest references must exist.
         """
         try:
             return await self._read_all()
@@ -132,7 +132,7 @@ class StoreReader:
         return values
 
     async def _read(self, item: Slice) -> list[Buffer]:
-        """Return whole batches of the slice, from the bucket. Raises ObjectNotFound,
+        """Return whole batches of the slice from the bucket. Raises ObjectNotFound,
         ObjectCorrupt.
         """
         held = StreamRange(
@@ -183,18 +183,20 @@ def _kept(
 
 
 _NEAR_SHARE = 0.5
-"""Fetches from the broker near the reader, which serves what others lead (KIP-392)."""
+"""Share of fetches from the broker in the reader's rack, which serves partitions of other leaders
+(KIP-392).
+"""
 _MOVE_SHARE = 0.02
-"""Fetches after which the reader is elsewhere."""
+"""Number of fetches after which the reader moves to another rack."""
 
 
 class CommittedReader:
-    """Take committed values from the leaders' responses as Kafka's consumer does, from the
-    beginning on.
+    """Reads committed values from the leaders' responses as a Kafka consumer does, from the
+    beginning.
     """
 
     pauses_s: tuple[float, float] = (0.05, 0.5)
-    """Between two rounds: from, to."""
+    """Pause between two rounds: from, to."""
 
     def __init__(self, world: "World", name: str, judge: Judge) -> None:
         self._world = world
@@ -205,7 +207,7 @@ class CommittedReader:
         self.values: dict[Part, list[bytes]] = {part: [] for part in world.txn_parts}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Read from the broker that the reader believes to lead, sometimes from another one."""
+        """Read from the broker that the reader considers the leader, sometimes from another one."""
         while not stop.is_set():
             for part in self._offsets:
                 broker, epoch = self._world.leader(part, self._rng)
@@ -226,7 +228,7 @@ class CommittedReader:
         return brokers[self._near_id]
 
     async def to_the_end(self) -> None:
-        """Read until every partition has neither an open transaction nor more records."""
+        """Read until no partition has an open transaction or more records."""
         for part in self._offsets:
             while True:
                 broker, epoch = self._world.leader(part, self._rng, exact=True)
@@ -235,7 +237,7 @@ class CommittedReader:
                 await asyncio.sleep(0.1)
 
     async def _poll(self, broker: SimBroker, part: Part, epoch: int) -> bool:
-        """Poll once. Return True at the end, with no transaction open before it."""
+        """Poll once. Return whether the end was reached, with no open transaction before it."""
         offset = self._offsets[part]
         if not broker.serving:
             return False
@@ -282,8 +284,8 @@ class CommittedReader:
 
 
 def returned_batches(found: Any) -> Iterator[tuple[memoryview, BatchHeader, bool]]:
-    """Yield the batches of a response, and whether a consumer hands out their records: they are not
-    aborted.
+    """Yield the batches of a response, and whether a consumer returns their records, because they
+    are not aborted.
     """
     begun, aborting = list(found.aborted_transactions or ()), set[int]()
     data = memoryview(bytes(found.records))

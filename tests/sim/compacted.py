@@ -1,4 +1,4 @@
-"""A compacted topic whose keys are written, deleted and written again during log compaction.
+"""A compacted topic whose keys are written, deleted and rewritten during log compaction.
 
 At every read of a whole log: batches are contiguous, each record was sent and has one offset, and
 no key has an older state than was acknowledged before the read. At the end, every key has its
@@ -32,16 +32,20 @@ if TYPE_CHECKING:
 COMPACT_TOPIC: Final = "compacted"
 PARTITIONS: Final = 2
 _KEYS: Final = 24
-"""Most records have one of the first few keys; the last ones are rarely written again."""
+"""Most records have one of the first few keys; the last ones are rarely rewritten."""
 _READERS: Final = 4
-"""Of each partition: a deletion is missed only by one that rests while a pass drops it."""
+"""Readers of each partition. Only a reader that rests while a pass drops a tombstone misses a
+deletion.
+"""
 _RESTS: Final = (0, 0.6)
-"""How long readers rest on the way, in parts of `delete.retention.ms`."""
+"""Rest time of readers, as a share of `delete.retention.ms`."""
 _GUEST_KEY: Final = b"guest"
 _OWN_IDS: Final = 2_000_000
-"""Controllers give producer ids from 1,000 on to transactional producers."""
+"""Controllers assign transactional producers ids from 1,000."""
 _TRANSACTIONAL_SHARE: Final = 0.6
-"""Of the runs. Passes end at open transactions, so the others clean more."""
+"""Share of runs with transactions. Compaction stops at open transactions, so other runs
+clean more.
+"""
 _CLEAN_LIMIT_S: Final = 120.0
 
 State = tuple[int, bool]
@@ -49,7 +53,7 @@ State = tuple[int, bool]
 
 
 class CompactedTopic:
-    """The limits of the topic, and what its keys are known to be."""
+    """The limits of the topic, and the known states of its keys."""
 
     def __init__(self, world: "World") -> None:
         rng = Random(f"{world.seed}/compacted")
@@ -96,7 +100,7 @@ class CompactedTopic:
             await self.transactions.ready()
 
     async def check(self) -> None:
-        """Read every log in peace."""
+        """Read every log without faults."""
         if self.transactions is not None:
             await self.transactions.check()
         for part in self.parts:
@@ -105,8 +109,8 @@ class CompactedTopic:
                 await asyncio.sleep(0.1)
 
     async def check_cleaned(self) -> None:
-        """Read every log again. Where brokers clean at once, wait until no record of an aborted
-        transaction is left.
+        """Read every log again. Where brokers clean immediately, wait until no record of an aborted
+        transaction remains.
         """
         await self.check()
         is_clean = self.configs["min.cleanable.dirty.ratio"] == "0" and self.brokers_clean
@@ -144,8 +148,8 @@ class CompactedTopic:
             await asyncio.sleep(rng.uniform(0.05, 1.0))
 
     async def _read_once(self, part: Part, rng: Random) -> KeyedRead | None:
-        """Read from the start to the end, sometimes with a long rest on the way, in which the log
-        may be cleaned. Return what it finds of transactions, None if a broker did not respond.
+        """Read from start to end, sometimes with a long rest in between, during which the log may
+        be cleaned. Return the transactions found, or None if a broker did not respond.
         """
         world = self._world
         began_s, acked = world.loop.time(), dict(self.acked[part])
@@ -188,7 +192,7 @@ class CompactedTopic:
         max_bytes: int,
         is_committed: bool = False,
     ) -> Any:
-        """Return the response for the partition, None without one."""
+        """Return the response for the partition, or None."""
         if not broker.serving or not isinstance(broker.partitions.get(*part), Partition):
             return None
         requested = wire_fetch.FetchPartition(
@@ -236,7 +240,7 @@ class CompactedTopic:
         """Apply the records of a response. Return the next offset."""
         start, view = offset, memoryview(data)
         for at, header in iter_headers(view):
-            # A leader may pass over batches without records at the start of a response.
+            # A leader may skip batches without records at the start of a response.
             if header.base_offset > offset > start:
                 self._world.fail(f"{part}: a fetch finds {header.base_offset} after {offset}")
             for record in () if header.is_control else decode_records(view[at:]):
@@ -278,7 +282,7 @@ class CompactedTopic:
 
 
 class KeyedProducer(Producer):
-    """An idempotent producer of one partition."""
+    """An idempotent producer to one partition."""
 
     def __init__(self, world: "World", topic: CompactedTopic, part: Part) -> None:
         super().__init__(world, 1_000 + part[1], idempotent=True)
@@ -319,7 +323,7 @@ class KeyedProducer(Producer):
 
 
 class _Guest(Producer):
-    """An idempotent producer of records that all have one key."""
+    """An idempotent producer whose records all have one key."""
 
     def __init__(self, world: "World", topic: CompactedTopic, part: Part, number: int) -> None:
         super().__init__(world, 2_000 + 10 * part[1] + number, idempotent=True)
@@ -360,7 +364,9 @@ class _Guest(Producer):
 
 
 async def _host(world: "World", topic: CompactedTopic, part: Part, stop: asyncio.Event) -> None:
-    """Let two producers write in turns; each repeats batches that the other one has replaced."""
+    """Let two producers write in turns; each repeats batches whose records the other one has
+    replaced.
+    """
     rng = Random(f"{world.seed}/guests/{part}")
     guest, other = (_Guest(world, topic, part, number) for number in range(2))
     while not stop.is_set():

@@ -1,6 +1,6 @@
-"""Planted bugs of log compaction, for `tests.sim.mutants`.
+"""Planted bugs in log compaction, for `tests.sim.mutants`.
 
-Unit tests cover two more, which 200 seeds do not find: exchanges of a job that do not wait for
+Unit tests cover two more, which 200 seeds do not find: rewrites of a job that do not wait for
 earlier ones (test_controller_rewrites.py), and object compaction that takes a cleaned range from
 the log cache (test_log_cleaning.py).
 """
@@ -22,7 +22,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _tombstones_dropped_at_once() -> list[Patch]:
-    """A reader that has read the value never learns that it was deleted."""
+    """A reader that has read a value never learns of its deletion."""
     real = _Rewriter._kept
 
     async def kept(self: _Rewriter, plain: bytes, header: Any) -> Any:
@@ -32,7 +32,7 @@ def _tombstones_dropped_at_once() -> list[Patch]:
 
 
 def _full_map_ignored() -> list[Patch]:
-    """Keys that do not fit count as mapped, so their records go."""
+    """Keys that do not fit into the map count as mapped, so their records are removed."""
     real = KeyMap.put
 
     def put(
@@ -57,7 +57,7 @@ def _oldest_record_kept() -> list[Patch]:
 
 
 def _last_sequence_lost() -> list[Patch]:
-    """A pass without checkpoints: a producer of which it removes all records is forgotten."""
+    """A pass without checkpoints: a producer whose records are all removed is forgotten."""
 
     async def checkpoint_durably(self: PartitionOpener, partition: Partition) -> None:
         del self, partition
@@ -66,7 +66,7 @@ def _last_sequence_lost() -> list[Patch]:
 
 
 def _aborted_records_mapped() -> list[Patch]:
-    """An aborted record replaces its key: the newest committed value is lost."""
+    """An aborted record replaces its key, so the newest committed value is lost."""
     real = LogCleaner._map_keys
 
     async def map_keys(
@@ -79,7 +79,9 @@ def _aborted_records_mapped() -> list[Patch]:
 
 
 def _cleaned_past_the_last_stable_offset() -> list[Patch]:
-    """Records of open transactions replace committed ones, which may be the newest after all."""
+    """Records of open transactions replace committed ones, which remain the newest if the
+    transaction aborts.
+    """
     real = CleanerDuty._pass
 
     async def clean(self: CleanerDuty, partition: Partition, policy: Any) -> Any:
@@ -89,7 +91,7 @@ def _cleaned_past_the_last_stable_offset() -> list[Patch]:
 
 
 class _WithoutTransactions:
-    """All transactions of a partition are mistaken for ended ones."""
+    """All transactions of a partition count as ended."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -114,7 +116,7 @@ def _abort_markers_dropped() -> list[Patch]:
 
 
 def _aborted_records_kept() -> list[Patch]:
-    """The newest record of a key stays forever, although its transaction was aborted."""
+    """The newest record of a key is kept forever, although its transaction was aborted."""
     real = _Rewriter._clean_batch
 
     async def clean_batch(self: _Rewriter, batch: memoryview, header: Any) -> Any:
@@ -124,7 +126,7 @@ def _aborted_records_kept() -> list[Patch]:
 
 
 def _suspended_for_ever() -> list[Patch]:
-    """One damaged response ends the compaction of a log until the broker starts again."""
+    """One damaged response stops the compaction of a log until the broker restarts."""
     real = Suspensions.add
 
     def add(self: Suspensions[Any], item: Any) -> float:

@@ -1,8 +1,8 @@
-"""Transactional producers of a compacted topic, with commits, aborts and long open transactions.
+"""Transactional producers to a compacted topic, with commits, aborts and long open transactions.
 
-Each application has its own keys, so the states of a key are ordered. A committed read contains no
-record of an open or aborted transaction, and the newest committed state of each key or a newer one.
-At the end, records of aborted transactions have been removed.
+Each application has its own keys, so the states of a key are ordered. A read_committed read
+contains no record of an open or aborted transaction, and for each key the newest committed state or
+a newer one. At the end, records of aborted transactions have been removed.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 ID_HEADER: Final = "id"
 _APPLICATIONS: Final = 2
 _KEYS: Final = 5
-"""Of each application: most transactions replace what the last ones wrote."""
+"""Keys of each application: most transactions replace the records of earlier ones."""
 _READERS: Final = 2
-"""Of each partition."""
+"""Readers of each partition."""
 _FETCHES_MAX: Final = 500
 """A reader that is slower than the producers gives up."""
 
 Fetch = Callable[[SimBroker, Part, int, int, int, bool], Coroutine[Any, Any, Any]]
-"""Fetch from a broker: partition, epoch, offset, bytes, and whether only what is committed."""
+"""Fetch from a broker: partition, epoch, offset, bytes, and whether only committed records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class KeyedInstance(Instance):
     renewed_share = 0.05
     is_mortal = False
     offset_share = 1.0
-    """The offset shows the next instance whether a transaction was committed."""
+    """The offset tells the next instance whether a transaction was committed."""
 
     def __init__(self, application: "KeyedApplication", number: int) -> None:
         super().__init__(application, number)
@@ -124,8 +124,8 @@ class KeyedApplication(Application):
         return self.topic.parts
 
     def open_records(self, part: Part) -> list[bytes]:
-        """See `KeyedInstance.open_records`. Only the newest instance has a transaction that nobody
-        else ends.
+        """See `KeyedInstance.open_records`. Only the newest instance has a transaction that no
+        other instance ends.
         """
         return self._instances[-1].open_records(part) if self._instances else []
 
@@ -136,7 +136,7 @@ class KeyedApplication(Application):
 
 
 class KeyedTransactions:
-    """The transactional producers of a compacted topic, and readers of their commits."""
+    """The transactional producers of a compacted topic, and read_committed readers."""
 
     def __init__(self, world: "World", parts: list[Part], fetch: Fetch, kept_ms: int) -> None:
         """kept_ms: how long the topic keeps tombstones."""
@@ -196,7 +196,7 @@ class KeyedTransactions:
         ]
 
     def judge_open(self, part: Part, before: list[bytes], read: KeyedRead) -> None:
-        """Judge a read of everything. before: `open_records` when it began."""
+        """Judge a read of the whole log. before: `open_records` at its start."""
         for identity in set(before) & set(self.open_records(part)) - read.identities:
             self._world.fail(
                 f"{part}: {identity!r} is not found by a read of everything, but its transaction"
@@ -212,7 +212,7 @@ class KeyedTransactions:
             await asyncio.sleep(rng.uniform(0.05, 1.0))
 
     async def read_committed(self, part: Part, rng: Random) -> bool:
-        """Read from the start to the last stable offset. Return False if it did not get there."""
+        """Read from the start to the last stable offset. Return False if that was not reached."""
         world, read, seen = self._world, KeyedRead(), dict(self._seen[part])
         began_s, offset = world.loop.time(), 0
         max_bytes, pause_s = rng.choice((1, 300, 1 << 20)), rng.choice((0, 0, 0.1))
@@ -229,7 +229,7 @@ class KeyedTransactions:
             await asyncio.sleep(pause_s)
         else:
             return False
-        # An empty response: all that was cleaned by now lies below this last stable offset.
+        # An empty response: everything cleaned so far is below this last stable offset.
         if offset < found.last_stable_offset:
             return False
         took_ms = 1_000 * (world.loop.time() - began_s) + 2 * world.limits.skew_ms
@@ -244,7 +244,7 @@ class KeyedTransactions:
     def _take_response(
         self, part: Part, found: wire_fetch.PartitionData, offset: int, read: KeyedRead
     ) -> int:
-        """Return the next offset."""
+        """Apply a response; return the next offset."""
         start = offset
         for data, header, is_kept in returned_batches(found):
             if header.base_offset > offset > start:
@@ -268,7 +268,9 @@ class KeyedTransactions:
         *,
         is_late: bool,
     ) -> None:
-        """Judge what a committed read of [0, end) has found. seen: by reads that had ended."""
+        """Judge the result of a read_committed read of [0, end). seen: states found by finished
+        reads.
+        """
         for key, sent in self._sent[part].items():
             newest = self._newest_committed(sent, end)
             last = seen.get(key)
@@ -310,7 +312,7 @@ class KeyedTransactions:
                 await asyncio.sleep(0.1)
 
     def is_rid_of(self, read: KeyedRead) -> bool:
-        """Return whether a read of everything has found no record of an aborted transaction."""
+        """Return whether a read of the whole log finds no record of an aborted transaction."""
         return all(
             self._by_identity[identity][2].entry.fate not in {Fate.OPEN, Fate.ABORTED}
             for identity in read.identities

@@ -1,4 +1,4 @@
-"""Exclude leftovers of other tests from garbage collection, which ends every run."""
+"""Exclude leftovers of other tests from the garbage collection at the end of every run."""
 
 import gc
 

@@ -1,8 +1,8 @@
 """A connection to one process of a broker, like TCP: requests arrive in order, or it breaks.
 
-A client that stops waiting for a response closes the connection; the broker detects that after the
-request and cancels what is still running, as `broker.network.connection` does. Requests are Kafka
-frames and pass through the real dispatcher.
+A client that stops waiting for a response closes the connection. The broker detects that after the
+request and cancels running work, as `broker.network.connection` does. Requests are Kafka frames and
+pass through the real dispatcher.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class NoResponse(Exception):
-    """The connection broke, or the response was late. The request may have been carried out."""
+    """The connection broke, or the response was late. The request may have been executed."""
 
 
 class Connection:
@@ -43,7 +43,7 @@ class Connection:
         self._running: list[asyncio.Task[None]] = []
 
     async def send_request(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
-        """Raises NoResponse."""
+        """Send a request. Raises NoResponse."""
         frame = framing.encode_request_frame(
             api, version, 1, CODECS[api.key].encode_request, message
         )[framing.SIZE_BYTES :]
@@ -114,15 +114,15 @@ class Connection:
         self._back(response, None)
 
     def _cancel(self) -> None:
-        """Handle the client's departure. The request just before it may have had its first step, or
-        not.
+        """Handle a client disconnect. The request just before it may or may not have had its first
+        step.
         """
         for task in self._running:
             self._world.loop.call_later(self._world.network.rng.choice((0, 0.001)), task.cancel)
         self.broker.on_connection_closed(self.id)
 
     def _back(self, reply: "asyncio.Future[Any]", response: Any) -> None:
-        """Send the response back. None: the connection is reset."""
+        """Send the response, or reset the connection if None."""
         network = self._world.network
         if network.links.blocked(self.broker.process.link, self._link):
             return
@@ -141,7 +141,7 @@ class Connection:
 
 
 class SimPeers(PeerConnections):
-    """Ask other brokers over the simulated network; everything but the sockets is the real
+    """Queries other brokers over the simulated network; everything except the sockets is the real
     class.
     """
 

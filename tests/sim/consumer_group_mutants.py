@@ -1,4 +1,4 @@
-"""Planted bugs of consumer groups (KIP-848), for `tests.sim.mutants`."""
+"""Planted bugs in consumer groups (KIP-848), for `tests.sim.mutants`."""
 
 import asyncio
 from collections.abc import Callable

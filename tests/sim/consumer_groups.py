@@ -1,6 +1,6 @@
 """Members of KIP-848 groups that subscribe, commit, leave and die, partly as classic members.
 
-No member is assigned a partition of another one that has not timed out; members are fenced only for
+No member gets a partition of another member that has not timed out. Members are fenced only after
 timeouts, and cannot commit afterwards. At the end, every partition has one owner, and a new
 coordinator changes nothing.
 """
@@ -36,7 +36,7 @@ _FENCED: Final = frozenset(
     {
         ErrorCode.FENCED_MEMBER_EPOCH,
         ErrorCode.UNKNOWN_MEMBER_ID,
-        # After all sessions and the offsets expired, the group is deleted.
+        # After all sessions and offsets have expired, the group is deleted.
         ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
@@ -46,7 +46,7 @@ _REGEX_SHARE: Final = 0.4
 
 
 class Subscriber(Asker):
-    """A client that is one member after the other."""
+    """A client that is one member after another."""
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class Subscriber(Asker):
         code, message = ErrorCode(response.error_code), response.error_message
         if code in RETRIED:
             return True
-        # A process that was replaced while it still existed may lag by one session timeout: it was
-        # not fenced for its silence.
+        # A process that was replaced while still running may lag by one session timeout, so the
+        # member was not fenced for its silence.
         is_old = connection.broker in self.world.zombies
         if self._migration.is_on and code is ErrorCode.GROUP_ID_NOT_FOUND:
             # The group is classic now, or cannot be upgraded yet.
@@ -227,7 +227,7 @@ class ConsumerGroups:
         self._group, self._owners = group, Ownership(world, group.name, silence_ms / 1_000)
         self._migration = Migration(world.seed)
         if self._migration.is_on:
-            # A change of the protocol takes several rounds of all members.
+            # A protocol change takes several rounds of all members.
             world.chaos_s *= CHAOS_FACTOR
         self._members = [
             Subscriber(world, group, self._owners, f"subscriber{number}", self._migration)
@@ -270,9 +270,9 @@ class ConsumerGroups:
         )
 
     async def _settled(self, lives: list[tuple[Subscriber, Life]], every: list[Life]) -> bool:
-        """Send heartbeats. Return True if all members are in one epoch and own everything.
+        """Send heartbeats. Return whether all members are in one epoch and own all partitions.
 
-        every: these, and classic members, which send heartbeats by themselves.
+        every: these members and the classic ones, which send heartbeats on their own.
         """
         for member, life in lives:
             if not await member.beat(life):

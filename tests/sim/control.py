@@ -1,8 +1,8 @@
 """One start of a simulated controller: the real `ControllerServer` with its quorum, journal,
 standby, active controller, snapshots and service.
 
-Its disk, network and clock are simulated. A kill loses what the disk had not synced; the next start
-begins from disk and store alone. The metadata log sees and judges every proposal, commit and term.
+Disk, network and clock are simulated. A kill loses data that the disk had not synced; the next
+start uses only disk and store. The metadata log sees and judges every proposal, commit and term.
 """
 
 from collections.abc import Sequence
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 _ENDS = (JournalFailed, BackupCorrupt, SnapshotCorrupt, SnapshotMissing, ObjectStoreError)
-"""Errors that may end a controller's process: its disk fails, or the store fails during the start
-or returns damaged reads.
+"""Errors that may end a controller process: its disk fails, or the store fails during the start or
+returns damaged reads.
 """
 
 _FORGOT = (JournalStateLost, JournalCorrupt)
-"""Errors that end a controller whose disk was changed, in the scenario `rollback` only."""
+"""Errors that end a controller whose disk was changed, only in the scenario `rollback`."""
 
 _HISTORY_OVER = (BackupFenced, LogBehindBackup)
-"""Errors that end the process of a controller that a recovery left behind, and no other."""
+"""Errors that end only the process of a controller that a recovery left behind."""
 
 
 def addresses(count: int) -> list[str]:

@@ -1,8 +1,8 @@
-"""The store loses or damages objects for a while, under running brokers.
+"""The store temporarily loses or damages objects under running brokers.
 
-Invariant: only objects that committed metadata refers to are struck, and each is restored, so that
-in the end all acknowledged records can be read. Meanwhile readers may get errors; they must not get
-wrong records, nor miss any between those that they get, as the checkers of every run verify.
+Invariant: only objects that committed metadata references are affected, and each is restored, so
+that all acknowledged records can be read at the end. Meanwhile readers may get errors, but, as the
+checkers of every run verify, no wrong records and no gaps between records.
 """
 
 from random import Random
@@ -37,7 +37,7 @@ def strike_object(world: "World", rng: Random) -> None:
 
 
 def _may_be_put_again(world: "World", key: str) -> bool:
-    """Return True if a late copy of its PUT would replace a lost slot, in a WAL that continues."""
+    """Return whether a late copy of its PUT could replace a lost slot in a WAL that continues."""
     slot = parse_wal_key(key)
     record = world.metadata.image.nodes.wal(slot.writer) if slot is not None else None
     return (

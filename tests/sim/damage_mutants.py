@@ -1,4 +1,4 @@
-"""Planted bugs of reads beside damaged objects, for `tests.sim.mutants`."""
+"""Planted bugs in reads near damaged objects, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _reads_bridge_damage() -> list[Patch]:
-    """A damaged block counts as one that compaction emptied."""
+    """A damaged block counts as one that compaction has emptied."""
     real = ObjectReader._load
 
     async def load(self: ObjectReader, pieces: Any) -> Any:

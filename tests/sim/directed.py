@@ -1,7 +1,7 @@
-"""Runs of the simulator without random faults, in which one script decides what happens and when.
+"""Simulator runs without random faults, in which a script decides what happens and when.
 
-A script finds a bug that needs a few events in one order. Requests are Kafka frames, and are
-repeated until they succeed. Nothing is lost or slow, unless the script pauses a broker.
+A script finds a bug that requires a few events in a certain order. Requests are Kafka frames and
+are repeated until they succeed. Nothing is lost or slow unless the script pauses a broker.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ from tests.sim.nodes import FETCH_VERSION, PRODUCE_VERSION, RACK, SimBroker
 from tests.sim.world import World
 
 _TIMEOUT_S: Final = 30.0
-"""Of each request, and of all its repetitions, in virtual time."""
+"""Timeout of each request with all its repetitions, in virtual time."""
 _RETRY_INTERVAL_S: Final = 0.05
 JANITOR_S: Final = 50.0
-"""Longer than objects without references stay."""
+"""Longer than the time for which unreferenced objects are kept."""
 GROUP, TRANSACTIONAL_ID = 0, 1
-"""Kinds of keys that have a coordinator."""
+"""Key types that have a coordinator."""
 _CREATE_VERSION: Final = 7
 _DELETE_VERSION: Final = 6
 _DELETE_RECORDS_VERSION: Final = 2
@@ -59,8 +59,8 @@ _CLUSTERS: dict[ScriptFunction, dict[str, int]] = {}
 
 
 def in_cluster(**settings: int) -> Callable[[ScriptFunction], ScriptFunction]:
-    """Run the script in another cluster. brokers, controllers, racks, wal_stores: their numbers.
-    compacting: 1 if brokers compact objects. Further ones are settings of the controllers.
+    """Run the script in a different cluster. brokers, controllers, racks, wal_stores: their
+    numbers. compacting: 1 if brokers compact objects. Others are controller settings.
     """
 
     def mark(script: ScriptFunction) -> ScriptFunction:
@@ -77,8 +77,8 @@ def violation_of(script: ScriptFunction) -> str | None:
 
 
 def violation_now(script: ScriptFunction) -> str | None:
-    """Run a cluster of one controller and a few brokers until the script ends. Return what the
-    script, or a checker of the simulator, found wrong.
+    """Run a cluster of one controller and a few brokers until the script ends. Return the violation
+    that the script or a checker of the simulator found.
     """
 
     async def live(world: World) -> None:
@@ -94,7 +94,7 @@ def violation_now(script: ScriptFunction) -> str | None:
     world = World(0, "directed", limits=quick_limits(**_CLUSTERS.get(script, {})), live=live)
     world.calm = True
     world.checker.is_inherited = lambda part, end: _is_inherited(world, part, end)
-    # One range is exchanged at a time, so that a fork may lie between two that were cleaned.
+    # One range is rewritten at a time, so that a fork may lie between two cleaned ranges.
     world.cleaner = CleanerConfig(group_bytes_max=1)
     return world.run().violation
 
@@ -125,7 +125,7 @@ class Held:
         await waiting
 
     def release(self, count: int | None = None) -> None:
-        """Release all requests, also later ones, or the first waiting ones."""
+        """Release all requests including later ones, or only the first waiting ones."""
         self._is_open = count is None
         for _ in range(len(self._waiting) if count is None else count):
             if not (waiting := self._waiting.popleft()).done():  # its sender may have died
@@ -133,7 +133,7 @@ class Held:
 
 
 class Script:
-    """Operations of scripts on the cluster. Every method returns when it is done."""
+    """Cluster operations for scripts. Every method returns when its operation is complete."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -157,7 +157,9 @@ class Script:
 
     @contextmanager
     def isolated(self, node_id: int) -> Generator[None]:
-        """Cut the links between a broker and the controller. Clients and the store reach it."""
+        """Cut the links between a broker and the controller. Clients and the store
+        still reach it.
+        """
         links, link = self.world.network.links, self.broker(node_id).process.link
         links.cut(link, CONTROLLER)
         links.cut(CONTROLLER, link)
@@ -181,13 +183,15 @@ class Script:
                 links.mend(*pair)
 
     def authorize(self) -> None:
-        """Give all brokers an authorizer that allows everything, as ACL APIs require one."""
+        """Give all brokers an authorizer that allows everything, because ACL APIs require an
+        authorizer.
+        """
         config = SecurityConfig(authorizer=STANDARD_AUTHORIZER, super_users=str(ANONYMOUS))
         for broker in self.world.brokers.values():
             broker.authorizer = Authorizer(config, AuditLog(self.world.loop.time), API_RIGHTS)
 
     async def restart(self, node_id: int) -> None:
-        """Kill the process of a broker, and wait until its next one serves."""
+        """Kill the process of a broker, and wait until the next one serves."""
         self.kill(node_id)
         broker = self.world.start_broker(node_id)
         await self.until(lambda: broker.serving)
@@ -196,13 +200,13 @@ class Script:
         self.world.kill(self.broker(node_id), resets=True)
 
     async def restart_controller(self) -> None:
-        """Crash the only controller, and wait until its next start leads."""
+        """Crash the only controller, and wait until the next one leads."""
         (controller,) = self.world.controllers.values()
         self.world.crash_controller(controller, 0.01)
         await self.until(lambda: self.world.active_controller() not in {None, controller})
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until the condition holds."""
+        """Wait until the condition is met."""
         end_s = self.world.loop.time() + _TIMEOUT_S
         while not condition():
             if self.world.loop.time() > end_s:
@@ -226,7 +230,7 @@ class Script:
     def hold(
         self, node_id: int, operation: str = "put_if_absent", *, first: int | None = None
     ) -> Held:
-        """Hold back the requests of a broker to the store, or only the first ones."""
+        """Hold a broker's requests to the store, or only the first ones."""
         held = Held(first)
         self.broker(node_id).raw_store.gates[operation] = held
         return held
@@ -234,13 +238,13 @@ class Script:
     def hold_responses(
         self, node_id: int, operation: str = "put_if_absent", *, first: int | None = None
     ) -> Held:
-        """The same for the responses of the store."""
+        """Hold the responses of the store."""
         held = Held(first)
         self.broker(node_id).raw_store.response_gates[operation] = held
         return held
 
     def hold_in_wal_store(self, node_id: int, *, first: int | None = None) -> Held:
-        """Hold back conditional PUTs of a broker to the WAL store."""
+        """Hold a broker's conditional PUTs to the WAL store."""
         held = Held(first)
         client = self.broker(node_id).raw_wal_store
         assert client is not None
@@ -249,7 +253,7 @@ class Script:
 
     @contextmanager
     def cut(self, one: int, other: int) -> Generator[None]:
-        """Lose the requests of one broker to another one."""
+        """Lose the requests from one broker to another."""
         links = self.world.network.links
         ends = self.broker(one).process.link, self.broker(other).process.link
         links.cut(*ends)
@@ -260,7 +264,7 @@ class Script:
 
     @contextmanager
     def deaf_clients(self, broker: SimBroker) -> Generator[None]:
-        """Lose the responses of a broker to clients."""
+        """Lose a broker's responses to clients."""
         links = self.world.network.links
         links.cut(broker.process.link, "client")
         try:
@@ -270,7 +274,7 @@ class Script:
 
     @contextmanager
     def refused(self, node_id: int) -> Generator[None]:
-        """Put a firewall between a broker and the controller. It refuses connections, as the
+        """Put a firewall between a broker and the controller that refuses connections, as the
         address of a dead controller does.
         """
         link = self.broker(node_id).process.link
@@ -284,14 +288,14 @@ class Script:
 
     async def create(self, name: str, leaders: Sequence[int] = (1,), **configs: str) -> None:
         """Create a topic with one partition for each of these leaders. configs: with underscores
-        for dots.
+        instead of dots.
         """
         assignment = [[NodeId(node_id)] for node_id in leaders]
         topic = NewTopic(name=name, assignment=assignment, configs={**_dotted(configs)})
         await self.world.admin.create_topics([topic])
 
     async def fork(self, name: str, source: str, by: int = 1, **configs: str) -> None:
-        """Create a fork of a topic by a request to this broker. configs: as in `create`."""
+        """Create a fork of a topic with a request to this broker. configs: as in `create`."""
         await self._create_from(name, {FORK_SOURCE: source, **_dotted(configs)}, by)
 
     async def undelete(self, name: str, topic_id: UUID) -> None:
@@ -344,8 +348,8 @@ class Script:
         producer_id: int = -1,
         sequence: int = -1,
     ) -> int:
-        """Append one batch of keys and values. Return its base offset. sequence: of an idempotent
-        producer.
+        """Append one batch of keys and values. Return its base offset. sequence: that of an
+        idempotent producer.
         """
         epoch = -1 if producer_id < 0 else 0
         request = produce_request_of(
@@ -371,7 +375,9 @@ class Script:
         return response.responses[0].partition_responses[0]
 
     def producing(self, broker: SimBroker, part: Part, batch: bytes) -> "asyncio.Task[Any]":
-        """Send a batch once, and do not wait for the response. Its result is None without one."""
+        """Send a batch once without waiting for the response. The result is None if there is no
+        response.
+        """
 
         async def send() -> Any:
             with suppress(NoResponse):
@@ -402,8 +408,8 @@ class Script:
     async def read(
         self, part: Part, *, committed: bool = False, start_offset: int = 0
     ) -> list[Record]:
-        """Return the records of the log. committed: up to the last stable offset, without
-        aborted transactions.
+        """Return the records of the log. committed: up to the last stable offset, without aborted
+        transactions.
         """
         records, offset = list[Record](), start_offset
         while True:
@@ -438,7 +444,7 @@ class Script:
     async def read_near(
         self, part: Part, node_id: int, end: int, *, committed: bool
     ) -> list[Record]:
-        """Return what a broker in the rack of the client, which does not lead, returns when it
+        """Return the response of a broker in the client's rack that is not the leader, once it
         knows the log up to this end.
         """
         while True:
@@ -458,7 +464,7 @@ class Script:
             await asyncio.sleep(_RETRY_INTERVAL_S)
 
     async def high_watermark(self, part: Part) -> int:
-        """Return the high watermark that the leader sends to consumers."""
+        """Return the high watermark that the leader returns to consumers."""
         return int((await self._fetch(part, 0, committed=False)).high_watermark)
 
     async def values(self, part: Part, *, committed: bool = False) -> dict[bytes, bytes | None]:
@@ -467,12 +473,12 @@ class Script:
         return {record.key or b"": record.value for record in records}
 
     async def upload(self, node_id: int) -> None:
-        """Upload what only the WAL of this broker has."""
+        """Upload the records that are only in this broker's WAL."""
         broker = self.broker(node_id)
         await self._within(broker, broker.storage.upload)
 
     async def checkpoint(self, part: Part) -> None:
-        """Store the producers of a partition."""
+        """Store the producer states of a partition."""
         broker = self.leader(part)
         assert broker is not None
         partition = broker.partitions.get(*part)
@@ -492,7 +498,7 @@ class Script:
         await self.world.loop.create_task(work(), context=broker.process.context())
 
     def record(self, requested: Any) -> "list[tuple[Any, int, Any]]":
-        """Return a list that gets the requests of an API that are sent from now on."""
+        """Return a list that collects all requests of an API from now on."""
         recorded: list[tuple[Any, int, Any]] = []
 
         class Recording(Connection):
@@ -507,7 +513,7 @@ class Script:
         return recorded
 
     def begin(self, broker: SimBroker, work: Callable[[], Any]) -> "asyncio.Task[Any]":
-        """Begin work of a broker, which may fail."""
+        """Start work of a broker, which may fail."""
 
         async def run() -> None:
             with suppress(Exception):
@@ -516,11 +522,11 @@ class Script:
         return self.world.loop.create_task(run(), context=broker.process.context())
 
     async def send_request(self, broker: SimBroker, api: Any, version: int, request: Any) -> Any:
-        """Send a request once, on a connection of its own. Raises NoResponse."""
+        """Send a request once on a separate connection. Raises NoResponse."""
         return await self.world.connect(broker).send_request(api, version, request, _TIMEOUT_S)
 
     async def coordinator(self, key: str, kind: int = GROUP) -> SimBroker:
-        """Return the coordinator of a group or a transactional id, as any broker names it."""
+        """Return the coordinator of a group or a transactional id, according to any broker."""
         request = find_coordinator.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
         found = await self.repeat(
             lambda: next(filter(self._is_reliable, self.world.brokers.values()), None),
@@ -548,7 +554,7 @@ class Script:
     ) -> Any:
         """Repeat a request until the error code of its item is final. Return the item.
 
-        field: of the item, with the code.
+        field: that of the item with the code.
         """
         code, end_s = None, self.world.loop.time() + _TIMEOUT_S
         while self.world.loop.time() < end_s:

@@ -1,4 +1,4 @@
-"""Clients of a script: a transactional producer, and a consumer group without members.
+"""Clients of scripts: a transactional producer, and a consumer group without members.
 
 Each request is repeated until it succeeds, unless its method says that it is sent once.
 """
@@ -34,8 +34,8 @@ _GROUP_FETCH_VERSION: Final = 10
 
 
 class Producer:
-    """A transactional producer. version: 2 takes another epoch with the end of each transaction,
-    and adds partitions by writing to them.
+    """A transactional producer. version: 2 gets a new epoch at the end of each transaction, and
+    adds partitions by writing to them.
     """
 
     def __init__(self, script: Script, name: str = "p", version: int = 1) -> None:
@@ -49,7 +49,7 @@ class Producer:
         return self._script.coordinator(self.name, TRANSACTIONAL_ID)
 
     async def begin(self, timeout_ms: int = 60_000) -> None:
-        """Acquire an epoch, which fences the producers of the same name."""
+        """Acquire an epoch, which fences producers with the same id."""
         request = init_producer_id.InitProducerIdRequest(self.name, timeout_ms)
         given = await self._repeat(apis.INIT_PRODUCER_ID, _INIT_VERSION, request)
         self._take(given)
@@ -69,7 +69,7 @@ class Producer:
         self._sequences.clear()
 
     async def add(self, *parts: Part) -> None:
-        """Add partitions of one topic, as version 1 does."""
+        """Add partitions of one topic, as in version 1."""
 
         def worst(response: Any) -> Any:
             found = response.results_by_topic_v3_and_below[0].results_by_partition
@@ -151,7 +151,7 @@ class Producer:
 
 
 class Group:
-    """A consumer group whose offsets are committed without membership. Requests name topics by id,
+    """A consumer group whose offsets are committed without membership. Requests contain topic ids,
     so that brokers do not have to read the newest metadata first.
     """
 
@@ -175,7 +175,7 @@ class Group:
         await self._script.repeat(self.coordinator, requested, _first)
 
     async def forget(self, part: Part) -> None:
-        """Delete the committed offset, if there is one."""
+        """Delete the committed offset, if any."""
         topic = offset_delete.OffsetDeleteRequestTopic(
             part[0], [offset_delete.OffsetDeleteRequestPartition(part[1])]
         )
@@ -184,8 +184,8 @@ class Group:
         await self._script.repeat(self.coordinator, requested, lambda response: response, done)
 
     async def committed(self, part: Part, at: SimBroker | None = None) -> int | ErrorCode:
-        """Return the committed offset; -1: none. at: ask this broker once, also for an offset that
-        a transaction may change, and return its error.
+        """Return the committed offset, or -1. at: query this broker once, also for an offset that a
+        transaction may change, and return its error.
         """
         topic = offset_fetch.OffsetFetchRequestTopics(
             topic_id=self._topic_id(part), partition_indexes=[part[1]]

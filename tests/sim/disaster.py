@@ -51,7 +51,7 @@ def lose_disks(world: "World") -> None:
 
 
 def recover(world: "World", *, abandon_wal_store: bool = False) -> None:
-    """Rebuild the cluster in a process of its own, and start controllers of the new history."""
+    """Rebuild the cluster in a separate process, and start controllers of the new history."""
     process = Process(f"recovery@{world.loop.time():.3f}")
     process.network = world.network
     world.processes.append(process)
@@ -89,12 +89,12 @@ def recover(world: "World", *, abandon_wal_store: bool = False) -> None:
 
 
 async def _go_on(world: "World") -> None:
-    """Start controllers with empty disks, which begin with the snapshot."""
+    """Start controllers with empty disks, which start from the snapshot."""
     loaded = await SnapshotStore(
         world.bucket, world.limits.controller.cluster_id, kept=2
     ).load_newest()
     assert loaded is not None
-    # What an old broker prepared and put after the recovery had listed the store stays
+    # Objects that an old broker prepared and put after the recovery had listed the store are kept
     # (docs/design/disaster-recovery.md).
     world.checker.forgotten_ids.append(range(loaded.image.next_object_id))
     world.rebuilt(loaded)

@@ -1,7 +1,8 @@
 """A controller's disk in virtual time: slow, failing, and losing unsynced data in a crash.
 
-A crash keeps synced data and any prefix of the rest, torn or filled with zeros. One job runs at a
-time. Implements `controller.raft.directory.DataDirectory`; `durable` is what a restart would read.
+A crash keeps synced data and an arbitrary prefix of the rest, torn or filled with zeros. One job
+runs at a time. Implements `controller.raft.directory.DataDirectory`; `durable` is what a restart
+would read.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ class _Names:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """The number of the journal's newest segment, beside the journal."""
+    """The number of the journal's newest segment, stored beside the journal."""
 
     number: str
 
@@ -57,7 +58,7 @@ class DiskCopy:
 
 
 class Disk:
-    """What survives the controller's processes. The scenario changes slow_factor and failing."""
+    """The data that survives controller processes. The scenario changes slow_factor and failing."""
 
     def __init__(self, rng: Random, sync_ms: float) -> None:
         self._rng = rng
@@ -78,8 +79,8 @@ class Disk:
         """
 
     def holds(self, index: int, term: int) -> bool:
-        """Return True if the entry would exist after a crash, or would have before the disk was
-        replaced.
+        """Return whether the entry would exist after a crash, or would have existed before the disk
+        was replaced.
         """
         return any(
             held is not None and _holds(held, index, term) for held in (self.durable, self.forgot)
@@ -89,7 +90,7 @@ class Disk:
         return self.durable.hard.term > vote.term or self.durable.hard == vote
 
     def delay_s(self) -> float:
-        """Return the duration of the job that was just done."""
+        """Return the duration of the last job."""
         syncs_count = sum(
             not isinstance(operation, _Names) or operation.synced for operation in self._under_way
         )
@@ -100,7 +101,7 @@ class Disk:
         self._carry_out(len(self._under_way))
 
     def crash(self) -> None:
-        """Lose power or kill the process: any beginning of the running job has happened."""
+        """Lose power or kill the process: an arbitrary prefix of the running job takes effect."""
         self._carry_out(self._rng.randint(0, len(self._under_way)))
         states = [self._durable_names, *self._unsynced_names]
         self.names = dict(states[self._rng.randrange(len(states))])
@@ -136,7 +137,7 @@ class Disk:
         self._under_way.append(_Noted(number))
 
     def note_names(self, *, synced: bool) -> None:
-        """Record that a name was added, removed or changed; synced: all names become durable."""
+        """Record that a name was added, removed or changed. synced: all names become durable."""
         self._under_way.append(_Names(dict(self.names), synced))
 
     def _carry_out(self, count: int) -> None:
@@ -238,8 +239,8 @@ class _Files:
 
 
 class _Thread(Executor):
-    """Runs work for `VirtualLoop.run_in_executor`. A stopped process begins none; work that has
-    begun ends without it.
+    """Runs work for `VirtualLoop.run_in_executor`. A stopped process starts no work; work that has
+    started finishes without it.
     """
 
     def __init__(self, disk: Disk, process: Process) -> None:
@@ -287,7 +288,7 @@ class _Thread(Executor):
 
 
 class _Identity(Identity):
-    """The identity on the disk, which is durable at once."""
+    """The identity on the disk, which is durable immediately."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

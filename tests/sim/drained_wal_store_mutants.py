@@ -1,4 +1,4 @@
-"""Planted bugs of WAL stores that are drained, for `tests.sim.mutants`."""
+"""Planted bugs in draining WAL stores, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _ended_beside_dead_wals() -> list[Patch]:
-    """A WAL store ends while the WAL of a dead broker is in it."""
+    """A WAL store ends while it contains the WAL of a dead broker."""
 
     def wals_in(image: MetadataImage, store_id: WalStoreId) -> Any:
         return [
@@ -34,13 +34,13 @@ def _ended_beside_dead_wals() -> list[Patch]:
 
 
 def _ended_beside_ranges() -> list[Patch]:
-    """A WAL store ends while logs refer to slots in it."""
+    """A WAL store ends while logs reference slots in it."""
     return [(wal_stores, "placed_in", lambda *_: [])]
 
 
 def _returns_dropped_during_a_drain() -> list[Patch]:
-    """A broker that repeats the commit of its return to a WAL store that is being drained continues
-    in the cluster's own store, although its first attempt was committed.
+    """A broker repeats the commit of its return to a WAL store that is being drained, and continues
+    in the cluster's own store although its first attempt was committed.
     """
 
     def is_ended(self: ControllerStreamMetadata, store_id: WalStoreId) -> bool:
@@ -50,7 +50,7 @@ def _returns_dropped_during_a_drain() -> list[Patch]:
 
 
 def _wal_store_not_checked_during_a_drain() -> list[Patch]:
-    """A broker that opens its WAL in the cluster's own store needs no WAL store."""
+    """A broker that opens its WAL in the cluster's own store requires no WAL store."""
     real = nodes._wal_store
 
     def wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:
@@ -76,7 +76,7 @@ def _brokers_leave_at_once() -> list[Patch]:
 
 
 def _end_of_a_drain_not_published() -> list[Patch]:
-    """Readers need the WAL store until something else is published."""
+    """Readers require the WAL store until other metadata is published."""
     real = ManifestChanges.note
 
     def note(self: ManifestChanges, records: Any) -> bool:
@@ -86,7 +86,7 @@ def _end_of_a_drain_not_published() -> list[Patch]:
 
 
 def _returns_to_a_drained_store_repeated() -> list[Patch]:
-    """A broker gives up its return to a lost WAL store only, not to a drained one."""
+    """A broker gives up its return to a WAL store only if that is lost, not if it is drained."""
 
     def is_ended(self: ControllerStreamMetadata, store_id: WalStoreId) -> bool:
         return self._follower.image.nodes.is_wal_store_lost(store_id)
@@ -99,7 +99,7 @@ def _end_of_a_drain_not_backed_up() -> list[Patch]:
 
 
 def _moved_wals_rebuilt_from_where_they_were() -> list[Patch]:
-    """Disaster recovery reads a WAL in the store that it has left."""
+    """Disaster recovery reads a WAL from the store that it has left."""
     real = MetadataImage.wal_store_of
 
     def wal_store_of(self: MetadataImage, writer: BrokerIncarnation) -> Any:

@@ -1,7 +1,7 @@
-"""Planted bugs of forks, for `tests.sim.mutants`.
+"""Planted bugs in forks, for `tests.sim.mutants`.
 
-Not planted: a fork that keeps the sequences of its source's producers. They are known only if a
-transaction was open at the fork, and the same producer has to write to it.
+Not planted: a fork that keeps the sequence numbers of its source's producers. They matter only if a
+transaction was open at the fork and the same producer writes to the fork.
 tests/unit/broker/test_forks.py finds it.
 """
 
@@ -25,7 +25,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _without_references(is_concerned: Callable[[MetadataImage, StreamForked], bool]) -> list[Patch]:
-    """Do not count some forks as references to their objects. The image does not detect that."""
+    """Does not count some forks as references to their objects. The image does not detect that."""
 
     def forked(self: MetadataImage, record: StreamForked) -> None:
         for entry in self.streams.fork(record):
@@ -48,12 +48,12 @@ def _without_references(is_concerned: Callable[[MetadataImage, StreamForked], bo
 
 
 def _forks_do_not_hold_their_objects() -> list[Patch]:
-    """An object is destroyed when its source drops it, although a fork refers to it."""
+    """An object is destroyed when its source drops it, although a fork references it."""
     return _without_references(lambda image, record: True)
 
 
 def _snapshots_do_not_hold_their_objects() -> list[Patch]:
-    """An object is destroyed when its source drops it, although a snapshot refers to it."""
+    """An object is destroyed when its source drops it, although a snapshot references it."""
     return _without_references(
         lambda image, record: image.streams.known(record.stream_id).topic_id in image.frozen_topics
     )
@@ -71,7 +71,7 @@ def _inherited_transactions_stay_open() -> list[Patch]:
 
 
 def _inherited_transactions_not_looked_for() -> list[Patch]:
-    """Transactions open at the fork point are read as committed ones."""
+    """Transactions open at the fork point are read as committed."""
     real = fork_point.find_fork_point
 
     async def find(*args: Any) -> Any:
@@ -82,8 +82,8 @@ def _inherited_transactions_not_looked_for() -> list[Patch]:
 
 
 def _snapshots_forget_the_stored_stream() -> list[Patch]:
-    """A controller that loads a snapshot looks for the fork's own stream in objects of the
-    source.
+    """A controller that loads a snapshot looks for the fork's own stream in objects of
+    the source.
     """
     real = snapshot.RangeEntry
 
@@ -120,7 +120,7 @@ def _snapshots_forget_open_transactions() -> list[Patch]:
 
 
 def _snapshots_of_the_committed_metadata() -> list[Patch]:
-    """A snapshot ends where the uploads did, and misses what only the WAL has."""
+    """A snapshot ends at the end of the uploads, and lacks records that are only in the WAL."""
 
     async def planned(node: Any, requests: Any, deadline: float) -> Any:
         return [_left_at_the_committed_end(node, request) for request in requests]

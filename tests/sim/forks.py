@@ -1,4 +1,4 @@
-"""Topics are forked during everything else: normal, transactional, compacted and forked ones.
+"""Topics are forked during all other activity: normal, transactional, compacted and forked ones.
 
 A new fork contains everything acknowledged before the request, or ends at the requested offset. At
 the end, it has the batches of its source below the fork point, then its own records and aborts of
@@ -57,23 +57,25 @@ class KnownFork:
     name: str
     source: str
     acked_ends: list[int]
-    """By partition: the end of what was acknowledged before the request."""
+    """By partition: end offset of the records acknowledged before the request."""
     wanted: dict[int, int]
     """The requested offsets."""
     starts: list[int]
-    """By partition: the log start of the source before the request; then the fork's first one."""
+    """By partition: log start offset of the source before the request, then the fork's
+    first one.
+    """
     origin: str = ""
-    """The topic that the first of its sources is."""
+    """The topic at the start of its chain of sources."""
     keys: list[dict[bytes, State]] = field(default_factory=list[dict[bytes, State]])
-    """Of a compacted source, by partition: what was acknowledged before the request."""
+    """For a compacted source, by partition: states acknowledged before the request."""
     group_offsets: dict[str, int] = field(default_factory=dict[str, int])
-    """Of a snapshot: the offsets of transactional groups that were there before the request."""
+    """For a snapshot: offsets of transactional groups committed before the request."""
     with_deleted: bool = False
-    """Requested with deleted records."""
+    """Whether deleted records were requested."""
     ends: list[int] = field(default_factory=list[int])
-    """Fork points, once the metadata have them."""
+    """Fork points, once the metadata contains them."""
     is_acknowledged: bool = False
-    """A client got an acknowledgment of its creation."""
+    """Whether a client got an acknowledgment of its creation."""
     is_doomed: bool = False
 
     @property
@@ -144,8 +146,8 @@ class Forks:
             self._world.trace("forked", fork.name, fork.source, fork.ends)
 
     def rebuilt(self, image: MetadataImage) -> None:
-        """Handle the loss of all controllers' disks: they begin with `image`. Only forks that got
-        no response may be absent.
+        """Handle the loss of all controllers' disks, after which they start from `image`. Only
+        forks without a response may be absent.
         """
         for fork in self.known.values():
             if not fork.ends or fork.is_doomed or self._find(fork.name, image) is not None:
@@ -276,7 +278,7 @@ class Forks:
         ]
 
     async def _deleted_records(self, stop: asyncio.Event) -> bool:
-        """Wait until deleted records can be restored. Return False if the run ends before."""
+        """Wait until deleted records can be restored. Return False if the run ends earlier."""
         log_starts = self._world.log_starts
         assert log_starts is not None
         while not stop.is_set():
@@ -338,7 +340,7 @@ class Forks:
         if fork.with_deleted:
             configs[FORK_DELETED_RECORDS] = "true"
         if self._world.log_starts is not None and not fork.is_snapshot:
-            # The fork keeps what its source loses.
+            # The fork keeps records that its source loses.
             configs |= dict.fromkeys(self._world.log_starts.configs, "-1")
         if fork.is_of_compacted and not fork.is_snapshot:
             # Its producers write records without keys.
@@ -361,13 +363,13 @@ class Forks:
                     " was deleted within the grace"
                 )
         fork.with_deleted = False
-        # An earlier request may still be carried out.
+        # An earlier request may still be executed.
         fork.starts = [0] * len(fork.starts)
 
     async def _delete(self, fork: KnownFork) -> None:
         topic = self._find(fork.name)
         fork.is_doomed = True
-        # A snapshot of the same name cannot be there again.
+        # A snapshot cannot exist again under the same name.
         while topic is not None and (
             self._world.metadata.image.topics.by_id(topic.topic_id)
             or self._find(fork.name) is topic
@@ -394,14 +396,14 @@ class Forks:
             return None
 
     async def _write(self, number: int, stop: asyncio.Event) -> None:
-        """Write to a fork, with an id that may also write to the source."""
+        """Write to a fork with an id that may also write to the source."""
         name = f"{FORK_PREFIX}{number}"
         producer: Producer | None = None
         while not stop.is_set():
             fork = self.known.get(name)
             if fork is not None and fork.ends and not fork.is_doomed:
                 if producer is None:
-                    # The ids of transactional producers are taken, with epochs of their own.
+                    # Transactional producers already use these ids with their own epochs.
                     own = number + _OWN_IDS if self._has_transactions(fork) else number
                     producer = Producer(self._world, own, idempotent=True, name=name)
                 writing = asyncio.ensure_future(producer.write([self._rng.choice(fork.parts)]))
@@ -421,7 +423,7 @@ class Forks:
     # --- at the end -------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Read every fork without faults, also new ones of snapshots, and compare it with its
+        """Read every fork without faults, including new forks of snapshots, and compare it with its
         source.
         """
         self._checks_count += 1
@@ -457,7 +459,7 @@ class Forks:
                 self._check_committed(part, logs[part], committed[part])
 
     def _served_source(self, fork: KnownFork) -> str:
-        """Return its source, or that of the snapshot that is its source."""
+        """Return its source, or the source of the snapshot that is its source."""
         source = self.known.get(fork.source)
         return source.source if source is not None and source.is_snapshot else fork.source
 
@@ -469,14 +471,14 @@ class Forks:
                     self._world.fail(f"{part} of a snapshot is served: {found}")
 
     def _check_keys(self, fork: KnownFork, index: int, log: list[Batch]) -> None:
-        """Check that it has the newest state of every key that was acknowledged."""
+        """Check that it contains the newest acknowledged state of every key."""
         compacted, part = self._world.compacted, (COMPACT_TOPIC, index)
         assert compacted is not None
         below = [batch for batch in log if batch.header.base_offset < fork.ends[index]]
         compacted.check_copy(part, [batch.data for batch in below], fork.keys[index])
 
     def _compare(self, part: Part, log: list[Batch], source: list[Batch], end: int) -> None:
-        """Compare what both logs have below the fork point."""
+        """Compare the contents of both logs below the fork point."""
         start = max(self._world.log_start(part), source[0].header.base_offset if source else end)
         shared = [
             {
@@ -519,7 +521,7 @@ class Forks:
                 )
 
     def _check_inherited(self, part: Part, log: list[Batch]) -> None:
-        """Check that it has the acknowledged records of its source below its fork point."""
+        """Check that it contains the acknowledged records of its source below its fork point."""
         acked, end, name = dict[bytes, int](), self.known[part[0]].ends[part[1]], part[0]
         while (fork := self.known.get(name)) is not None:
             end, name = min(end, fork.ends[part[1]]), fork.source
@@ -539,7 +541,7 @@ class Forks:
                 )
 
     def _check_committed(self, part: Part, log: list[Batch], committed: list[Batch]) -> None:
-        """Compare a committed read with the markers of the log."""
+        """Compare a read_committed read with the markers in the log."""
         kept: dict[int, Batch] = {}
         open_: dict[int, list[Batch]] = {}
         for batch in log:
@@ -552,7 +554,7 @@ class Forks:
                 open_.setdefault(header.producer_id, []).append(batch)
             else:
                 kept[header.base_offset] = batch
-        # Brokers may leave out what log compaction has emptied.
+        # Brokers may omit batches that log compaction has emptied.
         found = [batch.header.base_offset for batch in committed if batch.header.record_count]
         expected = sorted(offset for offset, batch in kept.items() if batch.header.record_count)
         if found != expected:
@@ -561,14 +563,16 @@ class Forks:
     async def _read_all(
         self, parts: Sequence[Part], *, is_committed: bool
     ) -> dict[Part, list[Batch]]:
-        """Read these logs concurrently: with the smallest limits one takes many requests."""
+        """Read these logs concurrently, because with the smallest limits a read takes many
+        requests.
+        """
         requested = list(dict.fromkeys(parts))
         reads = (self._read(part, is_committed=is_committed) for part in requested)
         return dict(zip(requested, await asyncio.gather(*reads), strict=True))
 
     async def _read(self, part: Part, *, is_committed: bool) -> list[Batch]:
-        """Return the batches of the whole log. is_committed: without control batches and what was
-        aborted, as a Kafka consumer drops them.
+        """Return the batches of the whole log. is_committed: without control batches and aborted
+        batches, as a Kafka consumer drops them.
         """
         rng, batches = Random(f"{self._world.seed}/{part}/forks"), list[Batch]()
         offset = self._world.log_start(part)
@@ -600,7 +604,7 @@ class Forks:
             if not data:
                 if part[0] not in self.known or found.last_stable_offset == found.high_watermark:
                     return batches
-                # A leader aborts what is open when it opens the fork.
+                # A leader aborts open transactions when it opens the fork.
                 await asyncio.sleep(0.1)
 
     async def _fetch(

@@ -1,4 +1,4 @@
-"""Kafka's messages as frames, as the real handlers read and write them."""
+"""Kafka messages as frames, as the real handlers read and write them."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ from penstock.protocol.primitives import Reader, Writer
 
 
 def connection_info(number: int) -> SimpleNamespace:
-    """`broker.network.request.ConnectionInfo`. number: grows from connection to connection."""
+    """`broker.network.request.ConnectionInfo`. number: increases with each connection."""
     return SimpleNamespace(
         id=number,
         listener="PLAINTEXT",

@@ -1,7 +1,7 @@
-"""Planted bugs of consumer groups and of coordinators' logs, for `tests.sim.mutants`.
+"""Planted bugs in consumer groups and coordinator logs, for `tests.sim.mutants`.
 
 Not planted, because it is harmless: a trim that does not wait for the copies. It appends a
-checkpoint behind them and waits for that one.
+checkpoint after them and waits for that.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def _offsets_of_subscribed_topics_deleted() -> list[Patch]:
 
 
 def _deleted_offsets_come_back() -> list[Patch]:
-    """OffsetDelete removes the offsets in memory, and writes nothing."""
+    """OffsetDelete removes the offsets in memory and writes nothing."""
     real = GroupCoordinator.append
 
     async def append(

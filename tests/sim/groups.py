@@ -1,4 +1,4 @@
-"""Plain consumer groups: members that join, commit and stall, simple consumers, and administrators.
+"""Classic groups: members that join, commit and stall, simple consumers, and administrators.
 
 They find the coordinator through any broker and keep one connection to it. The outcome of a request
 without a response is unknown; it is not retried. `OffsetHistory` and `Generations` check the
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 LATE_MEMBERS: Final = "late_members"
-"""A scenario in which requests of members of all kinds of groups arrive late."""
+"""A scenario in which requests of members of all group types arrive late."""
 _MEMBERS_COUNT: Final = 3
 _COMMITTERS_COUNT: Final = 4
 _PAUSE_SHARE: Final = 0.03
@@ -111,7 +111,7 @@ class Asker:
         return response
 
     async def _coordinator(self) -> Connection:
-        """Raises NoResponse."""
+        """Connect to the coordinator. Raises NoResponse."""
         if self._connection is not None and not self._connection.is_broken:
             return self._connection
         world, rng = self.world, self.rng
@@ -231,8 +231,8 @@ class Asker:
             connection,
         )
         if connection.broker in self.world.zombies:
-            # A process that was replaced while it still existed may lag by one session timeout: it
-            # was not fenced for its silence.
+            # A process that was replaced while still running may lag by one session timeout, so the
+            # member was not fenced for its silence.
             began_s -= self.world.limits.controller.session_timeout_ms / 1_000
         found = response.groups[0]
         if found.error_code:
@@ -245,7 +245,7 @@ class Asker:
         return True
 
     async def delete(self, changes: dict[Part, Change] | None = None) -> None:
-        """Raises NoResponse."""
+        """Delete the group. Raises NoResponse."""
         changes = changes or self.deletions()
         request = delete_groups.DeleteGroupsRequest([self.group.name])
         response = await self.send_request(
@@ -317,7 +317,7 @@ class Member(Asker):
         return await self.send_request(apis.JOIN_GROUP, 5, request, _code_at_top, timeout_s=6.0)
 
     async def _sync(self, joined: Any) -> list[Part] | None:
-        """Return the partitions assigned to this member. None: the group has moved on."""
+        """Return the partitions assigned to this member, or None if the group has moved on."""
         assignments: list[Any] = []
         members = [member.member_id for member in joined.members]
         for at, member_id in enumerate(members):
@@ -342,7 +342,7 @@ class Member(Asker):
         joined_s: float,
         mine: list[Part],
     ) -> None:
-        """Consume and commit until the group has moved on."""
+        """Consume and commit until the group rebalances."""
         rng = self.rng
         while not stop.is_set() and self.now_s() < end_s:
             await asyncio.sleep(
@@ -373,7 +373,7 @@ class Member(Asker):
 
 
 class Committer(Asker):
-    """Commit without membership, as Spark and Flink do. Sometimes all committers pause until
+    """Commits without membership, as Spark and Flink do. Sometimes all committers pause until
     offsets expire.
     """
 
@@ -408,8 +408,8 @@ class Reader(Asker):
 
 
 class LateReader(Reader):
-    """Use any broker as the coordinator, also a stopped or replaced one, and wait long for its
-    response.
+    """Uses any broker as the coordinator, including a stopped or replaced one, and waits long for
+    its response.
     """
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -436,7 +436,7 @@ class LateReader(Reader):
 
 
 class Deleter(Asker):
-    """Delete the group, and sometimes commit right after that without awaiting the response."""
+    """Deletes the group, and sometimes commits right after that without awaiting the response."""
 
     def __init__(self, world: "World", group: ConsumerGroup, name: str, *, commits: bool) -> None:
         super().__init__(world, group, name)
@@ -465,7 +465,9 @@ class Deleter(Asker):
 
 
 class OffsetDeleter(Asker):
-    """Delete the offsets of some partitions (OffsetDelete), which members prevent."""
+    """Deletes the offsets of some partitions (OffsetDelete), which is refused while members
+    subscribe to them.
+    """
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -504,8 +506,8 @@ class OffsetDeleter(Asker):
 
 
 class Groups:
-    """One group with members and one with committers only, each with readers, a client that
-    deletes it, and one that deletes offsets.
+    """One group with members and one with committers only, each with readers, a client that deletes
+    the group, and one that deletes offsets.
     """
 
     def __init__(self, world: "World", *, is_on: bool) -> None:

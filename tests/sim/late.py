@@ -41,7 +41,7 @@ _HELD_SHARES: Final = {
     apis.TXN_OFFSET_COMMIT.key: 0.15,
 }
 _HELD_SHARE: Final = 0.02
-"""The share of other requests."""
+"""The share of other requests that are delayed."""
 _HELD_MEMBERS_SHARES: Final = {
     apis.JOIN_GROUP.key: 0.15,
     apis.SYNC_GROUP.key: 0.15,
@@ -49,7 +49,7 @@ _HELD_MEMBERS_SHARES: Final = {
     apis.SHARE_ACKNOWLEDGE.key: 0.15,
 }
 _HELD_MEMBERS_SHARE: Final = 0.06
-"""The share of other requests in `LATE_MEMBERS`."""
+"""The share of other requests that are delayed in `LATE_MEMBERS`."""
 _PATIENCE_S: Final = (0.2, 1.0)
 """How long members wait for the response to a delayed request before they send it again."""
 _HELD_S: Final = (1.0, 9.0)
@@ -60,8 +60,8 @@ _MARKERS: Final = apis.WRITE_TXN_MARKERS.key.to_bytes(2, "big")
 
 
 def late_limits(drawn: Limits) -> Limits:
-    """Return fast limits with few steps: the bugs are between processes, and need many transactions
-    to show.
+    """Return fast limits with few steps: these bugs are between processes, and take many
+    transactions to show.
     """
     stream = StreamConfig(
         wal_linger_ms=drawn.stream.wal_linger_ms,
@@ -137,14 +137,14 @@ class LateConnection(Connection):
             strike(self.broker)
 
     def _has_changed(self, coordinators: Collection[Any]) -> bool:
-        """Return True if the broker may have become a coordinator since a request was sent."""
+        """Return whether the broker may have become a coordinator since a request was sent."""
         now = self._coordinators()
         if isinstance(now, frozenset):
             return not now.issubset(coordinators)
         return coordinators != now
 
     def _coordinators(self) -> Collection[Any]:
-        """Return the leader epochs of all partitions of coordinators; or of those that the broker
+        """Return the leader epochs of all coordinator partitions, or of those that the broker
         leads.
         """
         topics = self._world.metadata.image.topics
@@ -165,7 +165,7 @@ class LateConnection(Connection):
 
 
 class Reorderings:
-    """Counts requests that arrive on an older connection than a later one of their sender."""
+    """Counts requests that arrive on an older connection than a later request of their sender."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
@@ -180,8 +180,8 @@ class Reorderings:
 
 
 def _sender_of(api: Any, message: Any, link: str) -> tuple[str, ...] | None:
-    """Return the API, and who sends requests of it: a member of a group, or a broker. None: another
-    client.
+    """Return the API and the sender of such requests: a group member or a broker, or None for other
+    clients.
     """
     group_id = getattr(message, "group_id", None) or ""
     member_id = getattr(message, "member_id", None) or ""
@@ -210,7 +210,7 @@ class LongLivedApplication(Application):
         self.timeout_ms = 120_000
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run one instance all the time, because another one would fence it."""
+        """Run one instance throughout, because another one would fence it."""
         instance = self.world.loop.create_task(self._instance().run(stop))
         with suppress(Fenced):
             await instance
@@ -221,12 +221,12 @@ class LongLivedApplication(Application):
 
 
 class LateChaos(Chaos):
-    """Leave time for a few transactions between two acts."""
+    """Leaves time for a few transactions between two faults."""
 
     paces_s = (1.5, 3.0, 6.0)
 
     def cut_brokers(self) -> None:
-        """Cut one direction between two brokers, or both."""
+        """Cut one or both directions between two brokers."""
         links = [broker.process.link for _, broker in sorted(self._world.brokers.items())]
         one, other = self._rng.sample(links, 2)
         duration_s = self._rng.choice((0.5, 4.0, 6.0, 12.0))
@@ -236,8 +236,8 @@ class LateChaos(Chaos):
             self._cut_link(other, one, duration_s)
 
     def cut_coordinator(self) -> None:
-        """Cut a coordinator of transactions off from everything but its clients for longer than its
-        session lasts.
+        """Cut a transaction coordinator off from everything but its clients for longer than its
+        session.
         """
         broker = self._leader(TRANSACTIONS_TOPIC)
         if broker is not None:

@@ -1,4 +1,4 @@
-"""Planted bugs: late copies of requests of administrators, and of requests that only read, change
+"""Planted bugs: late copies of administrators' requests, and of read-only requests, change
 something again.
 """
 

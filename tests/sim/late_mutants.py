@@ -33,7 +33,7 @@ def _late_markers_settle_offsets() -> list[Patch]:
 
 
 def _serials_begin_anew() -> list[Patch]:
-    """Each transaction has the serial of the first one."""
+    """Each transaction has the serial number of the first one."""
     real = TransactionStates._send_markers
 
     def run(
@@ -45,7 +45,7 @@ def _serials_begin_anew() -> list[Patch]:
 
 
 class _AnyOrder(ConnectionOrder):
-    """Accept requests on connections of any age."""
+    """Accepts requests on connections of any age."""
 
     def admit(self, name: str, producer_id: int, producer_epoch: int, connection_id: int) -> None:
         pass
@@ -56,12 +56,14 @@ def _late_ends_are_carried_out() -> list[Patch]:
 
 
 def _late_offsets_are_carried_out() -> list[Patch]:
-    """These appear only with producers of version 1: epochs protect those of version 2."""
+    """These appear only with version 1 producers; epochs protect version 2."""
     return [(groups, "ConnectionOrder", _AnyOrder)]
 
 
 def _markers_of_older_coordinators_count() -> list[Patch]:
-    """They end open transactions, regardless of the current coordinator's state."""
+    """Markers of older coordinators end open transactions, regardless of the current coordinator's
+    state.
+    """
     real = ProducerState.check_marker
 
     def check(self: ProducerState, marker: Marker) -> ErrorCode | None:

@@ -1,5 +1,5 @@
-"""Planted bugs: late requests of all kinds are carried out, and those of two starts of a static
-member, two versions of transactions and two racks are mixed up.
+"""Planted bugs: late requests of all kinds are executed, and the requests of two starts of a static
+member, two transaction versions or two racks are confused.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _carried_out(key: int) -> Callable[[], list[Patch]]:
-    """Carry out late requests of one API."""
+    """Execute late requests of one API."""
 
     def patches() -> list[Patch]:
         real = ConnectionOrder.admit_member
@@ -61,7 +61,7 @@ def _commits_carried_out() -> list[Patch]:
 
 
 def _commits_judged_alike() -> list[Patch]:
-    """Whether they advance offsets or not."""
+    """Late commits are judged alike, whether or not they advance offsets."""
     real = ConnectionOrder.admit_commit
 
     def admit_commit(self: ConnectionOrder, *sender: Any, **_: bool) -> None:
@@ -91,7 +91,9 @@ def _acknowledgements_end_later_sessions() -> list[Patch]:
 
 
 def _connections_of_sessions_forgotten() -> list[Patch]:
-    """They are known until the session that replaced theirs ends."""
+    """Connections of a session are forgotten early; they must be remembered until the session that
+    replaced theirs ends.
+    """
     real = ShareSessions.close_connection
 
     def close_connection(self: ShareSessions, connection_id: int) -> Any:
@@ -146,7 +148,7 @@ def _deletions_not_remembered() -> list[Patch]:
 
 
 def _highest_count_wins() -> list[Patch]:
-    """A state with more deliveries replaces one that is final, as in Kafka."""
+    """A state with more deliveries replaces a final one, as in Kafka."""
     return [(combining, "AVAILABLE", -1)]
 
 
@@ -195,7 +197,9 @@ def _late_deletions_find_topics_by_name() -> list[Patch]:
 
 
 def _late_additions(is_internal: bool) -> Callable[[], list[Patch]]:
-    """Carry out late additions of internal topics, as AddOffsetsToTxn adds, or of others."""
+    """Execute late additions to a transaction: of internal topics, as AddOffsetsToTxn adds, or of
+    others.
+    """
 
     def patches() -> list[Patch]:
         real = TransactionCoordinator.add_partitions
@@ -220,7 +224,7 @@ def _late_additions(is_internal: bool) -> Callable[[], list[Patch]]:
 
 
 def _late_inits_abort() -> list[Patch]:
-    """As in Kafka."""
+    """Late InitProducerId requests abort a transaction, as in Kafka."""
     real = Transaction.init_producer
 
     def init_producer(
@@ -233,7 +237,7 @@ def _late_inits_abort() -> list[Patch]:
 
 
 def _late_inits_between_transactions() -> list[Patch]:
-    """As in Kafka."""
+    """Late InitProducerId requests between transactions are executed, as in Kafka."""
     real = Transaction.add_partitions
 
     def add_partitions(self: Transaction, *arguments: Any) -> Any:
@@ -249,7 +253,7 @@ def _late_inits_between_transactions() -> list[Patch]:
 
 
 def _versions_of_transactions_last() -> list[Patch]:
-    """A transactional id that was used by version 2 keeps the rules of version 2."""
+    """A transactional id that version 2 has used keeps the rules of version 2."""
     real, seen = Transaction.end, set[str]()
 
     def end_epoch(self: Transaction, *args: Any, **options: Any) -> Any:
@@ -296,12 +300,12 @@ def _share_offsets_changed_under_members() -> list[Patch]:
 
 
 def _late_joins_undo_leaves() -> list[Patch]:
-    """As in Kafka: each API has an order of its own."""
+    """As in Kafka, each API has its own order, so a late join undoes a leave."""
     return [(ConnectionOrder, "end_member", lambda *_: None)]
 
 
 def _late_leaves_remove_the_next_start() -> list[Patch]:
-    """LeaveGroup goes by the instance id, whatever member id it has."""
+    """LeaveGroup matches the instance id, whatever the member id."""
     real = ClassicGroup.leave
 
     def leave(self: ClassicGroup, member_id: str, instance_id: str | None, now_ms: int) -> Any:
@@ -311,7 +315,7 @@ def _late_leaves_remove_the_next_start() -> list[Patch]:
 
 
 def _late_static_joins() -> list[Patch]:
-    """As in Kafka: requests without a member id have no order."""
+    """As in Kafka, requests without a member id are not ordered."""
     real = GroupCoordinator.join
 
     async def join(
@@ -323,7 +327,7 @@ def _late_static_joins() -> list[Patch]:
 
 
 def _repeated_static_starts_refused() -> list[Patch]:
-    """As in Kafka: only a member that has left may begin again."""
+    """As in Kafka, only a member that has left may start again."""
     real = ConsumerGroup._admit_static
 
     def admit_static(self: ConsumerGroup, request: Any, instance_id: str, changes: Any) -> Any:
@@ -344,7 +348,7 @@ def _late_static_leaves() -> list[Patch]:
 
 
 def _partitions_of_stopped_members_lost() -> list[Patch]:
-    """The next start of a static member begins without partitions."""
+    """The next start of a static member gets no partitions."""
     real = ConsumerGroup.replace_static
 
     def replace_static(self: ConsumerGroup, old: Any, member_id: str, changes: Any) -> Any:

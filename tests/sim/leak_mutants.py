@@ -12,7 +12,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _slots_of_deleted_streams_kept() -> list[Patch]:
-    """The broker considers every slot that it named as an object to belong to the controller."""
+    """The broker assumes that every slot it has listed as an object belongs to the controller."""
     real = SlotTable.commit
     return [(SlotTable, "commit", lambda self, end, _: real(self, end, lambda _: True))]
 

@@ -1,4 +1,4 @@
-"""Compare the bytes in the bucket with the metadata after logs lost records in every way.
+"""Compare the bytes in the bucket with the metadata after logs have lost records in every way.
 
 Referenced are committed objects of a range, uncommitted WAL slots, fences of WALs with referenced
 slots, and slots of running WALs that a late PUT wrote again. Metadata backup and manifests are only
@@ -27,15 +27,17 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 LEAKING: Final = frozenset({"leaks"})
-"""Logs lose records in every way, topics are forked and deleted, and the bucket is measured."""
+"""Scenarios in which logs lose records in every way, topics are forked and deleted, and the bucket
+is measured.
+"""
 
 RATIO_MAX: Final = 1.05
 _META_OBJECTS_LATE: Final = 200
-"""Objects of the backup that may be written before a snapshot that is due has been taken."""
+"""Number of backup objects that may be written before a due snapshot has been taken."""
 
 _MANIFESTS_MAX: Final = 200
-"""In a run of a minute or two. A longer one may have one for each second: they stay for
-`manifest.grace.ms`, and begin that time again under a new active controller.
+"""Number of manifests in a run of a minute or two. A longer run may have one per second: they are
+kept for `manifest.grace.ms`, which starts again under a new active controller.
 """
 
 
@@ -46,10 +48,11 @@ class Leak:
     bucket_bytes: int
     referred_bytes: int
     fences: int
-    """Fences of WALs of which nothing else is left, and objects that paused writers put after them.
+    """Fences of WALs of which nothing else is left, and objects that paused writers put
+    after them.
     """
     left_over: tuple[str, ...]
-    """Keys that nothing refers to."""
+    """Keys without references."""
 
     @property
     def ratio(self) -> float:
@@ -100,8 +103,8 @@ def _is_in_running_wal(image: MetadataImage, key: str) -> bool:
 
 
 def _is_past_end(image: MetadataImage, key: str) -> bool:
-    """Return True for the fence of a WAL that has ended, and for an object that a paused writer put
-    after it.
+    """Return whether this is the fence of an ended WAL, or an object that a paused writer put after
+    it.
     """
     slot = parse_wal_key(key)
     wal = None if slot is None else image.nodes.wal(slot.writer)
@@ -109,13 +112,13 @@ def _is_past_end(image: MetadataImage, key: str) -> bool:
 
 
 def _is_needed_fence(image: MetadataImage, key: str, used: set[BrokerIncarnation]) -> bool:
-    """Return True for a fence of a WAL of which slots are objects."""
+    """Return whether this is a fence of a WAL whose slots are objects."""
     slot = parse_wal_key(key)
     return slot is not None and slot.writer in used and _is_past_end(image, key)
 
 
 async def check_leaks(world: "World", limit_s: float) -> None:
-    """Wait until only needed objects are left, and report the others. Record the result."""
+    """Wait until only needed objects are left, and report others. Record the result."""
     end = world.loop.time() + limit_s
     while True:
         image = world.metadata.image
@@ -136,7 +139,7 @@ async def check_leaks(world: "World", limit_s: float) -> None:
         sum(info.key.startswith(root) for info in infos) for root in (META_ROOT, MANIFEST_ROOT)
     )
     config = world.limits.controller
-    # Each object of the backup has a record at least.
+    # Each backup object contains at least one record.
     per_snapshot = min(config.backup_objects, config.snapshot_records)
     meta_max = (config.snapshots_kept + 1) * per_snapshot + _META_OBJECTS_LATE
     if meta > meta_max or manifests > max(_MANIFESTS_MAX, world.loop.time()):

@@ -1,4 +1,4 @@
-"""Readers of the store with leases, during compaction and deletions by the janitor.
+"""Store readers with leases, during compaction and deletions by the janitor.
 
 A reader writes a lease for the newest root and checks that the root is still the newest; everything
 that it references then exists until the lease ends, by the reader's monotonic clock.
@@ -93,7 +93,7 @@ class LeaseReader:
             await lease.release()
 
     async def _named(self, view: ClusterView) -> frozenset[str]:
-        """Return the data objects that the root names; leases do not protect slots of WALs."""
+        """Return the data objects that the root references; leases do not protect WAL slots."""
         topics = [topic.name for topic in view.topics()]
         states = await view.partitions(topics)
         ranges = [
@@ -105,7 +105,7 @@ class LeaseReader:
 
 
 def lease_readers(world: "World", stop: asyncio.Event) -> "list[asyncio.Task[None]]":
-    """Start readers where graces are checked, and nowhere else."""
+    """Start readers only in runs in which grace periods are checked."""
     readers = [
         LeaseReader(world, number)
         for number in range(_READERS_COUNT if world.graces is not None else 0)

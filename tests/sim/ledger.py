@@ -62,7 +62,7 @@ class Ledger:
         )
 
     def began(self, entry: Entry) -> None:
-        """Record that its coordinator accepts the transaction: all earlier markers are written."""
+        """Record that the coordinator accepts the transaction: all earlier markers are written."""
         for before in self._entries[: entry.serial - 1]:
             if before.fate is Fate.COMMITTED and before.has_offset:
                 self.applied_offset = max(self.applied_offset, before.serial)
@@ -94,9 +94,9 @@ class Ledger:
             )
 
     def saw_offset(self, offset: int, at_least: int, begun_before: int) -> None:
-        """Check the group's offset. at_least: committed before the request; begun_before: the
-        number of transactions that had begun when the reader requested its epoch, and that are
-        decided therefore.
+        """Check the group's offset. at_least: committed before the request. begun_before: the
+        number of transactions begun when the reader requested its epoch, which are decided
+        therefore.
         """
         if offset < at_least:
             self._fail(

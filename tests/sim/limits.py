@@ -1,5 +1,5 @@
-"""Draw configurations from the seed: mostly extreme ones, because bugs show where a limit is
-reached at every second step.
+"""Draw configurations from the seed, mostly extreme ones, because bugs show when a limit is reached
+at every second step.
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,11 +22,11 @@ PREPARED_TTL_MS = 8_000
 LATE_PUT_GRACE_MS = 30_000
 """Together longer than two of the longest pauses and the deadline of the following PUT."""
 FENCE_KEPT_MS = 20_000
-"""Longer than the longest pause of a broker, and than the differences of wall clocks. For the
-scenarios of `tests.sim.leaks`, whose store dates objects back; in others, no fence goes.
+"""Longer than the longest pause of a broker and than wall clock differences. For the scenarios of
+`tests.sim.leaks`, whose store backdates objects; in others, no fence is deleted.
 """
 QUIET_LIMIT_S = 120.0
-"""How long each thing that is awaited after the faults may take, in virtual time."""
+"""Time limit of each wait after the faults, in virtual time."""
 CLEANER_INTERVAL_S = 0.4
 """How often brokers look for logs to clean."""
 
@@ -53,9 +53,9 @@ class Limits:
     disk_sync_ms: float
     racks: int = 1
     wal_store: bool = False
+    """Whether WALs are in a separate store."""
     wal_return_after_s: float = 30.0
     """How long the WAL store must work before brokers return to it."""
-    """WALs are in a store of their own."""
 
 
 def draw(rng: Random) -> Limits:
@@ -113,8 +113,8 @@ def quick_limits(
     compacting: int = 0,
     **settings: int,
 ) -> Limits:
-    """Return the limits of the product, with a quick store and network that never fail. wal_stores,
-    compacting: 0 or 1. settings: of the controllers.
+    """Return the limits of the product, with a fast store and network that never fail. wal_stores,
+    compacting: 0 or 1. settings: those of the controllers.
     """
     return replace(
         draw(Random(0)),
@@ -151,18 +151,18 @@ def quick_limits(
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """Limits of coordinators. session_ms: of members of groups. compaction: None for the product's
-    own.
+    """Limits of coordinators. session_ms: that of group members. compaction: None for the product's
+    default.
     """
 
     groups: GroupLimits
     session_ms: int
     consumers: ConsumerLimits
     rebalance_ms: int
-    """How long a member of KIP-848 may take to give up partitions."""
+    """Time limit for a KIP-848 member to revoke partitions."""
     compaction: CompactionLimits | None
     updates_max: int = 500
-    """Updates of a share partition between two snapshots."""
+    """Number of updates of a share partition between two snapshots."""
     shares: ShareLimits = field(default_factory=ShareLimits)
     streams: StreamsLimits = field(default_factory=StreamsLimits)
 
@@ -170,7 +170,7 @@ class Coordination:
 def draw_coordination(
     rng: Random, skew_ms: int, *, has_groups: bool, compacts: bool, has_states: bool
 ) -> Coordination:
-    """Draw the limits. Offsets never expire by wrong clocks alone."""
+    """Draw the limits. Wrong clocks alone never make offsets expire."""
     compaction = _compaction(rng) if compacts else None
     if has_states and not has_groups:
         return Coordination(
@@ -217,9 +217,9 @@ def _compaction(rng: Random) -> CompactionLimits:
 
 
 def _object_bytes_max(stream: StreamConfig, p50_ms: float) -> int:
-    """As drawn, but never so small that the objects of one block, one after the other, take longer
-    than their ids are good for: that is 2 s here and half an hour outside, where a block is written
-    again for a store that was unavailable, and not forever.
+    """Return the drawn value, but at least so much that the consecutive PUTs of one block's objects
+    do not outlast their ids. Ids expire after 2 s here, and after half an hour outside the
+    simulator, where a block is written again after an outage, but not endlessly.
     """
     quick, slow = (0, 3_000) if stream.upload_puts_in_flight_max > 1 else (3_000, 16 * _MIB)
     return max(stream.upload_object_bytes_max, slow if p50_ms > 20 else quick)
@@ -228,7 +228,7 @@ def _object_bytes_max(stream: StreamConfig, p50_ms: float) -> int:
 def _stream(rng: Random) -> StreamConfig:
     pick = rng.choice
     block_bytes = pick((500, 4_000, 64 * _MIB))
-    # A request of 7 partitions has at most 2,000 bytes for each; one that could never fit would be
+    # A request for 7 partitions has at most 2,000 bytes for each; one that could never fit would be
     # refused forever.
     unacknowledged_bytes = pick((14_000, 50_000, 256 * _MIB))
     return StreamConfig(
@@ -249,8 +249,8 @@ def _stream(rng: Random) -> StreamConfig:
         log_cache_bytes_max=max(2 * block_bytes, pick((2_000, 20_000, 256 * _MIB))),
         block_bytes_max=block_bytes,
         block_age_max_ms=pick((300, 2_000, 8_000)),
-        # Controllers that commit one request at a time need minutes for a backlog of blocks of one
-        # or two streams each, and clients wait for it.
+        # Controllers that commit one request at a time take minutes for a backlog of blocks with
+        # one or two streams each, and clients wait for that.
         block_streams_max=pick((3, 8, 8_000)),
         stream_object_bytes_min=pick((200, 2_000, 8 * _MIB)),
         upload_object_bytes_max=pick((300, 3_000, 16 * _MIB)),

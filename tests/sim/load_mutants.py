@@ -12,8 +12,8 @@ Patch = tuple[Any, str, Any]
 
 
 def _markers_lost_during_load() -> list[Patch]:
-    """The load reads up to where the log ended when it began, so that offsets of a transaction that
-    ended since then stay pending. The next marker of the producer ends them with its own outcome.
+    """Loading reads up to the end of the log at its start, so offsets of a transaction that has
+    ended since then remain pending. The next marker of the producer ends them with its own outcome.
     """
     real = GroupCoordinator.complete_transaction
 
@@ -27,9 +27,9 @@ def _markers_lost_during_load() -> list[Patch]:
 
 
 def _last_stable_offset_passes_markers_that_are_not_durable() -> list[Patch]:
-    """It moves when another batch becomes durable before the marker. The event of an abort lies
-    with the marker and is not durable either. For records of an earlier leader, responses name only
-    aborts whose events are durable: readers get aborted records.
+    """The last stable offset moves when another batch becomes durable before the marker. The event
+    of an abort is stored with the marker and is not durable yet either. For records of an earlier
+    leader, responses contain only aborts whose events are durable, so readers get aborted records.
     """
     real = Transactions.end
 

@@ -1,8 +1,8 @@
 """Coordinators load long logs from a slow store while transactions end and markers arrive.
 
 Partitions with records move while transactions are open, so a later leader ends them. Applications
-commit and abort in turn, and check the offset of the group after an abort: a coordinator that
-missed the commit has dropped its offset.
+commit and abort in turn, and check the group offset after an abort: a coordinator that missed the
+commit has dropped its offset.
 """
 
 from dataclasses import replace
@@ -28,12 +28,12 @@ LOAD_READ_BYTES: Final = 1
 """Replaces `broker.coordination.log.READ_BYTES`: one batch at a time."""
 
 SLOW_PUT_FACTOR: Final = 10.0
-"""Reads stay fast: one may end between two PUTs that began together."""
+"""Reads stay fast, so one may end between two PUTs that started together."""
 SLOW_PUTS_S: Final = 4.0
 
 
 def loading_limits(drawn: Limits) -> Limits:
-    """Allow many slow PUTs at once, and make caches too small to read anything twice."""
+    """Allow many slow PUTs at once, with caches too small to avoid repeated reads."""
     stream = StreamConfig(
         wal_linger_ms=0,
         wal_linger_idle_ms=0,
@@ -78,13 +78,13 @@ class LoadingApplication(LongLivedApplication):
 
 
 class EagerReader(CommittedReader):
-    """Poll often enough to see records that are visible only briefly."""
+    """Polls often enough to see records that are visible only briefly."""
 
     pauses_s = (0.005, 0.05)
 
 
 class LoadChaos(Chaos):
-    """Leave time for a few transactions between two acts."""
+    """Leaves time for a few transactions between two faults."""
 
     paces_s = (1.0, 2.0)
 
@@ -104,8 +104,8 @@ class LoadChaos(Chaos):
         self._move_away(self._rng.choice(self._world.txn_parts))
 
     def move_records_at_end(self) -> None:
-        """Let the next leader write the marker slowly, while producers that waited for it write
-        too.
+        """Let the next leader write the marker slowly, while producers that waited for it also
+        write.
         """
         delay_s = self._rng.choice((0.0, 0.05))
 

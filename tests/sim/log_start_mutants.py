@@ -1,4 +1,4 @@
-"""Planted bugs of retention and DeleteRecords, for `tests.sim.mutants`.
+"""Planted bugs in retention and DeleteRecords, for `tests.sim.mutants`.
 
 Not planted: a broker that ignores a trim whose response was lost. The log cache serves the records
 below the new start until the run ends; tests/unit/broker/test_retention.py finds it.
@@ -23,7 +23,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _trimmed_without_a_checkpoint() -> list[Patch]:
-    """The last writes of producers and their state are lost."""
+    """Trimming loses the last writes of producers, and their state."""
 
     async def trim_all(
         self: PartitionOpener, starts: Any, *, keep: bool = False
@@ -49,7 +49,7 @@ def _log_start_named_before_it_is_committed() -> list[Patch]:
 
 
 def _log_start_forgotten_at_open() -> list[Patch]:
-    """As if a log always began where its first leader found it."""
+    """A log always starts where its first leader found it."""
     return [
         (Partition, "log_start_offset", property(lambda self: min(self.log.data.start_offset, 0)))
     ]
@@ -62,7 +62,7 @@ def _everything_is_old() -> list[Patch]:
 
 
 def _size_is_exceeded_by_the_last_range() -> list[Patch]:
-    """A range is deleted although the rest is less than the topic keeps."""
+    """A range is deleted although the remaining log is smaller than retention requires."""
     real = retention.retained_from
 
     def retained_from(entries: Any, limits: Any, now_ms: Any, committed_ms: Any) -> Any:
@@ -91,7 +91,7 @@ def _forks_begin_at_the_log_start() -> list[Patch]:
 
 
 def _kept_records_do_not_hold_their_objects() -> list[Patch]:
-    """An object is destroyed when DeleteRecords cuts off its last range, although records can still
+    """An object is destroyed when DeleteRecords removes its last range, although records can still
     be restored.
     """
     real_trim, real_release = MetadataImage._stream_trimmed, ObjectsImage.release

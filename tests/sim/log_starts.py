@@ -1,6 +1,6 @@
 """Logs that lose their oldest records by DeleteRecords, by age and by size.
 
-A log start is committed before a broker returns it, never decreases, and passes only records that a
+A log start is committed before a broker returns it, never decreases, and skips only records that a
 client deleted or that exceed the retention limits. Deleted records that can be restored are tracked
 independently of the product's kept log.
 """
@@ -27,13 +27,13 @@ class RequestedMove:
 
     moved_s: float
     start: int
-    """The log start before."""
+    """The previous log start."""
 
 
 class LogStarts:
     def __init__(self, world: "World", *, has_age: bool) -> None:
-        """has_age: False where clocks are set: a broker that is an hour ahead considers every
-        record old, as in Kafka.
+        """has_age: False where clocks are set, because a broker that is an hour ahead considers
+        every record old, as in Kafka.
         """
         rng = Random(f"{world.seed}/log-starts")
         self._world = world
@@ -67,21 +67,21 @@ class LogStarts:
         self._sent_ms.update(dict.fromkeys(identities, self._world.now_ms()))
 
     def record_request(self, part: Part, offset: int) -> None:
-        """Record that a client requests to delete everything below `offset`."""
+        """Record that a client requests the deletion of everything below `offset`."""
         self._requested[part] = max(self._requested.get(part, 0), offset)
         self._requests.setdefault(part, set()).add(offset)
 
     def note_retention(self, part: Part, offset: int) -> None:
-        """Record that a broker proposes to trim a log by itself."""
+        """Record that a broker proposes to trim a log by retention."""
         self._retained.setdefault(part, set()).add(offset)
 
     def can_restore(self, part: Part) -> bool:
-        """Return True if some deleted records can be restored now."""
+        """Return whether some deleted records can currently be restored."""
         return self.restorable_from(part, self._world.loop.time()) < self._seen.get(part, 0)
 
     def restorable_from(self, part: Part, moved_until_s: float) -> int:
-        """Return an offset from which on everything can come back at this moment, if it was deleted
-        until `moved_until_s`.
+        """Return an offset from which everything can currently be restored, if it was deleted until
+        `moved_until_s`.
         """
         start = self._seen.get(part, 0)
         now_s, grace_s = (
@@ -95,7 +95,7 @@ class LogStarts:
         return start
 
     def reported(self) -> Mapping[Part, int]:
-        """Return the latest log start of every response so far."""
+        """Return the latest reported log start of every log."""
         return dict(self._reported)
 
     def note_response(self, part: Part, log_start: int, before: Mapping[Part, int]) -> None:
@@ -110,8 +110,8 @@ class LogStarts:
         self._reported[part] = max(self._reported.get(part, 0), log_start)
 
     def rebuilt(self, image: MetadataImage) -> None:
-        """Handle the loss of all controllers' disks: they begin with `image`. A log start may lie
-        where it was before its last moves.
+        """Handle the loss of all controllers' disks, after which they start from `image`. Log
+        starts may be those before their last moves.
         """
         for part in self._world.parts:
             topic = image.topics.by_name(part[0])
@@ -142,7 +142,7 @@ class LogStarts:
             self._note_move(part, seen, start)
             requested = self._requested.get(part, 0)
             left_bytes = sum(entry.size_bytes for entry in stream.entries)
-            # From the end: a range may be old while the ranges before it exceed the size.
+            # Iterate from the end: a range may be old while the ranges before it exceed the size.
             for entry in reversed([entry for entry in before if entry.end_offset <= start]):
                 low, high = max(entry.start_offset, seen, requested), entry.end_offset
                 is_excess = 0 <= self._size_bytes <= left_bytes
@@ -159,7 +159,7 @@ class LogStarts:
                 )
 
     def _note_move(self, part: Part, before: int, start: int) -> None:
-        """Record a move. If retention proposed a start as well, it may have been first."""
+        """Record a move. If retention also proposed a start, its move may have been first."""
         retained = self._retained.get(part, set())
         is_requested = start in self._requests.get(part, ()) and start not in retained
         moves = self._moves.setdefault(part, [])

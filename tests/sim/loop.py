@@ -1,7 +1,7 @@
 """asyncio on virtual time, with processes that can be stopped, resumed and killed at any callback.
 
-Time advances only when nothing is ready, and tasks hash by serial number, so a run depends on its
-seed alone. Every task belongs to the process that created it: a paused process runs nothing, and a
+Time advances only when nothing is ready, and tasks hash by serial number, so a run depends only on
+its seed. Every task belongs to the process that created it: a paused process runs nothing, and a
 dead one never runs again. Source: FoundationDB's simulator.
 """
 
@@ -21,14 +21,12 @@ class SimDeadlock(Exception):
 
 
 class Process:
-    """A start of a broker or a controller. `held` has the callbacks that could not run because it
-    is stopped.
+    """One start of a broker or a controller. `held` contains the callbacks that could not run
+    because it is stopped.
     """
 
     def __init__(self, name: str, link: str = "") -> None:
-        """link: its name in the network, the same for all starts at one address; default: the
-        name.
-        """
+        """link: its name in the network, shared by all starts at one address; default: the name."""
         self.name = name
         self.link = link or name
         self.held: list[_Handle] | None = None
@@ -120,7 +118,7 @@ class SimTask(asyncio.Task):
 
 
 class VirtualLoop(base_events.BaseEventLoop):
-    """Its own queue and heap, because a run spends most of its time here."""
+    """Has its own queue and heap, because a run spends most of its time here."""
 
     def __init__(self) -> None:
         self._virtual_s = 0.0
@@ -181,8 +179,8 @@ class VirtualLoop(base_events.BaseEventLoop):
         return handle
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """Run the function at once, because nothing may run in another thread. The executor of a
-        simulated disk takes its virtual time.
+        """Run the function immediately, because nothing may run in another thread. The executor of
+        a simulated disk takes its virtual time.
         """
         if executor is not None:
             return executor.begin(func, *args)
@@ -206,7 +204,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             self._run_waiting(len(waiting))
 
     def _run_waiting(self, count: int) -> None:
-        """Run callbacks that are ready now; later ones run after the timers."""
+        """Run callbacks that are ready now; those added meanwhile run after the timers."""
         waiting = self._waiting
         self.steps += count
         for _ in range(count):
@@ -228,8 +226,8 @@ class VirtualLoop(base_events.BaseEventLoop):
                 )
 
     def _advance(self) -> None:
-        """Advance to the next timer and a little further, as real clocks do: otherwise a timer that
-        finds itself early by rounding, and sets itself again, would stop the time.
+        """Advance to the next timer and slightly further, as real clocks do. Otherwise a timer that
+        fires too early by rounding and sets itself again would stop the time.
         """
         timers = self._timers
         while timers and timers[0][2].is_cancelled:
@@ -239,8 +237,8 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._virtual_s = max(self._virtual_s, timers[0][0]) + _TIMER_DELAY_S
 
     def _asyncgen_finalizer_hook(self, _: Any) -> None:
-        """Do not close abandoned generators: the collection of garbage, which decides when,
-        would decide about the run.
+        """Do not close abandoned generators. The garbage collector determines when that happens, so
+        the run would depend on it.
         """
 
     def _process_events(self, _: list[Any]) -> None:

@@ -14,7 +14,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _hole_fenced_although_later_slots_prove_it() -> list[Patch]:
-    """The first free slot is the end, without a LIST of later slots."""
+    """The first free slot counts as the end, without a LIST of later slots."""
 
     async def proof_of(_: SlotsBehind, __: Any) -> str:
         return ""

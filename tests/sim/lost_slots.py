@@ -1,8 +1,7 @@
-"""The store loses or damages acknowledged WAL slots of dying brokers, which are restored later.
+"""The store loses or damages acknowledged WAL slots of dying brokers; they are restored later.
 
-No process writes a fence into a lost slot or reports an intact slot as lost, and readers of the
-store fail rather than end before an acknowledged record. Only slots whose loss a later slot proves
-are lost.
+No process writes a fence into a lost slot or reports an intact slot as lost, and store readers fail
+rather than end before an acknowledged record. Slots are lost only if a later slot proves the loss.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ _RESTORED_AFTER_S = (0.3, 2.0, 8.0)
 
 
 class LostSlots:
-    """A layer between the bucket and its listener. Lost slots: their bytes by key."""
+    """A layer between the bucket and its listener. Contains the bytes of lost slots by key."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -107,7 +106,7 @@ class LostSlots:
             world.later(rng.choice((0.5, 4.0, 15.0)), broker.process.resume, world.loop)
 
     def _candidates(self, writer: BrokerIncarnation) -> list[str]:
-        """Return slots that are not committed, but durable according to the last one; at most one
+        """Return slots that are not committed, but durable according to the last slot. At most one
         WAL of each broker is damaged at once.
         """
         wal = self._world.metadata.image.nodes.wal(writer)
@@ -171,7 +170,7 @@ class LostSlots:
 
 
 class TailReader:
-    """Follow the topic with the store alone."""
+    """Follows the topic with the store alone."""
 
     def __init__(self, world: "World", number: int, lost: set[str]) -> None:
         self._world = world
@@ -198,14 +197,13 @@ class TailReader:
             except (ManifestNotFound, ObjectGone, ObjectStoreError, WalWalkTooSlow) as error:
                 self._world.trace("tail_reader", type(error).__name__)
             except ObjectCorrupt as error:
-                # Damage in transit is seen by readers during faults, and is absent when one
-                # reads again.
+                # Readers see damage in transit during faults; a repeated read does not.
                 if error.key not in self._lost and self._store is self._world.bucket:
                     self._world.fail(f"a reader takes an object for damaged that is not: {error}")
 
     async def _inspect(self, is_due: bool) -> None:
-        """is_due: it has to see the acknowledged records. A reader that follows the store looks for
-        lost slots only sometimes.
+        """is_due: the reader must see the acknowledged records. A reader that follows the store
+        looks for lost slots only sometimes.
         """
         due = {part: self._due(part) for part in self._world.parts}
         root = await self._view.refresh()
@@ -221,8 +219,8 @@ class TailReader:
                 return
             state = states[part[1]]
             acked, committed, running, leader = due[part]
-            # A manifest that is older than what is looked for may lack a WAL, the end of one, or
-            # who leads now.
+            # A manifest that is older than required may lack a WAL, the end of one, or the current
+            # leader.
             if (
                 is_due
                 and state.leader in (-1, leader)
@@ -240,7 +238,7 @@ class TailReader:
                     f" {state.end_offset}"
                 )
             self._ends[part] = state.end_offset
-            # A log that was cut may begin within a batch, which `ObjectReader` refuses.
+            # A trimmed log may start within a batch, which `ObjectReader` refuses.
             is_whole = state.log_start == 0 < state.end_offset
             if is_whole and self._rng.random() < 0.2:
                 batches = await self._read(part, state.log_start, state.end_offset)

@@ -1,4 +1,4 @@
-"""Planted bugs of transactions in lost WAL stores, for `tests.sim.mutants`."""
+"""Planted bugs in transactions in lost WAL stores, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +50,7 @@ def _offsets_below_lost_ranges_unstable() -> list[Patch]:
 
 
 def _open_offsets_dropped() -> list[Patch]:
-    """A coordinator takes transactions that are open across a lost range as aborted."""
+    """A coordinator treats transactions that are open across a lost range as aborted."""
     return [(Transactions, "unsettled", lambda _: frozenset[Offset]())]
 
 

@@ -1,4 +1,4 @@
-"""Planted bugs of WAL stores that are lost for good, for `tests.sim.mutants`."""
+"""Planted bugs in WAL stores that are lost permanently, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _dead_wals_end_without_a_decision() -> list[Patch]:
-    """A dead broker's records in a WAL store are abandoned without a decision of the operator."""
+    """A dead broker's records in a WAL store are abandoned without a decision by the operator."""
 
     def is_lost(image: MetadataImage, wal: Any) -> bool:
         return not wal.ended and wal.store_id != IN_STORE and not image.nodes.is_alive(wal.writer)
@@ -85,7 +85,7 @@ def _lost_ranges_stay() -> list[Patch]:
 
 
 def _records_of_unknown_transactions_stay() -> list[Patch]:
-    """Only the txn stream is trimmed where the end of a transaction is lost."""
+    """Only the transaction stream is trimmed where the end of a transaction is lost."""
     real = lost_ranges.trims
 
     def trims(image: MetadataImage, lost: Any) -> Any:
@@ -95,7 +95,7 @@ def _records_of_unknown_transactions_stay() -> list[Patch]:
 
 
 def _dropped_deleted_records_are_not_published() -> list[Patch]:
-    """Readers need the lost store until something else is published."""
+    """Readers require the lost store until other metadata is published."""
     real = ManifestChanges.note
 
     def note(self: ManifestChanges, records: Any) -> bool:
