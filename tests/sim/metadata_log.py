@@ -1,8 +1,8 @@
 """The metadata as committed by a majority, and checks of what controllers report.
 
 A commit is on a majority of disks, every controller commits the same entry at an index, and a term
-has one leader, which starts with the committed image. Votes and acknowledgements are durable before
-they are sent, and responses contain committed state only.
+has one leader, which starts with the committed image. Votes and acknowledgments are durable before
+they are sent, and responses contain only committed state.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -41,7 +41,7 @@ class MetadataLog:
         begin: LoadedSnapshot | None = None,
     ) -> None:
         """One history. on_commit: called when the image has changed. begin: the start of a rebuilt
-        cluster, whose image it takes over.
+        cluster, whose image is the initial one.
         """
         self._disks = disks
         self._fail = fail
@@ -67,7 +67,7 @@ class MetadataLog:
         return self._first_offset + len(self.records)
 
     def committed(self, controller: int, quorum: RaftQuorum, since: int) -> int:
-        """Record that a controller's commit moved from `since` to the returned index."""
+        """Record that a controller's commit index has moved from `since` to the returned one."""
         core = quorum.core
         log, commit = core.log, core.commit
         for index in range(max(since, log.base.index) + 1, commit + 1):
@@ -93,7 +93,7 @@ class MetadataLog:
             )
 
     def compare(self, image: MetadataImage) -> None:
-        """Check a complete image. Replays every record so far if the history began empty."""
+        """Check a complete image. If the history started empty, replay all records so far."""
         if image.end_offset > self.end_offset:
             self._fail(
                 f"an image of {image.end_offset} records is served, {self.end_offset} are committed"
@@ -143,8 +143,8 @@ class MetadataLog:
     def confirmed(
         self, controller: int, epoch: int, voters: Collection[int], since_s: float
     ) -> None:
-        """Check a controller's claim that at some moment since then no other controller led.
-        voters: its own newest ones.
+        """Check a controller's claim that no other controller led at some moment since `since`.
+        voters: its newest ones.
         """
         received = self._heard.get((controller, epoch), {})
         confirming = {
@@ -179,7 +179,8 @@ class MetadataLog:
         """Check a message of a stream of committed records."""
         batch = _batch_decoder.decode(data)
         if batch.snapshot and self.successor is not None and batch.base_offset > self.end_offset:
-            self.successor.told(controller, data)  # left behind, it has loaded what the store has
+            # a controller that was left behind has loaded the state of the store
+            self.successor.told(controller, data)
             return
         if batch.snapshot:
             if batch.base_offset > self.end_offset:

@@ -1,5 +1,5 @@
 """Planted bugs: each is a small, plausible mistake in the real code. If the simulator does not find
-one, it proves nothing about that rule.
+one, it does not test that rule.
 
 A mutant replaces one function or method during a run. Must never be imported by the product.
 """
@@ -138,8 +138,8 @@ def _recovery_skips_a_slot() -> list[Patch]:
 
 
 def _recovery_stops_early() -> list[Patch]:
-    """A 412 on the fence counts as another recoverer's fence, although the writer's last PUT landed
-    in between.
+    """A 412 on the fence counts as another recoverer's fence, although the writer's last PUT
+    arrived in between.
     """
     real = WalWalker._fence
 
@@ -246,7 +246,7 @@ def _watermark_moves_at_append() -> list[Patch]:
 
 
 def _closed_at_the_appended_end() -> list[Patch]:
-    """The close does not wait for appends in flight: its end is the durable end when it began."""
+    """The close does not wait for appends in flight: it uses the durable end at its start."""
 
     async def flush(_: Storage) -> None:
         await asyncio.sleep(0)
@@ -255,7 +255,7 @@ def _closed_at_the_appended_end() -> list[Patch]:
 
 
 def _acknowledges_after_a_fence() -> list[Patch]:
-    """The writer that met a fence continues as if nothing had happened."""
+    """A writer that encounters a fence continues as if nothing had happened."""
 
     async def attempt(self: SlotWriter, key: str, sequence: WalSequence, built: Any) -> None:
         try:
@@ -311,7 +311,7 @@ def _old_leader_serves_reads() -> list[Patch]:
 
 
 def _uncommitted_records_are_served() -> list[Patch]:
-    """The end of the log counts as the committed end."""
+    """The log end counts as the committed end."""
 
     def read(self: Any, offset: Any, max_bytes: int) -> Any:
         core = self.core
@@ -354,7 +354,7 @@ def _wal_trimmed_by_list() -> list[Patch]:
 
 
 def _sources_not_compared() -> list[Patch]:
-    """Ranges that a broker compacted meanwhile are removed a second time."""
+    """Ranges that a broker has compacted in the meantime are removed a second time."""
     return [(replacement, "_check_source", lambda stream, source: None)]
 
 

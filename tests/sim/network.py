@@ -1,4 +1,4 @@
-"""gRPC (`controller.api.transport`) and messages between voters, between simulated processes.
+"""gRPC (`controller.api.transport`) and voter messages between simulated processes.
 
 Voter messages are lost, repeated and reordered. A unary request may be late, lost, executed without
 a response, or executed twice; a stream delivers in order and breaks. During a cut, streams hang.
@@ -42,7 +42,7 @@ def rpc_failed(code: StatusCode, details: str) -> RpcFailed:
 
 
 class Aborted(Exception):
-    """What `context.abort` raises in a handler."""
+    """Raised by `context.abort` in a handler."""
 
     def __init__(self, code: StatusCode, details: str) -> None:
         super().__init__(details)
@@ -50,7 +50,7 @@ class Aborted(Exception):
 
 
 class Links:
-    """Which directions are cut. From or to ANY: everything that a process sends or receives."""
+    """The cut directions. From or to ANY: everything that a process sends or receives."""
 
     ANY = ""
 
@@ -132,7 +132,7 @@ class Network:
         message: Message,
         responded: Callable[[int, str], None],
     ) -> None:
-        """Send a message between voters: it may be lost, repeated or overtaken. The stream that
+        """Send a message between voters, which may be lost, repeated or overtaken. The stream that
         carries it may be refused.
         """
         sender.controller.metadata.says(message)
@@ -163,8 +163,8 @@ class Network:
         data: bytes,
         responded: Callable[[int, str], None],
     ) -> None:
-        """Deliver a controller's hello and what follows it to another controller. The response
-        takes no time, but needs the way back.
+        """Deliver a controller's hello and its next message to another controller. The response
+        takes no time, but needs the return direction.
         """
         listener = self.listeners.get(address)
         if (
@@ -197,8 +197,8 @@ class Network:
             }
 
     def reject(self, source: str, target: str) -> None:
-        """Let only `Links.admit` pass connections from now on; existing ones are reset at both
-        ends.
+        """Let only connections that `Links.admit` accepts pass from now on; reset existing ones at
+        both ends.
         """
         self.links.reject(source, target)
         for stream in list(self._streams.values()):
@@ -210,7 +210,7 @@ class Network:
                 stream.reset()
 
     def process_died(self, process: Process, *, resets: bool) -> None:
-        """Reset its connections, or silence them."""
+        """Reset the connections of the process, or silence them."""
         for address, listener in list(self.listeners.items()):
             if listener.process is process:
                 del self.listeners[address]
@@ -225,7 +225,7 @@ class Network:
 def _receive(
     peers: PeerTransport, hello: Hello, data: bytes, report: Callable[[str], None]
 ) -> None:
-    """Handle a stream with one message, or none yet, as `PeerTransport.serve` does."""
+    """Handle a stream with at most one message, as `PeerTransport.serve` does."""
     refused = peers._refusal(hello)
     if refused is not None:
         if refused.forgot:
@@ -242,8 +242,8 @@ def _receive(
 
 
 class SimRaftSender:
-    """`controller.raft.transport._Sender`, whose stream keeps the order: here messages travel one
-    by one.
+    """`controller.raft.transport._Sender`, whose stream is ordered; here, each message travels
+    separately.
     """
 
     is_over = False
@@ -279,7 +279,7 @@ class SimRaftSender:
             )
 
     def _greet(self) -> None:
-        """Connect until the stream is accepted: it begins before there is anything to send."""
+        """Connect until the stream is accepted: it starts before there is anything to send."""
         addresses = self._addresses_of(self._node_id)
         if self._is_welcome or self._stopped or self._process.dead:
             return
@@ -396,7 +396,7 @@ class _UnaryContext:
 
 
 class SimChannel:
-    """`controller.api.transport.Channel` of the process that creates it."""
+    """The `controller.api.transport.Channel` of the process that creates it."""
 
     def __init__(self, address: str, tls: None = None) -> None:
         del tls
@@ -511,7 +511,7 @@ class _Pipe:
 
 
 class _Inbox:
-    """The messages that one end of a stream has received; an exception is raised repeatedly."""
+    """The messages received at one end of a stream. An exception is raised each time."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
@@ -535,7 +535,7 @@ class _Inbox:
 
 
 class SimStreamCall:
-    """The client's end; holds the server's too."""
+    """The client's end of a stream, which also contains the server's end."""
 
     def __init__(self, network: Network, process: Process, address: str) -> None:
         self._network = network
@@ -585,11 +585,11 @@ class SimStreamCall:
         self._down.send(rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
 
     def reset(self) -> None:
-        """Break it at both ends. The firewall stands on the client's side: its reset arrives there,
-        though the way from the server is cut.
+        """Break the stream at both ends. The firewall is on the client's side, so its reset reaches
+        the client even if the direction from the server is cut.
 
-        Otherwise the server would fence a client that cannot notice; `controller.api.lease` says
-        that it does not cover that.
+        Otherwise the server would fence a client that cannot notice, a case that
+        `controller.api.lease` does not cover.
         """
         error = rpc_failed(StatusCode.UNAVAILABLE, "connection reset")
         asyncio.get_running_loop().call_later(

@@ -1,7 +1,7 @@
 """One start of a simulated broker: the real storage, partitions, coordinators and Kafka handlers.
 
 It is wired like `broker.node.Broker`, without sockets. Every request and response is a Kafka frame;
-responses are passed to the checker when they are sent.
+responses go to the checker when they are sent.
 """
 
 import asyncio
@@ -114,8 +114,8 @@ COORDINATOR_PARTITIONS = 2
 PRODUCE_VERSION = 11
 FETCH_VERSION = 12
 RACK = "r"
-"""Of all brokers, so that each serves what is in objects to a client that says that it is near; but
-see `rack_of`.
+"""Rack of all brokers, so that each serves objects to clients that send this rack; see also
+`rack_of`.
 """
 DELETE_RECORDS_VERSION = 2
 
@@ -144,7 +144,7 @@ class FetchResult:
 
 
 class SimBroker:
-    """Implement `broker.requests.node.Node` as far as clients of the simulator need it."""
+    """A `broker.requests.node.Node`, as far as the simulator's clients need it."""
 
     def __init__(self, world: "World", node_id: int, start: int) -> None:
         self.world = world
@@ -209,7 +209,7 @@ class SimBroker:
         self.coalesced_fetches = SameFetches()
         self.streams_topics = PendingTopics()
         self.dispatcher: RequestDispatcher
-        # It probes nobody: `gone` are the peers that the world lets this broker suspect.
+        # No probes: `gone` contains the peers that the world lets this broker suspect.
         self.peer_watch = PeerWatch(
             self.node_id, PeerConnections(lambda: self.image), lambda _: None
         )
@@ -238,10 +238,10 @@ class SimBroker:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether reads from this broker may be outdated: its node has started again in another
+        """Whether reads from this broker may be outdated: its node has restarted in another
         process, the cluster was recovered from the store, or the run has no leases.
         """
-        # Brokers may be ahead of the backup with which the new history begins.
+        # Brokers may be ahead of the backup with which the new history starts.
         history, ours = self.world.metadata.image.end_offset, self.follower.offset
         is_old = history // HISTORY_GAP != ours // HISTORY_GAP
         return not self.world.leases or self in self.world.zombies or is_old
@@ -256,7 +256,7 @@ class SimBroker:
     def departed(self) -> list[NodeState]:
         return []
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------
 
     def start(self) -> None:
         self.world.loop.call_soon(
@@ -537,7 +537,7 @@ class SimBroker:
             self.world.broker_ended(self, reason)
 
     async def leave(self) -> None:
-        """Stop in order, as `broker.node.Broker.stop` does."""
+        """Stop gracefully, as `broker.node.Broker.stop` does."""
         self.leaving = True
         try:
             async with asyncio.timeout(20):
@@ -634,7 +634,7 @@ class SimBroker:
         respond: Callable[[dict[Part, Any]], None],
     ) -> None:
         """requested: offset and leader epoch by partition. Responds with results whose records are
-        batches of records.
+        record batches.
         """
         if self.serving:
             for part in requested:
@@ -710,7 +710,7 @@ class SimBroker:
         return await self.partitions.trim_all(starts)
 
     async def trim(self, part: Part, share: float) -> None:
-        """Move a log start as the storage does it, whatever the topic's policy."""
+        """Trim a log as the storage does, whatever the topic's policy."""
         found = self.partitions.get(*part)
         if not isinstance(found, Partition):
             return
@@ -728,8 +728,8 @@ class SimBroker:
             self.world.trace("trimmed", part, offset)
 
     async def delete_records(self, part: Part, share: float, timeout_ms: int) -> None:
-        """A client asks this broker to delete a share of a log. The shortest timeout is 1 s; when
-        the store or the network is slow, the response of the controller comes too late.
+        """A client asks this broker to delete a share of a log. The shortest timeout is 1 s; if the
+        store or the network is slow, the response of the controller comes too late.
         """
         found, log_starts = self.partitions.get(*part), self.world.log_starts
         assert log_starts is not None

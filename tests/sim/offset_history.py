@@ -2,7 +2,7 @@
 
 The offset of a group and partition is a linearizable register with unique values (Herlihy and
 Wing). A commit takes effect between request and response; without a response at any later time, or
-never. No offset is correct before the first commit, after a deletion and after retention.
+never. No offset exists before the first commit, after a deletion and after retention.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from math import inf
 
 @dataclass(slots=True, eq=False)
 class Change:
-    """A commit, or a deletion (value -1). ended_s: by then it has taken effect."""
+    """A commit, or a deletion (value -1). ended_s: it has taken effect by then."""
 
     value: int
     began_s: float
     ended_s: float = inf
     is_refused: bool = False
     follows: "Change | None" = None
-    """The deletion that was sent right before, over the same connection."""
+    """The deletion that was sent right before over the same connection."""
     next_of_member: "Change | None" = None
-    """The next commit of the same member and epoch. This one does not take effect after it."""
+    """The next commit of the same member and epoch, after which this one cannot take effect."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class OffsetHistory:
     _given: tuple[int, float] = (-1, -inf)
     """The value of the newest read, and the end of that read."""
     _gone_s: dict[int, float] = field(default_factory=dict[int, float])
-    """Values that a reader saw replaced, and by when."""
+    """Values that a reader has seen replaced, with the time by which."""
 
     def commit(self, now_s: float) -> Change:
         value = len(self.commits)
@@ -48,7 +48,7 @@ class OffsetHistory:
         return self.deletions[-1]
 
     def read(self, value: int, began_s: float, ended_s: float) -> None:
-        """Check an offset that a reader got; -1: none."""
+        """Check an offset that a reader got, or -1 for none."""
         if value < 0:
             self._read_nothing(began_s, ended_s)
         else:
@@ -101,8 +101,8 @@ class OffsetHistory:
 
 
 class Generations:
-    """Generations of one group: a commit with a generation is refused when a later one was durable
-    before it was sent. No offset is deleted while a member is subscribed.
+    """Generations of one group: a commit with a generation is refused if a later generation was
+    durable before it was sent. No offset is deleted while a member subscribes to its topic.
     """
 
     def __init__(self, name: str, fail: Callable[[str], None]) -> None:
@@ -122,11 +122,11 @@ class Generations:
         self._deleted.append((began_s, ended_s))
 
     def committed(self, joined_s: float, generation: int, began_s: float) -> None:
-        """Check an acknowledged commit that a member sent at `began_s`, whose generation was
+        """Check an acknowledged commit that a member sent at `began_s`, and whose generation was
         completed at `joined_s`.
 
-        Deleted groups begin again with generation 1, so only generations that were synced after the
-        member had joined count.
+        Recreated groups start again with generation 1, so only generations synced after the member
+        had joined count.
         """
         for sync_began_s, sync_ended_s, newer in self._synced:
             if newer > generation and sync_began_s > joined_s and sync_ended_s < began_s:

@@ -1,4 +1,4 @@
-"""Planted bugs of leases, epochs and look-ups by time, for `tests.sim.mutants`."""
+"""Planted bugs in leases, epochs and lookups by time, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,17 +28,17 @@ def _lease_never_ends() -> list[Patch]:
 
 
 def _ends_told_without_a_lease() -> list[Patch]:
-    """Only writes need the session."""
+    """Only writes require the session."""
     return [(SimBroker, "leads_alone", lambda _: True)]
 
 
 def _refused_connection_is_a_proof() -> list[Patch]:
-    """A firewall counts as the death of the controller."""
+    """A rejecting firewall counts as the death of the controller."""
     return [(Lease, "alone_until", property(lambda self: self.until))]
 
 
 def _sequences_judged_without_a_lease() -> list[Patch]:
-    """A leader without a lease returns errors of sequence."""
+    """A leader without a lease returns sequence number errors."""
     return [(PartitionAppend, "_final_or_retriable", lambda _, plan: (plan.code, plan.message))]
 
 

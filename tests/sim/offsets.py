@@ -1,8 +1,8 @@
 """Clients that request log ends, offsets by time and epoch ends, also from former leaders.
 
 A broker that responds has everything acknowledged before the request; `ListOffsets` returns no
-smaller end, and an acknowledged offset is never out of range. A process that was replaced may lag
-by one session timeout. Must not run where logs are trimmed.
+lower end, and an acknowledged offset is never out of range. A replaced process may lag by one
+session timeout. Must not run where logs are trimmed.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _METADATA_VERSION: Final = 12
 _NEWEST: Final = -3
 _ASKERS: Final = 5
 _TIMED: Final = 50
-"""The number of the first producer whose records have timestamps in no order."""
+"""The number of the first producer whose record timestamps are unordered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Moment:
 
     part: Part
     acked_end: int
-    """The end of what was acknowledged by then, which the broker has to have."""
+    """End offset of everything acknowledged by then, which the broker must have."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Log:
     epochs: list[int] = field(default_factory=list[int])
 
     def add(self, data: memoryview) -> None:
-        """Add whole batches at the end."""
+        """Append whole batches."""
         for at, header in iter_headers(data):
             self.timestamps += [record.timestamp_ms for record in decode_records(data[at:])]
             self.epochs += [header.partition_leader_epoch] * (
@@ -69,14 +69,14 @@ class Log:
         )
 
     def first_after_epoch(self, epoch: int) -> int:
-        """Return the start of the records of later epochs; the end of the log if there are none."""
+        """Return the start of the records of later epochs, or the log end if there are none."""
         return next(
             (offset for offset, found in enumerate(self.epochs) if found > epoch), len(self.epochs)
         )
 
 
 class TimedProducer(Producer):
-    """Write records whose timestamps go back and forth, within a batch too."""
+    """Writes records whose timestamps go back and forth, also within a batch."""
 
     def _batch(self, part: Part) -> tuple[bytes, list[bytes]]:
         first = self._next.get(part, 0)
@@ -134,7 +134,7 @@ class Offsets:
             await asyncio.sleep(0.1)
 
     def is_long_fenced(self, broker: SimBroker) -> bool:
-        """Return True if its session is over, for any belief of the broker."""
+        """Return whether the broker's session is over, whatever it believes."""
         since_s = self._world.loop.time() - self._world.limits.controller.session_timeout_ms / 1000
         return self._fenced_at.get(broker, float("inf")) < since_s
 
@@ -187,7 +187,7 @@ class Offsets:
 
 
 def _judge_time(log: Log, moment: Moment, question: Any, response: Any) -> str:
-    """Return what is wrong with the offset found for a time."""
+    """Return an error in the offset found for a time."""
     target, offset = question.timestamp, response.offset
     known = log.timestamps[: moment.acked_end]
     if target == _NEWEST:
@@ -210,7 +210,7 @@ def _judge_time(log: Log, moment: Moment, question: Any, response: Any) -> str:
 
 
 def _judge_epoch(log: Log, moment: Moment, question: Any, response: Any) -> str:
-    """Return what is wrong with the end of an epoch."""
+    """Return an error in the end of an epoch."""
     end = log.first_after_epoch(question.leader_epoch)
     if response.end_offset < 0:
         known = max(log.epochs[: moment.acked_end], default=-1)
@@ -246,7 +246,7 @@ def _fetch(requested: dict[Part, tuple[int, int]], max_wait_ms: int) -> fetch.Fe
 
 
 class _Asker:
-    """Request every partition from each broker in turn; it refuses those that it does not
+    """Requests every partition from each broker in turn; brokers refuse those that they do not
     lead.
     """
 

@@ -1,8 +1,8 @@
 """A scenario in which requests of every API arrive late, and nothing else fails.
 
-Clients and brokers give up on a share of their requests: they send them again over a newer
-connection, and the first copy arrives up to `LATE_S` later, followed by the end of its connection.
-Each `Exchange` uses some APIs until enough copies of each were overtaken, and judges the responses.
+Clients and brokers give up on a share of their requests: they resend them over a newer connection,
+and the first copy arrives up to `LATE_S` later, followed by the end of its connection. Each
+`Exchange` uses some APIs until enough copies of each were overtaken, and judges the responses.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 OVERTAKEN: Final = "overtaken"
 COPIES_MIN: Final = 5
-"""Overtaken copies of each API in a run."""
+"""Number of overtaken copies of each API in a run."""
 LATE_S: Final = 1.5
-"""The latest arrival of a copy."""
+"""Maximum delay of a copy."""
 _GIVEN_UP_SHARE: Final = 0.6
 _FURTHER_SHARE: Final = 0.1
-"""The same for an API of which enough copies were overtaken."""
+"""Maximum delay for an API of which enough copies were overtaken."""
 _DELAYS_S: Final = (0.02, 0.2, 1.0)
 _ROUNDS_MAX: Final = 60
 
@@ -36,7 +36,7 @@ Act: TypeAlias = "Callable[[Script, Random, int], Awaitable[None]]"
 
 
 class Overtaken:
-    """The first copies of requests that were sent again."""
+    """The first copies of requests that were resent."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
@@ -58,7 +58,7 @@ class Overtaken:
 
 
 class Copy:
-    """A request that its sender has sent again."""
+    """A request that its sender has resent."""
 
     def __init__(self, connection: "RepeatingConnection", name: str, counts: Counter[str]) -> None:
         self.is_overtaken = False
@@ -73,7 +73,7 @@ class Copy:
         is_served = connection.broker.serving and not connection.broker.process.dead
         self._counts[self._name] += self.is_overtaken and is_served
         with suppress(NoResponse):
-            # The end of the connection follows at once, or later.
+            # The connection ends immediately afterwards, or later.
             api, version, message = request
             await Connection.send_request(
                 connection, api, version, message, connection.rng.choice((0.0, 5.0))
@@ -82,14 +82,14 @@ class Copy:
 
 
 class RepeatingConnection(Connection):
-    """A logical connection of a client or broker, which replaces it with newer ones."""
+    """A logical connection of a client or broker, which it replaces with newer ones."""
 
     def __init__(self, world: "World", broker: Any) -> None:
         super().__init__(world, broker)
         self.rng = Random(f"{world.seed}/repeating/{self.id}")
 
     async def send_request(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
-        """Raises NoResponse."""
+        """Send a request, sometimes with a late copy. Raises NoResponse."""
         left = None
         is_enough = self._world.overtaken.counts[api.name] >= COPIES_MIN
         share = _FURTHER_SHARE if is_enough else _GIVEN_UP_SHARE
@@ -112,8 +112,8 @@ _SESSIONS: Final = frozenset({apis.FETCH.key, apis.SHARE_FETCH.key, apis.SHARE_A
 
 
 def _is_repeatable(api: Any, message: Any) -> bool:
-    """Return False for a request whose copies the exchanges send themselves, because the next one
-    differs from it, and for those that fence or delay their own sender, as in Kafka.
+    """Return False for requests whose copies the exchanges send themselves, because the next
+    request differs, and for those that fence or delay their own sender, as in Kafka.
     """
     if api.key == apis.INIT_PRODUCER_ID.key:
         return bool(message.producer_id >= 0)
@@ -149,7 +149,7 @@ class Exchange:
 
 
 async def exchange_all(script: "Script", exchanges: Sequence[Exchange]) -> None:
-    """Run all exchanges at once, and wait until every copy has arrived."""
+    """Run all exchanges concurrently, and wait until every copy has arrived."""
     async with asyncio.TaskGroup() as group:
         for exchange in exchanges:
             group.create_task(exchange.run(script))

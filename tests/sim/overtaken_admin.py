@@ -16,8 +16,8 @@ _RATES: Final = ("producer_byte_rate", "consumer_byte_rate")
 
 
 async def administer(script: Script, rng: Random, number: int) -> None:
-    """Make changes of one topic and one user, and undo some of them. Copies may do the same again,
-    as in Kafka; they change nothing else.
+    """Make changes to one topic and one user, and undo some of them. Late copies may repeat a
+    change, as in Kafka, but change nothing else.
     """
     topic, user = f"administered{number}", f"user{number}"
     await script.create(topic, cleanup_policy="delete")
@@ -47,8 +47,8 @@ async def administer(script: Script, rng: Random, number: int) -> None:
 
 
 async def move(script: Script, rng: Random, number: int) -> None:
-    """Move the leader of a partition there and back by name and by preference, and replace its
-    configs. The partition keeps its records.
+    """Move the leader of a partition there and back by reassignment and by election, and replace
+    its configs. The partition keeps its records.
     """
     topic = f"moved{number}"
     part, written = (topic, 0), list[bytes]()

@@ -1,4 +1,4 @@
-"""Exchanges with coordinators of groups, and with the leaders of share partitions."""
+"""Exchanges with group coordinators, and with the leaders of share partitions."""
 
 import asyncio
 from collections.abc import Callable
@@ -49,8 +49,8 @@ def _expect(response: Any, name: str) -> None:
 
 
 async def classic(script: Script, rng: Random, number: int) -> None:
-    """Let two members join, sync, commit, send heartbeats and leave, each in its turn. No copy
-    disturbs a generation.
+    """Let two members join, sync, commit, send heartbeats and leave in turns. No late copy disturbs
+    a generation.
     """
     group, offset = f"classic{number}", 0
     members = await _connect(script, group, 2)
@@ -60,7 +60,7 @@ async def classic(script: Script, rng: Random, number: int) -> None:
         for member, member_id in zip(members, ids, strict=True):
             request = requests.join(member_id, group=group)
             joining.append(asyncio.ensure_future(requests.send_request(member, request)))
-            await asyncio.sleep(_PAUSE_S)  # so that no member ends the rebalance alone
+            await asyncio.sleep(_PAUSE_S)  # so that no member completes the rebalance alone
         joined = await asyncio.gather(*joining)
         for response in joined:
             _expect(response, "JoinGroup")
@@ -141,7 +141,9 @@ class _Beating:
 async def _share_out(
     rng: Random, first: _Beating, second: _Beating, is_given: Callable[[Any], bool]
 ) -> None:
-    """Let the first member own everything, then the second one join. They share no partition."""
+    """Let the first member own everything, then let the second one join. No partition is owned by
+    both.
+    """
     while first.owned != _BOTH:
         await first.beat(is_given, second)
         await asyncio.sleep(rng.choice((0.0, 0.1)))
@@ -194,7 +196,7 @@ async def stream(script: Script, rng: Random, number: int) -> None:
 
 
 async def subscribe(script: Script, rng: Random, number: int) -> None:
-    """Change the subscription of a member of a share group. The last one counts."""
+    """Change the subscription of a share group member. The last one counts."""
     group, epoch, found = f"share{number}", 0, set[Any]()
     (member,) = await _connect(script, group)
     for topic in "tutu":
@@ -222,8 +224,8 @@ async def subscribe(script: Script, rng: Random, number: int) -> None:
 
 
 async def administer_offsets(script: Script, rng: Random, number: int) -> None:
-    """Commit without members, delete offsets and groups. Copies are executed, as in Kafka, and
-    change no group for good.
+    """Commit without members, delete offsets and groups. Late copies are executed, as in Kafka, and
+    change no group permanently.
     """
     name = f"administered{number}"
     group, sent = Group(script, name), {-1}
@@ -252,7 +254,7 @@ async def administer_offsets(script: Script, rng: Random, number: int) -> None:
 
 
 async def share(script: Script, rng: Random, number: int) -> None:
-    """Acquire records and acknowledge them, while requests of earlier sessions arrive. Nobody else
+    """Acquire and acknowledge records while requests of earlier sessions arrive. No other member
     gets the records.
     """
     group = f"queue{number}"
@@ -298,7 +300,7 @@ async def share(script: Script, rng: Random, number: int) -> None:
 
 
 async def keep_states(script: Script, rng: Random, number: int) -> None:
-    """Begin, write, read and delete states of share partitions. The coordinator has the last
+    """Initialize, write, read and delete states of share partitions. The coordinator has the last
     written state.
     """
     group = f"states{number}"

@@ -26,14 +26,14 @@ from tests.sim.overtaken import LATE_S, Exchange
 from tests.sim.places import PREFIX
 
 LOG: Final = "log"
-"""A topic of these exchanges, with a partition for each."""
+"""The topic of these exchanges, with a partition for each."""
 PRODUCED: Final[Part] = (LOG, 0)
 FETCHED: Final[Part] = (LOG, 1)
 TRIMMED: Final[Part] = (LOG, 2)
 TRANSACTED: Final = ((LOG, 3), (LOG, 4))
 _FIRST_PRODUCER_ID: Final = 10_000
 _BATCHES: Final = 8
-"""More than the five that a partition remembers of a producer."""
+"""More than the five batches that a partition remembers of a producer."""
 _TIMEOUT_S: Final = 10.0
 _EARLIEST, _LATEST = -2, -1
 
@@ -96,7 +96,7 @@ async def _end_of_epoch(script: Script, part: Part) -> int:
 
 
 class FetchingClient:
-    """A consumer with a fetch session. It names a partition when its position has changed."""
+    """A consumer with a fetch session. It sends a partition when its position has changed."""
 
     def __init__(self, script: Script, part: Part, position: int) -> None:
         leader = script.leader(part)
@@ -125,7 +125,7 @@ class FetchingClient:
         return apis.FETCH, FETCH_VERSION, request
 
     async def poll(self, delay_s: float | None = None) -> list[bytes | None]:
-        """Fetch once. delay_s: by this a first copy of the request is late."""
+        """Fetch once. delay_s: the delay of a late first copy."""
         request = self.request()
         left = None if delay_s is None else self._connection.leave_behind(request, delay_s)
         response = await self._connection.send_request(*request, _TIMEOUT_S)
@@ -182,8 +182,8 @@ async def trim(script: Script, rng: Random, number: int) -> None:
 
 
 async def administer_topics(script: Script, rng: Random, number: int) -> None:
-    """Create a topic, add partitions, delete it by its id, and create it again. A copy of the
-    creation may bring it back, as in Kafka; no copy changes the next topic.
+    """Create a topic, add partitions, delete it by its id, and create it again. A late copy of the
+    creation may recreate the topic, as in Kafka; no copy changes the next topic.
     """
     for serial in range(2):
         name = f"{PREFIX}{number}.{serial}"

@@ -1,8 +1,8 @@
-"""The APIs without an exchange of their own: requests that read, or that change nothing.
+"""The APIs without their own exchange: requests that read, or that change nothing.
 
-Left out: ApiVersions and SASL, which only affect the connection that they arrive on, and client
-metrics, which brokers without a receiver do not announce; nothing but metrics is made of them.
-Requests about delegation tokens are rejected on these connections: see the scenario `acls`.
+Excluded: ApiVersions and SASL, which affect only the connection on which they arrive, and client
+metrics, which brokers without a receiver do not advertise and which change only metrics. Delegation
+token requests are rejected on these connections: see the scenario `acls`.
 """
 
 from collections import defaultdict
@@ -30,8 +30,8 @@ _TIMEOUT_S: Final = 10.0
 
 
 async def ask_the_rest(script: Script, used: Collection[int]) -> None:
-    """Send requests of the other APIs, with late copies, which change no metadata. used: the keys
-    of those that were sent.
+    """Send requests of the other APIs with late copies, which must not change metadata. used: the
+    API keys of sent requests.
     """
     broker, found = script.broker(1), defaultdict[int, list[Question]](list)
     for question in all_questions({name: UUID(int=at) for at, name in enumerate(TOPICS, 1)}):

@@ -1,4 +1,4 @@
-"""The course of a run of the scenario `overtaken`: all exchanges at once, in a cluster without
+"""The course of a run of the scenario `overtaken`: all exchanges concurrently, in a cluster without
 faults.
 """
 

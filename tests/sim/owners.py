@@ -1,7 +1,7 @@
 """The owners of a consumer group's partitions, according to its members.
 
-No member is given a partition that another one owns, unless that one was silent for so long that
-the coordinator may have fenced it.
+No member gets a partition that another member owns, unless that one was silent for so long that the
+coordinator may have fenced it.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ class Life:
     heard_s: float = 0.0
     """When the last heartbeat that got a response was sent."""
     has_regex: bool = False
-    """It subscribes to the topics by a regular expression."""
+    """Whether it subscribes to the topics by a regular expression."""
     lost_count: int = 0
-    """Responses that were lost since then."""
+    """Number of responses that were lost since then."""
     is_reported: bool = False
-    """The coordinator has the list of its partitions."""
+    """Whether the coordinator has the list of its partitions."""
     owned_generation: bool = False
-    """It is a classic member, and synced in the generation `epoch`."""
+    """Whether it is a classic member, synced in the generation `epoch`."""
     is_replaced: bool = False
-    """Another member was given what it owned."""
+    """Whether another member was given its partitions."""
 
 
 class Ownership:
@@ -58,17 +58,17 @@ class Ownership:
         self._lives.remove(life)
 
     def is_silent(self, life: Life) -> bool:
-        """Return True if the coordinator may have fenced it."""
+        """Return whether the coordinator may have fenced the member."""
         return self._is_over(life) or life.lost_count >= _LOST_MAX
 
     def _is_over(self, life: Life) -> bool:
-        """Return True if a timeout of the member may be over. Lost responses alone free none of its
-        partitions.
+        """Return whether a timeout of the member may have passed. Lost responses alone free none of
+        its partitions.
         """
         return self._world.loop.time() - life.heard_s >= self.silence_s
 
     def given(self, life: Life, parts: set[Part]) -> None:
-        """Record that a member owns exactly these partitions now."""
+        """Record that a member now owns exactly these partitions."""
         for other in self._lives:
             both = sorted(other.owned & (parts - life.owned))
             if other is life or not both:
@@ -93,9 +93,9 @@ async def check_new_coordinator(
     """Let the members of a group settle, then replace the coordinators, which must change nothing.
 
     is_settled: sends heartbeats. held: returns what each member has. may_change: members may have
-    to join again.
+    to rejoin.
     """
-    # Those that died without a word are members for a session.
+    # Members that died without leaving remain for a session.
     settled_s = 0.0
     while settled_s < 1.5 * session_timeout_ms / 1_000 + 2:
         settled_s = settled_s + 0.1 if await is_settled() else 0.0

@@ -1,8 +1,8 @@
 """A producer with up to five batches of a partition in flight, like librdkafka.
 
-Batches are sent in order on one connection; unacknowledged ones are sent again, unchanged and in
-order. `OUT_OF_ORDER_SEQUENCE_NUMBER` is never correct then, because librdkafka would start a new
-epoch and duplicate batches.
+Batches are sent in order on one connection; unacknowledged ones are resent unchanged and in order.
+`OUT_OF_ORDER_SEQUENCE_NUMBER` is never correct then, because librdkafka would start a new epoch and
+duplicate batches.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class PipelinedProducer:
         )
 
     async def _attempt(self, broker: SimBroker, part: Part, left: "deque[_Batch]") -> None:
-        """Remove acknowledged batches."""
+        """Send the batches; remove acknowledged ones."""
         connection, requested = (
             Connection(self._world, broker),
             list[asyncio.Task[produce.PartitionProduceResponse | None]](),

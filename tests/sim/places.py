@@ -1,5 +1,5 @@
-"""Names by which the checkers distinguish partitions of topics that are deleted and created again:
-one for each incarnation of a topic. Pure.
+"""Names by which checkers distinguish partitions of topics that are deleted and recreated: one for
+each incarnation of a topic. Pure.
 """
 
 from typing import Final
@@ -13,8 +13,8 @@ SEPARATOR: Final = "@"
 
 
 def place_of(image: MetadataImage, part: Part) -> Part:
-    """Return the name. part: as a request names it. Without an id after the separator: this image
-    has no such topic. Other topics keep their names.
+    """Return the name. part: as in a request. Without an id after the separator, this image has no
+    such topic. Other topics keep their names.
     """
     if not part[0].startswith(PREFIX):
         return part

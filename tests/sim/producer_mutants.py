@@ -1,4 +1,4 @@
-"""Planted bugs in the producer state of partitions, for `tests.sim.mutants`."""
+"""Planted bugs in the producer states of partitions, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,7 +10,9 @@ from penstock.broker.partition.producer_state import ProducerSnapshot, ProducerS
 
 Patch = tuple[Any, str, Any]
 FEW_PRODUCERS: Final = 100
-"""Producers that a partition with such a bug remembers. A script writes a batch for each."""
+"""Number of producers that a partition with such a bug remembers. A script writes a
+batch for each.
+"""
 
 
 def _few_producers_remembered() -> list[Patch]:
@@ -24,7 +26,7 @@ def _few_producers_remembered() -> list[Patch]:
 
 
 def _few_producers_stored() -> list[Patch]:
-    """A checkpoint has only the producers that wrote last."""
+    """A checkpoint contains only the producers that wrote last."""
     real = ProducerState.snapshot
 
     def snapshot(self: ProducerState, offset: Offset) -> ProducerSnapshot:

@@ -1,4 +1,4 @@
-"""Planted bugs of reads from brokers that do not lead, for `tests.sim.mutants`."""
+"""Planted bugs in reads from brokers that are not the leader, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any

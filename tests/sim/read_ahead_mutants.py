@@ -1,4 +1,4 @@
-"""Planted bugs of prefetching readers, for `tests.sim.mutants`."""
+"""Planted bugs in prefetching readers, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Planted bugs of backup and recovery, for `tests.sim.mutants`."""
+"""Planted bugs in backup and recovery, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +45,7 @@ def _old_history_not_fenced() -> list[Patch]:
 
 
 def _only_the_owners_wal_is_read() -> list[Patch]:
-    """Only the owner's WAL is read, as if the backup had every later open of a stream."""
+    """Only the owner's WAL is read, as if the backup contained every later open of a stream."""
     real = plan._pieces
 
     def pieces(image: Any, wals: Any, rebuilt: Any) -> Any:

@@ -1,8 +1,8 @@
-"""A job outside the brokers rewrites ranges: with old metadata, slowly, several at once; it may
+"""An external job that rewrites ranges: with outdated metadata, slowly, several at once; it may
 stall or die at any point.
 
-It plans at random (any neighbors of a partition, many times); it reads, writes and commits with the
-product's own functions.
+It plans at random (any neighbors of a partition, many times), but reads, writes and commits with
+the product's own functions.
 """
 
 import asyncio
@@ -65,7 +65,9 @@ class SimRewriter:
             self.world.trace("rewriter gives up", self.process.name, type(error).__name__)
 
     def _planned(self) -> list[tuple[StreamId, list[Compaction]]]:
-        """Return runs of neighbors in some partitions, as the current manifest would show them."""
+        """Return runs of neighboring ranges in some partitions, according to the
+        current manifest.
+        """
         image = self.world.metadata.image
         topic = image.topics.by_name(self.world.parts[0][0])
         if topic is None:
@@ -95,7 +97,7 @@ class SimRewriter:
         began_ms = self.now_ms()
         exchanges: list[Exchange] = []
         for compaction, target in zip(compactions, prepared, strict=True):
-            was_faulty = bool(self.world.weather.faults)  # faults may end while it reads
+            was_faulty = bool(self.world.weather.faults)  # faults may end during the read
             result = await self._written(
                 RewriteTask(0, compaction, target, began_ms, began_ms + PREPARED_TTL_MS // 2)
             )
@@ -129,7 +131,7 @@ class SimRewriter:
         return await rewrite(self.store, task, self.now_ms)
 
     def _is_there(self, object_id: ObjectId) -> bool:
-        """Return True if it is committed, and not compacted since."""
+        """Return whether it is committed and has not been compacted since."""
         state = self.world.metadata.image.objects.get(object_id)
         return state is not None and state.phase == ObjectPhase.COMMITTED and state.refs > 0
 

@@ -1,8 +1,8 @@
 """A controller's data directory is restored from an old copy, emptied or damaged, then replaced.
 
-One disk at a time, while all controllers are running: one that remembers the promises of the disk
-can be reached, so it neither votes nor counts. Copies restored while no such controller is running
-are outside the guarantees.
+One disk at a time, while all controllers run: a controller that remembers the disk's promises is
+reachable, so the disk neither votes nor counts. Copies restored while no such controller runs are
+outside the guarantees.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CONTROLLERS = 3
 _COPIES_MAX = 4
 _SETTLED_S = 6.0
-"""A controller that runs for so long with its old disk forgot nothing that matters."""
+"""After this time with the old disk, a controller has forgotten nothing important."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class _Victim:
 
 
 class Rollbacks:
-    """Changes of disks. joined: controllers that were replaced."""
+    """Disk changes. joined: controllers that were replaced."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -73,7 +73,7 @@ class Rollbacks:
 
     def ended(self, controller: "SimController", reason: str) -> bool:
         """Handle the end of a controller because of its disk. Return False if the disk was not
-        changed. The same disk is tried once more; then it is replaced.
+        changed. The same disk is tried once more, then replaced.
         """
         world, victim = self._world, self.victims.get(controller.number)
         if victim is None or victim.disk is not controller.disk or controller.process.dead:
@@ -122,9 +122,7 @@ async def _until_done(world: "World", send_request: Any) -> None:
 
 
 def _damaged(files: dict[str, bytes], rng: Random) -> dict[str, bytes]:
-    """Flip one bit: anywhere, or in the last frame, where it looks like a write that a crash
-    tore.
-    """
+    """Flip one bit: anywhere, or in the last frame, where it looks like a write torn by a crash."""
     name = max(files) if rng.random() < 0.5 else rng.choice(sorted(files))
     data = bytearray(files[name])
     at = (
@@ -179,8 +177,8 @@ class RollbackChaos(Chaos):
             world.rollbacks.is_busy = False
             return
         if self._rng.random() < 0.6:
-            # The member with the promise is found late, but before the starting controller listens
-            # to the other one.
+            # The member with the promise is reached late, but before the starting controller
+            # accepts messages from the other one.
             deaf_s = world.limits.controller.election_timeout_ms / 1_000
             for link in ((leader, victim), (victim, leader)):
                 world.later(
@@ -194,7 +192,7 @@ class RollbackChaos(Chaos):
         world.rollbacks.restore(victim, kind, self._rng)
 
     def _leader_and_follower(self) -> "tuple[SimController, SimController] | None":
-        """Return the leader, and a follower with known promises, when the quorum is healthy."""
+        """Return the leader, and a follower with known promises, if the quorum is healthy."""
         world = self._world
         if not world.rollbacks.copies:
             self.copy_disks()
@@ -232,10 +230,10 @@ class RollbackChaos(Chaos):
 
 
 async def wander(world: "World") -> None:
-    """Follow the records from one controller after the other, with the current image or from the
+    """Follow the records from one controller after another, with the current image or from the
     beginning.
 
-    Fails the run if an image goes back, or has records that were not committed.
+    Fails the run if an image goes back, or contains uncommitted records.
     """
     rng = Random(f"{world.seed}/wanderer")
     image = MetadataImage()

@@ -1,6 +1,6 @@
-"""Planted bugs of restored data directories, for `tests.sim.mutants`.
+"""Planted bugs in restored data directories, for `tests.sim.mutants`.
 
-Two rules have live tests only, because 60 seeds do not find violations: no image is served while a
+Two rules have only live tests, because 60 seeds do not find violations: no image is served while a
 leadership ends (test_controller_quorum_live), and no follower accepts an older snapshot
 (test_controller_rpc).
 """
@@ -23,7 +23,9 @@ def _restored_disk_votes() -> list[Patch]:
 
 
 def _emptied_journal_votes() -> list[Patch]:
-    """Neither the directory nor the other controllers notice that the journal is another one."""
+    """Neither the directory nor the other controllers detect that the journal is a
+    different one.
+    """
 
     def open_(self: Journal) -> Any:
         owner = self._owner
@@ -48,9 +50,7 @@ class _Unknowing:
 
 
 def _hears_at_once() -> list[Patch]:
-    """A controller votes before the controllers that remember more than its disk have had time to
-    object.
-    """
+    """A controller votes before the controllers that remember more than its disk can object."""
     return [(RaftNode, "_ignores_messages", property(lambda _: False, lambda _self, _value: None))]
 
 

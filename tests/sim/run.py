@@ -1,5 +1,5 @@
 """The course of one run: start the cluster, let clients use it during the faults of the scenario,
-end the faults, and check that it serves everything and that nothing is left over.
+end the faults, and check that it serves everything and that nothing unreferenced is left.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Run:
         self._world = world
 
     async def live(self) -> None:
-        """Run from the start to the end. Fails by `World.fail`."""
+        """Run from start to end. Fails with `World.fail`."""
         world = self._world
         for number in range(world.limits.controllers):
             world.start_controller(number)
@@ -61,7 +61,7 @@ class Run:
         world.phase("cleaning")
         await self._clean()
         if world.scenario in LEAKING:
-            # The janitor checks 20 WALs a round, and an hour has a thousand broker starts.
+            # The janitor checks 20 WALs per round, and an hour has a thousand broker starts.
             await check_leaks(world, max(QUIET_LIMIT_S, world.chaos_s / 4))
         world.phase("end")
         watching.cancel()
@@ -121,7 +121,7 @@ class Run:
                 self._world.fail(f"the metadata is broken: {error}")
 
     def _calm_down(self) -> None:
-        """End the faults: resume what is paused and start what is dead."""
+        """End the faults: resume paused processes and start dead ones."""
         world = self._world
         world.trace("calm")
         world.calm = True
@@ -141,12 +141,12 @@ class Run:
 
     async def _clean(self) -> None:
         """Wait until unreferenced objects are deleted. Uncommitted ones are deleted so late that
-        only every twentieth run waits for it.
+        only every twentieth run waits for them.
         """
         world = self._world
         is_patient = world.rng.random() < 0.05 or world.scenario in LEAKING
         await asyncio.sleep(self._grace_s() if is_patient else 1)
-        # With tiny limits, compaction rewrites hundreds of slots, one stream after the other.
+        # With tiny limits, compaction rewrites hundreds of slots, one stream after another.
         end = world.loop.time() + 5 * QUIET_LIMIT_S
         while (orphans := world.checker.orphans(prepared=is_patient)) and world.loop.time() < end:  # noqa: ASYNC110 - virtual time is free
             await asyncio.sleep(0.5)

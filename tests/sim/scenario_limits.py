@@ -1,7 +1,7 @@
 """Adapt the limits that a seed draws to the subject of a scenario.
 
-Invariant: scenarios that are not named here keep the drawn limits, and no scenario's random draws
-depend on another's.
+Invariant: other scenarios keep the drawn limits, and the random draws of a scenario do not depend
+on those of another.
 """
 
 from dataclasses import replace
@@ -74,7 +74,7 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
         )
         return replace(drawn, controller=config)
     if scenario in CLEANING - LEAKING:
-        # Readers have to see what was cleaned, not what the leader still has in memory.
+        # Readers must see what was cleaned, not the leader's cache.
         stream = replace(drawn.stream, block_bytes_max=300, log_cache_bytes_max=600)
         return replace(drawn, stream=stream)
     if scenario in DELETING:

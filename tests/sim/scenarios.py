@@ -1,5 +1,5 @@
-"""The scenarios of the simulator: which faults `tests.sim.chaos` draws in each, how often, and what
-else is different there.
+"""The scenarios of the simulator: which faults `tests.sim.chaos` draws in each, how often, and
+other differences.
 """
 
 from collections.abc import Mapping
@@ -369,39 +369,37 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
 }
 
 BALANCED = frozenset({"balance"})
-"""The controller moves partitions by itself, as fast as it can."""
+"""The controller moves partitions on its own, as fast as it can."""
 
 WITHOUT_LEASE = frozenset({"clock"})
-"""Brokers measure time so wrongly that they never stop by themselves: only the fence in the WAL
+"""Brokers measure time so wrongly that they never stop on their own; only the WAL fence
 protects.
 """
 
 STEPPING = frozenset({"steps"})
-"""Wall clocks step by up to an hour, readers of the store hold leases, and every duration is
-checked.
-"""
+"""Wall clocks step by up to an hour, store readers hold leases, and every duration is checked."""
 
 TRANSACTIONAL = frozenset(
     {"transactions", "coordinators", "steps", "late", "short_logs", "loads", "forks"}
 )
-"""Transactions run in a topic of their own, and readers of the store read them meanwhile."""
+"""Transactions run in a separate topic, and store readers read them meanwhile."""
 
 COORDINATING = frozenset({"coordinators", "late", "loads"})
 """Almost nothing else runs."""
 
 LATE = frozenset({"late", LATE_MEMBERS})
 """Messages between brokers, and between clients and brokers, arrive after newer connections were
-made.
+opened.
 """
 
 LOADING = frozenset({"loads"})
-"""Leaders change while transactions end, and coordinators of groups load slowly."""
+"""Leaders change while transactions end, and group coordinators load slowly."""
 
 GROUPED = frozenset({"groups", LATE_MEMBERS})
-"""Plain consumer groups join, commit and are deleted."""
+"""Classic groups join, commit and are deleted."""
 
 COORDINATED = GROUPED | SUBSCRIBING | STREAMING
-"""The coordinators of groups are what is moved."""
+"""The group coordinators are moved."""
 
 COMPACTING = (
     frozenset({"groups", "short_logs"}) | SUBSCRIBING | STREAMING | SHARING | WORKING | JOINING
@@ -421,7 +419,7 @@ LOSING_SLOTS = frozenset({"lost_slots"})
 """The store loses WAL slots and gets them back; some readers read from it meanwhile."""
 
 DELETING = frozenset({"log_life"}) | LEAKING
-"""Here old records go, by DeleteRecords, by age and by size: see `tests.sim.log_starts`."""
+"""Old records are deleted by DeleteRecords, by age and by size: see `tests.sim.log_starts`."""
 
 CLEANING = frozenset({"compacted"}) | LEAKING
 """Brokers clean the logs of a compacted topic: see `tests.sim.compacted`."""
@@ -430,32 +428,32 @@ FORKING = frozenset({"forks"}) | DELETING
 """Topics are forked and deleted while clients use them: see `tests.sim.forks`."""
 
 _LOG_LIFE: Mapping[str, int] = {"delete_records": 2, "trim": 1, "move_compacted": 1}
-"""What is drawn besides in every fourth run of any scenario: see `has_log_life`."""
+"""Additional faults in every fourth run of any scenario: see `has_log_life`."""
 
 WHOLE_LOGS = frozenset({"stale"})
 """Responses are judged by the whole log at the end, so no record is deleted."""
 
 WAL_STORING = frozenset({"wal_store"})
-"""WALs are in a store of their own, which fails independently of the other one."""
+"""WALs are in a separate store, which fails independently of the main store."""
 
 WITHOUT_TOPIC_LIFE = frozenset({"disaster"})
-"""A recovery may undo what was done to topics without a response, and the checks of
-`tests.sim.topic_life` take what is committed for final.
+"""A recovery may undo topic changes that got no response, and the checks of `tests.sim.topic_life`
+take committed changes for final.
 """
 
 READING = frozenset({"controller", "quorum"})
-"""A client reads from the controllers all the time, without changing anything."""
+"""A client reads from the controllers continuously, without changing anything."""
 
 
 def has_log_life(seed: int) -> bool:
-    """Return True if records go by request, age and size, logs are cleaned, and topics are forked,
-    frozen, deleted and brought back beside the faults of the scenario.
+    """Return whether, in addition to the faults of the scenario, records are deleted by request,
+    age and size, logs are cleaned, and topics are forked, frozen, deleted and restored.
     """
     return seed % 4 == 3
 
 
 def weights_of(scenario: str, seed: int) -> Mapping[str, int]:
-    """Return what `Chaos` draws from."""
+    """Return the weights from which `Chaos` draws."""
     if not has_log_life(seed) or scenario in WAL_STORING:
         return SCENARIOS[scenario]
     deletes = scenario not in WHOLE_LOGS

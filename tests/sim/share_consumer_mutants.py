@@ -1,4 +1,4 @@
-"""Planted bugs of the leaders of share partitions, for `tests.sim.mutants`."""
+"""Planted bugs in the leaders of share partitions, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ def _locks_given_twice() -> list[Patch]:
 
 
 def _stored_states_forgotten() -> list[Patch]:
-    """A new leader begins at the start offset, but forgets acknowledgments above it."""
+    """A new leader starts at the start offset, but forgets acknowledgments above it."""
     real = ShareWindow.__init__
 
     def init(self: ShareWindow, start_offset: int, limits: Any, batches: Any = ()) -> None:
@@ -51,7 +51,7 @@ def _start_offsets_forgotten() -> list[Patch]:
 
 
 def _gaps_taken_for_done() -> list[Patch]:
-    """What members of an old leader had is passed over."""
+    """Records that members of an old leader had acquired are skipped."""
     real = ShareWindow.__init__
 
     def init(self: ShareWindow, start_offset: int, limits: Any, batches: Any = ()) -> None:

@@ -1,8 +1,8 @@
 """Members of a share group that fetch records from partition leaders and acknowledge them.
 
-No record is delivered after a confirmed acknowledgement, more often than the limit, or while
-another member has locked it. At the end, every record was acknowledged or delivered up to the
-limit. Source: KIP-932.
+No record is delivered after a confirmed acknowledgment, more often than the limit, or while another
+member has locked it. At the end, every record was acknowledged or delivered up to the limit.
+Source: KIP-932.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ _GONE: Final = frozenset(
 
 @dataclass(slots=True)
 class Holding:
-    """A record that a member has."""
+    """A record that a member has acquired."""
 
     member_id: str
     requested_s: float
@@ -71,7 +71,7 @@ class Deliveries:
     openings_count: int = 0
     """How often a leader has opened the partition."""
     ended: dict[int, float] = field(default_factory=dict[int, float])
-    """When the end of a record was confirmed."""
+    """When the acknowledgment of a record was confirmed."""
     maybe_ended: set[int] = field(default_factory=set[int])
     """Records whose acknowledgment was requested."""
     delivered: dict[int, int] = field(default_factory=dict[int, int])
@@ -108,7 +108,7 @@ class Deliveries:
             self._fail(f"{offset} is delivered to {member_id}, but {held.member_id} has it")
 
     def requested(self, offsets: range, kind: int) -> None:
-        """Record that an acknowledgement is sent."""
+        """Record that an acknowledgment is sent."""
         for offset in offsets:
             self.holdings.pop(offset, None)
             if kind != RELEASE:
@@ -120,7 +120,7 @@ class Deliveries:
                 self.ended.setdefault(offset, self.world.loop.time())
 
     def dropped(self, member_id: str) -> None:
-        """Record that a member disconnected."""
+        """Record that a member has disconnected."""
         self.holdings = {
             offset: held for offset, held in self.holdings.items() if held.member_id != member_id
         }
@@ -143,7 +143,7 @@ class Deliveries:
 
 
 class Worker:
-    """A client that is one member after the other."""
+    """A client that is one member after another."""
 
     def __init__(self, world: "World", deliveries: list[Deliveries], name: str) -> None:
         self._world = world
@@ -162,8 +162,8 @@ class Worker:
     async def live(
         self, deliveries: Deliveries, end_s: float, *, accepts: bool = False
     ) -> int | None:
-        """Be a member with one connection until `end_s`. Return the number of records that it got;
-        None if it found no leader. Raises NoResponse.
+        """Be a member with one connection until `end_s`. Return the number of records that it got,
+        or None if it found no leader. Raises NoResponse.
         """
         world, rng = self._world, self._rng
         broker, _ = world.leader(deliveries.part, rng, exact=accepts)
@@ -191,15 +191,15 @@ class Worker:
             deliveries.dropped(member.member_id)
 
     async def _work(self, member: "_Member", *, accepts: bool) -> int | None:
-        """Fetch once, and acknowledge most of it. Return the number of records; None if the broker
-        does not lead. Raises NoResponse.
+        """Fetch once, and acknowledge most of it. Return the number of records, or None if the
+        broker is not the leader. Raises NoResponse.
         """
         rng = self._rng
         got = await member.fetch(rng)
         if got is None:
             return None
         if not accepts:
-            # Some work for so long that their locks end.
+            # Some work for so long that their locks expire.
             await asyncio.sleep(rng.choice((0.0, 0.05, 0.3, 1.2 * LOCK_S)))
         for first, last in got:
             kind = ACCEPT if accepts else rng.choice((ACCEPT, ACCEPT, RELEASE, REJECT, 0))
@@ -224,13 +224,13 @@ class _Member:
         self._topic_id = topic.topic_id
 
     def reconnect(self) -> None:
-        """Begin a session on a new connection. The earlier one may end before it is replaced."""
+        """Start a session on a new connection. The earlier one may end before it is replaced."""
         self._deliveries.dropped(self.member_id)
         self._connection = self._world.connect(self._connection.broker)
         self._epoch = 0
 
     async def fetch(self, rng: Random) -> list[tuple[int, int]] | None:
-        """Return the acquired records; None if the broker does not lead."""
+        """Return the acquired records, or None if the broker is not the leader."""
         index = self._deliveries.part[1]
         request = fetching.ShareFetchRequest(
             group_id=_GROUP,
@@ -273,7 +273,7 @@ class _Member:
         return found
 
     async def acknowledge(self, first: int, last: int, kind: int) -> bool:
-        """Return False if the broker does not lead."""
+        """Return False if the broker is not the leader."""
         offsets, index = range(first, last + 1), self._deliveries.part[1]
         self._deliveries.requested(offsets, kind)
         batch = acknowledging.AcknowledgementBatch(first, last, [kind])

@@ -1,6 +1,6 @@
-"""Members of a share group that subscribe, heartbeat, leave and die.
+"""Members of a share group that subscribe, send heartbeats, leave and die.
 
-A member is fenced only for a session timeout, and an assigned partition has a state at the share
+A member is fenced only after a session timeout, and an assigned partition has a state at the share
 coordinator. At the end, every partition is assigned, all members are in one epoch, and a new
 coordinator changes neither. Source: KIP-932.
 """
@@ -60,7 +60,7 @@ class StateAsker(Asker):
     FIND_VERSION = _FIND_VERSION
 
     async def epoch_of(self, topic_id: Any, index: int) -> int | None:
-        """Return the state epoch, 0 for no state, None for no response. Raises NoResponse."""
+        """Return the state epoch; 0 without a state, None without a response. Raises NoResponse."""
         request = summing.ReadShareGroupStateSummaryRequest(
             _GROUP, [summing.ReadStateSummaryData(topic_id, [summing.PartitionData(index, -1)])]
         )
@@ -75,7 +75,7 @@ class StateAsker(Asker):
 
 
 class ShareSubscriber(Asker):
-    """A client that is one member after the other."""
+    """A client that is one member after another."""
 
     def __init__(self, world: "World", name: str) -> None:
         super().__init__(world, Named(_GROUP), name)
@@ -131,7 +131,7 @@ class ShareSubscriber(Asker):
         code, message = ErrorCode(response.error_code), response.error_message
         if code in RETRIED:
             return True
-        # A process that was replaced while it still existed may lag by one session timeout.
+        # A process that was replaced while still running may lag by one session timeout.
         is_old = connection.broker in self.world.zombies
         if code in _FENCED:
             is_silent = self.now_s() - life.heard_s >= self._session_s
@@ -200,7 +200,9 @@ class ShareMembers:
         )
 
     async def _settled(self, lives: list[tuple[ShareSubscriber, ShareLife]]) -> bool:
-        """Send heartbeats. Return True if all members are in one epoch and read everything."""
+        """Send heartbeats. Return whether all members are in one epoch and together have all
+        partitions.
+        """
         for member, life in lives:
             if not await member.beat(life):
                 life.epoch, life.assigned = 0, set()

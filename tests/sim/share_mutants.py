@@ -1,4 +1,4 @@
-"""Planted bugs of share groups and the share coordinator, for `tests.sim.mutants`."""
+"""Planted bugs in share groups and the share coordinator, for `tests.sim.mutants`."""
 
 import asyncio
 from collections.abc import Callable
@@ -142,7 +142,7 @@ def _initializations_end_with_their_request() -> list[Patch]:
 
 
 def _changes_overlap() -> list[Patch]:
-    """Requests that alter or delete states do not wait for each other, and win against others."""
+    """Requests that alter or delete states do not wait for each other, and overwrite others."""
     real = ShareGroups._begin_epoch_after
 
     async def in_turn(self: ShareGroups, group_id: str, work: Any) -> Any:

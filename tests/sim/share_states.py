@@ -64,7 +64,7 @@ class StateHistory:
     """When the write of an offset was confirmed."""
     start_sent: int = 0
     starts: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
-    """Confirmed start offsets, and when."""
+    """Confirmed start offsets with their times."""
     fences: list[Fence] = field(default_factory=list[Fence])
 
     @property
@@ -153,7 +153,7 @@ class ShareAsker(Asker):
         self.history = history
 
     async def initialize(self) -> bool:
-        """Return True if the state exists. Raises NoResponse."""
+        """Return whether the state exists. Raises NoResponse."""
         request = initializing.InitializeShareGroupStateRequest(
             _GROUP,
             [
@@ -194,7 +194,7 @@ class ShareAsker(Asker):
         if code is not ErrorCode.NONE:
             return self._refused(code, leader_epoch)
         if connection.broker in self.world.zombies:
-            # A process that was replaced while it still existed may lag by one session timeout.
+            # A process that was replaced while still running may lag by one session timeout.
             began_s -= self.world.limits.controller.session_timeout_ms / 1_000
         found = response.results[0].partitions[0]
         offsets = frozenset(
@@ -240,7 +240,7 @@ class ShareAsker(Asker):
 
 
 class ShareLeader(ShareAsker):
-    """A client that is one leader after the other."""
+    """A client that is one leader after another."""
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -257,13 +257,13 @@ class ShareLeader(ShareAsker):
                     has_read = has_read or code is ErrorCode.NONE
                 else:
                     code = await self.write(leader_epoch)
-                # Some do not believe it, and go on.
+                # Some ignore that, and continue.
                 if code is ErrorCode.FENCED_LEADER_EPOCH and self.rng.random() < 0.7:
                     return
 
 
 class Initializer(ShareAsker):
-    """A group coordinator that lost the record of its completed steps."""
+    """A group coordinator that has lost the record of its completed steps."""
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():

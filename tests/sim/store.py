@@ -1,8 +1,8 @@
-"""The object store of a simulated cluster: one bucket in memory, and a client for each process.
+"""The object store of a simulated cluster: one in-memory bucket, and a client for each process.
 
 Calls continue without their process: a PUT of a paused or killed process may still be stored. Calls
-overtake one another by latency, and a canceled call may have been executed or not. Faults are those
-of `objectstore.faults`, drawn from the seed.
+overtake one another by latency, and a canceled call may or may not have been executed. Faults are
+those of `objectstore.faults`, drawn from the seed.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Gate(Protocol):
 
 
 class Bucket(MemoryStore):
-    """The durable objects. It reports every change to its listener at once."""
+    """The durable objects. It reports every change to its listener immediately."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms)
@@ -69,7 +69,7 @@ class Bucket(MemoryStore):
             self._keys.remove(key)
 
     def restore(self, key: str) -> None:
-        """Restore a damaged object, unless it was deleted meanwhile."""
+        """Restore a damaged object, unless it has been deleted."""
         whole = self.struck.pop(key, None)
         if whole is not None:
             super()._write(key, whole)
@@ -104,7 +104,7 @@ class Bucket(MemoryStore):
 
 
 class DirectoryBucket(Bucket):
-    """S3 Express One Zone: LIST has neither an order nor start-after, and the product sorts it."""
+    """S3 Express One Zone: LIST has neither order nor start-after, so the product sorts."""
 
     def list(
         self, prefix: str, *, start_after: str = "", limit: int = 0
@@ -119,7 +119,7 @@ class DirectoryBucket(Bucket):
 
 
 class Renamed:
-    """Passes the changes of a WAL store on with the keys that the cluster has for them."""
+    """Forwards changes of a WAL store with the keys that the cluster uses for them."""
 
     def __init__(self, listener: BucketListener, rename: Callable[[str], str]) -> None:
         self._listener = listener
@@ -133,7 +133,7 @@ class Renamed:
 
 
 class Stored:
-    """The durable objects of the cluster's store and its WAL store together."""
+    """The durable objects of the main store and the WAL store together."""
 
     def __init__(self, bucket: Bucket, wal_bucket: Bucket | None) -> None:
         self._bucket = bucket
@@ -161,7 +161,7 @@ class Stored:
         return [key for key in self.keys if key.startswith(prefix)]
 
     def find(self, key: str) -> tuple[Bucket, str]:
-        """Return the bucket of a key, and the key in it."""
+        """Return the bucket of a key, and the key in that bucket."""
         if self._wal_bucket is not None and key.startswith(_WAL_ROOT):
             return self._wal_bucket, WAL_STORE_ROOT + key.removeprefix(_WAL_ROOT)
         return self._bucket, key
@@ -175,13 +175,13 @@ def _outer(key: str) -> str:
 
 
 class StoreWeather:
-    """The state of the store, the same for all clients. The scenario changes it."""
+    """The state of the store, shared by all clients. The scenario changes it."""
 
     def __init__(
         self, rng: Random, *, fault_share: float, p50_ms: float, p99_ms: float, put_lingers_s: float
     ) -> None:
-        """put_lingers_s: an overwriting PUT that its sender has given up lands within this time, or
-        never: the read grace relies on that.
+        """put_lingers_s: an overwriting PUT that its sender has given up lands within this time or
+        never, on which the read grace period relies.
         """
         self.p50_ms = p50_ms
         self.p99_ms = p99_ms
@@ -214,7 +214,7 @@ class StoreWeather:
 
 
 class SimStore:
-    """One process's client. Implements `objectstore.ports.ObjectStore`."""
+    """The client of one process. Implements `objectstore.ports.ObjectStore`."""
 
     def __init__(
         self, bucket: Bucket, weather: StoreWeather, rng: Random, trace: Callable[..., None]
@@ -237,11 +237,11 @@ class SimStore:
         self._serial = 0
 
     def keep_weather(self) -> None:
-        """Leave this client as it is when the weather changes."""
+        """Keep the state of this client when the weather changes."""
         self._weather = copy(self._weather)
 
     def mount(self, bucket: Bucket) -> None:
-        """Use another bucket from now on, as after a change of the mount."""
+        """Use another bucket from now on, as after a remount."""
         self._faulty = FaultyStore(bucket, self._rng)
 
     def process_died(self) -> None:

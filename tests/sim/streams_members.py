@@ -1,7 +1,7 @@
 """Members of a streams group (KIP-1071) that join, receive tasks, commit, leave and die.
 
-Each topic is a subtopology, so a task is a partition. No member is assigned an active task that
-another one has, unless that one timed out; members are fenced only for timeouts, and cannot commit
+Each topic is a subtopology, so a task is a partition. No member gets an active task that another
+member has, unless that one timed out; members are fenced only after timeouts, and cannot commit
 afterwards. `OffsetHistory` checks commits.
 """
 
@@ -30,7 +30,7 @@ _FENCED: Final = frozenset(
     {
         ErrorCode.FENCED_MEMBER_EPOCH,
         ErrorCode.UNKNOWN_MEMBER_ID,
-        # After all sessions and the offsets expired, the group is deleted.
+        # After all sessions and offsets have expired, the group is deleted.
         ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
@@ -39,7 +39,7 @@ _STRUCK_SHARE: Final = 0.1
 
 
 class StreamsThread(Asker):
-    """A client that is one member after the other."""
+    """A client that is one member after another."""
 
     def __init__(self, world: "World", group: ConsumerGroup, owners: Ownership, name: str) -> None:
         super().__init__(world, group, name)
@@ -92,8 +92,8 @@ class StreamsThread(Asker):
         code, message = ErrorCode(response.error_code), response.error_message
         if code in RETRIED:
             return True
-        # A process that was replaced while it still existed may lag by one session timeout: it was
-        # not fenced for its silence.
+        # A process that was replaced while still running may lag by one session timeout, so the
+        # member was not fenced for its silence.
         is_old = connection.broker in self.world.zombies
         if code in _FENCED:
             if not is_old and not self._owners.is_silent(life):
@@ -114,7 +114,7 @@ class StreamsThread(Asker):
     async def _send_request(
         self, request: wire.StreamsGroupHeartbeatRequest, connection: Any = None
     ) -> Any:
-        """Raises NoResponse."""
+        """Send a request. Raises NoResponse."""
         return await self.send_request(
             apis.STREAMS_GROUP_HEARTBEAT,
             0,
@@ -213,7 +213,9 @@ class StreamsMembers:
         )
 
     async def _settled(self, lives: list[tuple[StreamsThread, Life]]) -> bool:
-        """Send heartbeats. Return True if all members are in one epoch and have everything."""
+        """Send heartbeats. Return whether all members are in one epoch and together
+        have all tasks.
+        """
         for member, life in lives:
             if not await member.beat(life):
                 life.epoch, life.owned, life.is_reported = 0, set(), False

@@ -1,4 +1,4 @@
-"""Planted bugs of streams groups (KIP-1071), for `tests.sim.mutants`."""
+"""Planted bugs in streams groups (KIP-1071), for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,7 +50,7 @@ def _silent_streams_members_stay() -> list[Patch]:
 
 
 def _tasks_sent_once() -> list[Patch]:
-    """The connection does not matter: tasks are lost with a response."""
+    """The coordinator ignores the connection, so tasks are lost with a response."""
     real = StreamsGroup.heartbeat
 
     def heartbeat(self: StreamsGroup, request: Any, topics: Any, now_ms: int) -> Any:

@@ -1,5 +1,5 @@
-"""A permanent loss in the store is found by its readers when they read, not only by the final check
-of the bucket.
+"""Readers detect a permanent loss in the store when they read, before the final check of the
+bucket.
 """
 
 from tests.sim.committed import StoreReader

@@ -1,5 +1,5 @@
-"""A seed gives the same run every time, in this process and in another one with other string
-hashes and other clocks.
+"""A seed gives the same run every time, in this process and in another one with different string
+hashes and clocks.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ def test_the_same_seed_twice() -> None:
 
 @pytest.mark.costly("both processes run the beginning of every scenario")
 def test_the_same_seed_in_two_processes() -> None:
-    """Every scenario, with other string hashes and other clocks of the machine."""
+    """Covers every scenario, with different string hashes and machine clocks."""
     first, second = (_start_hashes(hash_seed) for hash_seed in ("1", "2"))
     with first, second:
         reported = [_hashes(process) for process in (first, second)]

@@ -1,5 +1,5 @@
-"""Every planted bug is found by a script that makes the events happen that it needs: a simulator
-that finds nothing proves nothing. The script finds nothing without the bug.
+"""For every planted bug, a script produces the events that expose it, because a simulator that
+finds nothing proves nothing. Without the bug, the script finds nothing.
 """
 
 import pytest

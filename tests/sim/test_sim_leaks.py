@@ -1,5 +1,5 @@
-"""Measure leftovers in the bucket after logs lost records in every way: `LEAK_MINUTES=60 pytest
-tests/sim/test_sim_leaks.py` runs an hour of simulated life.
+"""Measure leftovers in the bucket after logs have lost records in every way: `LEAK_MINUTES=60
+pytest tests/sim/test_sim_leaks.py` simulates an hour.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Run one seed of every scenario; `make sim` runs hundreds, to find new bugs."""
+"""Run one seed of every scenario; `make sim` runs hundreds to find new bugs."""
 
 from typing import Final
 
@@ -11,9 +11,9 @@ from tests.sim.scenarios import SCENARIOS
 from tests.sim.world import World
 
 _FAULTS_S: Final = 4.0
-"""How long faults go on, in virtual time. Drawn times are up to 28 s."""
+"""Duration of the faults in virtual time. Drawn durations are up to 28 s."""
 _SHOWN_COUNT: Final = 100
-"""Events of a failed run."""
+"""Number of printed events of a failed run."""
 
 
 @pytest.mark.costly("a cluster runs for minutes of virtual time")
@@ -21,7 +21,7 @@ _SHOWN_COUNT: Final = 100
 def test_nothing_acknowledged_is_lost_and_everything_heals(scenario: str) -> None:
     outcome = World(0, scenario, chaos_s=_FAULTS_S).run()
     assert outcome.violation is None, "\n".join([outcome.violation, *outcome.tail[-_SHOWN_COUNT:]])
-    if scenario == OVERTAKEN:  # whose clients the checker does not see
+    if scenario == OVERTAKEN:  # the checker does not see its clients
         assert min(outcome.reorderings.values()) >= COPIES_MIN
         return
     assert outcome.acked_count, "the clients wrote nothing"
@@ -30,8 +30,8 @@ def test_nothing_acknowledged_is_lost_and_everything_heals(scenario: str) -> Non
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_harmless_mutant_does_no_harm(name: str) -> None:
-    """A mutant that no check can find, with the reason where it is planted; found one day, it
-    belongs to the others.
+    """A mutant that no check can find, for the reason given where it is planted. If it is found one
+    day, it belongs to the others.
     """
     patches, scenario = HARMLESS[name]
     with patched(patches()):

@@ -1,8 +1,7 @@
-"""Administrators of topics that are created, deleted, brought back and restored to snapshots: they
-ask a controller, or any broker, and repeat their requests.
+"""Administrators who create, delete, undelete and restore topics. They repeat their requests.
 
 Invariant: one administrator per name, with one request at a time. A successful response is checked
-at once against the committed metadata; a request without a response may take effect later, or
+immediately against the committed metadata; a request without a response may take effect later, or
 never.
 """
 
@@ -41,13 +40,15 @@ _DELETE_VERSION: Final = 6
 _GROW_VERSION: Final = 3
 _PARTITIONS_MAX: Final = 6
 _SNAPSHOTS_MAX: Final = 4
-"""In a run."""
+"""Number of administrators in a run."""
 _STATUS: Final = {
     ErrorCode.NONE: Status.OK,
     ErrorCode.INVALID_PARTITIONS: Status.INVALID_PARTITIONS,
     ErrorCode.TOPIC_ALREADY_EXISTS: Status.TOPIC_EXISTS,
 }
-"""Left out: UNKNOWN_TOPIC_ID of a broker that does not have the topic yet proves nothing."""
+"""Not included: UNKNOWN_TOPIC_ID, which proves nothing if the broker does not have the
+topic yet.
+"""
 
 
 class TopicAdmin:
@@ -80,8 +81,8 @@ class TopicAdmin:
         await self.create_missing()
 
     async def revive(self, name: str) -> bool:
-        """Repeat until the topic was deleted and is restored, if that is possible. Return whether
-        the same topic is there.
+        """Repeat until the topic was deleted and, if possible, restored. Return whether the same
+        topic exists again.
         """
         known = self._find(name)
         if known is None or not self._world.limits.controller.delete_grace_ms:
@@ -94,7 +95,7 @@ class TopicAdmin:
         return not known.is_gone
 
     async def _here(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it in the administrators' own process."""
+        """Run in the administrators' own process."""
         await self._world.loop.create_task(work, context=self._process.context())
 
     def _find(self, name: str) -> "Incarnation | None":
@@ -129,7 +130,7 @@ class TopicAdmin:
             await self._create(name)
 
     async def _undelete(self, known: "Incarnation") -> None:
-        """Bring a deleted topic back under its name, which is free as far as is known."""
+        """Restore a deleted topic under its name, which is not known to be taken."""
         known.is_wanted_back = True
         returns_count = known.returns_count
         configs = {UNDELETE: str(known.topic_id)}
@@ -157,7 +158,7 @@ class TopicAdmin:
     # --- snapshots --------------------------------------------------------------------------------
 
     async def put_back(self, name: str) -> None:
-        """Repeat until there is a snapshot of the topic, and the topic was restored to it."""
+        """Repeat until there is a snapshot of the topic and the topic was restored from it."""
         snapshot = self._life.snapshots.note(name, self._life.live)
         while not snapshot.ends:
             await self._here(self._snapshot(snapshot))
@@ -205,7 +206,7 @@ class TopicAdmin:
             await self._ask_broker(broker, apis.DELETE_TOPICS, _DELETE_VERSION, message)
 
     async def _fork(self, name: str, source: str) -> Any:
-        """Request a fork from a broker. Return its response for the topic, or None."""
+        """Request a fork from a broker. Return the response for the topic, or None."""
         if not (serving := self._serving()):
             await asyncio.sleep(0.1)
             return None
@@ -305,7 +306,7 @@ class TopicAdmin:
             self._world.fail(f"{broker.process.name} deleted {known} and still has it")
 
     def _crash(self, broker: SimBroker) -> None:
-        """Crash it while it may hold records that must no longer be committed."""
+        """Crash the broker while it may hold records that must no longer be committed."""
         if (
             broker.process.held is None
             and self._world.brokers.get(broker.node_id) is broker
@@ -364,7 +365,7 @@ class TopicAdmin:
                 " returned OK"
             )
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def _timeout_s(self) -> float:
         return 30 if self._world.calm else self._rng.choice((0.1, 1.0, 10.0))
@@ -373,7 +374,7 @@ class TopicAdmin:
         return 30_000 if self._world.calm else self._rng.choice((1_000, 10_000))
 
     def _broker(self) -> SimBroker | None:
-        """Return the broker to ask; None: the controllers."""
+        """Return the broker to send requests to, or None for the controllers."""
         serving = self._serving()
         return self._rng.choice(serving) if serving and self._rng.random() < 0.5 else None
 
@@ -385,7 +386,7 @@ class TopicAdmin:
         ]
 
     async def _ask_controller(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Return None if it is unknown whether it was done."""
+        """Send a request; return None if it is unknown whether it was executed."""
         try:
             return await work
         except (TimeoutError, ControllerError) as error:
@@ -396,7 +397,9 @@ class TopicAdmin:
     async def _ask_broker(
         self, broker: SimBroker, api: Any, version: int, message: Any, patience_s: float = 0
     ) -> Any:
-        """Return None if it is unknown whether it was done. patience_s: 0 for any."""
+        """Send a request; return None if it is unknown whether it was executed. patience_s: 0 for
+        any.
+        """
         try:
             return await Connection(self._world, broker).send_request(
                 api, version, message, patience_s or self._timeout_s() * 2

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 LIVING: Final = frozenset({"topics"}) | LEAKING
-"""Scenarios in which topics are created and deleted, beside those with log life."""
+"""Scenarios in which topics are created and deleted, in addition to those with log life."""
 
 _NAMES: Final = tuple(f"{PREFIX}{number}" for number in range(2))
 _WRITERS: Final = 3
@@ -52,21 +52,21 @@ class Incarnation:
     number: int
     configs: dict[str, str]
     is_doomed: bool = False
-    """Its deletion was requested."""
+    """Whether its deletion was requested."""
     is_gone: bool = False
     is_wanted_back: bool = False
-    """Its return was requested."""
+    """Whether its restore was requested."""
     frozen_s: float = -1.0
     """When it was deleted, while it can be restored."""
     deletions_count: int = 0
     returns_count: int = 0
     epochs: list[int] = field(default_factory=list[int])
-    """The leader epoch of each partition when the topic was deleted last."""
+    """The leader epoch of each partition at the last deletion of the topic."""
     streams: list[tuple[StreamId, ...]] = field(default_factory=list[tuple[StreamId, ...]])
     origin: "Incarnation | None" = None
-    """What it began with, if it was restored."""
+    """The snapshot with which it started, if it was restored."""
     inherited: list[int] = field(default_factory=list[int])
-    """By partition: the end of the records that it has from there."""
+    """By partition: end offset of the records from that snapshot."""
 
     def inherited_end(self, index: int) -> int:
         return self.inherited[index] if index < len(self.inherited) else 0
@@ -79,7 +79,7 @@ class TopicLife:
     """The metadata of these topics over time."""
 
     def __init__(self, world: "World", checker: Checker, *, beside_others: bool) -> None:
-        """beside_others: the run is of another scenario, and has one such topic."""
+        """beside_others: another scenario is run, with one such topic."""
         self._world = world
         self._stream_of_others = checker.stream_of
         checker.stream_of = self.stream_of
@@ -107,7 +107,9 @@ class TopicLife:
         return [(known.name, index) for known in self.live for index in range(len(known.streams))]
 
     def stream_of(self, place: Part) -> StreamId:
-        """Return the data stream, also of a deleted topic; -1: there never was such a partition."""
+        """Return the data stream, also of a deleted topic, or -1 if there never was such a
+        partition.
+        """
         if not place[0].startswith(PREFIX):
             return self._stream_of_others(place)
         label = place[0].partition(SEPARATOR)[2]
@@ -124,7 +126,7 @@ class TopicLife:
         known = self.incarnations.get(UUID(label)) if label else None
         return known is not None and end <= known.inherited_end(place[1])
 
-    # --- what the metadata says -------------------------------------------------------------------
+    # --- metadata ---------------------------------------------------------------------------------
 
     def look(self, image: MetadataImage) -> None:
         """Check a change of the committed metadata."""
@@ -280,8 +282,8 @@ class _Batch:
 
 
 class _Writer:
-    """Write to one partition after the other, and leave a batch only while its topic is deleted: it
-    continues with it if the topic is restored. Number 0 has no sequences.
+    """Writes to one partition after another. It interrupts a batch only while the topic is deleted,
+    and continues with it if the topic is restored. Number 0 uses no sequence numbers.
     """
 
     def __init__(self, world: "World", life: TopicLife, number: int) -> None:
@@ -322,7 +324,7 @@ class _Writer:
         return _Batch(who, first, count, producer_id, b"x" * rng.choice((0, 10, 300)))
 
     async def _attempt(self, broker: SimBroker, place: Part, part: Part, batch: _Batch) -> bool:
-        """Send the batch once. Return True if it is acknowledged in this incarnation."""
+        """Send the batch once. Return whether it is acknowledged in this incarnation."""
         world = self._world
         response: asyncio.Future[tuple[Part, Any]] = world.loop.create_future()
         timeout_ms = int(self._timeout_s * 1_000)
@@ -369,7 +371,7 @@ class _Writer:
 
 
 class _Reader:
-    """Read by topic id, from the beginning of each partition, also from deleted topics."""
+    """Reads by topic id, from the beginning of each partition, also from deleted topics."""
 
     def __init__(self, world: "World", life: TopicLife, number: int) -> None:
         self._world = world
@@ -392,7 +394,7 @@ class _Reader:
             await asyncio.sleep(self._rng.uniform(0.01, 0.3))
 
     async def read_all(self) -> None:
-        """Read everything that was acknowledged to live topics by now."""
+        """Read everything acknowledged to live topics so far."""
         for known in self._life.live:
             places = [known.place(index) for index in range(len(known.streams))]
             acked = {place: self._world.checker.acked(place) for place in places}
@@ -516,8 +518,8 @@ class TopicClients:
         ]
 
     async def check(self) -> None:
-        """Without faults, check that live topics work, and that a topic can be deleted, and created
-        again, brought back or restored to a snapshot.
+        """Without faults, check that live topics work, and that a topic can be deleted and
+        recreated, undeleted or restored from a snapshot.
         """
         if self._admin is None:
             return
@@ -538,12 +540,12 @@ class TopicClients:
             await self._admin.revive(revived)
         await self._use()
         if self._life.is_alone and self._life.has_snapshots:
-            # With the smallest limits, the upload that a snapshot waits for takes minutes.
+            # With the smallest limits, the upload for which a snapshot waits takes minutes.
             await self._admin.put_back(self._life.names[0])
             await self._use()
 
     async def check_cleaned(self) -> None:
-        """Check that unreferenced objects are deleted, also slots of WALs that served as objects,
+        """Check that unreferenced objects are deleted, including WAL slots that served as objects,
         and that referenced ones can be read.
         """
         objects = self._world.metadata.image.objects

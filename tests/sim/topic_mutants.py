@@ -1,6 +1,4 @@
-"""Planted bugs of topics that are deleted, created again or get partitions, for
-`tests.sim.mutants`.
-"""
+"""Planted bugs in topics that are deleted, recreated or get partitions, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +19,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _deleted_topic_still_served() -> list[Patch]:
-    """A partition is closed when it gets another leader, not when its topic is deleted."""
+    """A partition is closed when it gets another leader, but not when its topic is deleted."""
     real = PartitionManager._stop_if_stale
 
     def stop_if_stale(self: Any, hosted: Any, record: Any) -> bool:
@@ -35,7 +33,7 @@ def _deleted_topic_still_served() -> list[Patch]:
 
 
 def _reads_find_the_topic_by_its_name() -> list[Patch]:
-    """A reader of a deleted topic gets the records of the topic that has its name now."""
+    """A reader of a deleted topic gets the records of the topic that now has its name."""
     real = FetchCall.evaluate
     names: dict[Any, str] = {}
 
@@ -69,13 +67,13 @@ def _deletion_keeps_streams() -> list[Patch]:
 
 
 def _deleted_topic_removed_before_its_grace_is_over() -> list[Patch]:
-    """The chore ignores the age."""
+    """The deletion ignores the age."""
     real = deleted_topics.remove_deleted
     return [(ticks, "remove_deleted", lambda image, _, limit: real(image, lambda _: 1e9, limit))]
 
 
 def _deleted_topic_gives_up_its_objects() -> list[Patch]:
-    """The streams stay, the references of their ranges go."""
+    """The streams are kept, but the references of their ranges are removed."""
     real = MetadataImage._topic_deleted
 
     def topic_deleted(self: Any, record: Any) -> None:
@@ -88,7 +86,7 @@ def _deleted_topic_gives_up_its_objects() -> list[Patch]:
 
 
 def _undelete_keeps_the_leader_epoch() -> list[Patch]:
-    """The first leader of a topic that came back has the epoch of the last one before."""
+    """The first leader of a restored topic has the last leader epoch from before the deletion."""
     real = deleted_topics.Undeletions._first_record
 
     def first_record(self: Any, deleted: PartitionRecord) -> PartitionRecord:
@@ -103,7 +101,7 @@ def _undelete_keeps_the_leader_epoch() -> list[Patch]:
 
 
 def _undelete_does_not_wait_for_the_close() -> list[Patch]:
-    """A restored topic has a leader at once, whichever broker has its streams open."""
+    """A restored topic has a leader immediately, whichever broker has its streams open."""
 
     def first_record(self: Any, deleted: PartitionRecord) -> PartitionRecord:
         return self._elector.elect(deleted, self._now_ms)
@@ -112,7 +110,7 @@ def _undelete_does_not_wait_for_the_close() -> list[Patch]:
 
 
 def _deletion_keeps_objects() -> list[Patch]:
-    """The streams go, the references of their ranges stay."""
+    """The streams are removed, but the references of their ranges are kept."""
     return [
         (
             MetadataImage,
@@ -123,7 +121,7 @@ def _deletion_keeps_objects() -> list[Patch]:
 
 
 def _added_partitions_share_streams() -> list[Patch]:
-    """An added partition writes where the first one does."""
+    """An added partition writes to the streams of the first one."""
     real = topics._grow
 
     def grow(image: Any, request: NewPartitions, maker: Any) -> None:
@@ -140,7 +138,7 @@ def _added_partitions_share_streams() -> list[Patch]:
 
 
 def _repeated_growth_adds_again() -> list[Patch]:
-    """The total is mistaken for the number to add once that many exist."""
+    """If the total count of partitions already exists, it is taken for the number to add."""
     real = topics._grow
 
     def grow(image: Any, request: NewPartitions, maker: Any) -> None:

@@ -1,8 +1,7 @@
-"""Offsets that a group commits for topics which are deleted, created again and brought back.
+"""Offsets that a group commits for topics which are deleted, recreated and restored.
 
-A topic that was created again has none, although it has the name of one that had; a topic that came
-back has what was committed for it.
-Must not: use what brokers have in memory.
+A recreated topic has none, although an earlier topic with its name had some; a restored topic has
+the offsets committed for it. Must not use the in-memory state of brokers.
 """
 
 import asyncio
@@ -33,13 +32,13 @@ class TopicOffsets(Asker):
         self._last = 0
 
     async def check(self, name: str, expected: int) -> None:
-        """Check the group's committed offset of the first partition of a topic; -1: none."""
+        """Check the group's committed offset of a topic's first partition, or -1."""
         found = await self._read(name)
         if found != expected:
             self.world.fail(f"offset {found} of topic {name} is read, {expected} is right")
 
     async def commit(self, name: str) -> int:
-        """Commit a new offset, and return it."""
+        """Commit a new offset and return it."""
         self._last += 1
         part = offset_commit.OffsetCommitRequestPartition(0, self._last)
         topic = offset_commit.OffsetCommitRequestTopic(name=name, partitions=[part])

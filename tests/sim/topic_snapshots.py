@@ -27,18 +27,18 @@ class TopicSnapshot:
     """One topic of a snapshot."""
 
     name: str
-    """With the name of the snapshot."""
+    """Full name, including that of the snapshot."""
     topic: str
     acked_ends: dict[UUID, list[int]]
-    """By topic id and partition: the end of what was acknowledged before the request."""
+    """By topic id and partition: end offset of the records acknowledged before the request."""
     topic_id: UUID | None = None
     origin: "Incarnation | None" = None
     ends: list[int] = field(default_factory=list[int])
-    """By partition, once the metadata have it."""
+    """Fork points by partition, once the metadata contains them."""
     is_doomed: bool = False
-    """Its deletion was requested."""
+    """Whether its deletion was requested."""
     is_wanted: bool = False
-    """Its restore was requested."""
+    """Whether its restore was requested."""
 
 
 class TopicSnapshots:
@@ -109,7 +109,9 @@ class TopicSnapshots:
             self._world.fail(f"{item.name} is {bounds} now, it began with the ends {item.ends}")
 
     def restored(self, topic: TopicState) -> TopicSnapshot | None:
-        """Check a new topic. Return the snapshot that it begins with; None: it begins empty."""
+        """Check a new topic. Return the snapshot with which it starts, or None if it
+        starts empty.
+        """
         points = [record.fork for record in topic.partitions if record.fork is not None]
         if not points:
             return None
@@ -123,7 +125,7 @@ class TopicSnapshots:
         return None
 
     def configs(self, item: TopicSnapshot) -> dict[str, str]:
-        """Return the configurations of a topic that begins with this snapshot."""
+        """Return the configs of a topic that starts with this snapshot."""
         assert item.origin is not None
         return item.origin.configs | {FORK_SOURCE: item.name}
 

@@ -14,12 +14,14 @@ from random import Random
 from typing import Any, Final
 
 _STEPS: Final = 4_000
-"""Of the event loop: a sixth of a second. Start, load and the first faults are in every run."""
+"""Number of event loop steps, a sixth of a second. Every run contains start, load and the first
+faults.
+"""
 _FAULTS_S: Final = 1.0
 
 
 def _distorted(clock: Callable[[], float], rng: Random) -> Callable[[], float]:
-    """Return a clock that jumps ahead at every look."""
+    """Return a clock that jumps ahead at every call."""
     ahead_s = 0.0
 
     def look() -> float:
@@ -31,10 +33,10 @@ def _distorted(clock: Callable[[], float], rng: Random) -> Callable[[], float]:
 
 
 def main() -> int:
-    rng = Random()  # every process has other clocks
+    rng = Random()  # every process has different clocks
     for name in ("perf_counter", "monotonic", "time"):
         setattr(time, name, _distorted(getattr(time, name), rng))
-    # Modules may take their clock when they are imported.
+    # Modules may capture their clock when they are imported.
     from tests.sim.scenarios import SCENARIOS
     from tests.sim.world import World
 

@@ -1,4 +1,4 @@
-"""Planted bugs of the coordinators of transactions and groups, for `tests.sim.mutants`."""
+"""Planted bugs in transaction and group coordinators, for `tests.sim.mutants`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -84,7 +84,9 @@ def _open_transactions_not_loaded() -> list[Patch]:
 
 
 def _first_batch_of_each_piece_is_loaded() -> list[Patch]:
-    """A read returns pieces of one or more batches."""
+    """Only the first batch is loaded of each piece returned by a read, which may
+    contain several.
+    """
 
     async def read(self: TopicLog, partition: int) -> AsyncIterator[LogBatch]:
         led: Any = self._node.partitions.get(self._topic_name, partition)
@@ -191,7 +193,7 @@ def _epoch_kept_by_the_end() -> list[Patch]:
 
 
 def _appended_before_the_coordinator_knows() -> list[Patch]:
-    """The leader asks the coordinator, and does not wait for the response."""
+    """The leader asks the coordinator, but does not wait for the response."""
     real = verification.send_request
 
     def send_request(
@@ -211,7 +213,7 @@ def _appended_before_the_coordinator_knows() -> list[Patch]:
 
 
 def _end_repeated_with_another_epoch() -> list[Patch]:
-    """A repeated end is carried out again: the producer gets the epoch after the next."""
+    """A repeated end is executed again, so the producer gets the epoch after the next."""
     real = Transaction.end_epoch
 
     def end_epoch(self: Transaction, producer: Any, **options: Any) -> Any:

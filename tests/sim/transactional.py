@@ -53,7 +53,7 @@ _END_VERSION: Final = {_V1: 3, _V2: 5}
 
 
 class Fenced(Exception):
-    """A newer instance, or the coordinator after the transaction's timeout, has ended this one."""
+    """The transaction was ended by a newer instance, or by the coordinator after a timeout."""
 
 
 @dataclass(slots=True)
@@ -65,10 +65,10 @@ class Identity:
 class Application:
     input: Part = INPUT
     lifetime_s: tuple[float, float] = (0.5, 6)
-    """After which an instance gets a successor: from, to."""
+    """Time after which an instance gets a successor: from, to."""
 
     def __init__(self, world: "World", number: int, name: str | None = None) -> None:
-        """name: its transactional id and its group, if another application has the same number."""
+        """name: its transactional id and group, if another application has the same number."""
         self.world = world
         self.rng = Random(f"{world.seed}/application/{name or number}")
         self.name = name or f"t{number}"
@@ -82,12 +82,12 @@ class Application:
 
     @property
     def parts(self) -> list[Part]:
-        """Return the partitions that it writes to, of one topic."""
+        """Return the partitions of one topic to which it writes."""
         return self.world.txn_parts
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run instances one after the other; some end in the middle of a step, some continue beside
-        their successor.
+        """Run instances one after another; some end in the middle of a step, some continue
+        alongside their successor.
         """
         running: list[asyncio.Task[None]] = []
         is_abandoned = self.rng.random() < 0.4
@@ -112,7 +112,7 @@ class Application:
 
     async def finish(self) -> None:
         """Finish open transactions: a new instance completes one more transaction."""
-        self.timeout_ms = 60_000  # a shorter one could expire again and again on a slow store
+        self.timeout_ms = 60_000  # a shorter one could expire repeatedly on a slow store
         while True:
             with suppress(Fenced):
                 instance = self._instance()
@@ -130,19 +130,19 @@ class Application:
 
 class Instance:
     pauses_s: tuple[float, ...] = (0, 0, 0.3)
-    """Before the end of a transaction."""
+    """Time before the end of a transaction."""
     timeouts_s: tuple[float, ...] = (2.0, 3.0, 5.0)
-    """Response timeout; one instance has one of them."""
+    """Response timeout; instances differ."""
     renewed_share = 0.1
     """The share of transactions after which it requests another epoch."""
     is_mortal = True
-    """It may be struck while it waits for the end of a transaction."""
+    """Whether it may be crashed while it waits for the end of a transaction."""
     offset_share = 0.7
     """The share of transactions that commit an offset of the group."""
     versions: tuple[int, ...] = (_V1, _V2)
-    """Of transactions; one instance has one of them."""
+    """Timeout of transactions; instances differ."""
     hasty_share = 0.2
-    """The share of aborts of version 2 that do not wait for batches."""
+    """The share of version 2 aborts that do not wait for batches."""
 
     def __init__(self, application: Application, number: int) -> None:
         self._application = application
@@ -180,8 +180,8 @@ class Instance:
         self._ledger.saw_offset(offset, at_least, begun_before)
 
     async def _take_epoch(self, expected: Identity) -> int:
-        """Request an epoch. Return the number of transactions that had begun by then. expected: its
-        epoch, which any other instance may fence until a response arrives.
+        """Request an epoch. Return the number of transactions begun by then. expected: its epoch,
+        which any other instance may fence until a response arrives.
         """
         application, begun_before, inits_before = self._application, 0, 0
         request = init_producer_id.InitProducerIdRequest(
@@ -318,7 +318,7 @@ class Instance:
         )
 
     async def committed_offset(self) -> int:
-        """Return the group's offset, once no transaction can change it. -1: none."""
+        """Return the group's offset once no transaction can change it, or -1."""
         name, (topic, index) = self._application.name, self._application.input
         group = offset_fetch.OffsetFetchRequestGroup(
             name, topics=[offset_fetch.OffsetFetchRequestTopics(None, topic, [index])]
@@ -367,12 +367,14 @@ class Instance:
     # --- batches ----------------------------------------------------------------------------------
 
     async def _send_once(self, entry: Entry, part: Part) -> None:
-        """Send a batch that nobody waits for: its transaction is being aborted."""
+        """Send a batch without waiting for the response, because its transaction is
+        being aborted.
+        """
         with suppress(Fenced):
             await self._produce(entry, part, once=True)
 
     async def _produce(self, entry: Entry, part: Part, *, once: bool = False) -> None:
-        """Send until the batch is settled. Late copies have the content of their time."""
+        """Send until the batch is settled. Late copies contain the records of their time."""
         world, rng = self._world, self._rng
         values = self._ledger.values(entry, part, rng.randint(1, 3))
         sequence = self._sequences.get(part, 0)
@@ -403,7 +405,7 @@ class Instance:
             await asyncio.sleep(rng.uniform(0.02, 0.2))
 
     def _records(self, entry: Entry, part: Part, values: list[bytes]) -> list[Record]:
-        """Return the records of a batch, which name themselves by these values."""
+        """Return the records of a batch, which identify themselves by these values."""
         del entry, part
         now_ms = self._world.now_ms()
         return [Record(at, now_ms, None, value, ()) for at, value in enumerate(values)]
@@ -443,7 +445,7 @@ class Instance:
         code_of: Callable[[Any], int],
         sending: Callable[[], None] | None = None,
     ) -> Any:
-        """Repeat until a response has no error, and return it. Raises Fenced."""
+        """Repeat until a response contains no error, and return it. Raises Fenced."""
         while True:
             try:
                 connection = await self._coordinator(kind)
@@ -472,7 +474,7 @@ class Instance:
             self._world.fail(f"{self._name} sends {api_name} in order and gets {code.name}")
 
     async def _coordinator(self, kind: int) -> Connection:
-        """Raises NoResponse."""
+        """Connect to the coordinator. Raises NoResponse."""
         known = self._coordinators.get(kind)
         if known is not None and not known.is_broken:
             return known

@@ -1,6 +1,6 @@
-"""Transactions from end to end: applications, the real coordinators, and committed readers.
+"""Transactions from end to end: applications, the real coordinators, and read_committed readers.
 
-At the end every transaction is over, by its producer, the next instance or its timeout. Readers
+At the end every transaction was ended by its producer, the next instance or its timeout. Readers
 through the leaders and readers of the bucket get what the ledgers of the applications contain.
 """
 

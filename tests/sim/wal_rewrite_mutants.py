@@ -1,4 +1,4 @@
-"""Planted bugs of the rewrite of ranges in WAL stores, for `tests.sim.mutants`."""
+"""Planted bugs in the rewrite of ranges in WAL stores, for `tests.sim.mutants`."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any

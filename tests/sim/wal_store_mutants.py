@@ -1,4 +1,4 @@
-"""Planted bugs of a WAL store of its own, for `tests.sim.mutants`."""
+"""Planted bugs in separate WAL stores, for `tests.sim.mutants`."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -59,7 +59,7 @@ def _recovery_trusts_an_empty_store() -> list[Patch]:
 
 
 def _fence_not_checked_afterwards() -> list[Patch]:
-    """The identity of the store is checked before the fence only."""
+    """The identity of the store is checked only before the fence."""
     real = WalWalker.check_store
 
     async def check_store(self: WalWalker) -> None:
@@ -99,7 +99,7 @@ def _brokers_use_any_wal_store() -> list[Patch]:
 
 
 def _slots_in_a_wal_store_deleted_by_list() -> list[Patch]:
-    """Slots below the end of a WAL are deleted although ranges refer to them."""
+    """Slots below the end of a WAL are deleted although ranges reference them."""
 
     async def clean(self: Janitor, wal: Any) -> Any:
         (store,) = wal.stores
@@ -129,7 +129,7 @@ def _readers_take_vanished_wals_for_empty() -> list[Patch]:
 
 
 def _readers_expect_a_marker_at_once() -> list[Patch]:
-    """Readers expect the marker of a WAL whose broker has registered and not opened it."""
+    """Readers expect the marker of a WAL that its broker has registered but not opened."""
     real = WalTails.follow
 
     def follow(self: WalTails, wals: Any) -> None:
@@ -139,7 +139,7 @@ def _readers_expect_a_marker_at_once() -> list[Patch]:
 
 
 def _moved_slots_acknowledged_at_once() -> list[Patch]:
-    """Slots of a WAL that moves are acknowledged before they are uploaded."""
+    """Slots of a moving WAL are acknowledged before they are uploaded."""
     real = Storage._upload_moved
 
     async def upload(self: Storage, moved: Any) -> None:
@@ -152,7 +152,7 @@ def _moved_slots_acknowledged_at_once() -> list[Patch]:
 
 
 def _wal_moved_without_an_upload() -> list[Patch]:
-    """A WAL moves although its slots are in the old store only."""
+    """A WAL moves although its slots are only in the old store."""
 
     async def upload(self: Storage, moved: Any) -> None:
         for slot in moved:
@@ -162,7 +162,7 @@ def _wal_moved_without_an_upload() -> list[Patch]:
 
 
 def _moved_wals_repeat_slots() -> list[Patch]:
-    """A WAL that moves reuses slots in doubt, which may exist."""
+    """A moved WAL reuses the numbers of slots in doubt, which may exist."""
     real = WalCore.hand_over
 
     def hand_over(self: WalCore[Any]) -> Any:
@@ -197,7 +197,7 @@ def _identity_checked_after_errors_only() -> list[Patch]:
 
 
 def _slots_in_doubt_acknowledged() -> list[Patch]:
-    """After an outage, slots are acknowledged before the identity of the store was read."""
+    """After an outage, slots are acknowledged before the identity of the store is read."""
     real = StoreCheck.doubt
 
     def doubt(self: StoreCheck) -> None:
@@ -212,7 +212,7 @@ def _brokers_wait_for_the_wal_store() -> list[Patch]:
 
 
 def _brokers_wait_for_the_identity() -> list[Patch]:
-    """Only PUTs that do not end make a broker leave the WAL store."""
+    """Brokers leave the WAL store only if PUTs do not end."""
     return [(Storage, "stalled_s", property(lambda self: self.wal.stalled_s))]
 
 
@@ -235,12 +235,12 @@ def _brokers_need_the_wal_store_to_start() -> list[Patch]:
 
 
 def _recovery_ignores_moves() -> list[Patch]:
-    """A recovery looks into the WAL store, although the WAL has moved."""
+    """A recovery uses the WAL store although the WAL has moved."""
     return [(MetadataImage, "wal_store_of", lambda self, _: self.current_wal_store)]
 
 
 def _dead_wals_recovered_without_their_store() -> list[Patch]:
-    """A recovery looks into the other store while the WAL store is down."""
+    """A recovery uses the other store while the WAL store is down."""
     real = WalWalker.__init__
 
     def begin(self: WalWalker, store: Any, *args: Any, wal_store: Any, **options: Any) -> None:
@@ -280,7 +280,7 @@ def _lists_are_not_sorted() -> list[Patch]:
 
 
 def _long_lists_end_early() -> list[Patch]:
-    """A LIST that is too long ends where it must fail."""
+    """A LIST that is too long ends where it should fail."""
     real = lists.in_order
 
     async def beginning(
@@ -303,7 +303,7 @@ def _long_lists_end_early() -> list[Patch]:
 
 
 def _failed_lists_count() -> list[Patch]:
-    """A LIST that failed counts as one without later slots."""
+    """A failed LIST counts as one without later slots."""
     real = SlotsBehind.list
 
     async def list_once(self: SlotsBehind) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Workload:
-    """The clients of one run. Create it when the topics exist."""
+    """The clients of one run. Must be created after the topics."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -48,7 +48,7 @@ class Workload:
         self._topics = TopicClients(world)
 
     async def start(self) -> None:
-        """Start all clients. Those of groups and of compacted logs begin when these are usable."""
+        """Start all clients. Those of groups and compacted logs begin when these are usable."""
         world, stop = self._world, self._stop
         self._run(producer.run(stop) for producer in (*self._producers, *self._pipelined))
         self._run(consumer.run(stop) for consumer in self._consumers)
@@ -58,7 +58,7 @@ class Workload:
         for clients in (self._groups, self._consumer_groups, self._streams_members, self._topics):
             self._run(clients.run(stop))
         for ready in (self._groups.ready, self._share_clients.ready, world.share_consumers.ready):
-            # Nodes crash meanwhile, and some stores do not retry, so recoveries start again.
+            # Nodes crash meanwhile, and some stores do not retry, so recoveries restart.
             await world.within("not every group can be used", ready(), patience=4)
         for clients in (self._share_clients, self._share_members, world.share_consumers):
             self._run(clients.run(stop))
@@ -127,7 +127,7 @@ class Workload:
             producer.check_order()
 
     async def _read_all(self, number: int) -> None:
-        """Read every partition from the beginning to the end with a new consumer."""
+        """Read every partition from beginning to end with a new consumer."""
         world = self._world
         acked = {part: world.checker.acked(part) for part in world.parts}
         consumer = Consumer(world, number)

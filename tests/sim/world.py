@@ -1,7 +1,8 @@
-"""One simulated cluster: processes, store, network and checkers. `tests.sim.run` has the events.
+"""One simulated cluster: processes, store, network and checkers. `tests.sim.run` contains the
+events.
 
-A run depends on (seed, scenario) only: repeating it yields the same `trace hash`. It ends with a
-`Violation`, or after the cluster recovered without faults and was read and cleaned completely.
+A run depends only on (seed, scenario): repeating it yields the same `trace hash`. It ends with a
+`Violation`, or after the cluster has recovered without faults and was read and cleaned completely.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ from tests.sim.transactional import PARTITIONS, TXN_TOPIC
 
 _START_MS = 1_700_000_000_000
 _PEACE_LIMIT_S = 3_600.0
-"""All that is awaited outside of the faults, in virtual time: about a minute of CPU. A run without
+"""Limit for all waits outside of the faults, in virtual time: about a minute of CPU. A run without
 an end would hold up every test after it.
 """
 
@@ -99,7 +100,7 @@ class World:
     ) -> None:
         """limits: instead of drawn ones. live: what happens, instead of a `Run`."""
         if scenario == OVERTAKEN:
-            # It imports this module.
+            # That module imports this one.
             from tests.sim.overtaken_run import exchange_requests
 
             live = live or exchange_requests
@@ -234,16 +235,18 @@ class World:
         self._tail.append(line)
 
     def phase(self, name: str) -> None:
-        """Record the phase in the trace, and for measurements of time."""
+        """Record the phase in the trace, and for time measurements."""
         self.trace("phase", name)
         self.phases.append((name, self.loop.time(), self.loop.steps))
 
     def later(self, delay_s: float, what: Callable[..., object], *args: Any) -> None:
-        """Call it outside every process."""
+        """Call the function later, outside every process."""
         self.loop.call_later(delay_s, what, *args, context=Context())
 
     def note(self, event: dict[str, Any]) -> None:
-        """Keep an event that the product logs: shown after a failure, not part of the hash."""
+        """Keep an event that the product logs. It is shown after a failure, and is not part of the
+        hash.
+        """
         name = event.pop("event")
         self._tail.append(f"{self.loop.time():.6f}   [{process_name()}] {name} {event}")
         if self.graces is not None:
@@ -262,9 +265,9 @@ class World:
             self._violation.exception()
 
     async def within(self, what: str, work: Awaitable[Any], *, patience: int = 1) -> None:
-        """Await it for so many times `QUIET_LIMIT_S`; then the run fails because of `what`."""
+        """Await it for this many times `QUIET_LIMIT_S`; then the run fails because of `what`."""
         limit_s = patience * QUIET_LIMIT_S
-        # No cancellation: a client that swallows it would keep the run alive.
+        # No cancellation, because a client that swallows it would keep the run alive.
         task = asyncio.ensure_future(work)
         await asyncio.wait((task,), timeout=limit_s)
         if not task.done():
@@ -273,7 +276,7 @@ class World:
         task.result()
 
     def connect(self, broker: SimBroker) -> Connection:
-        """Return a connection of the process that calls this."""
+        """Return a connection of the calling process."""
         if self.scenario == OVERTAKEN:
             return RepeatingConnection(self, broker)
         return (LateConnection if self.scenario in scenarios.LATE else Connection)(self, broker)
@@ -307,8 +310,8 @@ class World:
     def leader(
         self, part: Part, rng: Random, *, exact: bool = False
     ) -> tuple[SimBroker | None, int]:
-        """Return the broker that a client believes to lead, and the epoch: often from old metadata,
-        sometimes an old process under the same address.
+        """Return the broker that a client believes to be the leader, and the epoch: often from
+        outdated metadata, sometimes an old process under the same address.
         """
         if not self._images:
             return None, -1
@@ -345,12 +348,14 @@ class World:
         )
 
     def _store_ms(self) -> Millis:
-        """Return the time that the store gives to objects: so long ago that fences go in a run."""
+        """Return the timestamp that the store gives to objects, so old that fences are deleted
+        within a run.
+        """
         kept_ms = self.limits.controller.fence_kept_ms
         return Millis(self.now_ms() - (kept_ms - FENCE_KEPT_MS if self.scenario in LEAKING else 0))
 
     def _is_young(self, key: str) -> bool:
-        """Return True if the object is younger than a fence has to become."""
+        """Return whether the object is younger than the minimum age of deleted fences."""
         age_ms = self.now_ms() - self.stored.modified_ms(key)
         return age_ms < self.limits.controller.fence_kept_ms - self.limits.skew_ms
 
@@ -378,7 +383,7 @@ class World:
         return broker
 
     def broker_ended(self, broker: SimBroker, reason: str) -> None:
-        """Handle the exit of the process; its supervisor starts it again."""
+        """Handle the exit of the process; its supervisor restarts it."""
         if broker.process.dead or self.is_over:
             return
         self.trace("ended", broker.process.name, reason.split(":")[0])
@@ -408,7 +413,7 @@ class World:
         self._restart_later(broker, delay_s)
 
     def replace(self, broker: SimBroker) -> None:
-        """Pause the process so that it is declared dead: another start of the same node takes its
+        """Pause the process so that it is declared dead. Another start of the same node takes its
         place while it still exists.
         """
         broker.process.pause()
@@ -435,11 +440,11 @@ class World:
         controller.start()
 
     def is_left_behind(self, controller: SimController) -> bool:
-        """Return True if its history was ended by a recovery, or is about to be."""
+        """Return whether its history was ended by a recovery, or is about to be."""
         return controller.metadata is not self.metadata or not self.has_disks
 
     def rebuilt(self, begin: LoadedSnapshot) -> None:
-        """Record the loss of all controllers' disks: new ones begin with this snapshot and nothing
+        """Record the loss of all controllers' disks: new ones start with this snapshot and nothing
         else.
         """
         self.trace("rebuilt", begin.base.index, begin.offset)
@@ -465,7 +470,7 @@ class World:
             self.start_controller(number)
 
     def controller_ended(self, controller: SimController, reason: str) -> None:
-        """Handle the exit of the process; its supervisor starts it again."""
+        """Handle the exit of the process; its supervisor restarts it."""
         self._tail.append(f"      because {reason}")
         self.crash_controller(controller, self.rng.choice((0.05, 1.0)))
 
@@ -476,7 +481,7 @@ class World:
                 self.later(delay_s, self.start_controller, controller.number)
 
     def stop_controller(self, controller: SimController) -> None:
-        """Crash the controller, as `crash_controller`, but do not start it again."""
+        """Crash the controller like `crash_controller`, but do not restart it."""
         self.trace("crash", controller.process.name)
         controller.process.kill()
         controller.disk.crash()
@@ -486,7 +491,7 @@ class World:
         self.network.process_died(controller.process, resets=self.rng.random() < 0.7)
 
     def active_controller(self) -> SimController | None:
-        """Return a controller that believes to lead, the newest if there are two."""
+        """Return a controller that believes to lead; the newest if there are two."""
         leading = [
             controller
             for _, controller in sorted(self.controllers.items())
@@ -537,13 +542,12 @@ class World:
         self.fail(f"the loop reports: {context.get('message')} {context.get('exception')!r}")
 
     def _dispose(self) -> None:
-        """End every task in order, also those of dead processes: nothing of this run may reach into
-        the next one.
+        """End every task in order, also those of dead processes: nothing of this run may affect the
+        next one.
         """
         self.is_over = True
         with warnings.catch_warnings():
-            # A task that is cancelled before its first step leaves the coroutine that was handed to
-            # it unawaited.
+            # A task that is canceled before its first step leaves its coroutine unawaited.
             warnings.simplefilter("ignore", RuntimeWarning)
             self._end_tasks()
             gc.collect()
@@ -571,6 +575,6 @@ class World:
 
 
 def outcome_of(scenario: str | None, seed: int) -> Outcome:
-    """Run once; the seed chooses the scenario unless one is given."""
+    """Run once. The seed chooses the scenario unless one is given."""
     names = list(scenarios.SCENARIOS)
     return World(seed, scenario or names[seed % len(names)]).run()

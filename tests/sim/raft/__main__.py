@@ -1,6 +1,6 @@
 # ruff: noqa: T201 - a command line program
-"""`python -m tests.sim.raft --seeds 200 [--seed N]`: run the Raft core's simulator, print its
-speed, and print how to repeat a failing seed.
+"""`python -m tests.sim.raft --seeds 200 [--seed N]`: run the simulator of the Raft core, print its
+speed, and print the command that repeats a failed seed.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""What must hold in every run of the Raft core, under Kafka's names (its Raft simulation test).
+"""Invariants of every run of the Raft core, with the names in Kafka's Raft simulation test.
 
 One leader per epoch, one vote per epoch, monotonic epoch and high watermark, majority reached high
 watermark, committed data consistent, linearizable reads, and one configuration: committed members
-follow each other one voter at a time.
+change by one voter at a time.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from penstock.controller.raft.messages import Entry, Members
 
 
 class Violation(AssertionError):
-    """An invariant of Raft does not hold."""
+    """An invariant of Raft is violated."""
 
 
 class Moment(Protocol):
@@ -45,7 +45,7 @@ class Checks:
             raise Violation(f"{what} (seed {self._moment.seed}, at {self._moment.now_ms} ms)")
 
     def leads(self, node_id: int, incarnation: int, core: RaftCore) -> bool:
-        """Return True if its leadership is new."""
+        """Return whether this leadership is new."""
         is_news = core.term not in self._leaders
         known = self._leaders.setdefault(core.term, (node_id, incarnation))
         self.check(
@@ -107,8 +107,8 @@ class Checks:
         )
 
     def read_done(self, core: RaftCore, round_number: int, missing: int) -> bool:
-        """Check a completed read. missing: entries committed elsewhere that this leader did not
-        have at the request.
+        """Check a completed read. missing: entries committed elsewhere that this leader lacked at
+        the time of the request.
         """
         if core.confirmed_round < round_number:
             return False

@@ -18,8 +18,8 @@ from tests.sim.raft.raft_world import CoreType, Disk, Knobs
 
 
 def stage_figure_8(node_id: int, disk: Disk) -> None:
-    """Figure 8 (b): 0 and 1 have an entry of term 1, and 4 has another one of term 2 at its index;
-    random faults can do the rest.
+    """Figure 8 (b): 0 and 1 have an entry of term 1, and 4 has another entry of term 2 at its
+    index; random faults can do the rest.
     """
     disk.entries = [Entry(1, 1, 0, [])]
     if node_id in {0, 1}:
@@ -32,14 +32,14 @@ def stage_figure_8(node_id: int, disk: Disk) -> None:
 
 
 class VoteNotDurable:
-    """M1, as a disk: terms and votes never reach it."""
+    """M1: terms and votes never reach the disk."""
 
     def __call__(self, write: Write) -> Write:
         return Write(None, write.base, write.entries, write.messages, write.last_index)
 
 
 class CommitsOldTerms(RaftCore):
-    """M2, Raft's figure 8: an entry of an earlier term is committed by counting."""
+    """M2, Raft's figure 8: an entry of an earlier term is committed by counting replicas."""
 
     def _may_commit(self, index: int) -> bool:
         return True
@@ -60,7 +60,7 @@ class VotesForAnybody(RaftCore):
 
 
 class AlwaysTruncates(RaftCore):
-    """M5: an append truncates the log after its entries even if they agree."""
+    """M5: an append truncates the log after its entries even if they match."""
 
     def _on_append(self, append: Append) -> None:
         if append.prev_index >= self.commit and self.log.matches(
@@ -81,7 +81,7 @@ class CountsUnsynced(RaftCore):
 
 
 class ReadsStale(RaftCore):
-    """M7: a read is served without a round of the other voters."""
+    """M7: a read is served without a round to the other voters."""
 
     @property
     def confirmed_round(self) -> int:
@@ -105,7 +105,7 @@ class SnapshotWithoutTerm(RaftCore):
 
 
 class ChangesOverlap(RaftCore):
-    """M10: members change even if the previous change is not committed."""
+    """M10: members change before the previous change is committed."""
 
     def propose_members(self, members: Members) -> str | None:
         why = membership.refusal(
@@ -145,7 +145,7 @@ class VotesForOldDisk(RaftCore):
 
 
 class HeartbeatsWaitForDisk(RaftCore):
-    """M13: a follower responds to heartbeats only when its disk is idle. Costs leaders, not
+    """M13: a follower responds to heartbeats only when its disk is idle. Costs leaderships, not
     records.
     """
 

@@ -1,7 +1,7 @@
 """Raft cores on an event heap: virtual time, slow disks, a lossy network and crashes.
 
 Every step is checked. Leaders add, promote and remove voters at random; a controller whose disk is
-lost returns with a new id. Nothing iterates over sets, so a run is determined by its seed.
+lost returns with a new id. Nothing iterates over sets, so the seed determines a run.
 """
 
 import heapq
@@ -28,14 +28,14 @@ from tests.sim.raft.checks import Checks, Violation
 
 CoreType = type[RaftCore]
 EVENTS_MAX = 200_000
-"""A run needs about ten thousand."""
+"""Limit of steps; a run takes about ten thousand."""
 
 JOINERS = 2
 
 
 @dataclass
 class Knobs:
-    """How hostile a run is; `draw` takes everything from the seed."""
+    """How hostile a run is; `draw` takes all values from the seed."""
 
     voters: int = 3
     drop: float = 0.05
@@ -48,7 +48,7 @@ class Knobs:
     restart_ms_max: int = 3_000
     pause: float = 0.0
     coup: float = 0.0
-    """How often a new leader crashes at once: Raft's figure 8 needs several such crashes in a
+    """How often a new leader crashes immediately: Raft's figure 8 needs several such crashes in a
     row.
     """
     propose: float = 0.5
@@ -85,7 +85,7 @@ class Knobs:
 
 @dataclass
 class Disk:
-    """What survives a crash."""
+    """The data that survives a crash."""
 
     hard: HardState
     base: Base
@@ -137,21 +137,21 @@ class Node:
 
     @property
     def members(self) -> Members:
-        """Return the members by the log in memory, else by that on the disk."""
+        """Return the members according to the log in memory, or on the disk if there is none."""
         if self.core is not None:
             return self.core.log.members
         named = [entry.members for entry in self.disk.entries if entry.members is not None]
         return named[-1] if named else self.disk.base.members
 
     def held(self, directory: str, index: int, term: int) -> bool:
-        """Return True if the disk has or had the entry: acknowledgements count, even if the disk
-        was lost before they arrived.
+        """Return whether the disk has or had the entry. Acknowledgments count even if the disk was
+        lost before they arrived.
         """
         disk = self.disk if directory == self.directory else self.lost.get(directory)
         return disk is not None and disk.holds(index, term)
 
     def lose_disk(self) -> None:
-        """Lose the disk. Another controller returns under the same id; like a real one it begins
+        """Lose the disk. Another controller returns under the same id; like a real one it starts
         with a snapshot if there is one.
         """
         self.crash()
@@ -195,7 +195,7 @@ class Node:
         self.incarnation += 1
 
     def pump(self) -> None:
-        """Handle the output of a core, as the driver does after every input."""
+        """Process the output of a core, as the driver does after every input."""
         core, world = self.core, self.world
         if core is None:
             return
@@ -289,7 +289,7 @@ class World:
         *,
         hears_impostors: bool = False,
     ) -> None:
-        """on_disk: changes each write. staged: fills the disks with which the voters begin.
+        """on_disk: changes each write. staged: fills the disks with which the voters start.
         hears_impostors: a planted bug.
         """
         self.seed = seed
@@ -376,7 +376,7 @@ class World:
 
     def _deliver(self, message: Message, call: tuple[str, int, str]) -> None:
         """call: the sender's disk, the version of its members, and the disk that it expects, as at
-        the begin of a stream.
+        the start of a stream.
         """
         node = self.nodes[message.to]
         if self.later(node, lambda: self._deliver(message, call)):
@@ -399,7 +399,7 @@ class World:
             node.pump()
 
     def later(self, node: Node, action: Callable[[], None]) -> bool:
-        """Delay the action while the node is paused. Return True if it is."""
+        """Delay the action while the node is paused. Return whether it is."""
         if self.now_ms > node.paused_until_ms:
             return False
         self.after(node.paused_until_ms + 1 - self.now_ms, action)
@@ -413,7 +413,9 @@ class World:
         self.now_ms = until_ms
 
     def play(self, duration_ms: int = 20_000, step_ms: int = 50) -> None:
-        """Run faults and proposals for a while, then quiet, in which the quorum has to settle."""
+        """Run faults and proposals for a while, then a quiet period in which the quorum must
+        settle.
+        """
         while self.now_ms < duration_ms:
             self.run(self.now_ms + step_ms)
             self._disturb()
@@ -441,7 +443,7 @@ class World:
         )
 
     def _is_settled(self, index: int) -> bool:
-        """Return True if every member has the committed entries and the same members."""
+        """Return whether every member has the committed entries and the same members."""
         members = self.checks.members
         cores = [self.nodes[member].core for member in members.everyone]
         return all(
@@ -476,10 +478,10 @@ class World:
         if knobs.change and rng.random() < knobs.disk_loss:
             self._lose_a_disk()
 
-    # --- changes of the quorum --------------------------------------------------------------------
+    # --- quorum changes ---------------------------------------------------------------------------
 
     def _change(self, node: Node) -> None:
-        """Request a change from a leader, as an administrator may, sensible or not."""
+        """Request a change from a leader, sensible or not, as an administrator may."""
         core, rng = node.core, self.rng
         if core is None or not core.is_leader:
             return
@@ -516,10 +518,10 @@ class World:
         ]
 
     def _lose_a_disk(self) -> None:
-        """Lose a disk, but only when the quorum is complete and agrees: it survives one loss at a
+        """Lose a disk, but only if the quorum is complete and agrees: it survives one loss at a
         time, until that is repaired.
 
-        A controller that is not a member (any more) may lose everything at any time.
+        A controller that is not a member (anymore) may lose everything at any time.
         """
         node, members = self.rng.choice(self.nodes), self.checks.members
         is_outside = node.id not in members.everyone and all(
@@ -536,8 +538,8 @@ class World:
             )
 
     def _replace_lost(self) -> None:
-        """Do what an administrator does about a lost disk: remove its controller, and add the new
-        one.
+        """Replace a lost disk as an administrator does: remove its controller, and add
+        the new one.
         """
         for node in self.nodes:
             core = node.core

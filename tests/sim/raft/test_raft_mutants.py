@@ -1,4 +1,4 @@
-"""Test the simulator: planted bugs are found within a bounded number of seeds."""
+"""Test the simulator: it finds planted bugs within a bounded number of seeds."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -53,7 +53,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 
 def test_the_bug_of_figure_8_is_found_when_leaders_die_young() -> None:
-    """M2, staged: without staging it takes hundreds to thousands of seeds."""
+    """M2 with a staged start; without it the search takes hundreds to thousands of seeds."""
     worlds = (
         World(seed, CommitsOldTerms, FIGURE_8, staged=stage_figure_8)
         for seed in range(FIGURE_8_SEEDS_MAX)
@@ -119,9 +119,9 @@ def test_a_leader_stays_when_no_disk_is_better() -> None:
 
 
 def test_a_leader_stays_when_the_disk_of_the_last_follower_stalls() -> None:
-    """One of three is down, and the disk of another takes three election timeouts for each write.
-    If its responses to heartbeats waited for that, the leader would end, and no vote for another
-    would come in time.
+    """One of three voters is down, and the disk of another takes three election timeouts for each
+    write. If that voter's heartbeat responses waited for the disk, the leader would step down, and
+    no vote for another candidate would come in time.
     """
     epochs, committed = _with_a_stalling_follower(RaftCore)
     assert epochs == 1
@@ -130,7 +130,7 @@ def test_a_leader_stays_when_the_disk_of_the_last_follower_stalls() -> None:
 
 
 def _with_a_stalling_follower(core_type: CoreType) -> tuple[int, int]:
-    """Return how many epochs had a leader in half a minute, and how many entries it committed."""
+    """Return how many epochs had a leader in half a minute, and how many entries were committed."""
     knobs = replace(CALM, fsync_ms_max=5)
     world = World(0, core_type, knobs)
     world.run(3_000)

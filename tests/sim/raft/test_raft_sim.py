@@ -1,5 +1,5 @@
-"""Random runs of the Raft core: many seeds without a violation, and the same seed twice gives the
-same run.
+"""Random runs of the Raft core: many seeds run without a violation, and the same seed twice gives
+the same run.
 """
 
 import os
