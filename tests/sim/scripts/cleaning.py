@@ -11,7 +11,7 @@ from tests.sim.directed_clients import Producer
 PART: Part = ("t", 0)
 _MAP_BYTES: Final = 2_000
 _KEYS_COUNT: Final = 20
-"""More than fit into a map of so many bytes."""
+"""More keys than fit into a map of _MAP_BYTES."""
 
 
 async def create(script: Script) -> None:
@@ -19,13 +19,13 @@ async def create(script: Script) -> None:
 
 
 async def clean(script: Script) -> int:
-    """Upload and clean what broker 1 leads. Return how many records were removed."""
+    """Upload and clean the partitions that broker 1 leads. Return the number of removed records."""
     await script.upload(1)
     return await script.clean(1)
 
 
 async def clean_some_keys(script: Script) -> None:
-    """Clean a log in which keys were written several times, also in one batch."""
+    """Clean a log in which keys were written several times, also within one batch."""
     await create(script)
     await script.write(PART, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
     await script.write(PART, (b"b", b"2"), (b"c", b"1"))
@@ -35,7 +35,7 @@ async def clean_some_keys(script: Script) -> None:
 
 
 async def clean_a_value_and_its_tombstone(script: Script) -> None:
-    """Clean a log in which a key was deleted. A reader may have read its value."""
+    """Clean a log in which a key was deleted, whose value a reader may have read."""
     await create(script)
     await script.write(PART, (b"k", b"v"))
     await script.write(PART, (b"k", None))
@@ -60,7 +60,7 @@ async def clean_more_keys_than_fit_into_the_map(script: Script) -> None:
 
 
 async def clean_below_an_open_transaction(script: Script) -> None:
-    """Clean a log with an open transaction that replaces a record, then abort it."""
+    """Clean a log with an open transaction that replaces a record, then abort the transaction."""
     await create(script)
     await script.write(PART, (b"k", b"old"))
     producer = Producer(script)
@@ -73,8 +73,8 @@ async def clean_below_an_open_transaction(script: Script) -> None:
 
 
 async def clean_an_aborted_transaction(script: Script) -> None:
-    """Clean a log in which an aborted transaction has replaced a record, and the producer has
-    committed another one since.
+    """Clean a log in which an aborted transaction has replaced a record, and whose producer has
+    committed another record since.
     """
     await create(script)
     await script.write(PART, (b"k", b"old"))
@@ -92,7 +92,9 @@ async def clean_an_aborted_transaction(script: Script) -> None:
 
 
 async def clean_all_records_of_a_producer(script: Script) -> None:
-    """Repeat a batch whose records were cleaned, after the leader has loaded its producers."""
+    """Repeat a batch whose records were cleaned, after the leader has loaded its
+    producer states.
+    """
     await create(script)
     first = await script.write(PART, (b"k", b"1"), producer_id=7, sequence=0)
     await script.write(PART, (b"k", b"2"))

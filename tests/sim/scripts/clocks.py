@@ -1,4 +1,4 @@
-"""Scripts about wall clocks that step by an hour while a duration runs."""
+"""Scripts about wall clocks that step by an hour during a timed operation."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ async def step_the_clock_of_a_coordinator(script: Script) -> None:
 
 
 async def step_the_clock_of_the_controller_during_a_move(script: Script) -> None:
-    """Step it while the source of a move cannot write its last record."""
+    """Step the controller's clock while the source of a move cannot write its last record."""
     await script.create("t")
     source, held = script.broker(1), script.hold(1)
     writing = script.producing(source, PART, script.batch((b"k", b"v")))

@@ -60,7 +60,7 @@ async def crash_with_a_slow_disk(script: Script) -> None:
 
 @in_cluster(snapshot_records=5)
 async def load_a_snapshot_with_a_fork(script: Script) -> None:
-    """Restart the controller after a snapshot that has a fork."""
+    """Restart the controller after a snapshot that contains a fork."""
     await script.create("t")
     await script.write(("t", 0), (b"k", b"v"))
     await script.upload(1)
@@ -95,7 +95,7 @@ async def remove_an_acl(script: Script) -> None:
 
 
 async def remove_an_acl_with_a_slow_disk(script: Script) -> None:
-    """Remove an ACL while the controller cannot store that."""
+    """Remove an ACL while the controller cannot store the removal."""
     acl = _acl("User:a")
     await _with_client(script, lambda client: client.create_acls(CreateAcls(acls=[acl])))
     (disk,) = script.world.disks.values()
@@ -109,7 +109,7 @@ async def remove_an_acl_with_a_slow_disk(script: Script) -> None:
 
 @in_cluster(snapshot_records=5)
 async def load_a_snapshot_with_a_token(script: Script) -> None:
-    """Restart the controller after a snapshot that has a delegation token."""
+    """Restart the controller after a snapshot that contains a delegation token."""
     user, month_ms = "User:a", 30 * 86_400_000
     request = CreateDelegationToken(
         token_id="d", owner=user, requester=user, lifetime_ms=month_ms, period_ms=month_ms
@@ -123,8 +123,8 @@ async def load_a_snapshot_with_a_token(script: Script) -> None:
 
 @in_cluster(snapshot_records=5)
 async def remove_an_acl_during_a_snapshot(script: Script) -> None:
-    """Remove an ACL after the metadata was copied and before the snapshot is written, and restart
-    the controller from it.
+    """Remove an ACL after the metadata was copied and before the snapshot is written; restart the
+    controller from the snapshot.
     """
     acl = _acl("User:a")
     await _with_client(script, lambda client: client.create_acls(CreateAcls(acls=[acl])))
@@ -143,7 +143,7 @@ async def remove_an_acl_during_a_snapshot(script: Script) -> None:
 
 
 async def deliver_the_creation_of_an_acl_late(script: Script) -> None:
-    """Deliver an attempt again after the ACL was removed and the controller was restarted."""
+    """Deliver an attempt again after the ACL was removed and the controller restarted."""
     acl = _acl("User:a")
     network, attempts = script.world.network, list[tuple[bytes, Any]]()
     (address,) = network.listeners
@@ -206,7 +206,7 @@ async def silence_the_controller(script: Script) -> None:
 
 
 async def catch_up_after_a_silence(script: Script) -> None:
-    """Deliver the records of a silent stream when another stream begins."""
+    """Deliver the records of a silent stream when another stream starts."""
     broker = script.broker(1)
     with script.isolated(1):
         await script.until(lambda: not broker.follower.leads_alone())
@@ -217,8 +217,8 @@ async def catch_up_after_a_silence(script: Script) -> None:
 
 
 async def replace_a_broker_while_its_stream_is_silent(script: Script) -> None:
-    """Register a node again while its stream is silent. Then only what the controller has sent
-    arrives, and no new connection succeeds.
+    """Register a node again while its stream is silent. Then only messages that the controller has
+    sent arrive, and no new connection succeeds.
     """
     broker = script.broker(1)
     links, link = script.world.network.links, broker.process.link
@@ -246,8 +246,8 @@ async def replace_a_broker_while_its_stream_is_silent(script: Script) -> None:
 
 
 async def abandon_a_stream_whose_first_message_is_late(script: Script) -> None:
-    """Let the first message of a stream arrive, and then its end, when the next stream carries the
-    session of the broker.
+    """Let the first message of a stream arrive, and then its end, when the next stream already
+    carries the session of the broker.
     """
     broker, network = script.broker(1), script.world.network
     link = broker.process.link

@@ -1,7 +1,7 @@
-"""Scripts about a controller whose disk has lost what it promised.
+"""Scripts about a controller whose disk has lost its promises.
 
-The leader commits a topic with one voter while the third one is cut off. Then that voter has its
-old disk, and may only vote again once the leader cannot object.
+The leader commits a topic with one voter while the third one is cut off. Then that voter gets its
+old disk back, and may vote again only when the leader cannot object.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ _ELECTED_S: Final = 10.0
 
 @in_cluster(controllers=3)
 async def restore_a_disk(script: Script) -> None:
-    """Restore a copy, and cut the leader off when it has had time to object."""
+    """Restore a copy, and cut the leader off once it has had time to object."""
     await _Restored(script).run("whole", cut_off_after=0.9)
 
 
 @in_cluster(controllers=3)
 async def empty_a_journal(script: Script) -> None:
-    """Remove the journal, and let nobody object."""
+    """Remove the journal, and let no controller object."""
     await _Restored(script).run("emptied", cut_off_after=0.0)
 
 
 @in_cluster(controllers=3)
 async def restore_a_disk_before_an_election(script: Script) -> None:
-    """Restore a copy just before the third controller asks for votes, while the leader is cut off
+    """Restore a copy just before the third controller requests votes, while the leader is cut off
     for less than an election timeout.
     """
     restored = _Restored(script)
@@ -43,7 +43,9 @@ async def restore_a_disk_before_an_election(script: Script) -> None:
 
 
 class _Restored:
-    """leader: of the beginning. voter: whose disk is changed. other: lacks the last record."""
+    """leader: the initial one. voter: the one whose disk is changed. other: lacks the
+    last record.
+    """
 
     def __init__(self, script: Script) -> None:
         self._script = script

@@ -45,7 +45,7 @@ async def _until_in(script: Script, store_id: WalStoreId, *node_ids: int) -> Non
 
 
 async def _drain(script: Script, *, is_undone: bool = False) -> int | None:
-    """Request the drain once. Return what is left; None without a response."""
+    """Request the drain once. Return what is left, or None without a response."""
     store, left = _image(script).wal_store(_STORE), None
     assert store is not None
     request = DrainWalStore(store_id=_STORE, uuid=store.uuid, is_undone=is_undone)
@@ -80,7 +80,7 @@ async def _check_values(script: Script, part: Part, *values: bytes) -> None:
 
 
 async def _check_without_the_wal_store(script: Script, counts: Mapping[str, int]) -> None:
-    """Lose the WAL store, and check that no reader of the bucket needs it."""
+    """Lose the WAL store, and check that no reader of the bucket requires it."""
     script.world.wal_weather.down = True
     await asyncio.sleep(3.0)
     view = ClusterView(script.world.bucket)
@@ -91,7 +91,7 @@ async def _check_without_the_wal_store(script: Script, counts: Mapping[str, int]
 
 @in_cluster(wal_stores=1, compacting=1)
 async def drain_a_wal_store(script: Script) -> None:
-    """Drain a WAL store to which a log refers, write meanwhile, and lose the store afterwards. The
+    """Drain a WAL store that a log references, write meanwhile, and lose the store afterwards. The
     controller restarts in between.
     """
     await script.create("t")
@@ -128,7 +128,9 @@ async def drain_a_wal_store(script: Script) -> None:
 
 @in_cluster(wal_stores=1, compacting=1)
 async def drain_a_wal_store_with_a_dead_wal(script: Script) -> None:
-    """Drain a WAL store with the WAL of a dead broker, which the other one cannot recover yet."""
+    """Drain a WAL store that contains the WAL of a dead broker, which the other broker cannot
+    recover yet.
+    """
     await script.create("t")
     await script.write(PART, (b"k", b"0"))
     client, bucket = script.broker(2).raw_wal_store, script.world.wal_bucket
@@ -167,8 +169,8 @@ def _lose_the_response_of_a_move(script: Script, node_id: int) -> Held:
 
 @in_cluster(wal_stores=1, compacting=1)
 async def drain_a_wal_store_while_a_broker_returns(script: Script) -> None:
-    """Drain a WAL store after a broker has returned to it, and before that broker has got the
-    response of the controller.
+    """Drain a WAL store after a broker has returned to it, and before that broker has received the
+    controller's response.
     """
     await script.create("t")
     await script.write(PART, (b"k", b"0"))
@@ -193,7 +195,7 @@ async def drain_a_wal_store_while_a_broker_returns(script: Script) -> None:
 
 @in_cluster(wal_stores=1, compacting=1)
 async def kill_a_broker_that_leaves_a_drained_wal_store(script: Script) -> None:
-    """Kill a broker that leaves, before its WAL has moved, with the controller."""
+    """Kill a broker that leaves, together with the controller, before its WAL has moved."""
     await script.create("t")
     await script.write(PART, (b"k", b"0"))
     held = script.hold(1, "put data")
@@ -216,7 +218,7 @@ async def kill_a_broker_that_leaves_a_drained_wal_store(script: Script) -> None:
 @in_cluster(wal_stores=1, compacting=1)
 async def start_with_another_store_during_a_drain(script: Script) -> None:
     """Start a broker that is configured with another WAL store while one is being drained, and read
-    a range in it there.
+    a range from the drained one there.
     """
     await script.create("t")
     await script.write(PART, (b"k", b"0"))
@@ -248,7 +250,7 @@ async def undo_a_drain(script: Script) -> None:
 
 @in_cluster(wal_stores=1, compacting=1)
 async def lose_a_wal_store_during_a_drain(script: Script) -> None:
-    """Lose a WAL store that is being drained while WALs are in it: they leave as in an outage."""
+    """Lose a WAL store that is being drained while it contains WALs: they leave as in an outage."""
     await script.create("t")
     await script.write(PART, (b"k", b"0"))
     script.world.wal_weather.down = True
@@ -264,7 +266,7 @@ async def lose_a_wal_store_during_a_drain(script: Script) -> None:
 
 @in_cluster(wal_stores=1, compacting=1)
 async def end_while_returning(script: Script) -> None:
-    """Drain and end a WAL store before two brokers have committed their return to it: they continue
+    """Drain and end a WAL store before two brokers have committed their return to it. They continue
     in the cluster's own store.
     """
     await script.create("t")
@@ -292,8 +294,8 @@ async def end_while_returning(script: Script) -> None:
 
 @in_cluster(wal_stores=1, compacting=1)
 async def end_without_backup(script: Script) -> None:
-    """End a WAL store while the backup of the metadata makes no progress: a recovery from it would
-    need the store.
+    """End a WAL store while the metadata backup makes no progress: a recovery from that backup
+    would require the store.
     """
     await script.create("t")
     await script.write(PART, (b"k", b"0"))
@@ -312,7 +314,7 @@ async def end_without_backup(script: Script) -> None:
 
 @in_cluster(wal_stores=1, compacting=1)
 async def recover_during_a_drain(script: Script) -> None:
-    """Lose the disk of the controller and all brokers while one WAL has left the WAL store and the
+    """Lose the disk of the controller and all brokers when one WAL has left the WAL store and the
     other has not, with records in both WALs that are not uploaded.
     """
     world = script.world

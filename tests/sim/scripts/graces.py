@@ -23,7 +23,7 @@ _QUICK: Final = {"read_grace_ms": 1, "janitor_interval_ms": 300}
 
 
 async def _create_and_upload(script: Script) -> str:
-    """Create a topic whose only record is in an object, and return the key of the object."""
+    """Create a topic whose only record is in an object, and return the object's key."""
     await script.create("t")
     await script.write(PART, (b"k", b"v"))
     await script.upload(1)
@@ -64,7 +64,7 @@ async def delete_what_the_newest_manifest_names(script: Script) -> None:
 
 
 async def replace_a_controller_during_an_upload(script: Script) -> None:
-    """Replace the controller while an upload is under way, and step the clock of the next one."""
+    """Replace the controller during an upload, and step the clock of the next controller."""
     await script.create("t")
     await script.write(PART, (b"k", b"v"))
     await asyncio.sleep(2 * PREPARED_TTL_MS / 1_000)

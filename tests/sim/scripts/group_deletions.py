@@ -1,4 +1,4 @@
-"""Scripts about members that join while their empty group is deleted."""
+"""Scripts about members that join while their empty group is being deleted."""
 
 import asyncio
 from typing import Any, Final
@@ -31,8 +31,8 @@ _DELETION: Final[Request] = (
 
 
 async def consumer_joins_while_its_group_is_deleted(script: Script) -> None:
-    """Let a member whose pattern matches no topics yet join, replace the coordinator, and let it
-    subscribe.
+    """Let a member join whose pattern matches no topics yet, replace the coordinator, and let the
+    member subscribe.
     """
     await _create(script)
     topic_id = topic_id_of(script)

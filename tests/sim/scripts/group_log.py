@@ -29,7 +29,7 @@ async def compact_with_a_commit_in_flight(script: Script) -> None:
     other = Group(script, "other")
     await group.commit(PART, 1)
     await other.commit(PART, 1)
-    await asyncio.sleep(5.0)  # all compactions are over
+    await asyncio.sleep(5.0)  # until all compactions are over
     held = script.hold(1)
     commits = [world.loop.create_task(other.commit(PART, 2))]
     await asyncio.sleep(_APPENDED_S)
@@ -60,7 +60,7 @@ async def delete_an_offset_in_flight(script: Script) -> None:
 
 
 async def commit_while_the_group_is_deleted(script: Script) -> None:
-    """Commit when the deletion of the group is not durable yet."""
+    """Commit while the deletion of the group is not durable yet."""
     group = await _begin(script)
     await group.commit(PART, 1)
     held = script.hold(1)
@@ -89,7 +89,9 @@ async def _begin(script: Script) -> Group:
 
 
 async def end_a_transaction_while_its_offsets_are_loaded(script: Script) -> None:
-    """Let another broker load the group, and end the transaction before it has read the log."""
+    """Let another broker load the group, and end the transaction before that broker has read the
+    log.
+    """
     await script.create(TRANSACTIONS_TOPIC, (1,), cleanup_policy="compact")
     group = await _begin(script)
     producer = Producer(script)

@@ -28,8 +28,8 @@ _BEATS_MAX: Final = 80
 
 
 class Member:
-    """A member of a group with the two partitions of one topic. As Kafka's clients, it sends what
-    it has if that changed, or if a request failed.
+    """A member of a group with the two partitions of one topic. Like Kafka clients, it sends its
+    partitions if they changed or a request failed.
     """
 
     api: ClassVar[Any]
@@ -44,7 +44,7 @@ class Member:
         self._reported: frozenset[int] | None = None
 
     async def beat(self, timeout_s: float = 10.0) -> ErrorCode:
-        """Send a heartbeat, and take the response. Raises NoResponse."""
+        """Send a heartbeat, and apply the response. Raises NoResponse."""
         if self._connection is None or self._connection.is_broken:
             self._connection = self._script.world.connect(await self._script.coordinator(_GROUP))
         request = self.request(is_full=self._reported != self.has)
@@ -155,7 +155,7 @@ def _topic_id(script: Script) -> Any:
 
 
 async def _begin(script: Script, kind: type[Member]) -> Member:
-    """Return a member that has everything."""
+    """Return a member that owns everything."""
     await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
     await script.create("t", (1, 1))
     first = kind(script, "a")
@@ -179,7 +179,7 @@ async def _beat_until(is_done: Any, *members: Member) -> None:
     raise AssertionError(f"the members have {[sorted(member.has) for member in members]}")
 
 
-# --- partitions that change hands -----------------------------------------------------------------
+# --- revoked and assigned partitions --------------------------------------------------------------
 
 
 async def consumers_share_partitions(script: Script) -> None:
@@ -191,7 +191,7 @@ async def streams_threads_share_tasks(script: Script) -> None:
 
 
 async def _share(script: Script, kind: type[Member]) -> None:
-    """Let a second member join, while the first one keeps its partitions for a while."""
+    """Let a second member join while the first one keeps its partitions for a while."""
     first = await _begin(script, kind)
     second = kind(script, "b")
     await second.beat()
@@ -209,7 +209,7 @@ async def _share(script: Script, kind: type[Member]) -> None:
     assert first.has | second.has == _ALL
 
 
-# --- coordinators and members that fail -----------------------------------------------------------
+# --- failures of coordinators and members ---------------------------------------------------------
 
 
 async def replace_the_coordinator_of_consumers(script: Script) -> None:
@@ -251,13 +251,13 @@ async def share_member_falls_silent(script: Script) -> None:
 
 
 async def share_member_hangs_up_while_it_joins(script: Script) -> None:
-    """The coordinator initializes the partitions, although the requesting member has left."""
+    """The coordinator initializes the partitions although the member has disconnected."""
     await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
     await script.create("t", (1, 1))
     gate = script.hold(1)
     with contextlib.suppress(NoResponse):
         await ShareMember(script, "a").beat(timeout_s=1.0)
-    await asyncio.sleep(1.0)  # until the broker has seen that the connection is closed
+    await asyncio.sleep(1.0)  # until the broker has detected the closed connection
     gate.release()
     second = ShareMember(script, "b")
     await _beat_until(lambda: second.has == _ALL, second)
@@ -290,7 +290,7 @@ async def _join_while_the_store_hangs(script: Script, kind: type[Member]) -> Non
 
 
 async def remove_a_consumer_while_the_store_hangs(script: Script) -> None:
-    """Remove a member, as an administrator does."""
+    """Remove a member as an administrator does, while the store hangs."""
     await _begin(script, Consumer)
     connection = script.world.connect(await script.coordinator(_GROUP))
     script.hold(1)
@@ -303,7 +303,7 @@ async def remove_a_consumer_while_the_store_hangs(script: Script) -> None:
 
 
 async def share_partitions_while_their_states_are_stored(script: Script) -> None:
-    """Let a member of a share group join while the states of its partitions are not durable."""
+    """Let a share group member join while the states of its partitions are not durable."""
     await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
     await script.create(SHARE_STATES_TOPIC, (2,), cleanup_policy="compact")
     await script.create("t", (1, 1))
@@ -322,7 +322,7 @@ async def lose_the_tasks_of_a_member(script: Script) -> None:
     second = StreamsThread(script, "b")
     await second.beat()
     await first.beat()
-    await first.beat()  # reports that it has given up its part
+    await first.beat()  # reports that it has revoked its part
     with script.deaf_clients(await script.coordinator(_GROUP)):
         try:
             await second.beat(timeout_s=1.0)
@@ -333,7 +333,7 @@ async def lose_the_tasks_of_a_member(script: Script) -> None:
     assert second.has == _ALL - first.has, f"the members have {first.has} and {second.has}"
 
 
-# --- offsets of plain groups ----------------------------------------------------------------------
+# --- offsets of classic groups --------------------------------------------------------------------
 
 
 async def load_an_offset(script: Script) -> None:
@@ -352,7 +352,7 @@ async def load_an_offset(script: Script) -> None:
 
 
 async def commit_in_an_old_generation(script: Script) -> None:
-    """Commit in a generation of a classic group that is over."""
+    """Commit in a past generation of a classic group."""
     await script.create("t")
     member_id, generation = await _join_classic(script)
     code = await _commit(script, generation - 1, member_id)
@@ -373,7 +373,7 @@ async def delete_an_offset_of_a_subscribed_topic(script: Script) -> None:
 
 
 async def _join_classic(script: Script) -> tuple[str, int]:
-    """Let a classic member of the consumer protocol join twice. Return its id and generation."""
+    """Let a classic member join twice. Return its id and generation."""
     connection = script.world.connect(await script.coordinator(_GROUP))
     # ConsumerProtocolSubscription, version 0
     subscription = (

@@ -1,4 +1,4 @@
-"""Scripts in which requests arrive late, while a later transaction of the producer is open."""
+"""Scripts in which requests arrive late, during a later transaction of the producer."""
 
 import asyncio
 from contextlib import suppress
@@ -13,7 +13,7 @@ from tests.sim.scripts.transactions import PART, create_led_apart
 
 
 async def deliver_a_marker_late(script: Script) -> None:
-    """Deliver the marker of a commit again while the next transaction is open, then abort that."""
+    """Deliver the marker of a commit again during the next transaction, then abort that."""
     await create_led_apart(script)
     producer, markers = await _commit_one(script)
     await producer.write(PART, (b"k", b"open"))
@@ -23,7 +23,7 @@ async def deliver_a_marker_late(script: Script) -> None:
 
 
 async def deliver_a_marker_of_an_earlier_coordinator(script: Script) -> None:
-    """The same, after the coordinator was replaced and has ended another transaction."""
+    """The same after the coordinator was replaced and has ended another transaction."""
     await create_led_apart(script)
     producer, markers = await _commit_one(script)
     await script.move((TRANSACTIONS_TOPIC, 0), 2)
@@ -37,7 +37,7 @@ async def deliver_a_marker_of_an_earlier_coordinator(script: Script) -> None:
 
 
 async def _commit_one(script: Script) -> tuple[Producer, list[Any]]:
-    """Return the producer and the requests with its marker."""
+    """Return the producer, and the requests with its marker."""
     markers = script.record(apis.WRITE_TXN_MARKERS)
     producer = Producer(script)
     await producer.begin()
@@ -54,7 +54,7 @@ async def _check(script: Script) -> None:
 
 
 async def deliver_a_marker_of_offsets_late(script: Script) -> None:
-    """Deliver the marker for the offset of a commit again while the next transaction is open."""
+    """Deliver the marker for the offset of a commit again during the next transaction."""
     await script.create(TRANSACTIONS_TOPIC, (1,), cleanup_policy="compact")
     await script.create(OFFSETS_TOPIC, (2,), cleanup_policy="compact")
     await script.create("t")
@@ -72,7 +72,7 @@ async def deliver_a_marker_of_offsets_late(script: Script) -> None:
 
 async def deliver_an_end_late(script: Script) -> None:
     """Deliver a commit on an old connection after its transaction was aborted over another one, and
-    the next one of the epoch is open.
+    the next transaction of the epoch is open.
     """
     await script.create("t")
     producer = Producer(script)
@@ -83,6 +83,6 @@ async def deliver_an_end_late(script: Script) -> None:
     await producer.write(PART, (b"k", b"open"))
     with suppress(NoResponse):
         await old.send_request(*producer.ending(commit=True), 5.0)
-    await asyncio.sleep(1.0)  # for its marker
+    await asyncio.sleep(1.0)  # until the marker is written
     found = await script.values(PART, committed=True)
     assert not found, f"readers get {found} of an open transaction"

@@ -1,6 +1,6 @@
-"""Scripts about late copies of requests of administrators, and of requests that only read.
+"""Scripts about late copies of administrators' requests, and of read-only requests.
 
-Each copy arrives after the next request about the same thing was served.
+Each copy arrives after the next request for the same resource was served.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ async def _send_request(script: Script, request: Request) -> Any:
 
 
 async def succeed(script: Script, *requests: Request) -> None:
-    """Send requests about one thing each, whose only result must be a success."""
+    """Send requests that contain one item each and must succeed."""
     for request in requests:
         response = await _send_request(script, request)
         items = next(
@@ -121,7 +121,7 @@ async def add_partitions_late(script: Script) -> None:
 
 
 def setting(name: str, value: str, operation: int = 0, topic: str = "t") -> Request:
-    """Return the request that sets a config of a topic, or with `APPEND` appends to it."""
+    """Return the request that sets a config of a topic, or appends to it with `APPEND`."""
     config = incremental_alter_configs.AlterableConfig(name, operation, value)
     resource = incremental_alter_configs.AlterConfigsResource(TOPIC_RESOURCE, topic, [config])
     request = incremental_alter_configs.IncrementalAlterConfigsRequest([resource])
@@ -140,7 +140,7 @@ def _configs(script: Script) -> dict[str, str]:
 
 
 async def append_to_a_config_late(script: Script) -> None:
-    """Deliver an addition to a list of a topic again."""
+    """Deliver an addition to a list config of a topic again."""
     await script.create("t", cleanup_policy="delete")
     await succeed(script, *[setting("cleanup.policy", "compact", APPEND)] * 2)
     found = _configs(script)["cleanup.policy"]
@@ -148,8 +148,8 @@ async def append_to_a_config_late(script: Script) -> None:
 
 
 async def append_to_a_config_at_once(script: Script) -> None:
-    """Let each broker add to and remove from a list concurrently. None undoes the change of
-    another.
+    """Let each broker add to and remove from a list config concurrently. No broker undoes the
+    change of another.
     """
     name = "leader.replication.throttled.replicas"
     await script.create("t")
@@ -167,7 +167,7 @@ async def append_to_a_config_at_once(script: Script) -> None:
 
 
 async def alter_configs_late(script: Script) -> None:
-    """Deliver changes of configs after the topic was deleted. Another one begins without them."""
+    """Deliver config changes after the topic was deleted. A recreated topic starts without them."""
     await script.create("t")
     requests = replacing("retention.ms", "1000"), setting("max.message.bytes", "1000")
     await succeed(script, *requests)
@@ -179,7 +179,7 @@ async def alter_configs_late(script: Script) -> None:
     assert not found, f"the next topic has the configs {found}"
 
 
-# --- rights and limits of clients -----------------------------------------------------------------
+# --- client rights and limits ---------------------------------------------------------------------
 
 
 def _acl(operation: Operation, topic: str) -> tuple[Any, ...]:
@@ -198,7 +198,7 @@ def removing_acl(operation: Operation, topic: str = "t") -> Request:
 
 
 def altering_quota(key: str, value: float | None, user: str = "alice") -> Request:
-    """Return the request that sets a quota of a user, or removes it."""
+    """Return the request that sets or removes a quota of a user."""
     entity = alter_client_quotas.EntityData("user", user)
     op = alter_client_quotas.OpData(key, value or 0.0, remove=value is None)
     entry = alter_client_quotas.EntryData([entity], [op])
@@ -227,7 +227,7 @@ async def create_acls_late(script: Script) -> None:
 
 
 async def delete_acls_late(script: Script) -> None:
-    """Deliver the deletion of an ACL again. It removes no other one of the topic."""
+    """Deliver the deletion of an ACL again. It removes no other ACL of the topic."""
     script.authorize()
     removing = removing_acl(Operation.READ)
     await succeed(
@@ -238,7 +238,7 @@ async def delete_acls_late(script: Script) -> None:
 
 
 async def remove_a_quota_late(script: Script) -> None:
-    """Deliver the removal of a quota again. The other quota of the user stays."""
+    """Deliver the removal of a quota again. The user's other quota remains."""
     removing = altering_quota(_PRODUCED, None)
     setting = [altering_quota(_PRODUCED, 1e3), altering_quota("consumer_byte_rate", 2e3)]
     await succeed(script, *setting, removing, removing)
@@ -247,7 +247,7 @@ async def remove_a_quota_late(script: Script) -> None:
 
 
 async def delete_a_credential_late(script: Script) -> None:
-    """Deliver the deletion of a SCRAM credential again. The other mechanism stays."""
+    """Deliver the deletion of a SCRAM credential again. The other mechanism remains."""
     deleted, kept = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
     deleting = altering_credential(deleted, deletes=True)
     await succeed(script, altering_credential(deleted), altering_credential(kept), deleting)
@@ -257,8 +257,8 @@ async def delete_a_credential_late(script: Script) -> None:
 
 
 async def renew_a_token_late(script: Script) -> None:
-    """Deliver the renewal of a delegation token after it was expired or removed, as a broker sends
-    it.
+    """Deliver the renewal of a delegation token, as a broker sends it, after the token was expired
+    or removed.
     """
     client, day_ms, alice = script.world.admin.client, 86_400_000, "User:alice"
 
@@ -350,7 +350,7 @@ async def upgrade_a_feature_late(script: Script) -> None:
 
 
 async def read_a_deleted_group_late(script: Script) -> None:
-    """Deliver requests that read a group after its deletion. They do not create it again."""
+    """Deliver requests that read a group after its deletion. They do not recreate it."""
     await script.create("t")
     group = Group(script)
     await group.commit(PART, 1)
@@ -384,7 +384,7 @@ async def ask_for_metadata_late(script: Script) -> None:
 
 
 async def close_a_fetch_session_late(script: Script) -> None:
-    """Deliver the end of a fetch session again after another client has created one."""
+    """Deliver the end of a fetch session again after another client has created a session."""
     await script.create("t")
     await script.write(PART, (b"k", b"0"))
     first = FetchingClient(script, PART, 0)

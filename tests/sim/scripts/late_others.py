@@ -1,5 +1,5 @@
-"""Scripts about late requests of producers, of consumers that fetch, and of administrators, and
-about members with an instance id.
+"""Scripts about late requests of producers, fetching consumers and administrators, and about static
+members.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ async def write_late(script: Script) -> None:
 
 
 async def fetch_late(script: Script) -> None:
-    """Deliver a Fetch again after later ones of its session."""
+    """Deliver a Fetch again after later ones in its session."""
     await script.create("t")
     await script.write(PART, (b"k", b"0"))
     client = FetchingClient(script, PART, 0)
@@ -79,7 +79,7 @@ async def fetch_late(script: Script) -> None:
 
 
 async def delete_a_topic_late(script: Script) -> None:
-    """Deliver the deletion of a topic again after another one of its name was created."""
+    """Deliver the deletion of a topic again after another topic of its name was created."""
     await script.create("t")
     topic = delete_topics.DeleteTopicState(None, topic_id_of(script))
     request = delete_topics.DeleteTopicsRequest(topics=[topic], timeout_ms=10_000)
@@ -93,7 +93,9 @@ async def delete_a_topic_late(script: Script) -> None:
 
 
 async def _add_late(script: Script, *, adds_offsets: bool) -> None:
-    """Deliver a request that adds to a transaction after its end. It begins no other one."""
+    """Deliver a request that adds to a transaction after its end. It starts no other
+    transaction.
+    """
     await script.create(TRANSACTIONS_TOPIC, (1,), cleanup_policy="compact")
     await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
     await script.create("t")
@@ -143,7 +145,7 @@ async def renew_an_epoch_late(script: Script) -> None:
 
 async def renew_an_epoch_between_transactions(script: Script) -> None:
     """Deliver an InitProducerId again after the first transaction in the epoch that it returned,
-    and before the EndTxn is repeated, whose response was lost.
+    and before the EndTxn whose response was lost is repeated.
     """
     await script.create("t")
     producer = Producer(script)
@@ -153,7 +155,7 @@ async def renew_an_epoch_between_transactions(script: Script) -> None:
     await producer.write(PART, (b"k", b"v"))
     ending = producer.ending(commit=True)
     await producer.end(commit=True)
-    await asyncio.sleep(1.0)  # for the markers
+    await asyncio.sleep(1.0)  # until the markers are written
     await script.send_request(await producer.coordinator(), *late)
     repeated = await script.send_request(await producer.coordinator(), *ending)
     code = ErrorCode(repeated.error_code)
@@ -161,8 +163,8 @@ async def renew_an_epoch_between_transactions(script: Script) -> None:
 
 
 async def change_the_version(script: Script) -> None:
-    """Use a transactional id by instances of versions 2, 1 and 2. A transaction of version 1 keeps
-    its epoch, and one of version 2 takes another one.
+    """Use a transactional id with instances of versions 2, 1 and 2. A transaction of version 1
+    keeps its epoch, and one of version 2 gets another one.
     """
     await script.create("t")
     expected, epochs = list[bytes](), list[int]()
@@ -174,7 +176,7 @@ async def change_the_version(script: Script) -> None:
             expected.append(b"%d/%d" % (number, serial))
             await producer.write(PART, (b"k", expected[-1]))
             await producer.end(commit=True)
-    await asyncio.sleep(1.0)  # for the last marker
+    await asyncio.sleep(1.0)  # until the last marker is written
     found = [record.value for record in await script.read(PART, committed=True)]
     assert found == expected, f"readers get {found}"
     assert epochs == [0, 1, 3, 3, 4, 5], f"the transactions have the epochs {epochs}"
@@ -196,7 +198,7 @@ def _beat(joined: Any, instance_id: str | None = None) -> Request:
 
 
 async def beat_late(script: Script) -> None:
-    """Deliver heartbeats of the last generation for a member that is silent in this one."""
+    """Deliver heartbeats of the last generation for a member that is silent in the current one."""
     await script.create("t")
     (member,) = await connections(script, 1)
     joined = await _join_alone(member, join(""))
@@ -225,7 +227,9 @@ async def delete_a_group_late(script: Script) -> None:
 
 
 async def change_share_offsets_late(script: Script) -> None:
-    """Deliver requests that alter or delete the offsets of a share group after a member joined."""
+    """Deliver requests that alter or delete the offsets of a share group after a member
+    has joined.
+    """
     await script.create(SHARE_STATES_TOPIC, (2,), cleanup_policy="compact")
     await script.create("t")
     (member,) = await connections(script, 1)
@@ -280,7 +284,7 @@ def _static_beat(member_id: str, epoch: int, topic_id: Any) -> Request:
 
 
 async def restart_a_static_consumer(script: Script) -> None:
-    """Stop a static member of a consumer group, and start it again, as another member. It gets its
+    """Stop a static member of a consumer group and start it again as another member. It gets its
     partitions, and late requests of its first start change nothing.
     """
     await script.create("t", (1, 1))
@@ -298,7 +302,7 @@ async def restart_a_static_consumer(script: Script) -> None:
 
 
 async def join_late_in_the_classic_protocol(script: Script) -> None:
-    """Deliver the JoinGroup of a static member after its next start has joined by a heartbeat."""
+    """Deliver the JoinGroup of a static member after its next start has joined with a heartbeat."""
     await script.create("t")
     topic_id = topic_id_of(script)
     old, new = await connections(script, 2)
@@ -343,7 +347,7 @@ async def lose_the_first_response_of_a_static_consumer(script: Script) -> None:
 
 
 async def join_late_after_leaving(script: Script) -> None:
-    """Deliver the JoinGroup of a classic member of a consumer group after it has left."""
+    """Deliver the JoinGroup of a classic member in a consumer group after it has left."""
     await _join_after_leaving(script, is_upgraded=True)
 
 

@@ -1,4 +1,4 @@
-"""Scripts about requests that arrive late: their sender uses a newer connection by then."""
+"""Scripts about requests that arrive after their sender has switched to a newer connection."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ async def deliver_late(old: Connection, request: Request) -> None:
 
 
 async def send_request(connection: Connection, request: Request) -> Any:
-    """Send a request until the coordinator has loaded."""
+    """Send a request, repeatedly until the coordinator has loaded."""
     while True:
         response = await connection.send_request(*request, _TIMEOUT_S)
         if ErrorCode(response.error_code) not in RETRIED:
@@ -223,7 +223,7 @@ def sync(
 async def join_all(
     members: Sequence[Connection], member_ids: Sequence[str], *, metadata: bytes = b""
 ) -> list[Any]:
-    """Let members join at once, each on a connection."""
+    """Let members join concurrently, each on its own connection."""
     return await asyncio.gather(
         *(
             send_request(connection, join(member_id, metadata))
@@ -285,8 +285,8 @@ async def upgrade_a_classic_group(script: Script) -> None:
 
 
 async def upgrade_between_rebalances(script: Script) -> None:
-    """Let a member of the consumer protocol join while a classic rebalance has begun again, before
-    its leader assigned what cooperative members own.
+    """Let a member of the consumer protocol join when another classic rebalance has started, before
+    the leader has assigned the partitions that cooperative members own.
     """
     await script.create("t", (1, 1))
     classic, modern = await connections(script, 2)
@@ -348,7 +348,7 @@ async def commit_over_a_pool_of_connections(script: Script) -> None:
 
 
 async def commit_late_after_a_move_back(script: Script) -> None:
-    """Deliver an OffsetCommit after the member has moved its offset back on purpose."""
+    """Deliver an OffsetCommit after the member has deliberately reset its offset to a lower one."""
     await script.create("t")
     member_id, epoch = await _member(script)
     old, new = await connections(script, 2)
@@ -455,7 +455,7 @@ async def acquire(
     *,
     group: str = "g",
 ) -> list[tuple[int, int]]:
-    """Begin a session, and fetch until there is something, at most for a while."""
+    """Start a session, and fetch until there are records, at most for a while."""
     end_s, epoch = script.world.loop.time() + wait_s, 0
     while script.world.loop.time() < end_s:
         found = acquired(
@@ -486,7 +486,7 @@ async def fetch_late_in_a_share_session(script: Script) -> None:
 
 
 async def end_a_share_session_late(script: Script) -> None:
-    """Deliver the ShareAcknowledge that ends a session after the next session has begun."""
+    """Deliver the ShareAcknowledge that ends a session after the next session has started."""
     await _share(script)
     old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
     assert await acquire(script, old, "m1")
@@ -496,7 +496,7 @@ async def end_a_share_session_late(script: Script) -> None:
 
 
 async def acknowledge_late_in_a_share_session(script: Script) -> None:
-    """The same on a connection that no session had, after an acknowledgement of the new session."""
+    """The same on a connection that no session used, after an acknowledgment in the new session."""
     await _share(script)
     old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
     found = await acquire(script, new, "m1")
@@ -509,7 +509,7 @@ async def acknowledge_late_in_a_share_session(script: Script) -> None:
 
 
 async def end_a_forgotten_share_session_late(script: Script) -> None:
-    """The same after two more sessions, of which the first one ended with its connection."""
+    """The same after two more sessions, the first of which ended with its connection."""
     await _share(script)
     old, between, new = [script.world.connect(script.broker(1)) for _ in range(3)]
     assert await acquire(script, old, "m1")
@@ -540,8 +540,8 @@ async def replace_a_share_session_that_is_ending(script: Script) -> None:
 
 
 async def open_a_share_session_as_the_earlier_one_ends(script: Script) -> None:
-    """Let a connection end and the next session begin in one event loop iteration. The session
-    keeps the records that it acquires.
+    """Let a connection end and the next session start in one event loop iteration. The session
+    keeps the records that it acquired.
     """
     await _share(script)
     broker = script.broker(1)
@@ -573,7 +573,7 @@ async def fetch_while_a_share_session_ends(script: Script) -> None:
 
 
 async def fetch_while_a_share_session_is_replaced(script: Script) -> None:
-    """The same with the next session of the member."""
+    """The same with the member's next session."""
     await _share(script)
     old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
     waiting = await _wait_in_a_share_session(script, old)
@@ -594,7 +594,7 @@ async def _wait_in_a_share_session(script: Script, old: Connection) -> "asyncio.
 
 
 async def continue_a_share_session_on_a_new_connection(script: Script) -> None:
-    """Let a client notice that its connection is dead before the broker does."""
+    """Let a client detect that its connection is dead before the broker does."""
     await _share(script)
     old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
     assert await acquire(script, old, "m1")
@@ -605,7 +605,7 @@ async def continue_a_share_session_on_a_new_connection(script: Script) -> None:
     await _check_held(script)
 
 
-# --- states of share partitions -------------------------------------------------------------------
+# --- share partition states -----------------------------------------------------------------------
 
 
 def initialize(script: Script, epoch: int, *, group: str = "g") -> Request:
@@ -631,7 +631,7 @@ def write(
 
 
 async def state_of(script: Script, request: Request) -> Any:
-    """Send a request to the share coordinator until it has loaded."""
+    """Send a request to the share coordinator, repeatedly until it has loaded."""
     while True:
         response = await script.send_request(script.broker(2), *request)
         found = response.results[0].partitions[0]
@@ -652,7 +652,7 @@ async def read_state(script: Script, *, group: str = "g") -> Any:
 
 
 async def delete_a_state_late(script: Script) -> None:
-    """Deliver the deletion of a state again after the next group has begun it."""
+    """Deliver the deletion of a state again after the next group has initialized it."""
     await _share(script)
     await state_code(script, delete(script, 1))
     assert await state_code(script, initialize(script, 2)) is ErrorCode.NONE
@@ -663,7 +663,7 @@ async def delete_a_state_late(script: Script) -> None:
 
 async def initialize_a_state_late(script: Script) -> None:
     """Deliver the initialization of a state again after its deletion, also to a coordinator that
-    has loaded meanwhile.
+    has loaded in between.
     """
     await _share(script)
     await state_code(script, delete(script, 1))
@@ -677,7 +677,9 @@ async def initialize_a_state_late(script: Script) -> None:
 
 
 async def release_late(script: Script) -> None:
-    """Deliver the write of a released record after its acknowledgement, with a higher count."""
+    """Deliver the write of a released record after its acknowledgment, with a higher delivery
+    count.
+    """
     await _share(script)
     for state, count in ((ACKNOWLEDGED, 1), (AVAILABLE, 2)):
         assert await state_code(script, write(script, state, count)) is ErrorCode.NONE
@@ -686,8 +688,8 @@ async def release_late(script: Script) -> None:
 
 
 async def count_deliveries_without_a_coordinator(script: Script) -> None:
-    """Let locks end while the leader cannot reach the share coordinator, then end the session, so
-    that the leader loads the state again for the next one.
+    """Let locks expire while the leader cannot reach the share coordinator, then end the session,
+    so that the leader loads the state again for the next one.
     """
     await _share(script)
     member, other = [script.world.connect(script.broker(1)) for _ in range(2)]

@@ -10,7 +10,7 @@ from tests.sim.directed import JANITOR_S, Script, in_cluster
 
 PART: Part = ("t", 0)
 _DAY_MS: Final = 86_400_000
-"""The least time for which fences are kept."""
+"""The minimum time for which fences are kept."""
 
 
 def _wal(script: Script, writer: BrokerIncarnation) -> list[str]:
@@ -30,7 +30,8 @@ async def let_a_fence_grow_old(script: Script) -> None:
     await script.delete("t")
     await asyncio.sleep(JANITOR_S)
     assert len(_wal(script, writer)) == 1, f"of the WAL, {_wal(script, writer)} are left"
-    world.checker.is_needed_fence = lambda _: False  # it does not read other clocks
+    # The checker does not use the controller's clock.
+    world.checker.is_needed_fence = lambda _: False
     (controller,) = world.controllers.values()
     controller.skew_ms += 2 * _DAY_MS
     await asyncio.sleep(JANITOR_S)

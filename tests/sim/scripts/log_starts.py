@@ -36,7 +36,7 @@ async def _start(script: Script) -> int:
 
 
 async def delete_what_a_producer_wrote(script: Script) -> None:
-    """Repeat a batch whose record was deleted, after the leader has loaded its producers."""
+    """Repeat a batch whose record was deleted, after the leader has loaded its producer states."""
     await script.create("t")
     first = await script.write(PART, (b"k", b"1"), producer_id=7, sequence=0)
     await script.write(PART, (b"k", b"2"))
@@ -49,7 +49,7 @@ async def delete_what_a_producer_wrote(script: Script) -> None:
 
 
 async def delete_without_the_controller(script: Script) -> None:
-    """Request the start of a log while a deletion cannot be committed."""
+    """Request the log start while a deletion cannot be committed."""
     await script.create("t")
     await script.write(PART, (b"k", b"1"))
     await script.upload(1)
@@ -79,8 +79,8 @@ async def fork_with_deleted_records(script: Script) -> None:
 
 
 async def retain_records(script: Script) -> None:
-    """Let brokers look for old records in a topic that keeps them for an hour, and in one that
-    keeps 1,000 bytes.
+    """Let brokers look for expired records in a topic with retention of an hour, and in one with
+    retention of 1,000 bytes.
     """
     world = script.world
     world.log_starts = LogStarts(world, has_age=True)

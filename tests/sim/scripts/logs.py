@@ -9,8 +9,8 @@ PART: Part = ("t", 0)
 
 
 async def write_between_the_last_read_and_the_fence(script: Script) -> None:
-    """Let a broker that was declared dead, and that keeps no lease, write a record after its WAL
-    was read and before it is fenced.
+    """Let a broker that was declared dead, and that uses no lease, write a record after its WAL was
+    read and before it is fenced.
     """
     script.world.leases = False
     await script.create("t")
@@ -29,8 +29,8 @@ async def write_between_the_last_read_and_the_fence(script: Script) -> None:
 
 
 async def write_out_of_order_to_an_old_leader(script: Script) -> None:
-    """Write with a gap in the sequences, as a leader sees it that was replaced without its
-    knowledge.
+    """Write with a gap in the sequence numbers to a leader that was replaced without
+    its knowledge.
     """
     await script.create("t")
     await script.write(PART, (b"k", b"0"), producer_id=0, sequence=0)
@@ -61,13 +61,13 @@ async def write_after_a_refused_batch(script: Script) -> None:
 
 
 async def repeat_a_batch_after_other_producers(script: Script) -> None:
-    """Repeat the batch of a producer after others have written to the partition."""
+    """Repeat a producer's batch after other producers have written to the partition."""
     first = await _write_as_many(script)
     await _check_repeated(script, first)
 
 
 async def repeat_a_batch_after_a_restart(script: Script) -> None:
-    """The same, but the leader has the producers from a checkpoint."""
+    """The same, but the leader has loaded the producer states from a checkpoint."""
     first = await _write_as_many(script)
     await script.checkpoint(PART)
     await script.restart(1)

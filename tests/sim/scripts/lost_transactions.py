@@ -17,7 +17,7 @@ from tests.sim.scripts.lost_wal_stores import (
 
 PART: Part = ("t", 0)
 _CHECKPOINT_S = 40.0
-"""Until each changed partition has a checkpoint."""
+"""Seconds until each changed partition has a checkpoint."""
 
 
 def _image(script: Script) -> MetadataImage:
@@ -25,7 +25,9 @@ def _image(script: Script) -> MetadataImage:
 
 
 async def _lose(script: Script) -> None:
-    """Lose the WAL store, which broker 2 leaves, and abandon it, until no log refers to it."""
+    """Lose the WAL store, which broker 2 leaves, and abandon it. Return when no log
+    references it.
+    """
     script.world.wal_weather.down = True
     await script.until(lambda: _is_in(script, 2, IN_STORE))
     await _until_abandoned(script)
@@ -33,7 +35,7 @@ async def _lose(script: Script) -> None:
 
 
 async def _lose_with_a_broker(script: Script, *led: Part) -> None:
-    """Lose the WAL store together with broker 1, whose partitions broker 2 leads then."""
+    """Lose the WAL store together with broker 1, whose partitions broker 2 then leads."""
     script.world.wal_weather.down = True
     script.kill(1)
     await _lose(script)
@@ -50,7 +52,9 @@ async def _restart_on_broker_1(script: Script, part: Part) -> None:
 
 
 async def _end_in_a_lost_wal(script: Script, producer: Producer, *, commit: bool) -> None:
-    """End a transaction whose records are uploaded, and lose its marker. The coordinator lives."""
+    """End a transaction whose records are uploaded, and lose its marker. The
+    coordinator survives.
+    """
     await script.create(TRANSACTIONS_TOPIC, (2,), cleanup_policy="compact")
     await script.create("t", (1,))
     await producer.begin()
@@ -90,7 +94,7 @@ async def recover_without_the_marker_of_a_transaction(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_the_marker_of_an_abort_and_commit(script: Script) -> None:
-    """The next transaction of the producer does not commit the aborted one as well."""
+    """The producer's next transaction does not commit the aborted one as well."""
     producer = Producer(script)
     await _end_in_a_lost_wal(script, producer, commit=False)
     await producer.begin()
@@ -102,7 +106,7 @@ async def lose_the_marker_of_an_abort_and_commit(script: Script) -> None:
 
 
 async def _stage_an_offset(script: Script) -> tuple[Group, Producer]:
-    """Upload the offsets of an open transaction, and an older one of another group."""
+    """Upload the offsets of an open transaction, and an older offset of another group."""
     await script.create(TRANSACTIONS_TOPIC, (2,), cleanup_policy="compact")
     await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
     await script.create("t", (2,))
@@ -116,7 +120,7 @@ async def _stage_an_offset(script: Script) -> tuple[Group, Producer]:
 
 @in_cluster(wal_stores=1)
 async def lose_the_marker_of_an_offset(script: Script) -> None:
-    """The offset of a committed transaction is uploaded, its marker is in a lost WAL."""
+    """The offset of a committed transaction is uploaded, but its marker is in a lost WAL."""
     group, producer = await _stage_an_offset(script)
     await producer.end(commit=True)
     await asyncio.sleep(1.0)
@@ -126,7 +130,7 @@ async def lose_the_marker_of_an_offset(script: Script) -> None:
 
 
 async def _lose_a_recovered_marker(script: Script, wait_s: float) -> None:
-    """Lose a marker that was recovered in place. The offsets of other groups stay, and no offset
+    """Lose a marker that was recovered in place. The offsets of other groups remain, and no offset
     remains unstable.
     """
     group, producer = await _stage_an_offset(script)
@@ -152,7 +156,9 @@ async def lose_a_recovered_marker_of_an_offset(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_a_recovered_marker_below_a_checkpoint(script: Script) -> None:
-    """The checkpoint contains the end of the transaction, which the coordinator does not find."""
+    """The checkpoint contains the end of the transaction, whose marker the coordinator does not
+    find.
+    """
     await _lose_a_recovered_marker(script, _CHECKPOINT_S)
 
 
@@ -174,7 +180,7 @@ async def lose_a_part_of_open_offsets(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_the_epoch_of_a_producer(script: Script) -> None:
-    """The coordinator loses an epoch with which a partition elsewhere has records."""
+    """The coordinator loses an epoch with which another partition has records."""
     await script.create(TRANSACTIONS_TOPIC, (1,), cleanup_policy="compact")
     await script.create("t", (2,))
     await Producer(script).begin()
@@ -194,8 +200,8 @@ async def lose_the_epoch_of_a_producer(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_the_event_of_an_open_transaction(script: Script) -> None:
-    """Readers of the bucket return nothing of a transaction that is still open, although the event
-    of its beginning is lost.
+    """Readers of the bucket return no record of a transaction that is still open, although the
+    event of its beginning is lost.
     """
     await script.create(TRANSACTIONS_TOPIC, (2,), cleanup_policy="compact")
     await script.create("t", (1,))

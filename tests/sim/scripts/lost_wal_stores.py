@@ -1,4 +1,4 @@
-"""Scripts about a WAL store that is lost for good, and that an operator abandons."""
+"""Scripts about a WAL store that is lost permanently, and that an operator abandons."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ def _controller(script: Script) -> SimController:
 
 
 async def _abandon(script: Script, *, timeout_s: float = 20.0) -> str:
-    """Abandon the WAL store once. Return why the controller does not, or ""."""
+    """Request once to abandon the WAL store. Return the reason for a refusal, or ""."""
     store, problem = _image(script).wal_store(_STORE), ""
     assert store is not None
     request = AbandonWalStore(store_id=_STORE, uuid=store.uuid)
@@ -64,7 +64,7 @@ async def _abandon(script: Script, *, timeout_s: float = 20.0) -> str:
 
 
 async def _until_abandoned(script: Script) -> None:
-    """Abandon the WAL store as soon as the controller does it."""
+    """Abandon the WAL store as soon as the controller accepts it."""
     for _ in range(_TRIES_MAX):
         if not (problem := await _abandon(script)):
             return
@@ -149,8 +149,8 @@ async def abandon_a_wal_store_that_works(script: Script) -> None:
 
 @in_cluster(wal_stores=1, move_timeout_ms=1_000)
 async def abandon_a_wal_store_with_a_late_writer(script: Script) -> None:
-    """Lose the WAL store for all but one broker, fence that broker while it still has a lease and
-    does not hear from the controller, and abandon the store.
+    """Lose the WAL store for all brokers but one, fence that broker while it still has a lease and
+    cannot reach the controller, and abandon the store.
     """
     await script.create("t")
     await script.write(PART, (b"k", b"1"))
@@ -179,8 +179,8 @@ async def abandon_a_wal_store_with_a_late_writer(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def abandon_a_wal_store_while_a_broker_returns(script: Script) -> None:
-    """Abandon a WAL store that works again for brokers, but not for the controller, after one has
-    written the marker of its WAL and before its WAL has moved.
+    """Abandon a WAL store that works again for brokers, but not for the controller, after a broker
+    has written the marker of its WAL and before its WAL has moved.
     """
     await script.create("t")
     await script.write(PART, (b"k", b"1"))
@@ -217,7 +217,7 @@ async def _recover_in_place(script: Script, **configs: str) -> None:
 
 @in_cluster(wal_stores=1)
 async def abandon_a_wal_store_with_ranges(script: Script) -> None:
-    """Abandon a WAL store to which the log of a live leader refers."""
+    """Abandon a WAL store that the log of a live leader references."""
     await _recover_in_place(script)
     await script.write(PART, (b"k", b"2"))
     await script.upload(2)
@@ -238,7 +238,7 @@ async def abandon_a_wal_store_with_ranges(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def abandon_a_wal_store_with_the_end_of_a_transaction(script: Script) -> None:
-    """Abandon a WAL store that contains the end of an aborted transaction, whose records are in the
+    """Abandon a WAL store that contains the end of an aborted transaction whose records are in the
     cluster's own store.
     """
     await script.create("t")
@@ -331,7 +331,7 @@ async def recover_without_ranges_in_the_wal_store(script: Script) -> None:
 
 async def _lose_ranges(script: Script) -> None:
     """Lose the WAL store, and abandon it as soon as broker 2 has left it. Return when nothing
-    refers to it.
+    references it.
     """
     script.world.wal_weather.down = True
     await script.until(lambda: _is_in(script, 2, IN_STORE))
@@ -384,7 +384,7 @@ async def lose_retained_records(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_the_newest_timestamp(script: Script) -> None:
-    """ListOffsets finds the newest record although a younger one was in a lost range."""
+    """ListOffsets finds the newest remaining record, although a newer one was in a lost range."""
     await _recover_in_place(script)
     await _lose_ranges(script)
     found = await offset_of(script, PART, -3)
@@ -408,7 +408,7 @@ async def lose_the_whole_log(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def reuse_offsets(script: Script) -> None:
-    """Consumers detect that the offsets of lost records are used again."""
+    """Consumers detect that the offsets of lost records are reused."""
     await script.create("t")
     await script.write(PART, (b"k", b"1"))
     await script.upload(1)
@@ -424,7 +424,7 @@ async def reuse_offsets(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_ranges_of_a_fork(script: Script) -> None:
-    """A topic and its fork refer to the same lost range."""
+    """A topic and its fork reference the same lost range."""
     await _recover_in_place(script)
     fork: Part = ("f", 0)
     await script.fork("f", "t", by=2)
@@ -438,7 +438,9 @@ async def lose_ranges_of_a_fork(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_ranges_of_a_deleted_topic(script: Script) -> None:
-    """A deleted topic that is restored afterwards refers to a lost range, with a transaction."""
+    """A deleted topic that is restored afterwards references a lost range that contains a
+    transaction.
+    """
     await script.create(TRANSACTIONS_TOPIC, (2,), cleanup_policy="compact")
     await script.create("t", penstock_delete_grace_ms="3600000")
     producer = Producer(script)

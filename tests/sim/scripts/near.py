@@ -1,4 +1,4 @@
-"""Scripts in which a broker in the rack of the consumer serves what another one leads."""
+"""Scripts in which a broker in the consumer's rack serves partitions of another leader."""
 
 from tests.sim.directed import Script
 from tests.sim.directed_clients import Producer

@@ -1,4 +1,4 @@
-"""Scripts about the ends of logs, leader epochs and look-ups by time."""
+"""Scripts about log ends, leader epochs and lookups by time."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ _REFUSED = "an error"
 
 
 async def ask_an_old_leader_for_the_end(script: Script) -> None:
-    """Ask a leader for the end of a log while it is cut off from the controller, after its
-    successor has appended a record.
+    """Request the log end from a leader that is cut off from the controller, after its successor
+    has appended a record.
     """
     await script.create("t")
     old = script.broker(1)
@@ -51,7 +51,7 @@ async def name_an_old_leader_epoch(script: Script) -> None:
 
 
 async def ask_where_an_epoch_ended(script: Script) -> None:
-    """Ask a leader where the epoch of its predecessor ended, after it has loaded the log."""
+    """Ask a leader for the end of its predecessor's epoch, after it has loaded the log."""
     await script.create("t")
     await script.write(PART, (b"k", b"1"))
     await script.move(PART, 2)
@@ -68,7 +68,7 @@ async def ask_where_an_epoch_ended(script: Script) -> None:
 
 
 async def look_up_a_time(script: Script) -> None:
-    """Look for the first record at or after a time, in a batch in memory and in an object."""
+    """Look up the first record at or after a time, in a batch in memory and in an object."""
     await script.create("t")
     now_ms = script.world.now_ms()
     records = [Record(at, now_ms + 10 * at, b"k", b"%d" % at, ()) for at in range(3)]
@@ -88,7 +88,7 @@ async def _offset(script: Script, broker: SimBroker, timestamp: int) -> int | st
 
 
 async def listed(script: Script, broker: SimBroker, timestamp: int, epoch: int = -1) -> Any:
-    """Ask a broker once for an offset by time."""
+    """Request an offset by time from a broker once."""
     item = list_offsets.ListOffsetsPartition(PART[1], epoch, timestamp)
     topic = list_offsets.ListOffsetsTopic(PART[0], [item])
     request = list_offsets.ListOffsetsRequest(topics=[topic])

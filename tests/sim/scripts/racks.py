@@ -22,7 +22,9 @@ async def _fetch(script: Script, node_id: int, rack: str) -> Any:
 
 @in_cluster(brokers=3, racks=2)
 async def read_in_both_racks(script: Script) -> None:
-    """Send clients of both racks to the leader, and to a broker that does not lead."""
+    """Send requests of clients in both racks to the leader, and to a broker that is not
+    the leader.
+    """
     await script.create("t", (1,))
     await script.write(PART, (b"k", b"v"))
     near, far = rack_of(1, 2), rack_of(2, 2)
@@ -37,7 +39,7 @@ async def read_in_both_racks(script: Script) -> None:
 
 @in_cluster(brokers=2, racks=2)
 async def return_to_the_leader(script: Script) -> None:
-    """Redirect a client to a broker that stops reading the slots of the leader."""
+    """Redirect a client to a broker that stops reading the leader's slots."""
     await script.create("t", (1,))
     await script.write(PART, (b"k", b"v"))
     far = rack_of(2, 2)

@@ -37,7 +37,7 @@ async def _lose_the_disk(script: Script, *, is_left_running: bool = False) -> No
 
 async def delete_slots_without_a_backup(script: Script) -> None:
     """Upload a slot while backups cannot be written, and lose the disk after the broker has had
-    time to delete it.
+    time to delete the slot.
     """
     await script.create("t")
     await script.write(PART, (b"k", b"v"))
@@ -83,7 +83,7 @@ async def write_with_an_old_lease(script: Script) -> None:
 async def leave_the_old_controller_running(script: Script) -> None:
     await script.create("t")
     await _lose_the_disk(script, is_left_running=True)
-    # The broker ends when it finds the fence of the recovery in its WAL.
+    # The broker ends when it finds the recovery's fence in its WAL.
     late = script.producing(script.broker(1), PART, script.batch((b"k", b"late")))
     await script.write(PART, (b"k", b"1"))
     assert not is_acknowledged(await late), "a leader of the old history acknowledges"

@@ -1,4 +1,4 @@
-"""Scripts about jobs that rewrite ranges outside the brokers."""
+"""Scripts about external jobs that rewrite ranges."""
 
 from penstock.deploy.cli.compact_job import ControllerRewrites
 from penstock.lake.rewrite.job import RewriteTask, rewrite

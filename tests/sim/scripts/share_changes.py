@@ -1,4 +1,4 @@
-"""Scripts about requests that alter or delete the states of a share group while other ones, and
+"""Scripts about requests that alter or delete the states of a share group while other requests, and
 members, do the same.
 """
 
@@ -47,7 +47,7 @@ class Shared:
         await send_request(member, share_heartbeat(_LEAVE_EPOCH))
 
     async def consume(self) -> None:
-        """Acknowledge an offset, as the leader that members use."""
+        """Acknowledge an offset, as the leader does for members."""
         state_epoch = (await read_state(self._script)).state_epoch
         written = await state_code(
             self._script, write(self._script, ACKNOWLEDGED, 1, epoch=state_epoch)
@@ -69,7 +69,7 @@ class Shared:
             reported = await send_request(member, beat)
 
     def send(self, request: Request) -> "asyncio.Task[Any]":
-        """Send a request on a connection of its own."""
+        """Send a request on a separate connection."""
         broker = self._script.broker(1)
         return self._script.world.loop.create_task(self._script.send_request(broker, *request))
 
@@ -92,8 +92,8 @@ def delete() -> Request:
 
 
 async def delete_share_offsets_twice(script: Script) -> None:
-    """Repeat a deletion on another connection. One of the two ends, a member joins, then the other
-    one reaches the share coordinator.
+    """Repeat a deletion on another connection. One of the two completes, a member joins, then the
+    other one reaches the share coordinator.
     """
     shared = Shared(script)
     await shared.begin()
@@ -102,7 +102,7 @@ async def delete_share_offsets_twice(script: Script) -> None:
         await asyncio.sleep(_PAUSE_S)
     second = shared.send(delete())
     await asyncio.wait((first, second), return_when=asyncio.FIRST_COMPLETED)
-    with script.cut(1, 2):  # the other one repeats its request just now
+    with script.cut(1, 2):  # the other one is repeating its request
         await asyncio.sleep(_PAUSE_S)
     await shared.join()
     await asyncio.wait((first, second))
@@ -110,8 +110,8 @@ async def delete_share_offsets_twice(script: Script) -> None:
 
 
 async def alter_share_offsets_during_a_deletion(script: Script) -> None:
-    """Alter offsets while the request of a deletion to the share coordinator is lost, which the
-    group coordinator repeats.
+    """Alter offsets while the deletion request to the share coordinator is lost, which the group
+    coordinator repeats.
     """
     shared = Shared(script)
     await shared.begin()
@@ -127,13 +127,13 @@ async def alter_share_offsets_during_a_deletion(script: Script) -> None:
 
 
 async def alter_share_offsets_late(script: Script) -> None:
-    """Deliver the initialization of an alteration that has failed, after a member has joined and
-    acknowledged a record.
+    """Deliver the initialization of a failed alteration after a member has joined and acknowledged
+    a record.
     """
     shared = Shared(script)
     await shared.begin()
     sent = script.record(apis.INITIALIZE_SHARE_GROUP_STATE)
-    with script.cut(1, 2):  # each attempt has a connection of its own
+    with script.cut(1, 2):  # each attempt has a separate connection
         altered = (await shared.send(alter())).responses[0].partitions[0]
     assert altered.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE, altered
     late = sent[0]
@@ -144,8 +144,8 @@ async def alter_share_offsets_late(script: Script) -> None:
 
 
 async def alter_share_offsets_and_move(script: Script) -> None:
-    """Let another broker coordinate the group while the former one repeats the initialization of
-    an alteration, until after a member has joined and acknowledged a record.
+    """Let another broker coordinate the group while the former one repeats the initialization of an
+    alteration, until a member has joined and acknowledged a record.
     """
     shared = Shared(script)
     await shared.begin()
@@ -160,8 +160,8 @@ async def alter_share_offsets_and_move(script: Script) -> None:
 
 
 async def delete_the_former_group_late(script: Script) -> None:
-    """Deliver the deletion of a group's state again after another group with its id has begun. The
-    share coordinator has loaded meanwhile.
+    """Deliver the deletion of a group's state again after another group with its id has started.
+    The share coordinator has loaded in between.
     """
     shared = Shared(script)
     sent = script.record(apis.DELETE_SHARE_GROUP_STATE)

@@ -1,4 +1,4 @@
-"""Scripts about members of a share group that get records and acknowledge them."""
+"""Scripts about share group members that fetch and acknowledge records."""
 
 from typing import Any, Final
 
@@ -63,7 +63,7 @@ class Worker:
         assert code is ErrorCode.NONE, f"an acknowledgment gets {code.name}"
 
     async def _send_request(self, api: Any, request: Any) -> Any:
-        """Raises NoResponse."""
+        """Send a request. Raises NoResponse."""
         response = await self._connection.send_request(api, _VERSION, request, _TIMEOUT_S)
         assert response.error_code == ErrorCode.NONE, ErrorCode(response.error_code).name
         self._session_epoch += 1

@@ -1,4 +1,4 @@
-"""Scripts about the states of share partitions, as leaders read and write them."""
+"""Scripts about share partition states, as leaders read and write them."""
 
 import asyncio
 from dataclasses import replace
@@ -40,7 +40,7 @@ class States:
         await self._repeat(apis.INITIALIZE_SHARE_GROUP_STATE, 0, request)
 
     async def read(self, leader_epoch: int) -> tuple[int, set[int]]:
-        """Return the start offset, and the offsets that are acknowledged."""
+        """Return the start offset, and the acknowledged offsets."""
         request = self._reading(leader_epoch)
         found = await self._repeat(apis.READ_SHARE_GROUP_STATE, 0, request)
         batches = found.state_batches
@@ -71,7 +71,7 @@ class States:
         await self._repeat(apis.WRITE_SHARE_GROUP_STATE, 1, request)
 
     async def try_write(self, leader_epoch: int, offset: int) -> ErrorCode | None:
-        """The same once; None: no response in 1 s."""
+        """Try once to acknowledge an offset. Return None without a response within 1 s."""
         request = self._writing(leader_epoch, offset, NO_START_OFFSET)
         try:
             response = await self._script.world.connect(self._script.broker(1)).send_request(
@@ -139,7 +139,7 @@ async def initialize_again(script: Script) -> None:
 
 
 async def load_a_state(script: Script) -> None:
-    """Load a state with a start offset from a log with snapshots, that was compacted."""
+    """Load a state with a start offset from a compacted log with snapshots."""
     world = script.world
     compaction = CompactionLimits(log_bytes_min=500, factor=1, retry_interval_s=0.1)
     world.coordination = replace(world.coordination, updates_max=2, compaction=compaction)
@@ -149,7 +149,7 @@ async def load_a_state(script: Script) -> None:
     await states.write(1, 1, start_offset=1)
     for offset in range(3, 30, 2):
         await states.write(1, offset)
-        await asyncio.sleep(0.5)  # the log is compacted
+        await asyncio.sleep(0.5)  # until the log is compacted
     expected = (1, set(range(1, 30, 2)))
     for _ in range(2):
         found = await states.read(1)

@@ -1,4 +1,4 @@
-"""Scripts about topics that are forked, deleted and created again."""
+"""Scripts about topics that are forked, deleted and recreated."""
 
 import asyncio
 from typing import Any, Final
@@ -17,7 +17,7 @@ from tests.sim.topic_offsets import TopicOffsets
 PART: Part = ("t", 0)
 _FETCH_BY_ID_VERSION: Final = 13
 _NOTHING: Final = -1
-"""What a group that has committed nothing reads."""
+"""The offset that a group without a commit gets."""
 
 
 async def compact_past_a_fork(script: Script) -> None:
@@ -37,7 +37,7 @@ async def _compact_past(script: Script, name: str) -> None:
     await script.write(("t", 0), (b"k", b"old"))
     with script.paused(2):
         forking = asyncio.ensure_future(script.fork(name, "t", by=1))
-        await asyncio.sleep(0.5)  # the leader of partition 0 has named its end
+        await asyncio.sleep(0.5)  # the leader of partition 0 has reported its end
         await script.write(("t", 0), (b"k", b"new"))
         await script.upload(1)
         assert await script.clean(1) == 1
@@ -50,13 +50,13 @@ async def _compact_past(script: Script, name: str) -> None:
 
 
 async def recreate_a_topic(script: Script) -> None:
-    """Commit an offset for a topic, delete it and create another one of the same name."""
+    """Commit an offset for a topic, delete the topic and create another one of the same name."""
     offsets = await _recreate(script)
     await offsets.check("t", _NOTHING)
 
 
 async def recreate_a_topic_and_load_the_group(script: Script) -> None:
-    """The same, but the coordinator has the offset from its log."""
+    """The same, but the coordinator has loaded the offset from its log."""
     offsets = await _recreate(script)
     await script.restart(1)
     await script.restart(2)
@@ -101,7 +101,7 @@ async def fork_inside_a_batch(script: Script) -> None:
 
 
 async def take_a_snapshot_with_a_group(script: Script) -> None:
-    """Take a snapshot of a topic of which a group has committed an offset."""
+    """Take a snapshot of a topic for which a group has committed an offset."""
     await script.create("t")
     await Group(script).commit(PART, 1)
     await script.fork("t@s", "t")
@@ -130,7 +130,7 @@ async def delete_the_topic_of_a_snapshot(script: Script) -> None:
 
 
 async def _delete_a_source(script: Script, name: str) -> None:
-    """Delete a topic, and wait until its objects go."""
+    """Delete a topic, and wait until its objects are deleted."""
     await script.create("t")
     await script.write(PART, (b"k", b"v"))
     await script.upload(1)
@@ -163,7 +163,7 @@ async def delete_a_topic(script: Script) -> None:
 
 
 async def read_a_deleted_topic_by_its_id(script: Script) -> None:
-    """Read by the id of a deleted topic, whose name another one has."""
+    """Read with the id of a deleted topic whose name another topic has."""
     await script.create("t")
     topic_id = script.topic("t").topic_id
     await _fetch_by_id(script, topic_id)
@@ -194,7 +194,7 @@ async def write_to_a_deleted_topic(script: Script) -> None:
 
 
 async def grow_a_topic_twice(script: Script) -> None:
-    """Ask twice for two partitions, and write to both."""
+    """Request two partitions twice, and write to both."""
     await script.create("t")
     item = create_partitions.CreatePartitionsTopic("t", 2, None)
     request = create_partitions.CreatePartitionsRequest([item], 10_000, validate_only=False)
@@ -212,7 +212,7 @@ async def grow_a_topic_twice(script: Script) -> None:
 
 @in_cluster(delete_grace_ms=3_600_000)
 async def undelete_a_topic(script: Script) -> None:
-    """Bring a topic back that was deleted for a while."""
+    """Restore a topic that was deleted for a while."""
     await script.create("t")
     await script.write(PART, (b"k", b"v"))
     await script.upload(1)
@@ -228,7 +228,7 @@ async def undelete_a_topic(script: Script) -> None:
 
 @in_cluster(delete_grace_ms=3_600_000)
 async def undelete_a_topic_without_brokers(script: Script) -> None:
-    """Bring a topic back whose streams a dead broker has open, while no broker can close them."""
+    """Restore a topic whose streams a dead broker has open, while no broker can close them."""
     await script.create("t")
     await script.write(PART, (b"k", b"v"))
     topic_id, world = script.topic("t").topic_id, script.world

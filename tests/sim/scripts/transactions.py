@@ -35,7 +35,7 @@ async def repeat_an_end(script: Script) -> None:
 
 
 async def end_after_a_new_instance(script: Script) -> None:
-    """Let a fenced producer commit by EndTxn of version 5 after its successor has committed."""
+    """Let a fenced producer commit with EndTxn version 5 after its successor has committed."""
     await script.create("t")
     old, new = Producer(script), Producer(script)
     await old.begin()
@@ -53,8 +53,8 @@ async def end_after_a_new_instance(script: Script) -> None:
 
 
 async def deliver_an_offset_late(script: Script) -> None:
-    """Deliver the offset of a transaction that was aborted on an old connection, while the next
-    transaction of the epoch is open.
+    """Deliver the offset of an aborted transaction on an old connection, while the next transaction
+    of the epoch is open.
     """
     await script.create("t")
     producer, group = Producer(script), Group(script)
@@ -72,7 +72,7 @@ async def deliver_an_offset_late(script: Script) -> None:
 
 
 async def read_offsets_at_an_old_coordinator(script: Script) -> None:
-    """Read a committed offset at a coordinator that is cut off from the controllers, after its
+    """Fetch a committed offset from a coordinator that is cut off from the controllers, after its
     successor has committed another one.
     """
     await script.create(OFFSETS_TOPIC, (1,), cleanup_policy="compact")
@@ -119,13 +119,13 @@ async def crash_before_the_markers_are_sent(script: Script) -> None:
     await producer.write(PART, (b"k", b"v"))
     with script.cut(1, 2):
         await producer.end(commit=True)
-        await asyncio.sleep(5.0)  # longer than the timeout of the transaction
+        await asyncio.sleep(5.0)  # longer than the transaction timeout
         await script.restart(1)
     await check_committed(script)
 
 
 async def crash_the_leader_before_its_marker_is_stored(script: Script) -> None:
-    """Crash coordinator and leader while the marker is stored, which never arrives."""
+    """Crash coordinator and leader while the marker is being stored, which never arrives."""
     await create_led_apart(script)
     producer = Producer(script)
     await producer.begin()
@@ -152,7 +152,9 @@ async def check_committed(script: Script) -> None:
 
 
 async def end_after_a_restart(script: Script) -> None:
-    """Commit a transaction that began before the coordinator was restarted, after others."""
+    """Commit a transaction that began before the coordinator restarted, after other
+    transactions.
+    """
     await create_led_apart(script)
     producer = Producer(script)
     await producer.begin()
@@ -176,7 +178,9 @@ async def begin_twice(script: Script) -> None:
 
 
 async def write_after_a_timeout(script: Script) -> None:
-    """Let a producer write after the coordinator has aborted its transaction by timeout."""
+    """Let a producer write after the coordinator has aborted its transaction because of
+    a timeout.
+    """
     await script.create("t")
     producer = Producer(script, version=2)
     await producer.begin(timeout_ms=1_000)
@@ -189,7 +193,7 @@ async def write_after_a_timeout(script: Script) -> None:
 
 
 async def write_late_after_an_end(script: Script) -> None:
-    """Deliver a batch of a transaction after its end has begun the next epoch."""
+    """Deliver a batch of a transaction after its end has started the next epoch."""
     await script.create("t")
     producer = Producer(script, version=2)
     await producer.begin()
@@ -204,7 +208,7 @@ async def write_late_after_an_end(script: Script) -> None:
 
 
 async def write_while_the_coordinator_is_unknown(script: Script) -> None:
-    """Write in a new transaction to a leader that does not reach the coordinator."""
+    """Write in a new transaction to a leader that cannot reach the coordinator."""
     await create_led_apart(script)
     producer = Producer(script, version=2)
     await producer.begin()
@@ -239,7 +243,9 @@ async def commit_at_two_leaders(script: Script) -> None:
 
 @in_cluster(brokers=3)
 async def commit_while_the_leader_changes(script: Script) -> None:
-    """Commit at a coordinator that has not learned yet that another broker leads the partition."""
+    """Commit through a coordinator that has not learned yet that another broker leads the
+    partition.
+    """
     await script.create(TRANSACTIONS_TOPIC, (1,), cleanup_policy="compact")
     await script.create("t", (2,))
     producer = Producer(script)
@@ -268,7 +274,7 @@ async def reopen_with_an_open_transaction(script: Script) -> None:
 
 
 async def append_in_front_of_a_marker(script: Script) -> None:
-    """Read while a record in front of a marker is durable, and the marker is not."""
+    """Read while a record before a marker is durable and the marker is not."""
     await create_led_apart(script)
     producer = Producer(script)
     await producer.begin()

@@ -1,5 +1,5 @@
-"""Scripts about a WAL store whose LIST has no order (S3 Express One Zone) and has lost a slot: only
-a complete LIST shows the slots after it.
+"""Scripts about a WAL store whose LIST is unordered (S3 Express One Zone) and which has lost a
+slot: only a complete LIST contains the slots after it.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ PART: Part = ("t", 0)
 _STORE: Final = WalStoreId(1)
 _VALUES: Final = [b"%d" % number for number in range(12)]
 _SHORT: Final = 2
-"""Keys in a LIST, if it must not be longer."""
+"""Maximum number of keys in a LIST, if it must not be longer."""
 
 
 async def _lose(script: Script, lost: int) -> tuple[Bucket, str]:
     """Write one slot for each value, and lose one of them. Return its bucket and its key there."""
     await script.create("t")
-    await asyncio.sleep(3.0)  # until the manifest has the topic
+    await asyncio.sleep(3.0)  # until the manifest contains the topic
     for value in _VALUES:
         await script.write(PART, (b"k", value))
     key = wal_key(script.broker(1).me, WalSequence(lost), _STORE)
@@ -60,7 +60,7 @@ async def lose_a_slot(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_a_slot_in_a_long_list(script: Script) -> None:
-    """The same, and the LIST is too long for a while: the recovery waits until it is complete."""
+    """The same, while the LIST is temporarily too long: the recovery waits until it is complete."""
     bucket, key = await _lose(script, len(_VALUES) - 2)
     with _short_lists():
         script.kill(1)

@@ -26,7 +26,7 @@ async def check_values(script: Script, part: Part, *expected: bytes) -> None:
 
 
 async def write_while_the_store_does_not_respond(script: Script) -> None:
-    """Write a record, and repeat it, while the first PUT is under way."""
+    """Write a record, and repeat it, while the first PUT is in flight."""
     await script.create("t")
     await script.write(PART, (b"k", b"0"))
     held = script.hold(1, first=1)
@@ -64,7 +64,7 @@ async def write_with_a_gap(script: Script) -> None:
 
 
 async def write_to_a_fenced_leader(script: Script) -> None:
-    """Write to a broker that keeps no lease, after its WAL was fenced."""
+    """Write to a broker without a lease after its WAL was fenced."""
     script.world.leases = False
     await script.create("t")
     await script.write(PART, (b"k", b"1"))
@@ -95,7 +95,7 @@ async def fail_over(script: Script) -> None:
 
 
 async def move_with_a_record_under_way(script: Script) -> None:
-    """Move a partition while a record is written, and repeat a batch at the next leader."""
+    """Move a partition while a record is being written, and repeat a batch at the next leader."""
     await script.create("t")
     await script.write(PART, (b"k", b"0"), producer_id=7, sequence=0)
     held = script.hold(1, first=1)
@@ -162,7 +162,7 @@ async def lose_a_slot(script: Script) -> None:
 
 
 async def crash_with_slots_under_way(script: Script) -> None:
-    """Kill a leader whose later slot is stored, and whose earlier one never arrives."""
+    """Kill a leader whose later slot is stored and whose earlier one never arrives."""
     await script.create("t")
     await script.write(PART, (b"k", b"0"))
     held, broker = script.hold(1, first=1), script.broker(1)
@@ -179,7 +179,7 @@ async def crash_with_slots_under_way(script: Script) -> None:
 async def read_a_tail_with_a_lost_slot(script: Script) -> None:
     """Read the ends of a log from the store alone, while the store has lost a slot."""
     await script.create("t")
-    await asyncio.sleep(15.0)  # until the manifest has the topic
+    await asyncio.sleep(15.0)  # until the manifest contains the topic
     for number in range(3):
         await script.write(PART, (b"k", b"%d" % number))
     script.world.bucket.strike(wal_key(script.broker(1).me, WalSequence(1), IN_STORE), None)
@@ -193,7 +193,7 @@ async def read_a_tail_with_a_lost_slot(script: Script) -> None:
 
 
 async def read_a_damaged_object(script: Script) -> None:
-    """Read from a damaged object in front of an intact one."""
+    """Read from a damaged object that precedes an intact one."""
     await script.create("t")
     for value in (b"1", b"2"):
         await script.write(PART, (b"k", value))
@@ -214,7 +214,7 @@ async def read_a_damaged_object(script: Script) -> None:
 
 
 async def upload_two_blocks_at_once(script: Script) -> None:
-    """Finish the later upload first."""
+    """Complete the later upload first."""
     await script.create("t")
     broker, held, uploads = script.broker(1), script.hold(1, "put", first=1), list[Any]()
     for value in (b"1", b"2"):

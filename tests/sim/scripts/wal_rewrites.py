@@ -19,9 +19,9 @@ _REWRITTEN_S: Final = 10.0
 
 
 _TERM_S: Final = 30.0
-"""How long a broker has the job."""
+"""How long a broker keeps the job."""
 _PAUSE_MAX_S: Final = 65.0
-"""Between two attempts to read from a WAL store that is down, with the time of an attempt."""
+"""Time between two attempts to read from a WAL store that is down, including the attempt."""
 
 
 def _wal_store_bytes(script: Script) -> int:
@@ -40,7 +40,7 @@ def _is_in_wal_store(script: Script, stream_id: StreamId) -> bool:
 
 
 async def _check_empty(script: Script) -> None:
-    """Check that no log refers to the WAL store soon, and that its slots are deleted."""
+    """Check that soon no log references the WAL store, and that its slots are deleted."""
     await asyncio.sleep(_REWRITTEN_S)
     left = _wal_store_bytes(script)
     assert not left, f"{left} bytes are in the WAL store only"
@@ -56,7 +56,7 @@ async def _check_values(script: Script, part: Part, values: list[bytes]) -> None
 
 @in_cluster(wal_stores=1, compacting=1)
 async def restart_all_brokers(script: Script) -> None:
-    """Move the partition and kill leaders, with records that are not uploaded each time."""
+    """Move the partition and kill leaders, each time with records that are not uploaded."""
     await script.create("t")
     values: list[bytes] = []
 
@@ -79,7 +79,7 @@ async def restart_all_brokers(script: Script) -> None:
 
 
 async def _delete_with_ranges(script: Script, *names: str) -> list[UUID]:
-    """Delete topics whose records are in the WAL store only. Return their ids."""
+    """Delete topics whose records are only in the WAL store. Return their ids."""
     for name in names:
         await script.create(name, penstock_delete_grace_ms="3600000")
         await script.write((name, 0), (b"k", b"0"))
@@ -102,7 +102,7 @@ async def delete_and_restore_a_topic(script: Script) -> None:
 
 @in_cluster(wal_stores=1, compacting=1)
 async def kill_the_broker_that_rewrites(script: Script) -> None:
-    """Kill it before its PUT. Another broker gets the job."""
+    """Kill the broker before its PUT. Another broker gets the job."""
     held = {node_id: script.hold(node_id, "put", first=1) for node_id in (1, 2)}
     (topic_id,) = await _delete_with_ranges(script, "t")
     await script.until(lambda: any(found.count for found in held.values()))
@@ -143,7 +143,7 @@ class _Unresponsive:
 
 
 async def _lead_ranges_of_a_lost_store(script: Script) -> None:
-    """Let broker 1 lead a partition whose records are in the WAL store only, which goes down."""
+    """Let broker 1 lead a partition whose records are only in the WAL store, which goes down."""
     await script.create("t", leaders=(2,))
     await script.write(PART, (b"k", b"0"))
     await script.move(PART, 1)
@@ -153,7 +153,9 @@ async def _lead_ranges_of_a_lost_store(script: Script) -> None:
 
 @in_cluster(wal_stores=1, compacting=1)
 async def compact_while_the_wal_store_does_not_respond(script: Script) -> None:
-    """Requests to the WAL store take 30 s to fail. Small objects in `store` are merged in time."""
+    """Requests to the WAL store take 30 s to fail. Small objects in `store` are still merged in
+    time.
+    """
     await script.create("u")
     await _lead_ranges_of_a_lost_store(script)
     client = script.broker(1).raw_wal_store
@@ -237,8 +239,8 @@ def _ranges_in_wal_store(script: Script, topic: TopicState) -> set[str]:
 
 @in_cluster(wal_stores=1, compacting=1)
 async def move_beside_retained_records(script: Script) -> None:
-    """Deleted records in the WAL store, which no rewrite removes, do not count against the limit
-    above which moves upload first. It is 0 here.
+    """Deleted records in the WAL store, which no rewrite removes, do not count toward the limit
+    above which moves upload first. The limit is 0 here.
     """
     world = script.world
     world.limits = replace(

@@ -1,4 +1,4 @@
-"""Scripts about a cluster whose WALs are in a store of their own, which fails on its own, or is
+"""Scripts about a cluster whose WALs are in a separate store, which fails on its own, or is
 replaced by another one.
 """
 
@@ -22,7 +22,7 @@ _COUNT: Final = 5
 _VALUES: Final = [b"%d" % number for number in range(_COUNT)]
 _STORE: Final = WalStoreId(1)
 _MOVE_MAX_S: Final = 120
-"""Longest time until a WAL moves."""
+"""Maximum time until a WAL moves."""
 
 
 async def _write(script: Script) -> None:
@@ -47,7 +47,7 @@ def _wal_bucket(script: Script) -> Bucket:
 
 
 def _empty_bucket(script: Script) -> Bucket:
-    """Return what an unmounted path, or another volume, looks like."""
+    """Return a bucket that looks like an unmounted path or another volume."""
     return Bucket(script.world.now_ms)
 
 
@@ -57,7 +57,7 @@ def _waits_for_recovery(script: Script) -> bool:
 
 @in_cluster(wal_stores=1)
 async def fail_over_in_a_wal_store(script: Script) -> None:
-    """Kill a leader, and read slots that were committed in place after its WAL was cleaned."""
+    """Kill a leader, and read slots that were committed in place after its WAL was deleted."""
     await _write(script)
     script.kill(1)
     await script.until_led(PART, 2)
@@ -70,7 +70,9 @@ async def fail_over_in_a_wal_store(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def fail_over_with_an_empty_store_mounted(script: Script) -> None:
-    """Kill a leader while the recoverer has an empty store in the place of the WAL store."""
+    """Kill a leader while the recovering broker has an empty store mounted in place of the WAL
+    store.
+    """
     await _write(script)
     client = script.broker(2).raw_wal_store
     assert client is not None
@@ -103,7 +105,7 @@ async def fence_while_the_store_is_replaced(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_a_whole_wal(script: Script) -> None:
-    """Kill a leader whose whole WAL the store has lost, with its marker; then restore it."""
+    """Kill a leader whose whole WAL, including the marker, the store has lost; then restore it."""
     await _write(script)
     bucket = _wal_bucket(script)
     prefix = wal_prefix(script.broker(1).me, _STORE)
@@ -146,7 +148,7 @@ async def start_with_another_store(script: Script) -> None:
 @in_cluster(wal_stores=1)
 async def start_with_another_store_that_is_down(script: Script) -> None:
     """Start a broker that is configured with another WAL store, which does not respond until the
-    broker serves. It never writes there, and logs why.
+    broker serves. The broker never writes there, and logs the reason.
     """
     await _write(script)
     script.kill(1)
@@ -242,8 +244,8 @@ async def lose_the_wal_store_for_long(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_the_response_of_a_slot_and_the_store(script: Script) -> None:
-    """Lose the WAL store after it has stored a slot whose writer did not get the response, and
-    return to it, where the old slots are.
+    """Lose the WAL store after it has stored a slot whose writer got no response, and return to it
+    when it contains the old slots.
     """
     await _write(script)
     client = script.broker(1).raw_wal_store
@@ -268,7 +270,7 @@ async def lose_the_response_of_a_slot_and_the_store(script: Script) -> None:
 
 async def _write_while_leaving(script: Script) -> "asyncio.Task[Any]":
     """Write a record, lose the WAL store, and cut broker 1 off from the controller after it has
-    uploaded the record, before it can commit that.
+    uploaded the record and before it can commit the upload.
     """
     before = _data_count(script)
     script.world.wal_weather.down = True
@@ -289,7 +291,7 @@ def _data_count(script: Script) -> int:
 
 @in_cluster(wal_stores=1)
 async def kill_a_broker_that_leaves_the_wal_store(script: Script) -> None:
-    """Kill a broker after it has uploaded its tail, and before its WAL has moved."""
+    """Kill a broker after it has uploaded its tail and before its WAL has moved."""
     await _write(script)
     writing = await _write_while_leaving(script)
     script.kill(1)
@@ -303,7 +305,7 @@ async def kill_a_broker_that_leaves_the_wal_store(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def replace_the_wal_store_of_a_running_broker(script: Script) -> None:
-    """Mount an empty store in the place of the WAL store of a running leader, after an outage and
+    """Mount an empty store in place of the WAL store of a running leader, after an outage and
     without one, and kill the leader.
     """
     await _write(script)
@@ -337,7 +339,7 @@ async def replace_the_wal_store_of_a_running_broker(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_the_identity_of_the_wal_store(script: Script) -> None:
-    """Write while the WAL store accepts slots, but does not return its identity, then mount another
+    """Write while the WAL store accepts slots but does not return its identity, then mount another
     store for so long that the WAL would return.
     """
     await _write(script)
@@ -416,10 +418,10 @@ async def _read_end(script: Script, wal_store: Bucket | None) -> int:
 @in_cluster(wal_stores=1)
 async def read_the_tail_from_a_wal_store(script: Script) -> None:
     """Read the end of a log from the stores alone: with the WAL store, without it, and with an
-    empty one in its place.
+    empty store in its place.
     """
     await _write(script)
-    await asyncio.sleep(3.0)  # until the manifest has the topic
+    await asyncio.sleep(3.0)  # until the manifest contains the topic
     end = await _read_end(script, _wal_bucket(script))
     assert end == _COUNT, f"the log is said to end at {end}"
     for other, refusal in ((None, WalStoreRequired), (_empty_bucket(script), WalStoreWrong)):
@@ -432,7 +434,7 @@ async def read_the_tail_from_a_wal_store(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def read_the_tail_of_a_wal_that_vanished(script: Script) -> None:
-    """Read the end of a log from the stores alone after the store lost its whole WAL."""
+    """Read the end of a log from the stores alone after the store has lost its whole WAL."""
     await _write(script)
     await asyncio.sleep(3.0)
     prefix = wal_prefix(script.broker(1).me, _STORE)
@@ -447,7 +449,7 @@ async def read_the_tail_of_a_wal_that_vanished(script: Script) -> None:
 
 @in_cluster(wal_stores=1, brokers=1)
 async def read_the_tail_beside_a_wal_without_a_marker(script: Script) -> None:
-    """Read the end of a log from the stores alone while its broker starts again, and has not
+    """Read the end of a log from the stores alone while its broker is restarting and has not
     written the marker of its new WAL yet.
     """
     await _write(script)
