@@ -1,4 +1,4 @@
-"""The pure parts of the console: logins, contents and presentation."""
+"""The pure parts of the console: logins, values and presentation."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -59,7 +59,7 @@ SASL = ClientSecurity(SecurityProtocol.SASL_SSL, "PLAIN", "console", "secret")
         ("[", False),
     ],
 )
-def test_only_addresses_and_given_names_are_known(host: str, is_known: bool) -> None:
+def test_only_addresses_and_configured_host_names_are_accepted(host: str, is_known: bool) -> None:
     assert is_known_host(host, ("console.example.com",)) == is_known
 
 
@@ -74,16 +74,16 @@ def test_only_addresses_and_given_names_are_known(host: str, is_known: bool) -> 
         ({"origin": "http://a:1", "sec-fetch-site": "same-site"}, False),
     ],
 )
-def test_forms_come_from_the_same_origin(headers: dict[str, str], is_same: bool) -> None:
+def test_forms_must_come_from_the_same_origin(headers: dict[str, str], is_same: bool) -> None:
     assert is_same_origin({"host": "a:1", **headers}) == is_same
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_a_console_on_loopback_is_open(host: str) -> None:
+def test_a_console_on_loopback_needs_no_login(host: str) -> None:
     check(ConsoleOptions(bootstrap="b:1", host=host))
 
 
-def test_a_console_elsewhere_needs_a_login_or_consent() -> None:
+def test_a_console_on_other_addresses_requires_a_login_or_consent() -> None:
     options = ConsoleOptions(bootstrap="b:1", host="0.0.0.0")
     with pytest.raises(UsageError, match="--allow-insecure"):
         check(options)
@@ -108,7 +108,7 @@ def sessions_at(clock: Clock) -> Sessions:
     return Sessions(clock, lambda: f"token-{next(numbers)}")
 
 
-def test_sessions_end_when_idle_and_at_their_age() -> None:
+def test_sessions_end_when_idle_or_too_old() -> None:
     clock = Clock()
     sessions = sessions_at(clock)
     session = sessions.open("alice", SASL)
@@ -125,8 +125,10 @@ def test_sessions_end_when_idle_and_at_their_age() -> None:
     assert sessions.find(session.token) is None
 
 
-def test_rights_are_queried_again_when_old_and_after_a_change() -> None:
-    """A change may create a topic that the user sees, and brokers learn of it within a moment."""
+def test_rights_are_checked_again_when_old_and_after_a_change() -> None:
+    """A change may create a topic that the user may see, and brokers learn about it a
+    moment later.
+    """
     clock = Clock()
     sessions = sessions_at(clock)
     session = sessions.open("alice", SASL)
@@ -143,8 +145,8 @@ def test_rights_are_queried_again_when_old_and_after_a_change() -> None:
         sessions.checked(session, session.rights)
 
 
-def test_scripts_of_an_open_page_keep_no_session_and_check_rights_rarely() -> None:
-    """Also after a change, when each page that the user opens requests the rights."""
+def test_scripts_of_an_open_page_do_not_extend_the_session_and_rarely_check_rights() -> None:
+    """After a change, only pages that the user opens check the rights again."""
     clock = Clock()
     sessions = sessions_at(clock)
     session = sessions.open("alice", SASL, Rights())
@@ -170,13 +172,13 @@ def test_scripts_of_an_open_page_keep_no_session_and_check_rights_rarely() -> No
         ("/live/overview", {}, False),
     ],
 )
-def test_only_requests_by_the_user_are_activity(
+def test_only_requests_by_the_user_count_as_activity(
     path: str, headers: dict[str, str], counts: bool
 ) -> None:
     assert is_use(path, headers) == counts
 
 
-def test_one_session_too_many_ends_the_idlest() -> None:
+def test_the_longest_idle_session_ends_at_the_limit() -> None:
     clock = Clock()
     sessions = sessions_at(clock)
     first = sessions.open("first", SASL)
@@ -200,7 +202,7 @@ def test_failed_logins_of_one_address_are_counted() -> None:
     assert sessions.may_try("10.0.0.1")
 
 
-def test_rights_are_those_of_the_acls() -> None:
+def test_rights_follow_the_acls() -> None:
     rights = Rights(topics={"words": operations_of(1 << Operation.DESCRIBE)})
     rights.need_topic("words")
     rights.need_topic("words@nightly")
@@ -215,11 +217,11 @@ def test_rights_are_those_of_the_acls() -> None:
     assert operations_of(-2147483648) == frozenset()
 
 
-# --- what it shows --------------------------------------------------------------------------------
+# --- presentation ---------------------------------------------------------------------------------
 
 
 @given(st.binary(max_size=4_000))
-def test_any_bytes_are_shown(data: bytes) -> None:
+def test_any_bytes_can_be_displayed(data: bytes) -> None:
     shown = formats.shown_bytes(data)
     assert shown.size_bytes == len(data)
     assert len(shown.line) <= formats.LINE_CHARS_MAX
@@ -240,18 +242,18 @@ def test_any_bytes_are_shown(data: bytes) -> None:
         (b"[" * 5_000, "text", "[" * 5_000),
     ],
 )
-def test_kinds_of_values(data: bytes | None, kind: str, text: str) -> None:
+def test_types_of_values_are_recognized(data: bytes | None, kind: str, text: str) -> None:
     shown = formats.shown_bytes(data)
     assert (shown.kind, shown.text) == (kind, text)
 
 
-def test_long_values_are_cut_between_characters() -> None:
+def test_long_values_are_truncated_between_characters() -> None:
     shown = formats.shown_bytes(("x" + "\u00e9" * formats.SHOWN_BYTES_MAX).encode())
     assert (shown.kind, shown.is_cut) == ("text", True)
     assert len(shown.text.encode()) <= formats.SHOWN_BYTES_MAX
 
 
-def test_unknown_values_are_dashes() -> None:
+def test_unknown_values_are_displayed_as_dashes() -> None:
     for shown in (formats.number, formats.bytes_text, formats.rate, formats.usd):
         assert shown(None) == formats.UNKNOWN
     assert formats.milliseconds(None) == formats.moment(-1) == formats.UNKNOWN
@@ -286,7 +288,7 @@ def test_windows_are_as_large_as_the_page_or_the_search() -> None:
     assert windows_of(since, {0: (7, 9)}) == {0: (7, 9)}
 
 
-def test_the_bars_of_a_move_follow_each_other() -> None:
+def test_the_bars_of_a_move_are_contiguous() -> None:
     steps = [Step(1, "controller", "a", 0.0), Step(2, "broker 0", "b", 30.0)]
     steps += [Step(3, "broker 0", "c", None), Step(4, "broker 0", "d", 10.0)]
     bars = views.bars(MoveView("t", 0, 0, 1, 3, 0, None, steps))
@@ -296,7 +298,7 @@ def test_the_bars_of_a_move_follow_each_other() -> None:
 
 
 def test_a_log_never_ends_before_its_committed_end() -> None:
-    """Ends are measured every two seconds, and the metadata follow at once."""
+    """End offsets are measured every two seconds, while the metadata arrives at once."""
     ends = {0: 0}
     first, *others = views.view_partitions(IMAGE, TOPIC, ends) or ()
     assert first.end_offset == first.committed_offset > 0
@@ -306,8 +308,8 @@ def test_a_log_never_ends_before_its_committed_end() -> None:
     assert again.end_offset == first.committed_offset + 5
 
 
-def test_list_and_page_of_topics_show_the_same_size() -> None:
-    """That of the records, without the state of partitions. The cluster stores both."""
+def test_the_topic_list_and_the_topic_page_show_the_same_size() -> None:
+    """It is the size of the records without partition state, which the cluster also stores."""
     topics = {topic.topic_id for topic in IMAGE.topics}
     streams = [stream for stream in IMAGE.streams if stream.topic_id in topics]
     entries = [entry for stream in streams for entry in stream.entries]
@@ -319,8 +321,8 @@ def test_list_and_page_of_topics_show_the_same_size() -> None:
         assert topic.stored_bytes == sum(partition.size_bytes for partition in partitions)
 
 
-def test_what_no_broker_has_reported_is_unknown() -> None:
-    """Neither pages nor samples contain a zero for it."""
+def test_values_that_no_broker_has_reported_are_unknown() -> None:
+    """Neither pages nor samples contain a zero for them."""
     view = view_top(view_cluster(IMAGE, "", {}), stored_topics(IMAGE), {})
     assert view.cluster.nodes
     for node in view.cluster.nodes:
@@ -362,7 +364,7 @@ def test_what_no_broker_has_reported_is_unknown() -> None:
         (0.4, BrokerHealth(1, False, append_ms=7_000.0), None, ["Appends are slow"], 0.0),
     ],
 )
-def test_causes_are_named_and_ages_known(
+def test_health_problems_have_titles_and_ages(
     controllers_s: float,
     broker: BrokerHealth,
     store: StoreHealth | None,
@@ -376,7 +378,7 @@ def test_causes_are_named_and_ages_known(
     assert leaderless.title == "3 partitions have no leader"
 
 
-def test_values_that_are_not_known_now_keep_their_last_ones() -> None:
+def test_values_that_are_currently_unknown_keep_their_last_value() -> None:
     samples = Samples()
     view = view_top(view_cluster(IMAGE, "", {}), stored_topics(IMAGE), {})
     samples.add(sample_of(view, 1, 7.0, has_loads=False))
@@ -397,16 +399,16 @@ def test_values_that_are_not_known_now_keep_their_last_ones() -> None:
         ("compression.type", "string", "text"),
     ],
 )
-def test_configs_have_units(name: str, kind: str, unit: str) -> None:
+def test_config_values_have_units(name: str, kind: str, unit: str) -> None:
     assert unit_of(ConfigView(name, "1", "default", True, (), kind)) == unit
 
 
-def test_forms_name_the_notation_of_units() -> None:
+def test_forms_explain_the_notation_of_units() -> None:
     config = ConfigView("retention.ms", "1", "default", True, (), "long")
     assert choice_of(config).unit == "milliseconds, or as in 7d"
 
 
-def test_settings_are_lines() -> None:
+def test_settings_are_entered_as_lines() -> None:
     found = views.parse_settings("a=1\n\n b = x=y \nretention.ms = 7d")
     assert found == {"a": "1", "b": "x=y", "retention.ms": "604800000"}
     with pytest.raises(UsageError, match="'nothing' is not KEY=VALUE"):

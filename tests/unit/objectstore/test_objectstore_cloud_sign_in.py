@@ -1,4 +1,4 @@
-"""Credentials of Google Cloud and Azure: which are used, how they are renewed, and errors."""
+"""Google Cloud and Azure credentials: which ones are used, how they are renewed, and errors."""
 
 import base64
 import json
@@ -46,7 +46,7 @@ def of_json(content: dict[str, Any]) -> bytes:
 
 
 def grant(token: str, lifetime_s: int = 3_600) -> bytes:
-    """Return the response of a token endpoint of Google or Azure."""
+    """Return a token response of Google or Azure."""
     expires = int(datetime.now(UTC).timestamp()) + lifetime_s
     return of_json(
         {
@@ -59,7 +59,9 @@ def grant(token: str, lifetime_s: int = 3_600) -> bytes:
 
 
 def remote(server: RawServer) -> str:
-    """Return an endpoint that does not count as an emulator, which gets a placeholder."""
+    """Return an endpoint that does not count as an emulator, for which placeholder credentials
+    would be used.
+    """
     return server.endpoint.replace("127.0.0.1", "0.0.0.0")
 
 
@@ -83,7 +85,7 @@ def test_google_credentials_come_from_the_url_the_environment_and_gcloud(tmp_pat
     home = {"HOME": str(tmp_path)}
     variables = {**home, "GOOGLE_APPLICATION_CREDENTIALS": theirs}
     used = "application_credentials"
-    assert credentials(GCS, home) == {}  # the service account of the pod or machine
+    assert credentials(GCS, home) == {}  # the service account of the pod or the machine
     assert credentials(GCS, variables) == {used: theirs}
     assert credentials(replace(GCS, credentials_file=mine), variables) == {used: mine}
     local = credentials(replace(GCS, endpoint="http://127.0.0.1:1"), variables)
@@ -118,7 +120,7 @@ def test_google_credentials_come_from_the_url_the_environment_and_gcloud(tmp_pat
         {"AWS_S3_EXPRESS": "true"},
     ],
 )
-async def test_variables_of_obstore_override_nothing(
+async def test_obstore_environment_variables_override_nothing(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with raw_server(grant("t0k")) as metadata, raw_server(CREATED) as cloud:
@@ -159,10 +161,10 @@ async def test_variables_of_obstore_override_nothing(
         (503, True),
     ],
 )
-async def test_a_metadata_server_that_fails_may_be_requested_again(
+async def test_requests_to_a_failing_metadata_server_are_retried(
     scheme: str, status: int, retriable: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Azure's responds with 404 while it is updated."""
+    """Azure's metadata server responds with 404 during updates."""
     async with raw_server(*[error_response(status, "")] * 2) as metadata:
         host = metadata.endpoint.removeprefix("http://")
         monkeypatch.setenv("GCE_METADATA_HOST", host)
@@ -178,10 +180,10 @@ async def test_a_metadata_server_that_fails_may_be_requested_again(
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
-async def test_a_machine_without_a_metadata_server_gets_advice(
+async def test_the_error_without_a_metadata_server_contains_advice(
     scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The text of a refused connection is real; only the address is not that of the cloud."""
+    """The error of the refused connection is real; only the address is not that of the cloud."""
     (port,) = free_ports(1)
     monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{port}")
     monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{port}")
@@ -201,7 +203,7 @@ async def test_a_machine_without_a_metadata_server_gets_advice(
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
-async def test_the_identity_of_the_machine_signs_in(
+async def test_the_identity_of_the_machine_is_used_to_sign_in(
     scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with raw_server(grant("t0k")) as metadata, raw_server(CREATED) as cloud:
@@ -253,7 +255,7 @@ async def test_the_identity_of_the_machine_signs_in(
         ({"endpoint": "http://127.0.0.1:10000"}, {"AZURE_STORAGE_SAS_TOKEN": "sas"}, "sas_token"),
     ],
 )
-def test_azure_credentials_have_an_order(
+def test_precedence_of_azure_credentials(
     of_url: dict[str, str], variables: dict[str, str], expected: str
 ) -> None:
     config = replace(AZURE, **of_url)
@@ -261,7 +263,7 @@ def test_azure_credentials_have_an_order(
     assert sas_token(config, variables) == ("sas" if expected == "sas_token" else None)
 
 
-def test_azurite_gets_its_public_key() -> None:
+def test_azurite_is_used_with_its_public_key() -> None:
     azurite = options_of(replace(AZURE, endpoint="http://127.0.0.1:10000"), {})
     assert azurite["endpoint"] == "http://127.0.0.1:10000/acct"
     assert base64.b64decode(azurite["account_key"])
@@ -279,14 +281,14 @@ def test_azurite_gets_its_public_key() -> None:
         ("se=tomorrow&sig=x", None),
     ],
 )
-def test_the_expiry_of_a_sas_token(token: str, expected: datetime | None) -> None:
+def test_the_expiry_of_a_sas_token_is_parsed(token: str, expected: datetime | None) -> None:
     assert sas_expiry(token) == expected
 
 
-async def test_a_workload_identity_of_azure_exchanges_its_token(
+async def test_an_azure_workload_identity_exchanges_its_token(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The token is read again for each exchange, as Kubernetes replaces it."""
+    """The token file is read again for each exchange, because Kubernetes replaces it."""
     file = home / "token"
     file.write_text("first")
     throttled = error_response(429, "")
@@ -308,7 +310,7 @@ async def test_a_workload_identity_of_azure_exchanges_its_token(
             await store.put("k", b"")
             return b"bearer a2" in cloud.requests[-1].lower()
 
-        await until(renewed)  # the client waits a moment before it fetches another token
+        await until(renewed)  # the client waits before it requests another token
         await store.close()
     assert all(request.startswith(b"POST /tenant/oauth2/v2.0/token") for request in entra.requests)
     forms = [parse_qs(body.decode()) for body in entra.bodies]
@@ -317,7 +319,7 @@ async def test_a_workload_identity_of_azure_exchanges_its_token(
     assert b"authorization: bearer a1" in cloud.requests[0].lower()
 
 
-async def test_a_refused_workload_identity_of_azure_states_how_to_sign_in(
+async def test_the_error_of_a_rejected_azure_workload_identity_says_how_to_sign_in(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "token").write_text("expired")
@@ -333,7 +335,7 @@ async def test_a_refused_workload_identity_of_azure_states_how_to_sign_in(
 
 
 def external(path: Path, source: dict[str, Any], token_url: str, **more: Any) -> GcsConfig:
-    """Write a file of type external_account and name it in the URL."""
+    """Write a file of type external_account, and return a URL that contains its path."""
     pool = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q"
     content = {
         "type": "external_account",
@@ -347,8 +349,8 @@ def external(path: Path, source: dict[str, Any], token_url: str, **more: Any) ->
     return replace(GCS, credentials_file=str(file))
 
 
-async def test_an_external_account_exchanges_the_token_of_a_file(home: Path) -> None:
-    """It is exchanged again before the access token expires, with the file's current contents."""
+async def test_an_external_account_exchanges_the_token_in_a_file(home: Path) -> None:
+    """It exchanges the file's current contents again before the access token expires."""
     file, meter = home / "token", StoreMeter()
     file.write_text("first\n")
     async with (
@@ -375,7 +377,7 @@ async def test_an_external_account_exchanges_the_token_of_a_file(home: Path) -> 
 
 
 async def test_an_external_account_impersonates_a_service_account(home: Path) -> None:
-    """Its token comes from a URL, as JSON."""
+    """Its token comes from a URL as JSON."""
     expires = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     account = of_json({"accessToken": "sa", "expireTime": expires})
     async with (
@@ -449,7 +451,7 @@ async def test_errors_of_an_external_account(
         ({"file": "f"}, "", "it has no token_url"),
     ],
 )
-def test_external_accounts_that_are_not_supported(
+def test_unsupported_external_accounts_are_rejected(
     source: dict[str, Any], token_url: str, says: str, home: Path
 ) -> None:
     with pytest.raises(InvalidStoreConfig, match=f"credentials_file names .*{says}"):
@@ -459,9 +461,7 @@ def test_external_accounts_that_are_not_supported(
 @pytest.mark.parametrize(
     "response", [error_response(403, ""), error_response(503, ""), None, of_json({})]
 )
-async def test_an_error_does_not_show_the_parameters_of_a_url(
-    response: bytes | None, home: Path
-) -> None:
+async def test_errors_do_not_contain_url_parameters(response: bytes | None, home: Path) -> None:
     async with raw_server(response) as provider:
         source = {
             "url": f"{provider.endpoint}/token?key=SECRET",
@@ -484,8 +484,8 @@ async def test_a_missing_token_file_is_reported(home: Path) -> None:
         await store.put("k", b"")
 
 
-async def test_a_refused_key_of_the_store_is_no_failed_sign_in() -> None:
-    """The key contains the address of the metadata server."""
+async def test_a_rejected_access_key_is_not_reported_as_a_failed_sign_in() -> None:
+    """The object key contains the address of the metadata server."""
     async with raw_server(error_response(403, "AuthenticationFailed")) as cloud:
         store = AzureStore(replace(AZURE, account_key="a2V5", endpoint=cloud.endpoint))
         with pytest.raises(AccessDenied):

@@ -1,5 +1,5 @@
 """Google Cloud Storage and Azure where they differ from S3: responses, version tokens and errors.
-`tests/stores` runs the contract of object stores on servers of both.
+`tests/stores` runs the object store contract on servers of both.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -74,7 +74,7 @@ async def raw_store(
         ("az", 500, "OperationTimedOut", Unavailable),
     ],
 )
-async def test_responses_become_errors_of_the_port(
+async def test_responses_are_mapped_to_errors_of_the_port(
     scheme: str, status: int, code: str, expected: type[ObjectStoreError]
 ) -> None:
     async with raw_store(scheme, error_response(status, code)) as (raw, store):
@@ -95,7 +95,7 @@ async def test_responses_become_errors_of_the_port(
         ("gs", 503, "ServiceUnavailable", "token request: status code: 404", Unavailable),
     ],
 )
-async def test_words_of_a_message_decide_nothing(
+async def test_errors_do_not_depend_on_the_text_of_a_message(
     scheme: str, status: int, code: str, message: str, expected: type[ObjectStoreError]
 ) -> None:
     key = "p/169.254.169.254 token request: status code: 404"
@@ -107,7 +107,7 @@ async def test_words_of_a_message_decide_nothing(
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
 async def test_a_store_without_ranges_is_reported(scheme: str) -> None:
-    """Google's tail is then cut from the whole object."""
+    """The tail of an object is then cut from the whole object."""
     head = (
         b'HTTP/1.1 200 OK\r\nETag: "0x1"\r\nx-goog-generation: 7\r\nContent-Length: 4\r\n'
         b"Last-Modified: Sun, 29 Nov 2026 08:00:00 GMT\r\n\r\n"
@@ -121,8 +121,8 @@ async def test_a_store_without_ranges_is_reported(scheme: str) -> None:
                 await store.get_tail("k", 2)
 
 
-async def test_a_busy_account_is_throttling_only_if_it_states_so() -> None:
-    """Without that text the write may have taken place, and its repetition is compared."""
+async def test_a_busy_account_counts_as_throttling_only_if_the_response_says_so() -> None:
+    """Otherwise the write may have succeeded, so its retry compares the object."""
     said = error_response(503, "ServerBusy", "Operations per second is over the account limit.")
     async with raw_store("az", said) as (_, store):
         with pytest.raises(Throttled):
@@ -142,21 +142,21 @@ async def test_a_412_without_an_object_is_the_404_of_s3(
     async with raw_store(scheme, refused, absent, refused, error_response(503, "")) as (raw, store):
         with pytest.raises(ObjectNotFound):
             await store.put_if_match("k", b"v", token)
-        with pytest.raises(PreconditionFailed):  # the HEAD after it failed
+        with pytest.raises(PreconditionFailed):  # the HEAD after the failed PUT
             await store.put_if_match("k", b"v", token)
         assert [request.split()[0] for request in raw.requests] == [b"PUT", b"HEAD"] * 2
 
 
 @pytest.mark.parametrize("token", ["0", "", '"17"', "-1", "\u0661"])
-async def test_google_never_gets_a_condition_that_is_no_generation(token: str) -> None:
-    """Generation 0 means that no object must exist."""
+async def test_only_generations_are_sent_to_google_as_conditions(token: str) -> None:
+    """Generation 0 would mean that the object must not exist."""
     async with raw_store("gs", error_response(404, "")) as (raw, store):
         with pytest.raises(ObjectNotFound):
             await store.put_if_match("k", b"v", token)
         assert [request.split()[0] for request in raw.requests] == [b"HEAD"]
 
 
-async def test_the_tail_of_an_azure_blob_is_of_one_version() -> None:
+async def test_the_tail_of_an_azure_blob_comes_from_one_version() -> None:
     head = (
         b'HTTP/1.1 200 OK\r\nETag: "0x1"\r\nContent-Length: 10\r\n'
         b"Last-Modified: Sun, 29 Nov 2026 08:00:00 GMT\r\n\r\n"
@@ -207,14 +207,14 @@ async def test_errors_suggest_a_command() -> None:
         ("az://acct/box/a//b", "not allowed"),
     ],
 )
-def test_errors_of_wrong_urls_suggest_a_url(url: str, says: str) -> None:
+def test_errors_of_invalid_urls_suggest_a_url(url: str, says: str) -> None:
     with pytest.raises(ObjectStoreError) as caught:
         parse_store_url(url)
     assert says in str(caught.value)
     assert "SECRET" not in str(caught.value)
 
 
-def test_urls_are_understood_and_hide_secrets() -> None:
+def test_urls_are_parsed_and_hide_secrets() -> None:
     assert parse_store_url("gs://my_bucket/a/b?credentials_file=/k.json") == GcsConfig(
         bucket="my_bucket", prefix="a/b/", credentials_file="/k.json"
     )

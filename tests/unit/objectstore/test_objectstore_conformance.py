@@ -1,4 +1,4 @@
-"""What every backend and every wrapper must do."""
+"""The contract that every backend and every wrapper must fulfil."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -75,7 +75,7 @@ async def listed(
     return [info async for info in store.list(prefix, start_after=start_after, limit=limit)]
 
 
-async def test_an_object_reads_as_written(store: ObjectStore) -> None:
+async def test_an_object_survives_a_round_trip(store: ObjectStore) -> None:
     etag = await store.put("a/b", b"hello")
     assert await store.get("a/b") == b"hello"
     info = await store.head("a/b")
@@ -98,7 +98,9 @@ async def test_a_put_replaces_and_changes_the_etag(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("write", ["put", "put_if_absent", "put_if_match"])
-async def test_a_body_may_be_chunks_of_any_buffer(store: ObjectStore, write: str) -> None:
+async def test_a_body_may_consist_of_chunks_of_any_buffer_type(
+    store: ObjectStore, write: str
+) -> None:
     body = [b"ab", bytearray(b"cd"), memoryview(b"xefx")[1:3], b""]
     if write == "put":
         await store.put("k", body)
@@ -111,7 +113,9 @@ async def test_a_body_may_be_chunks_of_any_buffer(store: ObjectStore, write: str
 
 
 LARGE_BYTES = 320 * 1024
-"""More than any store handles as a small body, and no multiple of the blocks of direct writes."""
+"""Larger than what any store treats as a small body, and not a multiple of the block size of direct
+writes.
+"""
 
 _numbers = np.arange(LARGE_BYTES // 4 + 3, dtype=np.int32)
 VIEWS = {
@@ -151,7 +155,7 @@ async def test_a_body_may_be_a_view_of_any_type_shape_and_stride(
 
 
 @pytest.mark.parametrize("body", [b"", [], bytearray(), memoryview(b"")])
-async def test_an_empty_object(store: ObjectStore, body: bytes) -> None:
+async def test_an_empty_object_can_be_stored(store: ObjectStore, body: bytes) -> None:
     await store.put("k", body)
     assert await store.get("k") == b""
     assert (await store.head("k")).size_bytes == 0
@@ -161,7 +165,7 @@ async def test_an_empty_object(store: ObjectStore, body: bytes) -> None:
         await store.get_range("k", 0, 1)
 
 
-async def test_later_changes_of_a_callers_buffer_do_not_reach_the_object(
+async def test_later_changes_to_the_callers_buffer_do_not_affect_the_object(
     store: ObjectStore,
 ) -> None:
     body = bytearray(b"before")
@@ -181,7 +185,7 @@ async def test_later_changes_of_a_callers_buffer_do_not_reach_the_object(
         (0, 1 << 40, b"0123456789"),
     ],
 )
-async def test_ranges_are_half_open_and_cut_at_the_end(
+async def test_ranges_are_half_open_and_end_at_the_object_size(
     store: ObjectStore, start: int, length: int, expected: bytes
 ) -> None:
     await store.put("k", b"0123456789")
@@ -189,7 +193,7 @@ async def test_ranges_are_half_open_and_cut_at_the_end(
 
 
 @pytest.mark.parametrize("start", [10, 11, 1 << 40])
-async def test_a_range_after_the_end_is_refused(store: ObjectStore, start: int) -> None:
+async def test_a_range_after_the_end_is_rejected(store: ObjectStore, start: int) -> None:
     await store.put("k", b"0123456789")
     with pytest.raises(RangeNotSatisfiable) as caught:
         await store.get_range("k", start, 1)
@@ -199,7 +203,7 @@ async def test_a_range_after_the_end_is_refused(store: ObjectStore, start: int) 
 @pytest.mark.parametrize(
     ("length", "expected"), [(1, b"9"), (10, b"0123456789"), (11, b"0123456789")]
 )
-async def test_a_tail_tracks_the_size_of_the_whole(
+async def test_a_tail_contains_the_size_of_the_object(
     store: ObjectStore, length: int, expected: bytes
 ) -> None:
     await store.put("k", b"0123456789")
@@ -213,7 +217,7 @@ def folder_error() -> type[Exception]:
     return ObjectNotFound
 
 
-async def test_missing_keys_are_not_found(
+async def test_missing_keys_raise_object_not_found(
     store: ObjectStore, folder_error: type[Exception]
 ) -> None:
     await store.put("present/k", b"")
@@ -231,7 +235,7 @@ async def test_missing_keys_are_not_found(
             await store.put_if_match(key, b"x", '"0"')
 
 
-async def test_put_if_absent_takes_a_free_key_once(store: ObjectStore) -> None:
+async def test_put_if_absent_succeeds_once_per_key(store: ObjectStore) -> None:
     etag = await store.put_if_absent("k", b"first")
     with pytest.raises(PreconditionFailed):
         await store.put_if_absent("k", b"second")
@@ -242,7 +246,7 @@ async def test_put_if_absent_takes_a_free_key_once(store: ObjectStore) -> None:
     assert await store.get("k") == b"third"
 
 
-async def test_put_if_match_replaces_only_the_named_version(store: ObjectStore) -> None:
+async def test_put_if_match_replaces_only_the_given_version(store: ObjectStore) -> None:
     skip_without_swaps(store)
     first = await store.put("k", b"1")
     second = await store.put_if_match("k", b"2", first)
@@ -254,8 +258,10 @@ async def test_put_if_match_replaces_only_the_named_version(store: ObjectStore) 
 
 
 @pytest.mark.parametrize("operation", ["put_if_absent", "put_if_match"])
-async def test_a_write_whose_response_was_lost_is_found(store: ObjectStore, operation: str) -> None:
-    """The repetition is refused, by 412 or another status, and the etag of the first try is good
+async def test_a_write_whose_response_was_lost_is_recognized(
+    store: ObjectStore, operation: str
+) -> None:
+    """The retry is rejected with 412 or another status, and the etag of the first attempt is valid
     for the next write.
     """
     skip_without_swaps(store)
@@ -272,7 +278,7 @@ async def test_a_write_whose_response_was_lost_is_found(store: ObjectStore, oper
     assert await store.get("k") == b"next"
 
 
-async def test_of_concurrent_swaps_one_wins(store: ObjectStore) -> None:
+async def test_one_of_several_concurrent_swaps_succeeds(store: ObjectStore) -> None:
     skip_without_swaps(store)
     etag = await store.put("k", b"0")
 
@@ -286,7 +292,9 @@ async def test_of_concurrent_swaps_one_wins(store: ObjectStore) -> None:
     assert sum(await asyncio.gather(*(swap(number) for number in range(8)))) == 1
 
 
-async def test_of_concurrent_creators_one_wins_and_its_object_stays(store: ObjectStore) -> None:
+async def test_one_of_several_concurrent_creations_succeeds_and_its_object_stays(
+    store: ObjectStore,
+) -> None:
     async def create(number: int) -> int | None:
         try:
             await store.put_if_absent("slot", bytes([number]) * 1_000_000)
@@ -301,8 +309,8 @@ async def test_of_concurrent_creators_one_wins_and_its_object_stays(store: Objec
     assert await store.get("slot") == bytes(winners) * 1_000_000
 
 
-async def test_delete_takes_absent_keys_and_many(store: ObjectStore) -> None:
-    # More than one batch; Azure deletes absent keys one by one.
+async def test_delete_accepts_absent_keys_and_many_keys(store: ObjectStore) -> None:
+    # This is more than one batch; Azure deletes absent keys one by one.
     count = 260 if isinstance(store, AzureStore) else 1_003
     keys = [f"d/{number:04d}" for number in range(count)]
     for key in keys[:3] + keys[-3:]:
@@ -319,7 +327,7 @@ def nested_key(store: ObjectStore) -> str:
     return "a/x.d/y" if isinstance(store, folders) else "a/x/y"
 
 
-async def test_a_list_is_in_order_of_utf8_bytes_and_respects_its_bounds(
+async def test_a_list_is_ordered_by_utf8_bytes_and_respects_its_bounds(
     store: ObjectStore, nested_key: str
 ) -> None:
     keys = [
@@ -393,7 +401,7 @@ async def test_deleting_while_listing_is_safe(store: ObjectStore) -> None:
         "a/.b/c..d/...",
     ],
 )
-async def test_unusual_keys(store: ObjectStore, key: str) -> None:
+async def test_unusual_keys_are_supported(store: ObjectStore, key: str) -> None:
     if isinstance(store, SharedDirectoryStore) and "/." in key:
         with pytest.raises(InvalidKey, match="begin with a dot"):
             await store.put_if_absent(key, b"v")
@@ -426,7 +434,7 @@ async def test_unusual_keys(store: ObjectStore, key: str) -> None:
         "x/" * 512 + "y",
     ],
 )
-async def test_keys_that_not_every_backend_can_hold_are_refused(
+async def test_keys_that_some_backends_cannot_store_are_rejected(
     store: ObjectStore, key: str
 ) -> None:
     with pytest.raises(InvalidKey):
@@ -439,7 +447,7 @@ async def test_keys_that_not_every_backend_can_hold_are_refused(
         await store.delete([key])
 
 
-async def test_the_probe_passes_and_leaves_nothing(store: ObjectStore) -> None:
+async def test_the_probe_succeeds_and_leaves_no_objects(store: ObjectStore) -> None:
     await probe_wal_store(store, "meta/", "1")
     assert await listed(store, "") == []
     skip_without_swaps(store)

@@ -1,4 +1,4 @@
-"""The directory store with several processes, crashes and the limits of the file system."""
+"""The directory store with several processes, crashes and file system limits."""
 
 import asyncio
 import ctypes
@@ -75,7 +75,7 @@ def start(program: str, *args: str) -> subprocess.Popen[str]:
     )
 
 
-async def test_processes_exclude_each_other(tmp_path: Path) -> None:
+async def test_concurrent_processes_exclude_each_other(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path))
     await store.put("counter", b"0")
     with ExitStack() as running:
@@ -95,7 +95,9 @@ async def test_processes_exclude_each_other(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_kill_9_leaves_whole_objects_and_loses_nothing_acknowledged(tmp_path: Path) -> None:
+async def test_after_sigkill_objects_are_complete_and_no_acknowledged_one_is_lost(
+    tmp_path: Path,
+) -> None:
     for _round in range(3):
         directory = tmp_path / str(_round)
         with killed_at_end(start(WRITER, str(directory))) as process:
@@ -117,7 +119,7 @@ async def test_kill_9_leaves_whole_objects_and_loses_nothing_acknowledged(tmp_pa
         await store.close()
 
 
-async def test_old_temporaries_are_cleared_and_young_ones_kept(tmp_path: Path) -> None:
+async def test_old_temporary_files_are_deleted_and_new_ones_kept(tmp_path: Path) -> None:
     reserved = tmp_path / ".penstock"
     reserved.mkdir()
     (reserved / "tmp-old").write_bytes(b"x")
@@ -136,11 +138,11 @@ async def test_old_temporaries_are_cleared_and_young_ones_kept(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("has_unnamed_files", [True, False])
-async def test_a_new_object_is_written_with_and_without_files_that_have_no_name(
+async def test_a_new_object_is_written_with_and_without_unnamed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_unnamed_files: bool
 ) -> None:
     if not has_unnamed_files:
-        monkeypatch.delattr(os, "O_TMPFILE", raising=False)  # as on macOS
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)  # unsupported on macOS
     store = DirectoryStore(str(tmp_path))
     etag = await store.put_if_absent("a/b", [b"first", b" bytes"])
     with pytest.raises(PreconditionFailed):
@@ -151,7 +153,9 @@ async def test_a_new_object_is_written_with_and_without_files_that_have_no_name(
     await store.close()
 
 
-async def test_a_key_that_is_another_keys_folder_is_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_a_key_that_is_a_folder_of_another_key_is_rejected_with_a_reason(
+    tmp_path: Path,
+) -> None:
     store = DirectoryStore(str(tmp_path))
     await store.put("a/b", b"")
     for write in (store.put, store.put_if_absent):
@@ -175,7 +179,7 @@ async def test_deleting_the_last_object_of_a_folder_frees_its_name(tmp_path: Pat
     await store.close()
 
 
-async def test_writers_and_deleters_of_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
+async def test_concurrent_writes_and_deletes_in_one_folder_succeed(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path))
 
     async def churn(name: str) -> None:
@@ -188,10 +192,10 @@ async def test_writers_and_deleters_of_one_folder_do_not_disturb_each_other(tmp_
     await store.close()
 
 
-async def test_a_folder_that_disappears_is_created_again(
+async def test_a_folder_that_disappears_is_recreated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process makes the folder just before this one, and removes it just after."""
+    """Another process creates the folder just before this one, and deletes it right after."""
     make, met = os.mkdir, []
 
     def mkdir(path: bytes, *more: Any) -> None:
@@ -215,7 +219,7 @@ async def test_etags_differ_between_writes_of_equal_size(tmp_path: Path) -> None
     await store.close()
 
 
-async def test_another_instance_sees_everything(tmp_path: Path) -> None:
+async def test_all_instances_see_the_same_objects(tmp_path: Path) -> None:
     first, second = DirectoryStore(str(tmp_path)), DirectoryStore(str(tmp_path))
     etag = await first.put_if_absent("a/b", b"1")
     assert (await second.head("a/b")).etag == etag
@@ -228,7 +232,7 @@ async def test_another_instance_sees_everything(tmp_path: Path) -> None:
     await second.close()
 
 
-async def test_a_failing_disk_shows_as_unavailable(tmp_path: Path) -> None:
+async def test_a_failing_disk_is_reported_as_unavailable(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path / "store"))
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "store" / "k").symlink_to(tmp_path / "loop")
@@ -249,7 +253,7 @@ async def test_a_failing_disk_shows_as_unavailable(tmp_path: Path) -> None:
         (BLOCK_BYTES // 2,) * 1_000,
     ],
 )
-async def test_bodies_of_all_sizes_are_written_byte_by_byte(
+async def test_bodies_of_all_sizes_are_written_unchanged(
     tmp_path: Path, sizes: tuple[int, ...], direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not direct:
@@ -263,10 +267,10 @@ async def test_bodies_of_all_sizes_are_written_byte_by_byte(
     await store.close()
 
 
-async def test_a_disk_that_refuses_direct_writes_gets_buffered_ones(
+async def test_buffered_writes_are_used_if_the_disk_rejects_direct_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The staging area is one byte off its page, as for a disk with larger blocks."""
+    """The staging buffer is not aligned, as if the disk had larger blocks."""
     area = memoryview(bytearray(STAGING_BYTES + 2 * BLOCK_BYTES))
     address = ctypes.addressof(ctypes.c_char.from_buffer(area))
     start = -address % BLOCK_BYTES + 1

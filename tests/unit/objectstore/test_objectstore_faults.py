@@ -1,6 +1,4 @@
-"""The faulty store injects the faults that it is configured for, and the meter counts the
-requests.
-"""
+"""The faulty store injects the configured faults, and the meter counts requests."""
 
 from random import Random
 
@@ -26,7 +24,7 @@ from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.metered import MeteredStore
 
 
-async def test_a_lost_response_leaves_the_write_done_and_a_reset_does_not() -> None:
+async def test_a_write_takes_effect_with_a_lost_response_but_not_with_a_reset() -> None:
     memory = MemoryStore()
     store = FaultyStore(memory, Random(1))
     store.script(Fault.LOST_RESPONSE)
@@ -40,7 +38,7 @@ async def test_a_lost_response_leaves_the_write_done_and_a_reset_does_not() -> N
         await memory.get("not-done")
 
 
-async def test_scripted_faults_wait_for_a_call_that_they_select() -> None:
+async def test_scripted_faults_affect_only_matching_calls() -> None:
     store = FaultyStore(MemoryStore(), Random(1))
     store.script(Fault.DENIED, Selection(frozenset({"put_if_absent"}), "wal/"))
     store.script(Fault.TRUNCATED)
@@ -53,7 +51,7 @@ async def test_scripted_faults_wait_for_a_call_that_they_select() -> None:
     assert store.injected == {Fault.DENIED: 1, Fault.TRUNCATED: 1}
 
 
-async def test_a_flipped_bit_is_one_bit_and_only_on_the_way() -> None:
+async def test_one_bit_is_flipped_in_transit_only() -> None:
     memory = MemoryStore()
     store = FaultyStore(memory, Random(2))
     await store.put("k", bytes(50))
@@ -69,7 +67,7 @@ async def test_a_flipped_bit_is_one_bit_and_only_on_the_way() -> None:
     assert await memory.get("k") == bytes(50)
 
 
-async def test_a_burst_hits_the_following_calls() -> None:
+async def test_a_burst_affects_the_following_calls() -> None:
     store = FaultyStore(MemoryStore(), Random(5))
     store.config = FaultConfig(
         rules=(FaultRule(Fault.THROTTLED, 0.02, Selection(key_prefix="a"), burst_count=7),)
@@ -87,7 +85,7 @@ async def test_a_burst_hits_the_following_calls() -> None:
     await store.put("b", b"")
 
 
-async def test_down_lasts_until_lifted() -> None:
+async def test_the_store_is_down_until_it_is_restored() -> None:
     store = FaultyStore(MemoryStore(), Random(1))
     store.down = True
     for _ in range(3):
@@ -99,7 +97,7 @@ async def test_down_lasts_until_lifted() -> None:
     await store.put("k", b"v")
 
 
-async def test_the_same_seed_gives_the_same_faults() -> None:
+async def test_the_same_seed_results_in_the_same_faults() -> None:
     async def run(seed: int) -> tuple[str, list[float]]:
         slept_s: list[float] = []
 
@@ -122,7 +120,7 @@ async def test_the_same_seed_gives_the_same_faults() -> None:
     assert await run(1) != await run(2)
 
 
-def test_latencies_have_the_quantiles_that_were_requested() -> None:
+def test_latencies_have_the_configured_quantiles() -> None:
     rng = Random(1)
     drawn = sorted(Latency(100, 400).draw_ms(rng) for _ in range(20_000))
     assert drawn[10_000] == pytest.approx(100, rel=0.05)

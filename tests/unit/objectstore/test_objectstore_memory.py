@@ -1,4 +1,4 @@
-"""Lists and ranges of random keys against a plain model."""
+"""Lists and ranges of random keys compared with a plain model."""
 
 import asyncio
 from string import ascii_lowercase
@@ -25,7 +25,7 @@ keys = st.lists(segments, min_size=1, max_size=3).map("/".join)
     start_after=st.one_of(st.just(""), keys),
     page_count=st.integers(1, 7),
 )
-def test_a_list_is_the_sorted_model_for_any_page_size(
+def test_a_list_matches_the_sorted_model_for_any_page_size(
     written: set[str], deleted: set[str], prefix: str, start_after: str, page_count: int
 ) -> None:
     async def run() -> list[str]:
@@ -61,7 +61,7 @@ def test_ranges_and_tails_are_slices(data: bytes, start: int, length: int) -> No
 
 
 @given(st.text(max_size=30) | st.lists(st.sampled_from(["..", ".", "", "a"])).map("/".join))
-def test_keys_that_pass_stay_below_a_directory(key: str) -> None:
+def test_accepted_keys_stay_inside_their_directory(key: str) -> None:
     try:
         check_key(key)
     except InvalidKey:
@@ -74,7 +74,7 @@ def test_keys_that_pass_stay_below_a_directory(key: str) -> None:
     assert 1 <= len(key.encode()) <= 1_024
 
 
-async def test_a_lone_bytes_is_stored_and_read_without_a_copy() -> None:
+async def test_a_single_bytes_object_is_stored_and_read_without_copying() -> None:
     store = MemoryStore()
     body = ascii_lowercase.encode() * 100
     await store.put("k", body)

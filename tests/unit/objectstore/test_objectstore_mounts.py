@@ -1,4 +1,4 @@
-"""Which file systems several machines can share."""
+"""Which file systems can be shared by several machines."""
 
 import pytest
 
@@ -72,7 +72,7 @@ def test_without_a_mount_table_there_is_no_mount() -> None:
         ("nfs4", "rw,vers=four,hard,lookupcache=none", "vers=four"),
     ],
 )
-def test_file_systems_that_cannot_be_shared_are_named(
+def test_errors_contain_the_file_system_that_cannot_be_shared(
     fs_type: str, options: str, why: str | None
 ) -> None:
     (mount,) = parse_mountinfo(f"30 22 0:40 / /mnt rw,relatime - {fs_type} source {options}")

@@ -7,8 +7,9 @@ from typing import Final
 from tests.unit.objectstore.test_objectstore_s3 import error_response, raw_store
 
 _RUNS: Final = 24
-"""Without the wait of `objectstore.remote_exit`, one process in 5 is aborted: most test runs
-fail."""
+"""Without the wait of `objectstore.remote_exit`, one process in five aborts, so most runs of this
+test fail.
+"""
 
 _PROGRAM: Final = """
 import asyncio, os, sys
@@ -33,7 +34,7 @@ for number in range(runs + AT_ONCE):
 """
 
 
-async def test_no_process_is_aborted_at_its_end() -> None:
+async def test_no_process_aborts_at_exit() -> None:
     async with raw_store(*[error_response(404, "NoSuchBucket")] * _RUNS) as (raw, _):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-c", _PROGRAM, raw.endpoint, str(_RUNS)),

@@ -1,4 +1,4 @@
-"""Retries of a store that fails on demand, on a clock that only sleeping advances."""
+"""Retries on a store that fails as configured, with a clock that advances only by sleeping."""
 
 import asyncio
 from random import Random
@@ -29,7 +29,7 @@ from penstock.objectstore.retry import RetryingStore, RetryPolicy
 
 
 class RetryHarness:
-    """A memory store with faults below retries, and the seconds that were slept."""
+    """A memory store with injected faults below the retries, and the seconds slept."""
 
     def __init__(self, policy: RetryPolicy | None = None) -> None:
         self.slept_s: list[float] = []
@@ -97,7 +97,7 @@ async def test_the_first_412_is_raised_at_once() -> None:
     assert harness.slept_s == []
 
 
-async def test_a_412_after_a_response_that_excludes_our_write_is_raised() -> None:
+async def test_a_412_is_raised_after_a_response_that_rules_out_our_write() -> None:
     harness = RetryHarness()
     await harness.memory.put("slot", b"ours")
     harness.faulty.script(Fault.CONFLICT)
@@ -106,7 +106,7 @@ async def test_a_412_after_a_response_that_excludes_our_write_is_raised() -> Non
         await harness.store.put_if_absent("slot", b"ours")
 
 
-async def test_faults_while_comparing_are_survived() -> None:
+async def test_faults_while_comparing_are_retried() -> None:
     harness = RetryHarness()
     harness.faulty.script(Fault.LOST_RESPONSE, Selection(frozenset({"put_if_absent"})))
     harness.faulty.script(Fault.RESET, Selection(frozenset({"head"})), count=2)
@@ -115,7 +115,7 @@ async def test_faults_while_comparing_are_survived() -> None:
     assert harness.faulty.scripted_count == 0
 
 
-async def test_a_swap_whose_response_was_lost_and_that_was_replaced_is_refused() -> None:
+async def test_a_swap_with_a_lost_response_that_was_overwritten_is_rejected() -> None:
     harness = RetryHarness()
     etag = await harness.memory.put("register", b"0")
 
@@ -128,7 +128,7 @@ async def test_a_swap_whose_response_was_lost_and_that_was_replaced_is_refused()
         await harness.store.put_if_match("register", b"ours", etag)
 
 
-async def test_errors_that_repeating_cannot_cure_pass_through() -> None:
+async def test_errors_that_are_not_retriable_are_raised() -> None:
     harness = RetryHarness()
     harness.faulty.script(Fault.DENIED)
     with pytest.raises(AccessDenied):
@@ -153,7 +153,7 @@ async def test_the_deadline_ends_the_retries_and_reports_the_last_error() -> Non
     assert max(harness.slept_s) <= 0.4
 
 
-async def test_a_call_that_hangs_ends_at_the_deadline() -> None:
+async def test_a_hanging_call_fails_at_the_deadline() -> None:
     async def hang(_seconds: float) -> None:
         await asyncio.Event().wait()
 
@@ -177,7 +177,7 @@ async def test_a_list_continues_after_the_last_key_seen() -> None:
     assert harness.faulty.injected[Fault.LOST_RESPONSE] > 5
 
 
-async def test_a_conflict_is_repeated_and_reported_without_retries() -> None:
+async def test_a_conflict_is_retried_or_raised_without_retries() -> None:
     harness = RetryHarness()
     harness.faulty.script(Fault.CONFLICT)
     with pytest.raises(ConditionalConflict):
@@ -188,7 +188,7 @@ async def test_a_conflict_is_repeated_and_reported_without_retries() -> None:
 
 
 @pytest.mark.parametrize("operation", ["get", "put", "list"])
-async def test_a_slow_call_is_reported_before_it_fails_with_the_name_of_the_store(
+async def test_a_slow_call_is_reported_with_the_name_of_the_store(
     monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     monkeypatch.setattr(retry, "SLOW_S", 0.01)

@@ -1,5 +1,5 @@
-"""Errors that only the S3 store can have: status codes, broken connections, headers, and the
-conditions that moto really checks.
+"""Errors specific to the S3 store: status codes, broken connections, headers, and conditions that
+moto checks.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ async def raw_store(
         (501, "NotImplemented", UnexpectedResponse),
     ],
 )
-async def test_responses_become_errors_of_the_port(
+async def test_responses_are_mapped_to_errors_of_the_port(
     status: int, code: str, expected: type[ObjectStoreError]
 ) -> None:
     async with raw_store(error_response(status, code)) as (raw, store):
@@ -106,7 +106,7 @@ def listing(*keys: str, truncated: bool) -> bytes:
     )
 
 
-async def test_a_list_that_meets_a_deletion_is_repeated_and_continues_where_it_was() -> None:
+async def test_a_list_interrupted_by_a_deletion_is_resumed() -> None:
     lost = error_response(404, "NoSuchKey")
     full = [f"p/{number:04d}" for number in range(LIST_PAGE_COUNT)]
     first, last = listing(*full, truncated=True), listing("p/last", truncated=False)
@@ -119,7 +119,7 @@ async def test_a_list_that_meets_a_deletion_is_repeated_and_continues_where_it_w
         ] == [(False, False), (False, False), (False, True), (True, False)]
 
 
-async def test_a_list_that_keeps_meeting_deletions_fails_at_its_deadline() -> None:
+async def test_a_list_repeatedly_interrupted_by_deletions_fails_at_its_deadline() -> None:
     async with raw_store(*[error_response(404, "NoSuchKey")] * 1_000) as (_, store):
         retrying = RetryingStore(
             store, RetryPolicy(backoff_ms=20, backoff_max_ms=20, deadline_ms=8_000)
@@ -128,14 +128,14 @@ async def test_a_list_that_keeps_meeting_deletions_fails_at_its_deadline() -> No
             await anext(retrying.list("p/"))
 
 
-async def test_a_list_of_a_bucket_that_does_not_exist_is_not_repeated() -> None:
+async def test_a_list_of_a_nonexistent_bucket_is_not_retried() -> None:
     async with raw_store(error_response(404, "NoSuchBucket")) as (raw, store):
         with pytest.raises(BucketNotFound):
             await anext(RetryingStore(store).list("p/"))
         assert len(raw.requests) == 1
 
 
-async def test_a_broken_kept_alive_connection_does_not_send_a_put_twice() -> None:
+async def test_a_broken_keep_alive_connection_does_not_repeat_a_put() -> None:
     async with raw_store(OK, None, OK) as (raw, store):
         await store.put("k", b"first")
         with pytest.raises(Unavailable):
@@ -144,13 +144,13 @@ async def test_a_broken_kept_alive_connection_does_not_send_a_put_twice() -> Non
         await store.put("k", b"third")
 
 
-async def test_a_silent_store_is_unavailable_after_the_read_timeout() -> None:
+async def test_a_silent_store_raises_unavailable_after_the_read_timeout() -> None:
     async with raw_store(b"", read_timeout_ms=300) as (_, store):
         with pytest.raises(Unavailable, match="TimedOut"):
             await store.get("k")
 
 
-async def test_an_unreachable_store_is_unavailable() -> None:
+async def test_an_unreachable_store_raises_unavailable() -> None:
     async with raw_store() as (_, store):
         await store.close()
     unreachable = S3Store(
@@ -167,7 +167,7 @@ async def test_an_unreachable_store_is_unavailable() -> None:
     await unreachable.close()
 
 
-async def test_a_body_that_ends_early_is_unavailable_and_not_short_data() -> None:
+async def test_a_truncated_body_raises_unavailable() -> None:
     cut = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this"
     async with raw_store(cut) as (raw, store):
         raw.responses.append(None)
@@ -175,7 +175,7 @@ async def test_a_body_that_ends_early_is_unavailable_and_not_short_data() -> Non
             await store.get("k")
 
 
-async def test_a_store_that_ignores_ranges_is_found_out() -> None:
+async def test_a_store_that_ignores_ranges_is_detected() -> None:
     whole = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789"
     async with raw_store(whole, whole, whole) as (_, store):
         with pytest.raises(UnexpectedResponse, match="ignored the Range"):
@@ -188,10 +188,10 @@ async def test_a_store_that_ignores_ranges_is_found_out() -> None:
     ("body", "checksum"),
     [(b"", b"AAAAAAAAAAA="), (b"123456789", b"rosUhgp5mIg="), (BODY, b"mH5mGVCtyts=")],
 )
-async def test_bodies_are_sent_whole_with_a_checksum_and_unsigned(
+async def test_bodies_are_sent_unsigned_in_one_piece_with_a_checksum(
     body: bytes, checksum: bytes
 ) -> None:
-    """The checksum of 123456789 is that of the catalog of CRCs: ae8b14860a799888."""
+    """The checksum of 123456789 is the one in the CRC catalog: ae8b14860a799888."""
     async with raw_store(OK) as (raw, store):
         await store.put_if_absent("k", body)
         head = raw.requests[0].lower()
@@ -219,7 +219,7 @@ KEY_ID = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-5555555
 async def test_every_kind_of_write_requests_the_encryption(
     requested: dict[str, Any], expected: tuple[object, ...], new_bucket: Callable[[], S3Config]
 ) -> None:
-    """The HEAD response shows how the server has encrypted an object."""
+    """The HEAD response shows how the server encrypted the object."""
     config = replace(new_bucket(), **requested)
     store = S3Store(config)
     etag = await store.put("put", BODY)
@@ -239,7 +239,7 @@ async def test_every_kind_of_write_requests_the_encryption(
 
 
 @pytest.mark.parametrize("requested", [True, False])
-async def test_the_key_of_the_bucket_can_be_refused(requested: bool) -> None:
+async def test_the_bucket_key_can_be_enabled_and_disabled(requested: bool) -> None:
     async with raw_store(OK) as (raw, store):
         store = S3Store(replace(store._config, sse="aws:kms", sse_bucket_key=requested))
         await store.put("k", b"x")
@@ -262,7 +262,9 @@ async def test_a_key_that_cannot_be_deleted_is_reported() -> None:
         assert caught.value.key == "k2"
 
 
-async def test_a_missing_bucket_teaches_how_to_make_it(new_bucket: Callable[[], S3Config]) -> None:
+async def test_the_error_of_a_missing_bucket_says_how_to_create_it(
+    new_bucket: Callable[[], S3Config],
+) -> None:
     store = S3Store(replace(new_bucket(), bucket="never-made"))
     calls: list[Callable[[ObjectStore], Awaitable[object]]] = [
         lambda s: s.put("k", b""),
@@ -302,8 +304,10 @@ Call = Callable[[ObjectStore], Awaitable[object]]
         lambda store: anext(store.list("")),
     ],
 )
-async def test_no_request_is_sent_beyond_the_limit(call: Call) -> None:
-    """The server keeps the first request; another store shows when it has received later ones."""
+async def test_no_more_requests_are_sent_than_the_limit_allows(call: Call) -> None:
+    """The server holds the first request; another store detects whether it has received
+    later ones.
+    """
     async with raw_store(b"", *[OK] * 9) as (raw, other):
         store = S3Store(replace(other._config, connections_max=1))
         tasks = [asyncio.ensure_future(store.put("first", b""))]
@@ -319,8 +323,8 @@ async def test_no_request_is_sent_beyond_the_limit(call: Call) -> None:
     assert paths == [b"/bucket/first", *(b"/bucket/other/%d" % number for number in range(3))]
 
 
-async def test_a_call_that_is_cancelled_drops_its_request_and_its_place() -> None:
-    """The raw server keeps the first request; the second would wait for the only connection."""
+async def test_a_cancelled_call_drops_its_request_and_frees_its_slot() -> None:
+    """The raw server holds the first request; the second one would wait for the only connection."""
     async with raw_store(b"", OK) as (raw, store):
         store = S3Store(replace(store._config, connections_max=1, read_timeout_ms=60_000))
         with pytest.raises(TimeoutError):
@@ -331,8 +335,8 @@ async def test_a_call_that_is_cancelled_drops_its_request_and_its_place() -> Non
         await store.close()
 
 
-def test_a_process_ends_cleanly_beside_a_request_in_flight() -> None:
-    """Threads of Rust outlive the event loop, which must neither hang nor crash the process."""
+def test_a_process_exits_cleanly_with_a_request_in_flight() -> None:
+    """Rust threads outlive the event loop, which must neither hang nor crash the process."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         program = f"""
 import asyncio, uvloop
@@ -365,14 +369,14 @@ async def test_keys_of_the_url_are_not_mixed_with_those_of_the_environment(
 
 @asynccontextmanager
 async def tls_store(made: CertFiles | None, scheme: str = "https") -> AsyncIterator[S3Config]:
-    """A server with this certificate; None: without TLS."""
+    """Return a server with this certificate; None: without TLS."""
     tls = None
     if made is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(made.certificate, made.key)
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Respond as HTTP servers do to the begin of a TLS handshake."""
+        """Respond as HTTP servers do to the start of a TLS handshake."""
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         writer.close()
@@ -389,7 +393,7 @@ async def tls_store(made: CertFiles | None, scheme: str = "https") -> AsyncItera
         )
 
 
-async def test_certificates_of_the_environment_are_trusted(
+async def test_certificates_in_the_environment_are_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Authority(tmp_path).make("store")
@@ -422,10 +426,10 @@ async def test_certificates_of_the_environment_are_trusted(
     ],
     ids=["expired", "not yet valid", "host", "address", "plain"],
 )
-async def test_a_fault_of_tls_is_named_at_once(
+async def test_a_tls_fault_is_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certificate: dict[str, Any] | None, fault: str
 ) -> None:
-    """Also through the retries of `open_store`, which take 30 s."""
+    """This also applies to the retries of `open_store`, which take 30 s."""
     authority = Authority(tmp_path)
     monkeypatch.setenv("AWS_CA_BUNDLE", str(authority.file))
     made = None if certificate is None else authority.make("store", **certificate)
@@ -439,7 +443,7 @@ async def test_a_fault_of_tls_is_named_at_once(
         await store.close()
 
 
-async def test_connections_without_a_response_come_with_a_hint(
+async def test_errors_of_connections_without_a_response_contain_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Authority(tmp_path).make("store")

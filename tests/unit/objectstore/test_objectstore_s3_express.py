@@ -1,4 +1,4 @@
-"""S3 Express One Zone: sessions, and LISTs without order. The service is a stand-in."""
+"""S3 Express One Zone: sessions, and LISTs without order. The server is a stand-in."""
 
 import dataclasses
 import time
@@ -43,7 +43,7 @@ async def store(config: S3Config) -> AsyncIterator[S3ExpressStore]:
 
 
 def fill(server: Server, config: S3Config, keys: list[str]) -> None:
-    """Store objects without requests."""
+    """Add objects without sending requests."""
     stored = Stored(b"x", '"1"', datetime.now(UTC))
     with server.lock:
         server.buckets[config.bucket].objects.update(dict.fromkeys(keys, stored))
@@ -64,7 +64,7 @@ async def listed(
 KEYS = [f"wals/1/7/{number:020d}" for number in range(2_500)]
 
 
-async def test_pages_in_random_order_are_listed_in_order(
+async def test_pages_in_random_order_are_returned_in_order(
     s3_express: Server, config: S3Config, store: S3ExpressStore
 ) -> None:
     fill(s3_express, config, [*KEYS, "wals/1/70/x", "wals/2/x"])
@@ -76,10 +76,10 @@ async def test_pages_in_random_order_are_listed_in_order(
     assert await listed(store, "wals/1/70") == ["wals/1/70/x"]
 
 
-async def test_a_part_of_a_list_is_an_error(
+async def test_an_incomplete_list_is_an_error(
     s3_express: Server, config: S3Config, store: S3ExpressStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even for callers with a limit: the first keys of a part need not be the first of all."""
+    """This includes callers with a limit: the first keys of a page need not be the first of all."""
     monkeypatch.setattr(in_order, "LISTED_MAX", 3)
     fill(s3_express, config, KEYS[:4])
     with pytest.raises(ListTooLong, match="more than 3 objects below 'wals/1/7/'"):
@@ -92,7 +92,7 @@ async def test_a_part_of_a_list_is_an_error(
 async def test_an_expired_session_is_replaced(
     s3_express: Server, config: S3Config, store: S3ExpressStore
 ) -> None:
-    """A write with an expired session is not carried out, and its retry succeeds."""
+    """A write with an expired session is not executed, and its retry succeeds."""
     s3_express.sessions.clear()
     retrying = RetryingStore(store, RetryPolicy(backoff_ms=1))
     await retrying.put_if_absent("wals/1/0", b"0")
@@ -109,7 +109,7 @@ async def test_an_expired_session_is_replaced(
 async def test_every_operation_replaces_an_expired_session(
     s3_express: Server, store: S3ExpressStore, operation: str
 ) -> None:
-    """A HEAD shows no error code."""
+    """A HEAD response contains no error code."""
     retrying = RetryingStore(store, RetryPolicy(backoff_ms=1))
     await retrying.put("a/0", b"0")
     end_sessions(s3_express)
@@ -124,7 +124,7 @@ async def test_every_operation_replaces_an_expired_session(
         assert await listed(store, "a/") == []
 
 
-async def test_refused_sessions_are_reported(config: S3Config, s3_express: Server) -> None:
+async def test_rejected_sessions_are_reported(config: S3Config, s3_express: Server) -> None:
     stranger = S3ExpressStore(dataclasses.replace(config, secret_key="another"))
     with pytest.raises(AccessDenied, match="allow s3express:CreateSession"):
         await stranger.put("k", b"")
@@ -135,8 +135,8 @@ async def test_refused_sessions_are_reported(config: S3Config, s3_express: Serve
     await absent.close()
 
 
-async def test_the_stand_in_refuses_requests_without_a_session(config: S3Config) -> None:
-    """With the endpoint of the bucket and keys that may create sessions, but without one."""
+async def test_the_stand_in_rejects_requests_without_a_session(config: S3Config) -> None:
+    """The request uses the bucket's endpoint and valid keys, but no session."""
     plain = S3Store(
         replace(config, bucket="b", endpoint=f"https://{config.bucket}{SUFFIX}", path_style=False)
     )
@@ -146,7 +146,9 @@ async def test_the_stand_in_refuses_requests_without_a_session(config: S3Config)
     await plain.close()
 
 
-async def test_a_url_opens_a_store_that_sorts(s3_express: Server, config: S3Config) -> None:
+async def test_opening_a_directory_bucket_url_returns_a_sorting_store(
+    s3_express: Server, config: S3Config
+) -> None:
     keys = "access_key=local&secret_key=local"
     store = open_store(f"s3://{config.bucket}/part?region=us-east-1&{keys}")
     fill(s3_express, config, [f"part/{key}" for key in KEYS[:50]])
@@ -164,7 +166,7 @@ async def test_a_url_opens_a_store_that_sorts(s3_express: Server, config: S3Conf
         (f"{URL}?sse=AES256", "sse is not possible for a directory bucket: S3 encrypts its"),
     ],
 )
-def test_urls_that_the_service_does_not_support_are_refused(url: str, reason: str) -> None:
+def test_urls_that_the_service_does_not_support_are_rejected(url: str, reason: str) -> None:
     with pytest.raises(InvalidStoreUrl, match=reason):
         parse_store_url(url)
 

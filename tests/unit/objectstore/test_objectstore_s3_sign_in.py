@@ -48,7 +48,7 @@ Setup = Callable[["Aws"], None]
 
 
 class Aws:
-    """The home directory and the environment of a user of AWS's tools."""
+    """The home directory and the environment of a user of AWS tools."""
 
     def __init__(self, home: Path, services: AwsServices, patch: pytest.MonkeyPatch) -> None:
         self.home, self.services, self._patch = home, services, patch
@@ -105,7 +105,7 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
 
 
 def printed(key: str, lifetime_s: float, before: str = "") -> str:
-    """The source of a program that prints new keys with each run, and notes them in a file."""
+    """Return a program that prints new keys with each run and records them in a file."""
     return f"""
         import datetime, json, os
         {before}
@@ -156,7 +156,7 @@ def ecs(aws: Aws) -> None:
 
 
 def mfa(aws: Aws) -> None:
-    """`aws` has requested the code, and cached the keys."""
+    """Return a profile with MFA: `aws` has prompted for the code and cached the keys."""
     aws.files(
         f"""
         [profile admin]
@@ -187,7 +187,7 @@ def mfa(aws: Aws) -> None:
         (mfa, "ASIAMFA0"),
     ],
 )
-async def test_requests_are_signed_with_the_keys_of(
+async def test_requests_are_signed_with_the_keys_of_each_source(
     setup: Setup, key: str, aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = aws.services.url.removeprefix("http://")
@@ -210,7 +210,7 @@ def chain(aws: Aws) -> None:
 
 
 def of_environment(aws: Aws) -> None:
-    """A role whose source is the pod."""
+    """Return a role whose source credentials are those of the pod."""
     eks_pod(aws)
     aws.files(f"""
         [default]
@@ -227,7 +227,9 @@ def irsa(aws: Aws) -> None:
 
 @pytest.fixture(scope="module")
 def sts_endpoint(moto_endpoint: str) -> str:
-    """moto imports IAM at the first request, which may take longer than a sign-in may wait."""
+    """Return an STS endpoint. moto imports IAM at the first request, which may take longer than the
+    sign-in timeout.
+    """
     query = "Action=GetCallerIdentity&Version=2011-06-15"
     request = urllib.request.Request(
         moto_endpoint,
@@ -253,7 +255,7 @@ async def test_roles_are_assumed_through_sts(setup: Setup, aws: Aws, sts_endpoin
     assert first not in aws.services.issued
 
 
-async def test_keys_that_expire_within_seconds_are_renewed_without_a_failed_request(
+async def test_expiring_keys_are_renewed_without_a_failed_request(
     aws: Aws,
 ) -> None:
     aws.services.lifetime_s = 2
@@ -298,7 +300,7 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-async def test_a_sign_in_blocks_neither_the_loop_nor_a_later_request(aws: Aws) -> None:
+async def test_a_sign_in_blocks_neither_the_event_loop_nor_later_requests(aws: Aws) -> None:
     """The program waits until the event loop creates a file."""
     go = aws.home / "go"
     waits = f"import time\n        while not os.path.exists({str(go)!r}): time.sleep(0.01)"
@@ -306,7 +308,7 @@ async def test_a_sign_in_blocks_neither_the_loop_nor_a_later_request(aws: Aws) -
     store = aws.store()
     writes = [asyncio.ensure_future(store.put("k", b"")) for _ in range(8)]
     await asyncio.sleep(0.1)
-    writes[0].cancel()  # the sign-in continues for the others
+    writes[0].cancel()  # the sign-in continues for the other requests
     go.touch()
     done = await asyncio.gather(*writes, return_exceptions=True)
     await store.close()
@@ -315,7 +317,7 @@ async def test_a_sign_in_blocks_neither_the_loop_nor_a_later_request(aws: Aws) -
 
 
 class Source:
-    """Signs in on command of the test."""
+    """A credential source that signs in when the test says so."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
@@ -373,7 +375,8 @@ async def test_a_failed_renewal_is_logged_and_counted_and_requests_continue() ->
     ]
     assert logs[0]["reason"].endswith("aws sso login --profile dev")
     assert meter.snapshot().operations["sign_in"].errors == {"SignInFailed": 1}
-    source.now += 900  # now requests fail, but may be repeated: the user may sign in meanwhile
+    # now requests fail with a retriable error, because the user may sign in meanwhile
+    source.now += 900
     with pytest.raises(OSError, match="aws sso login"):
         await requested(keys)
     with pytest.raises(OSError, match="aws sso login"):
@@ -384,7 +387,7 @@ async def test_a_failed_renewal_is_logged_and_counted_and_requests_continue() ->
     assert await requested(keys) == "B"
 
 
-async def test_a_wait_for_keys_has_a_limit() -> None:
+async def test_waiting_for_keys_is_limited() -> None:
     source = Source()
     keys = RenewedCredentials(source.sign_in, wait_s=0.01, clock=lambda: source.now)
     for _ in range(3):
@@ -397,11 +400,11 @@ async def test_a_wait_for_keys_has_a_limit() -> None:
     assert await requested(keys_later) == "A"
 
 
-def test_printed_keys_show_no_secret() -> None:
+def test_the_repr_of_keys_contains_no_secret() -> None:
     assert repr(AwsKeys("A", "secret", "session", None)) == ("AwsKeys(access_key='A', left_s=None)")
 
 
-async def test_keys_of_files_are_read_again() -> None:
+async def test_keys_in_files_are_reread() -> None:
     source = Source()
     source.go.release(10)
     source.result = AwsKeys("A", "s", None, None)
@@ -436,7 +439,7 @@ def sso_of_the_source(aws: Aws) -> None:
 
 
 def sso_logged_out(aws: Aws) -> None:
-    """The token was revoked."""
+    """Return a profile whose SSO token was revoked."""
     sso(aws)
     file = next((aws.home / ".aws/sso/cache").iterdir())
     file.write_text(file.read_text().replace(SSO_TOKEN, "revoked"))
@@ -536,7 +539,7 @@ def test_a_profile_is_checked_when_the_store_is_opened(
 
 
 @pytest.mark.parametrize("setup", [eks_pod, ecs])
-async def test_a_container_whose_credentials_fail_may_try_again(
+async def test_a_failed_container_credentials_request_is_retriable(
     setup: Setup, aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("botocore.utils.ContainerMetadataFetcher.SLEEP_TIME", 0)
@@ -550,7 +553,7 @@ async def test_a_container_whose_credentials_fail_may_try_again(
     await store.close()
 
 
-async def test_a_machine_whose_metadata_fail_has_no_role(aws: Aws) -> None:
+async def test_a_failed_metadata_request_counts_as_no_role(aws: Aws) -> None:
     """botocore does not distinguish a failed IMDS from a machine without a role."""
     ec2(aws)
     aws.services.failure = 500
@@ -573,7 +576,7 @@ async def test_a_machine_whose_metadata_fail_has_no_role(aws: Aws) -> None:
         (500, "", True),
     ],
 )
-async def test_an_sts_that_fails_may_be_requested_again(
+async def test_a_failed_sts_request_is_retriable(
     status: int, code: str, retriable: bool, aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", _no_delay)
@@ -592,10 +595,10 @@ def _no_delay(*_: object) -> float:
 
 
 @pytest.mark.parametrize("of_source", [False, True])
-async def test_a_program_that_hangs_is_killed(
+async def test_a_hanging_program_is_killed(
     of_source: bool, aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also a program that it started, which holds its output open."""
+    """So are programs that it started, which keep its output open."""
     monkeypatch.setattr("penstock.objectstore.s3_sign_in.PROGRAM_LIMIT_S", 0.3)
     line = aws.program("import subprocess; subprocess.run(['sleep', '600'])")
     role = f"role_arn = {ROLE}\nsource_profile = p" if of_source else line
@@ -607,8 +610,8 @@ async def test_a_program_that_hangs_is_killed(
 
 
 @pytest.mark.parametrize("of_source", [False, True])
-async def test_a_program_gets_no_input(of_source: bool, aws: Aws, moto_endpoint: str) -> None:
-    """Console input goes to the node, and not to a program that reads it."""
+async def test_a_program_gets_no_stdin(of_source: bool, aws: Aws, moto_endpoint: str) -> None:
+    """Console input belongs to the node, not to a program that reads it."""
     runs = aws.home / "runs"
     reads = f"import sys\n        open({str(aws.home / 'read')!r}, 'w').write(sys.stdin.read())"
     line = aws.program(printed(str(runs), 3_600, reads))
@@ -632,7 +635,9 @@ async def test_a_program_gets_no_input(of_source: bool, aws: Aws, moto_endpoint:
     assert len(lines_of(runs)) == 1
 
 
-async def test_a_sign_in_without_a_thread_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sign_in_is_retried_if_no_thread_is_available(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source = Source()
     keys = RenewedCredentials(source.sign_in, wait_s=60, clock=lambda: source.now)
     source.go.release(10)
@@ -652,7 +657,7 @@ async def test_a_sign_in_without_a_thread_is_tried_again(monkeypatch: pytest.Mon
         assert await requested(keys) == "A"  # still valid
 
 
-async def test_an_expired_token_is_reported_as_such(aws: Aws) -> None:
+async def test_an_expired_token_is_reported_as_expired(aws: Aws) -> None:
     aws.set(AWS_ACCESS_KEY_ID="A", AWS_SECRET_ACCESS_KEY="s", AWS_SESSION_TOKEN="of A")
     aws.services.expires_at["A"] = 0
     store = aws.store()
@@ -672,7 +677,7 @@ async def test_an_expired_token_is_reported_as_such(aws: Aws) -> None:
     ],
 )
 @pytest.mark.parametrize("has_keys", [True, False])
-async def test_the_region_is_that_of_the_environment_or_the_profile(
+async def test_the_region_comes_from_the_environment_or_the_profile(
     variables: dict[str, str], config: str, region: str, has_keys: bool, aws: Aws
 ) -> None:
     keys = "aws_access_key_id = AKIA\naws_secret_access_key = s\n"
@@ -687,7 +692,7 @@ async def test_the_region_is_that_of_the_environment_or_the_profile(
     assert aws.services.regions == {region}
 
 
-def test_keys_of_the_url_or_the_environment_do_not_import_botocore(tmp_path: Path) -> None:
+def test_botocore_is_not_imported_for_keys_in_the_url_or_the_environment(tmp_path: Path) -> None:
     in_environment = {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "s"}
     cases = [
         (in_environment, "s3://bucket?region=r"),

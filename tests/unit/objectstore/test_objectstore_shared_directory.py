@@ -1,4 +1,4 @@
-"""The shared directory with several processes, without its folders, and on other file systems."""
+"""The shared directory with several processes, with missing folders, and on other file systems."""
 
 import errno
 import os
@@ -70,8 +70,8 @@ def names(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in directory.rglob("*")}
 
 
-async def test_a_slot_creates_no_folder(tmp_path: Path) -> None:
-    """As if the file system was unmounted, or the WAL had ended."""
+async def test_writing_a_slot_does_not_create_its_folder(tmp_path: Path) -> None:
+    """The folder may be missing because the file system is unmounted or the WAL has ended."""
     store = wals(tmp_path)
     with pytest.raises(Unavailable, match="folder does not exist"):
         await store.put_if_absent(SLOT, b"slot")
@@ -95,7 +95,7 @@ async def test_a_slot_creates_no_folder(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_the_folder_of_a_wal_stays_as_long_as_its_marker(tmp_path: Path) -> None:
+async def test_the_folder_of_a_wal_is_kept_as_long_as_its_marker(tmp_path: Path) -> None:
     store = wals(tmp_path)
     await store.put_if_absent(MARKER, b"{}")
     await store.put_if_absent(SLOT, b"slot")
@@ -109,7 +109,7 @@ async def test_the_folder_of_a_wal_stays_as_long_as_its_marker(tmp_path: Path) -
     await store.close()
 
 
-async def test_hidden_names_are_no_objects(tmp_path: Path) -> None:
+async def test_hidden_files_are_not_objects(tmp_path: Path) -> None:
     store = SharedDirectoryStore(str(tmp_path))
     await store.put_if_absent("wals/a", b"")
     for name in (".nfs0000000000c8f1", ".penstock-0123", ".snapshot/daily/wals/a"):
@@ -119,7 +119,7 @@ async def test_hidden_names_are_no_objects(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_times_are_those_of_the_file_system(tmp_path: Path) -> None:
+async def test_modification_times_come_from_the_file_system(tmp_path: Path) -> None:
     store = SharedDirectoryStore(str(tmp_path))
     await store.put_if_absent("a", b"")
     of_file = (tmp_path / "a").stat().st_mtime_ns // 1_000_000
@@ -129,13 +129,13 @@ async def test_times_are_those_of_the_file_system(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_link_whose_response_was_lost_was_ours(
+async def test_a_repeated_link_request_counts_as_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = os.link
 
     def twice(source: bytes, path: bytes) -> None:
-        """Repeat the request as a client of NFS does."""
+        """Repeat the request as an NFS client does."""
         link(source, path)
         link(source, path)
 
@@ -148,10 +148,10 @@ async def test_a_link_whose_response_was_lost_was_ours(
     await store.close()
 
 
-async def test_a_key_is_taken_only_once_its_name_is_durable(
+async def test_a_key_exists_only_once_its_directory_entry_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer that finds its own object after a failed attempt acknowledges it."""
+    """A writer acknowledges an object that it finds after its own failed attempt."""
     sync, fails = os.fsync, True
 
     def fsync(descriptor: int) -> None:
@@ -172,7 +172,7 @@ async def test_a_key_is_taken_only_once_its_name_is_durable(
 
 @pytest.fixture(params=["directory", "nfs"])
 def clients(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Path]]:
-    """Return the directories of two clients of one file system."""
+    """Return the directories of two clients of the same file system."""
     if request.param == "directory":
         yield [tmp_path, tmp_path]
         return
@@ -188,7 +188,7 @@ def clients(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Pat
         yield points
 
 
-def test_of_two_processes_one_creates_each_object(clients: list[Path]) -> None:
+def test_each_object_is_created_by_one_of_two_processes(clients: list[Path]) -> None:
     with ExitStack() as stack:
         processes = [
             stack.enter_context(
@@ -206,7 +206,7 @@ def test_of_two_processes_one_creates_each_object(clients: list[Path]) -> None:
     assert sum(won) == 100
 
 
-async def test_another_client_sees_writes_and_deletions(clients: list[Path]) -> None:
+async def test_writes_and_deletions_are_visible_to_other_clients(clients: list[Path]) -> None:
     one, two = map(wals, clients)
     with pytest.raises(ObjectNotFound):
         await two.head(SLOT)
@@ -223,8 +223,8 @@ async def test_another_client_sees_writes_and_deletions(clients: list[Path]) -> 
         await store.close()
 
 
-def test_a_call_that_hangs_keeps_no_process_alive(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")  # opening it blocks until another process writes
+def test_a_hanging_call_does_not_prevent_exit(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it blocks until another process opens it for writing
     done = subprocess.run(
         [sys.executable, "-c", HANGING, str(tmp_path)],
         capture_output=True,
@@ -234,7 +234,7 @@ def test_a_call_that_hangs_keeps_no_process_alive(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "timeout\n"), done.stderr
 
 
-async def test_a_call_that_hangs_has_a_deadline(tmp_path: Path) -> None:
+async def test_a_hanging_call_fails_at_its_deadline(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     store = SharedDirectoryStore(str(tmp_path), deadline_s=0.05)
     with pytest.raises(Unavailable, match=r"did not respond within 0\.05 s"):
@@ -259,7 +259,7 @@ async def test_other_file_systems_are_refused(tmp_path: Path, table: str, why: s
     await store.close()
 
 
-async def test_a_directory_that_is_missing_is_not_created(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_not_created(tmp_path: Path) -> None:
     store = SharedDirectoryStore(str(tmp_path / "missing"))
     with pytest.raises(FileSystemUnsuitable, match="mount it, or create it"):
         await store.put_if_absent("a", b"")
@@ -268,7 +268,7 @@ async def test_a_directory_that_is_missing_is_not_created(tmp_path: Path) -> Non
     await store.close()
 
 
-async def test_a_file_system_without_hard_links_is_named(
+async def test_the_error_without_hard_links_contains_the_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(source: bytes, path: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Store URLs: accepted and refused ones, and that no secret is shown."""
+"""Store URLs: which ones are accepted, and that secrets are hidden."""
 
 import asyncio
 import subprocess
@@ -29,7 +29,7 @@ from penstock.objectstore.url import location, open_store, parse_store_url, reda
 FULL = "s3://bucket/some/prefix/?endpoint=http://127.0.0.1:9000&region=eu-1&access_key=KEY&secret_key=s%2FECRET"
 
 
-def test_urls_are_understood() -> None:
+def test_urls_are_parsed() -> None:
     assert parse_store_url("memory:") == MemoryConfig()
     assert parse_store_url("file:data/x") == DirectoryConfig(directory="data/x")
     assert parse_store_url("file:///var/a%20b") == DirectoryConfig(directory="/var/a b")
@@ -91,13 +91,13 @@ def test_urls_are_understood() -> None:
         ("s3://bucket?sse=aws:kms&sse_bucket_key=yes", "sse_bucket_key must be true or false"),
     ],
 )
-def test_errors_teach_and_hide_secrets(url: str, says: str) -> None:
+def test_errors_contain_advice_and_no_secrets(url: str, says: str) -> None:
     with pytest.raises(InvalidStoreUrl, match=says.replace("?", r"\?")) as caught:
         parse_store_url(url)
     assert "SECRET" not in str(caught.value).replace("SECRET-less", "")
 
 
-def test_secrets_are_not_shown() -> None:
+def test_secrets_are_not_in_the_repr() -> None:
     config = parse_store_url(FULL)
     assert (
         config.redacted()
@@ -134,7 +134,7 @@ LOCATIONS = ("s3://bucket", "gs://bucket", "az://acct/box", "S3://bucket", "s3a:
         "?connections_max=SECRET=1",
     ],
 )
-def test_an_error_shows_no_value_that_may_be_secret(rest: str) -> None:
+def test_errors_contain_no_value_that_may_be_secret(rest: str) -> None:
     for location_ in LOCATIONS:
         with pytest.raises(InvalidStoreUrl) as caught:
             parse_store_url(location_ + rest)
@@ -145,7 +145,7 @@ def test_an_error_shows_no_value_that_may_be_secret(rest: str) -> None:
 @pytest.mark.parametrize(
     "url", ["s3://AKIA:SE/CRET@bucket", "gs://SECRET@bucket", "az://a:SECRET@\u2100", "s3://[::1"]
 )
-def test_an_error_shows_no_user(url: str) -> None:
+def test_errors_contain_no_user_name(url: str) -> None:
     with pytest.raises(InvalidStoreUrl) as caught:
         parse_store_url(url)
     assert "CRET" not in str(caught.value)
@@ -174,11 +174,11 @@ def test_public_parts_are_shown(url: str) -> None:
         ("memory:", "memory:"),
     ],
 )
-def test_a_location_has_no_parameters(url: str, expected: str) -> None:
+def test_a_store_location_contains_no_parameters(url: str, expected: str) -> None:
     assert location(url) == expected
 
 
-async def test_open_store_gives_the_right_store(tmp_path: Path) -> None:
+async def test_open_store_returns_the_right_store(tmp_path: Path) -> None:
     assert isinstance(open_store("memory:"), MemoryStore)
     assert open_store("memory:") is not open_store("memory:")
     directory = open_store(f"file:{tmp_path}/new/dir")
@@ -198,7 +198,7 @@ async def test_moto_needs_no_credentials(new_bucket: Callable[[], S3Config]) -> 
 
 
 class IgnorantStore(MemoryStore):
-    """Return 200 for every conditional write, as some compatible stores do."""
+    """Respond with 200 to every conditional write, as some incompatible stores do."""
 
     def __init__(self, ignored: str) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class IgnorantStore(MemoryStore):
 
 
 @pytest.mark.parametrize("ignored", ["absent", "match"])
-async def test_the_probe_finds_stores_that_ignore_conditions(ignored: str) -> None:
+async def test_the_probe_detects_stores_that_ignore_conditions(ignored: str) -> None:
     store = IgnorantStore(ignored)
     with pytest.raises(ConditionalWritesIgnored, match="Amazon S3, MinIO"):
         await probe_conditional_writes(store, "meta/", "1")
@@ -237,7 +237,7 @@ class NaiveStore(MemoryStore):
 
 
 class ForgetfulStore(MemoryStore):
-    """Refuse all but one of several concurrent writes, but keep the bytes of the last."""
+    """Reject all but one of several concurrent writes, but keep the bytes of the last one."""
 
     async def put_if_absent(self, key: str, body: Body) -> str:
         try:
@@ -249,8 +249,8 @@ class ForgetfulStore(MemoryStore):
 
 
 class LosingStore(MemoryStore):
-    """Lose the response of the successful write, so that its retry finds its own object;
-    sometimes another write is in progress.
+    """Lose the response of the successful write, so that its retry finds its own object; sometimes
+    another write is in progress.
     """
 
     async def put_if_absent(self, key: str, body: Body) -> str:
@@ -266,7 +266,7 @@ class LosingStore(MemoryStore):
     ("store", "why"),
     [(NaiveStore(), "8 of 8 PUTs of one key at once"), (ForgetfulStore(), "bytes of another PUT")],
 )
-async def test_the_probe_finds_stores_that_fail_under_concurrency(
+async def test_the_probe_detects_stores_that_fail_under_concurrency(
     store: MemoryStore, why: str
 ) -> None:
     with pytest.raises(ConditionalWritesIgnored, match=why):
@@ -285,14 +285,14 @@ class FoldersFirstStore(MemoryStore):
             yield info
 
 
-async def test_the_probe_finds_stores_that_list_in_another_order() -> None:
+async def test_the_probe_detects_stores_that_list_in_another_order() -> None:
     store = FoldersFirstStore()
     with pytest.raises(ListOrderUnsupported, match=r"/b, -b.*hierarchical namespace"):
         await probe_store(store, "meta/", "u")
     assert [info async for info in store.list("")] == []
 
 
-async def test_a_race_that_no_one_wins_proves_nothing() -> None:
+async def test_a_race_without_a_winner_does_not_fail_the_probe() -> None:
     store = LosingStore()
     await probe_conditional_writes(store, "meta/", "u")
     assert [info async for info in store.list("")] == []
@@ -302,7 +302,7 @@ async def test_a_race_that_no_one_wins_proves_nothing() -> None:
     "module",
     ["penstock.objectstore.ports", "penstock.objectstore.url", "penstock.objectstore.memory"],
 )
-def test_ports_and_urls_load_no_backend(module: str) -> None:
+def test_importing_ports_and_urls_imports_no_backend(module: str) -> None:
     code = (
         f"import sys, {module}; print([m for m in ('obstore', 'botocore', 'boto3')"
         " if m in sys.modules])"

@@ -1,4 +1,4 @@
-"""`import penstock` is fast and complete, and its errors name missing extras."""
+"""`import penstock` is fast and complete, and its errors contain the missing extras."""
 
 import importlib.util
 import subprocess
@@ -30,7 +30,7 @@ def output_of(code: str) -> str:
     ).stdout
 
 
-def test_importing_it_loads_nothing_else() -> None:
+def test_importing_penstock_imports_no_other_module() -> None:
     loaded = output_of(
         "import sys; before = set(sys.modules); import penstock; print(*(set(sys.modules) -"
         " before))"
@@ -46,7 +46,7 @@ def test_importing_it_loads_nothing_else() -> None:
     } == {"penstock"}
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None
     assert set(penstock.__all__) <= set(dir(penstock))
@@ -60,7 +60,9 @@ def test_every_public_object_has_a_docstring() -> None:
         assert getattr(penstock, name).__doc__, name
 
 
-def test_what_is_missing_for_a_scan_is_stated_with_what_to_type(tmp_path: Path) -> None:
+def test_the_error_of_scan_without_its_packages_contains_the_install_command(
+    tmp_path: Path,
+) -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None; import penstock\n"
         "try: penstock.scan\n"
@@ -74,7 +76,7 @@ def test_what_is_missing_for_a_scan_is_stated_with_what_to_type(tmp_path: Path) 
     assert output_of(code) == f"{needed}\ntopics need no extra\n"
 
 
-def test_what_is_missing_for_sql_is_stated_with_what_to_type() -> None:
+def test_the_error_of_sql_without_its_packages_contains_the_install_command() -> None:
     code = (
         "import sys; sys.modules['duckdb'] = None; import penstock\n"
         "try: penstock.sql\n"
@@ -84,7 +86,7 @@ def test_what_is_missing_for_sql_is_stated_with_what_to_type() -> None:
     assert output_of(code) == f"{needed}\n"
 
 
-def test_what_is_missing_for_spark_is_stated_with_what_to_type() -> None:
+def test_the_error_of_spark_without_its_packages_contains_the_install_command() -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None; import penstock.spark\n"
         "try: penstock.spark.register(None)\n"
@@ -96,7 +98,7 @@ def test_what_is_missing_for_spark_is_stated_with_what_to_type() -> None:
     )
 
 
-def test_spark_gets_the_source_and_pushes_filters_down() -> None:
+def test_spark_uses_the_data_source_and_pushes_filters_down() -> None:
     import penstock.spark
     from pyspark_penstock import DefaultSource
 
@@ -111,7 +113,7 @@ def test_spark_gets_the_source_and_pushes_filters_down() -> None:
     assert settings == {"spark.sql.python.filterPushdown.enabled": "true"}
 
 
-def test_a_directory_without_a_cluster_and_an_address_that_is_none(tmp_path: Path) -> None:
+def test_a_directory_without_a_cluster_and_an_invalid_address_are_rejected(tmp_path: Path) -> None:
     for read in (lambda url: topics(url), lambda url: scan(url, "orders")):
         with pytest.raises(ManifestNotFound, match="the store holds no manifest of any cluster"):
             read(f"file:{tmp_path}")
@@ -120,7 +122,7 @@ def test_a_directory_without_a_cluster_and_an_address_that_is_none(tmp_path: Pat
     assert issubclass(UnknownPartition, StreamError)
 
 
-def test_the_module_is_the_command() -> None:
+def test_the_module_can_be_run_as_the_command() -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "penstock", "--version"],
         capture_output=True,
@@ -131,7 +133,7 @@ def test_the_module_is_the_command() -> None:
     assert shown.stdout == f"penstock {penstock.__version__}\n"
 
 
-def test_a_cluster_refuses_invalid_settings_before_it_starts(
+def test_a_cluster_rejects_invalid_settings_before_it_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(ClusterFailed, match="33 is not allowed: 1 to 32"):

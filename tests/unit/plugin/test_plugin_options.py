@@ -1,4 +1,4 @@
-"""Parse options: every error names the option and the allowed values."""
+"""Option parsing: every error contains the option and the allowed values."""
 
 import pytest
 
@@ -10,11 +10,11 @@ def parse(**given: str) -> Options:
     return Options.parse(**(dict.fromkeys(names, "") | given))
 
 
-def test_nothing_given_is_the_default() -> None:
+def test_without_options_the_defaults_apply() -> None:
     assert parse() == Options()
 
 
-def test_everything_given() -> None:
+def test_all_options_are_parsed() -> None:
     requested = Options(
         brokers=3,
         port=9092,
@@ -27,7 +27,7 @@ def test_everything_given() -> None:
     assert parse(**given, secure="true") == requested
 
 
-def test_one_latency_is_constant() -> None:
+def test_a_single_latency_value_is_constant() -> None:
     assert (parse(latency="15").latency_p50_ms, parse(latency="15").latency_p99_ms) == (15.0, 15.0)
 
 
@@ -49,6 +49,6 @@ def test_one_latency_is_constant() -> None:
         ("secure", "very", "penstock_secure very is not allowed: true, false"),
     ],
 )
-def test_mistakes_state_what_is_allowed(option: str, text: str, told: str) -> None:
+def test_errors_contain_the_allowed_values(option: str, text: str, told: str) -> None:
     with pytest.raises(InvalidOption, match="^" + told):
         parse(**{option: text})

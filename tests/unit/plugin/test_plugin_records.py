@@ -1,4 +1,4 @@
-"""Keys go to the partitions that Kafka's own clients choose."""
+"""Keys are assigned to the same partitions as by Kafka's own clients."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,11 +8,11 @@ from penstock.testing.records import murmur2, partition_of
 
 
 @given(st.binary(max_size=40))
-def test_murmur2_is_the_one_of_kafka_python(key: bytes) -> None:
+def test_murmur2_matches_kafka_python(key: bytes) -> None:
     assert murmur2(key) == kafka_murmur2(key) & 0xFFFF_FFFF
 
 
-def test_murmur2_is_the_one_of_java() -> None:
+def test_murmur2_matches_the_java_client() -> None:
     """Kafka's own test vectors (UtilsTest.testMurmur2), as unsigned numbers."""
     vectors = {
         b"21": -973932308,
@@ -25,5 +25,5 @@ def test_murmur2_is_the_one_of_java() -> None:
     }
 
 
-def test_records_without_keys_take_turns() -> None:
+def test_records_without_keys_are_distributed_round_robin() -> None:
     assert [partition_of(None, index, 3) for index in range(5)] == [0, 1, 2, 0, 1]

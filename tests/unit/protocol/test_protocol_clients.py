@@ -1,4 +1,4 @@
-"""The blocking and the asyncio client of the protocol, against brokers that misbehave."""
+"""The blocking and the asyncio protocol client, with misbehaving brokers."""
 
 import asyncio
 import socket
@@ -25,14 +25,17 @@ from tests.support.stream_server import StreamServer
 from tests.support.waiting import until
 
 Respond = Callable[[Any], Any]
-"""Returns the response message to a request header; None for silence. The response to ApiVersions
-is replaced if it is another message.
+"""Returns the response message to a request header; None for no response. Messages of other types
+replace the response to ApiVersions.
 """
 
 
 @asynccontextmanager
 async def broker(respond: Respond, *, late_by: int = 0) -> AsyncGenerator[StreamServer]:
-    """late_by: how many requests ago that was to which the broker responds."""
+    """Run a broker.
+
+    late_by: each response is the one to an earlier request, this many requests ago.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while prefix := await reader.read(4):
@@ -80,7 +83,7 @@ def greet(bootstrap: str, version: int = 0) -> None:
         )
 
 
-async def test_neither_client_takes_the_response_to_another_request() -> None:
+async def test_neither_client_accepts_the_response_to_another_request() -> None:
     async with broker(lambda _: api_versions.ApiVersionsResponse(), late_by=1) as server:
         with pytest.raises(NoResponse, match="correlation id 0, not 1"):
             await asyncio.to_thread(greet, address(server))
@@ -90,7 +93,7 @@ async def test_neither_client_takes_the_response_to_another_request() -> None:
         connection.abort()
 
 
-async def test_ends_of_partitions_are_known_as_far_as_leaders_respond() -> None:
+async def test_end_offsets_are_returned_for_partitions_whose_leaders_respond() -> None:
     requested: list[Any] = []
 
     def respond(header: Any) -> Any:
@@ -140,7 +143,7 @@ async def test_ends_of_partitions_are_known_as_far_as_leaders_respond() -> None:
         assert requested
 
 
-async def test_a_broker_that_does_not_respond_may_be_replaced_or_respond_later() -> None:
+async def test_a_silent_broker_may_be_replaced_or_respond_later() -> None:
     def respond(_: Any) -> Any:
         return metadata.MetadataResponse(
             brokers=[
@@ -206,7 +209,7 @@ async def test_a_lookup_is_repeated_only_while_another_broker_may_be_responsible
             assert codes == [ErrorCode.NONE]
 
 
-async def test_versions_are_those_that_both_sides_serve() -> None:
+async def test_the_highest_common_version_is_used() -> None:
     served = [api_versions.ApiVersion(apis.METADATA.key, 0, 8)]
 
     def respond(header: Any) -> Any:
@@ -234,7 +237,7 @@ async def test_a_closed_port_is_not_a_broker() -> None:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_connection_that_was_reset_has_ended(
+def test_a_reset_connection_counts_as_closed(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -257,7 +260,7 @@ def test_a_connection_that_was_reset_has_ended(
         runner.run(run())
 
 
-async def test_a_port_that_closes_connections_may_need_tls_or_be_passed_over() -> None:
+async def test_the_error_of_a_port_that_closes_connections_suggests_tls() -> None:
     async def close(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
 

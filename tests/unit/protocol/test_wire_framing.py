@@ -1,4 +1,4 @@
-"""Headers of requests and responses in every version, and requests of unknown versions."""
+"""Request and response headers in every version, and requests with unknown versions."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from penstock.protocol.gen import api_versions, heartbeat, metadata
 
 
 @pytest.mark.parametrize("version", [0, 8, 9, 13])
-def test_a_request_returns_as_it_was_sent(version: int) -> None:
+def test_requests_survive_a_round_trip(version: int) -> None:
     message = metadata.MetadataRequest([metadata.MetadataRequestTopic(name="t")])
     frame = encode_request_frame(
         METADATA, version, 7, metadata.encode_request, message, client_id="me"
@@ -37,7 +37,7 @@ def test_a_request_returns_as_it_was_sent(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3, 4])
-def test_a_response_returns_as_it_was_sent(version: int) -> None:
+def test_responses_survive_a_round_trip(version: int) -> None:
     message = heartbeat.HeartbeatResponse(error_code=27)
     frame = encode_response_frame(HEARTBEAT, version, -5, heartbeat.encode_response, message)
     assert frame_size_bytes(frame) == len(frame) - 4
@@ -46,7 +46,7 @@ def test_a_response_returns_as_it_was_sent(version: int) -> None:
     assert decode_body(heartbeat.decode_response, frame[4:], offset, version) == message
 
 
-def test_client_id_is_a_legacy_string_in_the_flexible_header() -> None:
+def test_the_client_id_is_a_non_compact_string_in_the_flexible_header() -> None:
     frame = encode_request_frame(
         API_VERSIONS,
         3,
@@ -68,8 +68,8 @@ def test_the_response_to_api_versions_has_header_v0_in_every_version() -> None:
         assert decode_body(api_versions.decode_response, frame[4:], 4, version) == message
 
 
-def test_api_versions_of_an_unknown_version_is_served_not_refused() -> None:
-    """The body has an unknown version, so no byte after client_id is read."""
+def test_api_versions_with_an_unknown_version_is_served() -> None:
+    """The body format is unknown, so no byte after the client id is read."""
     header = parse_header(bytes.fromhex("0012 0063 0000002a 0002 6d65 ffffffffffffff"))
     assert not header.is_supported
     assert (header.api, header.api_version, header.correlation_id, header.client_id) == (
@@ -93,7 +93,9 @@ def test_api_versions_of_an_unknown_version_is_served_not_refused() -> None:
 @pytest.mark.parametrize(
     ("api_key", "version"), [(0, 2), (0, 14), (1, 3), (1, 19), (4, 0), (-1, 0), (3, -1)]
 )
-def test_everything_else_outside_the_table_closes(api_key: int, version: int) -> None:
+def test_other_apis_and_versions_that_are_not_in_the_table_are_rejected(
+    api_key: int, version: int
+) -> None:
     frame = (
         api_key.to_bytes(2, "big", signed=True)
         + version.to_bytes(2, "big", signed=True)
@@ -111,7 +113,7 @@ def test_header_tags_are_skipped() -> None:
     assert header.body_offset == 15
 
 
-def test_sizes_are_checked_before_anything_is_allocated() -> None:
+def test_sizes_are_checked_before_allocation() -> None:
     assert frame_size_bytes(b"\x00\x00\x00\x10", max_bytes=16) == 16
     with pytest.raises(FrameTooLarge):
         frame_size_bytes(b"\x00\x00\x00\x11", max_bytes=16)
@@ -121,18 +123,18 @@ def test_sizes_are_checked_before_anything_is_allocated() -> None:
         frame_size_bytes(b"GET ")
 
 
-def test_headers_are_whole_and_bytes_after_bodies_are_ignored() -> None:
+def test_truncated_headers_are_rejected_and_bytes_after_the_body_ignored() -> None:
     with pytest.raises(Truncated):
         parse_header(b"\x00\x03\x00")
     assert decode_body(heartbeat.decode_response, b"\x00\x07\x00\x00\x00", 0, 0).error_code == 7
 
 
-def test_flexible_versions() -> None:
+def test_which_versions_are_flexible() -> None:
     assert [PRODUCE.is_flexible(8), PRODUCE.is_flexible(9)] == [False, True]
     assert [FETCH.is_flexible(11), FETCH.is_flexible(12)] == [False, True]
 
 
-def test_null_in_a_version_that_cannot_state_it_is_written_as_empty() -> None:
+def test_null_is_encoded_as_empty_in_versions_without_null() -> None:
     message = metadata.MetadataRequest(topics=None)
     v0 = encode_request_frame(METADATA, 0, 0, metadata.encode_request, message)
     v1 = encode_request_frame(METADATA, 1, 0, metadata.encode_request, message)

@@ -1,4 +1,4 @@
-"""The error codes agree with Kafka's, and every error has one."""
+"""The error codes match those of Kafka, and every error is mapped to one."""
 
 import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -13,13 +13,13 @@ from penstock.protocol.errors import Truncated
 from penstock.stream.errors import OffsetOutOfRange, WalFull
 
 
-def test_the_table_agrees_with_kio() -> None:
+def test_the_error_table_matches_kio() -> None:
     ours = {code.name.lower(): (int(code), code.retriable) for code in ErrorCode}
     assert ours == {code.name: (int(code), code.retriable) for code in KioErrorCode}
     assert all(code.message.endswith(".") for code in ErrorCode)
 
 
-def test_one_class_for_each_code() -> None:
+def test_each_error_code_has_its_own_exception_class() -> None:
     error = kafka_error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert type(error) is KAFKA_ERRORS[ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert type(error).__name__ == "NotLeaderOrFollower"
@@ -50,11 +50,11 @@ def test_one_class_for_each_code() -> None:
         (ValueError("bug"), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_every_trouble_has_one_code(error: Exception, code: ErrorCode) -> None:
+def test_exceptions_are_mapped_to_error_codes(error: Exception, code: ErrorCode) -> None:
     assert code_of(error) is code
 
 
-def test_every_status_has_a_code() -> None:
+def test_every_controller_status_is_mapped_to_an_error_code() -> None:
     assert code_of_status(Status.OK) is ErrorCode.NONE
     assert all(
         code_of_status(status) is not ErrorCode.NONE for status in Status if status is not Status.OK

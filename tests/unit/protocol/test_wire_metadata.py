@@ -1,5 +1,5 @@
-"""Metadata responses from pre-encoded bytes equal those of the generated code, after any
-change.
+"""Metadata responses built from cached bytes equal those of the generated codec, after
+any change.
 """
 
 from uuid import UUID
@@ -60,7 +60,7 @@ def whole(topics: list[MetadataResponseTopic]) -> MetadataResponse:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("counts", [[], [0], [1], [200, 0, 3]])
-def test_bytes_are_those_of_the_generated_code(version: int, counts: list[int]) -> None:
+def test_cached_bytes_equal_those_of_the_generated_codec(version: int, counts: list[int]) -> None:
     heads = [
         MetadataResponseTopic(nth, f"topic-{nth}", UUID(int=nth), nth == 0, [], 9, b"x" * 200 * nth)
         for nth in range(len(counts))
@@ -101,7 +101,7 @@ def led(index: int, leader: int, epoch: int = 0) -> PartitionRecord:
     )
 
 
-def test_what_is_kept_follows_records_and_brokers() -> None:
+def test_the_cache_follows_changes_of_records_and_brokers() -> None:
     image, cache = MetadataImage(), PartitionCache()
     image.apply_all(
         [
@@ -134,7 +134,7 @@ def test_what_is_kept_follows_records_and_brokers() -> None:
             assert list(cache.partitions(image, topic, version)) == fresh
 
 
-def test_no_more_is_kept_than_allowed() -> None:
+def test_the_size_of_the_cache_is_limited() -> None:
     image, cache = MetadataImage(), PartitionCache(partitions_max=5)
     image.apply_all(
         [node(1), WalRecord(NodeId(1), NodeEpoch(1), WalSequence(0)), TopicRecord(TOPIC, "t")]

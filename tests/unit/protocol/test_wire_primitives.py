@@ -30,7 +30,7 @@ from penstock.protocol.primitives import MAX_STRING_BYTES, Reader, Writer
         (2**32 - 1, "ffffffff0f"),
     ],
 )
-def test_varints(value: int, encoded: str) -> None:
+def test_varints_survive_a_round_trip(value: int, encoded: str) -> None:
     writer = Writer()
     writer.uvarint(value)
     assert writer.hex() == encoded
@@ -39,7 +39,7 @@ def test_varints(value: int, encoded: str) -> None:
     reader.expect_end()
 
 
-def test_a_varint_stops_at_five_bytes_and_32_bits() -> None:
+def test_varints_are_limited_to_five_bytes_and_32_bits() -> None:
     with pytest.raises(InvalidVarint, match="longer than five"):
         Reader(b"\x80" * 5 + b"\x00").uvarint()
     with pytest.raises(InvalidVarint, match="32 bits"):
@@ -52,7 +52,7 @@ def test_a_varint_stops_at_five_bytes_and_32_bits() -> None:
 @pytest.mark.parametrize(
     "text", ["", "a", "ü" * 63, "x" * 126, "x" * 127, "x" * MAX_STRING_BYTES, None]
 )
-def test_strings(text: str | None, flexible: bool) -> None:
+def test_strings_survive_a_round_trip(text: str | None, flexible: bool) -> None:
     writer = Writer()
     writer.nullable_string(text, flexible)
     reader = Reader(writer)
@@ -60,12 +60,12 @@ def test_strings(text: str | None, flexible: bool) -> None:
     reader.expect_end()
 
 
-def test_a_string_that_no_kafka_string_holds_is_our_own_fault() -> None:
+def test_encoding_a_string_that_is_too_long_raises_unencodable_value() -> None:
     with pytest.raises(UnencodableValue, match="at most 32767"):
         Writer().string("x" * (MAX_STRING_BYTES + 1), flexible=True)
 
 
-def test_strings_are_checked() -> None:
+def test_invalid_strings_are_rejected() -> None:
     with pytest.raises(InvalidText):
         Reader(b"\x03\xff\xfe").string(flexible=True)
     with pytest.raises(InvalidLength):
@@ -90,7 +90,7 @@ def test_records_are_views_and_byte_strings_are_copies() -> None:
     assert copy == b"def"
 
 
-def test_the_zero_uuid_is_none() -> None:
+def test_the_zero_uuid_is_decoded_as_none() -> None:
     writer = Writer()
     some = UUID("a5a5a5a5-1111-4222-8333-444444444444")
     writer.uuid(None)
@@ -100,7 +100,7 @@ def test_the_zero_uuid_is_none() -> None:
     assert [reader.uuid(), reader.uuid()] == [None, some]
 
 
-def test_unknown_tags_are_skipped_and_counted_against_the_frame() -> None:
+def test_unknown_tags_are_skipped_and_counted_towards_the_frame_limit() -> None:
     reader = Reader(bytes.fromhex("02 05 02 aabb 8001 00 2a"))
     reader.skip_tags()
     assert reader.i8() == 42
@@ -115,7 +115,7 @@ def test_unknown_tags_are_skipped_and_counted_against_the_frame() -> None:
         Reader(bytes.fromhex("7f 05 00")).skip_tags()
 
 
-def test_arrays_are_checked_against_the_size_of_their_elements() -> None:
+def test_array_lengths_are_limited_by_the_size_of_their_elements() -> None:
     assert Reader(b"\x03" + bytes(8)).count(flexible=True, element_bytes=4) == 2
     with pytest.raises(InvalidLength, match="allowed here are 0 to 1"):
         Reader(b"\x03" + bytes(7)).count(flexible=True, element_bytes=4)
@@ -129,7 +129,7 @@ def test_trailing_bytes_are_an_error() -> None:
         Reader(b"x").expect_end()
 
 
-def test_fixed_sizes_are_checked() -> None:
+def test_truncated_fixed_size_fields_are_rejected() -> None:
     for read in (Reader.i8, Reader.i16, Reader.i32, Reader.i64, Reader.boolean, Reader.uuid):
         with pytest.raises(Truncated):
             read(Reader(b""))

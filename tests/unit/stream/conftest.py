@@ -1,4 +1,4 @@
-"""Fixtures of tests with several nodes on one store."""
+"""Fixtures for tests with several nodes on one store."""
 
 from collections.abc import AsyncIterator
 
@@ -19,7 +19,7 @@ def controller() -> MemoryController:
 
 @pytest.fixture
 async def nodes() -> AsyncIterator[list[Node]]:
-    """Return a list for nodes, which are stopped after the test."""
+    """Return a list; the nodes in it are stopped after the test."""
     made: list[Node] = []
     yield made
     for node in made:

@@ -1,5 +1,5 @@
-"""Batch headers: reading returns what was written, nothing outside the buffer is trusted, and
-patches change only their fields.
+"""Batch headers: they survive a round trip, lengths outside the buffer are rejected, and patches
+change only their fields.
 """
 
 import pytest
@@ -20,7 +20,7 @@ from penstock.protocol.batch.records import Record, decode_records, encode_batch
 RECORDS = [Record(0, 1_000, b"k", b"v"), Record(1, 3_000, None, b"w"), Record(2, 2_000, b"k", None)]
 
 
-def test_header_decodes_its_encoding() -> None:
+def test_headers_survive_a_round_trip() -> None:
     batch = encode_batch(RECORDS, producer_id=7, producer_epoch=1, base_sequence=5, leader_epoch=3)
     header = parse_header(batch)
     assert header.size_bytes == len(batch)
@@ -55,7 +55,7 @@ def test_patching_the_offset_keeps_the_crc() -> None:
     assert [record.offset for record in decode_records(batch)] == [(1 << 40) + i for i in range(3)]
 
 
-def test_log_append_time_renews_the_crc_and_rules_all_records() -> None:
+def test_setting_the_append_time_updates_the_crc_and_applies_to_all_records() -> None:
     batch = encode_batch(RECORDS)
     patch_log_append_time(batch, 0, 77_000)
     assert check_crc(batch)
@@ -63,7 +63,7 @@ def test_log_append_time_renews_the_crc_and_rules_all_records() -> None:
     assert {record.timestamp_ms for record in decode_records(batch)} == {77_000}
 
 
-def test_walk_finds_every_batch_and_refuses_a_partial_one() -> None:
+def test_walking_finds_every_batch_and_rejects_a_partial_one() -> None:
     first, second = encode_batch(RECORDS), encode_batch(RECORDS[:1], base_offset=0)
     both = bytes(first + second)
     assert [at for at, _ in iter_headers(both)] == [0, len(first)]
@@ -117,7 +117,7 @@ def test_short_buffers_are_refused(size_bytes: int) -> None:
             read(batch)
 
 
-def test_positions_inside_a_buffer() -> None:
+def test_headers_are_read_at_positions_inside_a_buffer() -> None:
     batch = encode_batch(RECORDS)
     padded = memoryview(b"\xff" * 5 + bytes(batch) + b"\xff" * 3)
     assert parse_header(padded, 5) == parse_header(batch)

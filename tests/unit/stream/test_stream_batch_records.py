@@ -32,7 +32,7 @@ CODECS = list(Compression)
 
 
 def resealed(header: tuple[int, ...], payload: bytes) -> bytearray:
-    """Return a batch of these header fields with a correct length and CRC."""
+    """Return a batch with these header fields and a correct length and CRC."""
     batch = bytearray(HEADER_BYTES) + payload
     fields = list(header)
     fields[1] = len(batch) - 12
@@ -42,7 +42,7 @@ def resealed(header: tuple[int, ...], payload: bytes) -> bytearray:
 
 
 @pytest.mark.parametrize("compression", CODECS)
-def test_round_trip(compression: Compression) -> None:
+def test_records_survive_a_round_trip(compression: Compression) -> None:
     batch = encode_batch(RECORDS, base_offset=10, compression=compression)
     assert parse_header(batch).compression == compression
     assert decode_records(batch) == RECORDS
@@ -65,13 +65,13 @@ def test_a_compacted_batch_keeps_its_range() -> None:
     "arguments",
     [{"base_offset": 11}, {"base_offset": 10, "last_offset": 12}, {"base_offset": -(1 << 31)}],
 )
-def test_offsets_that_do_not_fit_are_refused(arguments: dict[str, int]) -> None:
+def test_offsets_that_do_not_fit_are_rejected(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="offset"):
         encode_batch(RECORDS, **arguments)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_batches_of_another_encoder(codec: Compression) -> None:
+def test_batches_of_other_encoders_are_decoded(codec: Compression) -> None:
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec,
@@ -97,7 +97,7 @@ def test_batches_of_another_encoder(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_another_decoder_reads_ours(codec: Compression) -> None:
+def test_other_decoders_read_our_batches(codec: Compression) -> None:
     batch = DefaultRecordBatch(bytes(encode_batch(RECORDS, base_offset=10, compression=codec)))
     assert batch.validate_crc()
     assert [(r.offset, r.timestamp, r.key, r.value) for r in batch] == [
@@ -106,7 +106,7 @@ def test_another_decoder_reads_ours(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize("xerial", [True, False])
-def test_both_framings_of_snappy(xerial: bool) -> None:
+def test_both_snappy_framings_are_decoded(xerial: bool) -> None:
     data = bytes(range(256)) * 1_000
     packed = bytes(aiokafka.codec.snappy_encode(data, xerial_compatible=xerial))
     assert decompress(Compression.SNAPPY, packed) == data
@@ -117,7 +117,7 @@ def test_both_framings_of_snappy(xerial: bool) -> None:
 
 
 @pytest.mark.parametrize("compression", CODECS[1:])
-def test_bombs_stop_at_the_limit(compression: Compression) -> None:
+def test_decompression_bombs_stop_at_the_limit(compression: Compression) -> None:
     zeros = b"\x00" * (8 << 20)
     batch = encode_batch([Record(0, 0, None, zeros)], compression=compression)
     assert decode_records(batch, decompressed_bytes_max=9 << 20)[0].value == zeros
@@ -128,7 +128,7 @@ def test_bombs_stop_at_the_limit(compression: Compression) -> None:
 @pytest.mark.parametrize(
     "lie",
     [
-        b"\xff\xff\xff\xff\x0f",  # raw snappy that declares 4 GiB
+        b"\xff\xff\xff\xff\x0f",  # raw snappy that declares a size of 4 GiB
         b"\xff\xff\xff\xff\xff\x0f",
         b"\x80\x80\x80\x80\x01\x00",  # 256 MiB in one byte
         b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01\x7f\xff\xff\xff\x00",
@@ -141,18 +141,18 @@ def test_declared_sizes_allocate_nothing(lie: bytes) -> None:
 
 
 @pytest.mark.parametrize("compression", CODECS[1:])
-def test_garbage_is_refused(compression: Compression) -> None:
+def test_arbitrary_bytes_are_rejected(compression: Compression) -> None:
     with pytest.raises(BatchCorrupt):
         decompress(compression, b"\xf3 hello, this is no compressed stream at all" * 4)
 
 
-def test_unknown_codec() -> None:
+def test_an_unknown_codec_is_rejected() -> None:
     with pytest.raises(BatchCorrupt, match="compression 6"):
         decompress(6, b"x")
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
-def test_any_flipped_bit_after_the_crc_is_found(compression: Compression) -> None:
+def test_any_flipped_bit_after_the_crc_is_detected(compression: Compression) -> None:
     good = bytes(encode_batch(RECORDS[:3], base_offset=10, compression=compression))
     for bit in range(16 * 8, len(good) * 8):
         bad = bytearray(good)
@@ -170,7 +170,7 @@ def test_any_flipped_bit_after_the_crc_is_found(compression: Compression) -> Non
         b"\x00\x00\x00\x01\x01",  # shorter than its fields
         b"\x00\x00\x00\x01\x01\x00\x00",  # longer
         b"\x00\x00\x00\x01\x7e\x00",  # value of 63 bytes
-        b"\x00\x00\x00\x01\x01\xfe\xff\xff\xff\x0f",  # two thousand million headers
+        b"\x00\x00\x00\x01\x01\xfe\xff\xff\xff\x0f",  # two billion headers
         b"\x00\x00\x00\x01\x01\x02\x01\x00",  # header with a null key
         b"\x00\x00\x02\x01\x01\x00",  # offset delta beyond the last one
         # varlong of more than 64 bits
@@ -178,7 +178,7 @@ def test_any_flipped_bit_after_the_crc_is_found(compression: Compression) -> Non
         b"\x00\x00\xff\xff\xff\xff\x7f\x01\x01\x00",  # varint of more than 32 bits
     ],
 )
-def test_hostile_records_with_a_right_crc(body: bytes) -> None:
+def test_hostile_records_with_a_valid_crc_are_rejected(body: bytes) -> None:
     header = HEADER.unpack_from(encode_batch([Record(0, 1_000, None, None)]))
     payload = bytes([len(body) << 1]) + body
     with pytest.raises(BatchCorrupt):
@@ -186,7 +186,7 @@ def test_hostile_records_with_a_right_crc(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2, 3, (1 << 31) - 1])
-def test_record_count_must_agree(count: int) -> None:
+def test_a_wrong_record_count_is_rejected(count: int) -> None:
     good = encode_batch([Record(0, 1_000, b"k", b"some value")])
     header = list(HEADER.unpack_from(good))
     header[12] = count
@@ -196,7 +196,9 @@ def test_record_count_must_agree(count: int) -> None:
 
 @pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("compression", list(Compression))
-def test_first_record_by_time(compression: Compression, in_thread: bool) -> None:
+def test_the_first_record_at_or_after_a_timestamp_is_found(
+    compression: Compression, in_thread: bool
+) -> None:
     batch = encode_batch(RECORDS, base_offset=10, compression=compression)
     first = partial(first_record_at_or_after, batch, in_thread=in_thread)
     assert first(0) == (10, 1_700_000_000_000)
@@ -206,7 +208,7 @@ def test_first_record_by_time(compression: Compression, in_thread: bool) -> None
     assert first(0, from_offset=12) == (15, 1_699_999_999_000)
 
 
-def test_streams_that_end_early_are_refused() -> None:
+def test_truncated_compressed_data_is_rejected() -> None:
     data = b"abc" * 10_000
     for compression, packed in (
         (Compression.GZIP, gzip.compress(data)),
@@ -220,7 +222,7 @@ def test_streams_that_end_early_are_refused() -> None:
         decompress(Compression.GZIP, zlib.compress(data))
 
 
-def test_lz4_frames_are_those_of_java() -> None:
+def test_lz4_frames_are_readable_by_java_clients() -> None:
     """Kafka's Java clients read version 1 with independent blocks of at most 4 MiB."""
     rng = Random(1)
     data = b"abc" * 50_000 + rng.randbytes(100_000)

@@ -1,6 +1,4 @@
-"""Block metadata in the index besides positions: bounds of timestamps, and the size without
-compression.
-"""
+"""Block metadata in the index besides positions: timestamp bounds and uncompressed size."""
 
 import random
 
@@ -80,20 +78,20 @@ def bounds_of(*batches: bytes | bytearray) -> tuple[int, int]:
     return block.min_timestamp_ms, block.max_timestamp_ms
 
 
-def test_one_record_bounds_its_batch() -> None:
+def test_a_single_record_determines_the_bounds_of_its_batch() -> None:
     assert bounds_of(batch_of(500)) == (500, 500)
     assert bounds_of(batch_of(-1)) == (-1, -1)
 
 
-def test_the_first_record_of_several_bounds_nothing() -> None:
+def test_a_batch_of_several_records_has_no_lower_bound() -> None:
     batch = batch_of(500, 200, 700)
     assert parse_header(batch).base_timestamp_ms == 500
     assert bounds_of(batch) == (OLDEST_UNKNOWN, 700)
-    # Equal base and max timestamps prove nothing either.
+    # Equal base and max timestamps do not prove a bound either.
     assert bounds_of(batch_of(700, 200)) == (OLDEST_UNKNOWN, 700)
 
 
-def test_log_append_time_bounds_any_number_of_records() -> None:
+def test_the_append_time_is_a_bound_for_any_number_of_records() -> None:
     batch = batch_of(500, 200, 700)
     patch_log_append_time(batch, 0, 9_000)
     assert bounds_of(batch) == (9_000, 9_000)
@@ -118,7 +116,7 @@ def test_one_batch_without_a_bound_leaves_its_block_without_one() -> None:
     assert bounds_of(old, young, mixed) == (OLDEST_UNKNOWN, 900)
 
 
-def test_batches_without_records_change_no_bound() -> None:
+def test_batches_without_records_do_not_change_bounds() -> None:
     (_, gap), *_ = fillers(Offset(1), Offset(5), 0)
     assert bounds_of(gap) == (-1, -1)
     assert bounds_of(batch_of(300), gap) == (300, 300)
@@ -126,13 +124,15 @@ def test_batches_without_records_change_no_bound() -> None:
 
 
 @pytest.mark.parametrize("block_bytes_max", [1, 1 << 20])
-def test_an_unknown_newest_timestamp_hides_in_no_block_or_range(block_bytes_max: int) -> None:
-    """A WAL slot that is committed in place gets the range in its index."""
+def test_an_unknown_maximum_timestamp_makes_that_of_its_block_and_range_unknown(
+    block_bytes_max: int,
+) -> None:
+    """A WAL slot committed in place gets the range in its index."""
     batches = [batch_of(700), batch_of(-1, base_offset=1), batch_of(500, base_offset=2)]
     index = verify_object(object_of(*batches, block_bytes_max=block_bytes_max))
     (found,) = index.ranges
     assert found.max_timestamp_ms == ~700
-    for record_count in (found.record_count, 0):  # 0: a small part of the range
+    for record_count in (found.record_count, 0):  # 0: a fraction of the range
         assert may_be_as_young(found.max_timestamp_ms, record_count, 10_000)
     expected = [700, -1, 500] if block_bytes_max == 1 else [~700]
     assert [block.max_timestamp_ms for block in index.blocks()] == expected
@@ -143,7 +143,7 @@ def test_an_unknown_newest_timestamp_hides_in_no_block_or_range(block_bytes_max:
         assert entry_of(Piece(source, block), data).max_timestamp_ms == block.max_timestamp_ms
 
 
-def test_batches_without_records_leave_the_newest_timestamp_known() -> None:
+def test_batches_without_records_do_not_make_the_maximum_timestamp_unknown() -> None:
     (_, gap), *_ = fillers(Offset(1), Offset(5), 0)
     assert bounds_of(batch_of(300), gap) == (300, 300)
     assert merged_newest([(-1, 0), (300, 1)]) == 300
@@ -152,7 +152,7 @@ def test_batches_without_records_leave_the_newest_timestamp_known() -> None:
     assert merged_newest([]) == -1
 
 
-def test_each_block_has_bounds_of_its_own() -> None:
+def test_each_block_has_its_own_bounds() -> None:
     batches = [batch_of(700), batch_of(300, 1, base_offset=1), batch_of(500, base_offset=3)]
     blocks = verify_object(object_of(*batches, block_bytes_max=1)).blocks()
     assert [block.min_timestamp_ms for block in blocks] == [700, OLDEST_UNKNOWN, 500]
@@ -188,7 +188,7 @@ def test_no_record_is_outside_the_bounds(
         assert ~high <= max(*found, 0), "newer than every record"
 
 
-def test_a_rewrite_keeps_the_metadata_of_its_part() -> None:
+def test_a_rewrite_keeps_the_metadata_of_its_range() -> None:
     batches = [batch_of(700), batch_of(300, 1, base_offset=1), batch_of(500, base_offset=3)]
     data = object_of(*batches)
     index = verify_object(data)
@@ -212,7 +212,7 @@ def test_a_rewrite_keeps_the_metadata_of_its_part() -> None:
 
 
 def zstd_streamed(data: bytes) -> bytes:
-    """Compress as clients do that begin before the size is known."""
+    """Compress as clients do that start before the size is known."""
     stream = cramjam.zstd.Compressor()
     stream.compress(data)
     return bytes(stream.finish())
@@ -236,7 +236,7 @@ def lz4_with_size(data: bytes) -> bytes:
         (5, PLAIN, False),
     ],
 )
-def test_the_size_that_compressed_bytes_declare(
+def test_the_declared_size_of_compressed_data_is_read(
     codec: int, packed: bytes, is_declared: bool
 ) -> None:
     expected = HEADER_BYTES + len(PLAIN) if is_declared else UNCOMPRESSED_UNKNOWN
@@ -244,13 +244,13 @@ def test_the_size_that_compressed_bytes_declare(
 
 
 @pytest.mark.parametrize("size_bytes", [0, 255, 256, 65_791, 65_792, 1 << 20])
-def test_every_width_of_the_size_in_a_zstd_frame(size_bytes: int) -> None:
+def test_every_width_of_the_zstd_content_size_is_read(size_bytes: int) -> None:
     packed = bytes(cramjam.zstd.compress(bytes(size_bytes)))
     declared = uncompressed_bytes(Compression.ZSTD, bytes(HEADER_BYTES) + packed)
     assert declared == HEADER_BYTES + size_bytes
 
 
-def test_a_zstd_frame_with_a_window_and_a_dictionary() -> None:
+def test_the_size_of_a_zstd_frame_with_window_and_dictionary_is_read() -> None:
     frame = bytes.fromhex("28b52ffd c3 58 01020304") + (70_000).to_bytes(8, "little")
     declared = uncompressed_bytes(Compression.ZSTD, bytes(HEADER_BYTES) + frame)
     assert declared == HEADER_BYTES + 70_000
@@ -263,19 +263,19 @@ def test_a_zstd_frame_with_a_window_and_a_dictionary() -> None:
     ),
     st.binary(max_size=60),
 )
-def test_hostile_bytes_declare_nothing_absurd(
+def test_hostile_bytes_do_not_declare_absurd_sizes(
     codec: Compression, magic: bytes, rest: bytes
 ) -> None:
     declared = uncompressed_bytes(codec, bytes(HEADER_BYTES) + magic + rest)
     assert 0 <= declared <= HEADER_BYTES + (1 << 31) - 1
 
 
-def test_a_size_beyond_any_client_is_unknown() -> None:
+def test_a_size_above_that_of_any_client_counts_as_unknown() -> None:
     frame = bytes.fromhex("28b52ffd c0 58") + (1 << 31).to_bytes(8, "little")
     assert uncompressed_bytes(Compression.ZSTD, bytes(HEADER_BYTES) + frame) == 0
 
 
-def test_thousands_of_snappy_blocks_are_not_counted() -> None:
+def test_sizes_of_thousands_of_snappy_blocks_are_not_summed_up() -> None:
     block = bytes(cramjam.snappy.compress_raw(b"x"))
     framed = len(block).to_bytes(4, "big") + block
 
@@ -301,8 +301,10 @@ PLAIN_SIZES = (0, 1, 1_000, (64 << 10) - 1, 64 << 10, (128 << 10) + 1, 300_000, 
 
 @pytest.mark.parametrize("size_bytes", PLAIN_SIZES)
 @pytest.mark.parametrize("kind", ["text", "zeros", "noise"])
-def test_blocks_without_a_content_size(size_bytes: int, kind: str) -> None:
-    """As Java's producer writes them."""
+def test_the_size_of_frames_without_a_content_size_comes_from_their_blocks(
+    size_bytes: int, kind: str
+) -> None:
+    """Java producers write such frames."""
     noise = random.Random(size_bytes).randbytes(size_bytes)
     plain = {"text": PLAIN * 8, "zeros": bytes(size_bytes), "noise": noise}[kind][:size_bytes]
     stream = cramjam.zstd.Compressor()
@@ -324,7 +326,7 @@ def test_blocks_without_a_content_size(size_bytes: int, kind: str) -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 255))
-def test_damaged_zstd_has_no_size_or_any(data: bytes, descriptor: int) -> None:
+def test_damaged_zstd_data_has_no_size_or_a_wrong_one(data: bytes, descriptor: int) -> None:
     frame = b"\x28\xb5\x2f\xfd" + bytes([descriptor]) + data
     size = zstd_size(memoryview(frame))
     assert size is None or size.least <= size.most

@@ -1,5 +1,5 @@
-"""Caches keep their limit, load a key once at a time, and keep nothing of failures and canceled
-waiters.
+"""Caches respect their limit, load a key once at a time, and keep nothing of failed loads and
+canceled waiters.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from penstock.stream.cache.block_cache import ByteLru, LoadedValue, LoadingCache
 from penstock.stream.read.read_ahead import ReadAhead
 
 
-def test_the_longest_unused_leaves_first() -> None:
+def test_the_least_recently_used_entry_is_evicted_first() -> None:
     lru: ByteLru[str, int] = ByteLru(10)
     lru.put("a", 1, 4)
     lru.put("b", 2, 4)
@@ -26,11 +26,11 @@ def test_the_longest_unused_leaves_first() -> None:
     assert len(lru) == 2
 
 
-def test_values_that_share_memory_leave_together() -> None:
+def test_values_that_share_memory_are_evicted_together() -> None:
     lru: ByteLru[str, int] = ByteLru(10)
     lru.put_shared({"a": 1, "b": 2}, 6)
     lru.put("c", 3, 4)
-    assert lru.get("a") == 1  # b counts as used too
+    assert lru.get("a") == 1  # b counts as used, too
     lru.put("d", 4, 4)
     assert [lru.get(key) for key in "abcd"] == [1, 2, None, 4]
     lru.discard("a")
@@ -50,7 +50,7 @@ def test_values_that_share_memory_leave_together() -> None:
         )
     )
 )
-def test_the_limit_always_holds(steps: list[tuple[str, set[int], int]]) -> None:
+def test_the_size_limit_is_never_exceeded(steps: list[tuple[str, set[int], int]]) -> None:
     lru: ByteLru[int, int] = ByteLru(50)
     for action, keys, size_bytes in steps:
         if action == "p":
@@ -65,7 +65,7 @@ def test_the_limit_always_holds(steps: list[tuple[str, set[int], int]]) -> None:
 
 
 class Loader:
-    """Load on command of the test, and count the loads."""
+    """Loads when the test says so, and counts the loads."""
 
     def __init__(self) -> None:
         self.calls: list[list[int]] = []
@@ -80,7 +80,7 @@ class Loader:
         return [LoadedValue(f"value {key}", 10) for key in keys]
 
 
-async def test_a_key_is_loaded_once_for_all() -> None:
+async def test_a_key_is_loaded_once_for_all_waiters() -> None:
     cache: LoadingCache[int, str] = LoadingCache(1_000)
     load = Loader()
     first = asyncio.ensure_future(cache.get_each([1, 2], load))
@@ -97,7 +97,7 @@ async def test_a_key_is_loaded_once_for_all() -> None:
     assert cache.size_bytes == 30
 
 
-async def test_a_failed_load_fails_all_waiters_and_is_forgotten() -> None:
+async def test_a_failed_load_fails_all_waiters_and_is_not_cached() -> None:
     cache: LoadingCache[int, str] = LoadingCache(1_000)
     load = Loader()
     load.error = ValueError("lost")
@@ -127,7 +127,7 @@ async def test_a_load_may_fail_for_one_of_its_keys() -> None:
     assert [key in cache for key in (1, 2, 3)] == [True, False, True]
 
 
-async def test_shared_values_of_a_load_are_kept_together() -> None:
+async def test_shared_values_of_a_load_are_cached_together() -> None:
     cache: LoadingCache[int, str] = LoadingCache(40)
 
     async def load(keys: Sequence[int]) -> list[LoadedValue[str] | Exception]:
@@ -158,7 +158,7 @@ async def test_a_cancelled_waiter_does_not_affect_others() -> None:
     assert len(load.calls) == 1
 
 
-async def test_close_ends_running_requests() -> None:
+async def test_close_cancels_running_requests() -> None:
     cache: LoadingCache[int, str] = LoadingCache(1_000)
     load = Loader()
     waiting = asyncio.ensure_future(cache.get(1, load))
@@ -178,7 +178,7 @@ def test_read_ahead_follows_sequential_readers_only() -> None:
     assert reader is not None
     assert reader.window_bytes == 512
     reader.ahead_from, reader.ahead_until = 20, 60
-    assert ahead.on_read(stream, 20, 29, 0.0) is None  # three quarters are still ahead
+    assert ahead.on_read(stream, 20, 29, 0.0) is None  # three quarters have not been read yet
     assert ahead.on_read(stream, 29, 40, 0.0) is reader
     assert reader.window_bytes == 2_048
     reader.is_busy = True
@@ -189,8 +189,8 @@ def test_read_ahead_follows_sequential_readers_only() -> None:
     assert len(ahead) == 2
 
 
-def test_consumers_of_the_same_offsets_are_one_reader() -> None:
-    """The other reader keeps the window in every case, and takes over when the first one stops."""
+def test_consumers_of_the_same_offsets_count_as_one_reader() -> None:
+    """In each case the other reader keeps the window, and takes over when the first one stops."""
     ahead = ReadAhead(bytes_min=512, bytes_max=4_096, total_bytes_max=1 << 30, readers_max=8)
     stream = StreamId(1)
     for _ in range(2):
@@ -208,7 +208,7 @@ def test_consumers_of_the_same_offsets_are_one_reader() -> None:
     assert len(ahead) == 1
 
 
-def test_of_two_readers_that_meet_the_one_that_is_further_ahead_stays() -> None:
+def test_when_two_readers_meet_the_window_that_is_further_ahead_is_kept() -> None:
     ahead = ReadAhead(bytes_min=512, bytes_max=4_096, total_bytes_max=1 << 30, readers_max=8)
     stream = StreamId(1)
     ahead.on_read(stream, 0, 10, 0.0)
@@ -225,13 +225,13 @@ def test_of_two_readers_that_meet_the_one_that_is_further_ahead_stays() -> None:
     assert ahead.on_read(stream, 40, 80, 0.0) is far
 
 
-def test_the_windows_of_all_readers_at_work_are_limited_together() -> None:
+def test_the_total_window_of_all_active_readers_is_limited() -> None:
     mib = 1 << 20
     ahead = ReadAhead(bytes_min=mib, bytes_max=16 * mib, total_bytes_max=16 * mib, readers_max=99)
     next_of = dict.fromkeys(map(StreamId, range(8)), 0)
 
     def window_bytes(stream: StreamId, now_s: float) -> int:
-        """Read once; return the window of the reader, 0 for none."""
+        """Read once; return the window of the reader, 0 without one."""
         at = next_of[stream]
         next_of[stream] = at + 1
         reader = ahead.on_read(stream, at, at + 1, now_s)

@@ -1,4 +1,4 @@
-"""The records of one batch in log compaction: kept records, and damaged batches."""
+"""Log compaction of a single batch: remaining records, and damaged batches."""
 
 from random import Random
 
@@ -45,7 +45,7 @@ def mapped(batch: bytearray) -> KeyMap:
     return keys
 
 
-def test_records_that_stay_are_those_of_kafka_byte_for_byte() -> None:
+def test_remaining_records_are_byte_identical_to_those_of_kafka() -> None:
     batch = encode_batch(RECORDS, base_offset=10, producer_id=7, producer_epoch=1, base_sequence=5)
     view, header, plain = parsed(batch)
     kept, position = filter_records(plain, header, RecordPosition(), 4, mapped(batch))
@@ -60,7 +60,7 @@ def test_records_that_stay_are_those_of_kafka_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("horizon_ms", [0, 1_000, 90_000_000_000])
-def test_a_delete_horizon_changes_no_timestamp(horizon_ms: int) -> None:
+def test_a_delete_horizon_does_not_change_timestamps(horizon_ms: int) -> None:
     batch = encode_batch(RECORDS, base_offset=10)
     view, header, plain = parsed(batch)
     result = with_records(view, header, plain, all_records(plain, header), Millis(horizon_ms))
@@ -69,7 +69,7 @@ def test_a_delete_horizon_changes_no_timestamp(horizon_ms: int) -> None:
     assert header.delete_horizon_ms is None
 
 
-def test_fillers_cover_any_distance() -> None:
+def test_filler_batches_cover_any_gap() -> None:
     end = Offset(5 + 2**31 + 10)
     at = 5
     for filled_end, batch in fillers(Offset(5), end, 3):
@@ -81,7 +81,7 @@ def test_fillers_cover_any_distance() -> None:
     assert at == end
 
 
-def test_a_full_map_takes_keys_that_it_holds() -> None:
+def test_a_full_map_accepts_keys_that_it_already_contains() -> None:
     keys = KeyMap(2 * ENTRY_BYTES_MAX, 0)
     assert keys.put([b"a"], [0], 1)
     keys.limit()
@@ -94,8 +94,8 @@ def test_a_full_map_takes_keys_that_it_holds() -> None:
     assert keys.held(2, 3) == []
 
 
-def test_damaged_records_raise_and_nothing_else() -> None:
-    """Any byte may be anything: each batch is mapped and filtered, or refused."""
+def test_damaged_records_raise_only_the_documented_error() -> None:
+    """Any byte may have any value: each batch is mapped and filtered, or rejected."""
     rng = Random(7)
     batch = encode_batch(
         [Record(at, 5, b"%d" % (at % 3), rng.randbytes(at % 9)) for at in range(40)]

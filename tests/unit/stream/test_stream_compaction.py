@@ -1,5 +1,5 @@
-"""Compaction: the log reads the same before and after, WAL objects are released, streams of others
-are never touched, and any doubt stops it.
+"""Object compaction: the log reads the same before and after, WAL objects are released, foreign
+streams are never touched, and any doubt stops it.
 """
 
 import asyncio
@@ -96,15 +96,15 @@ WAL, SET = ObjectRole.WAL, ObjectRole.STREAM_SET
         ([(100, SET), (2_000, SET)], 0, 0, 20),
         ([(100, SET), (100, WAL), (100, SET), (100, WAL), (2_000, SET)], 0, 5 - 1, 0),
         ([(100, SET), (100, WAL), (2_000, SET), (100, WAL)], 10, 1, 0),
-        # the large one is not worth rewriting for 40 bytes
+        # rewriting the large one is not worthwhile for 40 bytes
         ([(900, SET)] + [(10, SET)] * 4, 10, 4, 0),
         ([(900, SET)] + [(10, SET)] * 3, 0, 0, 0),
-        ([(3_000, WAL), (2_900, WAL), (200, WAL)], 0, 2, 0),  # as much as one object holds
+        ([(3_000, WAL), (2_900, WAL), (200, WAL)], 0, 2, 0),  # the maximum size of an object
         ([(900, SET), (5_500, WAL), (900, SET), (900, SET)], 10, 1, 0),
         ([(2_000, SET)] * 3, 0, 0, 30),
     ],
 )
-def test_what_is_worth_a_rewrite(
+def test_which_objects_are_worth_rewriting(
     parts: list[tuple[int, ObjectRole]], first: int, count: int, settled: int
 ) -> None:
     plan = plan_stream(chain(*parts), SMALL)
@@ -124,7 +124,7 @@ PARTS = st.lists(
 
 
 @given(st.dictionaries(st.integers(1, 20), PARTS, min_size=1, max_size=8))
-def test_rounds_are_bounded_and_cover_what_they_replace(
+def test_rounds_are_limited_and_cover_the_replaced_ranges(
     logs: dict[int, list[tuple[int, ObjectRole]]],
 ) -> None:
     plans = [
@@ -168,7 +168,7 @@ def test_rounds_are_bounded_and_cover_what_they_replace(
 
 
 @given(PARTS)
-def test_compaction_comes_to_an_end(parts: list[tuple[int, ObjectRole]]) -> None:
+def test_repeated_compaction_terminates(parts: list[tuple[int, ObjectRole]]) -> None:
     ranges = chain(*parts)
     total = sum(item.range.size_bytes for item in ranges)
     for _ in range(200):
@@ -184,7 +184,7 @@ def test_compaction_comes_to_an_end(parts: list[tuple[int, ObjectRole]]) -> None
     assert sum(item.range.size_bytes for item in ranges) == total
 
 
-def test_doubtful_plans_are_refused() -> None:
+def test_inconsistent_plans_are_rejected() -> None:
     with pytest.raises(NotContiguous):
         plan_stream([source(0, 10), source(11, 20)], SMALL)
     with pytest.raises(NotContiguous):
@@ -213,7 +213,7 @@ class Owned:
 
 
 class Metadata:
-    """The two look-ups and the exchange, with the controller's checks."""
+    """The two lookups and the exchange, with the checks of the controller."""
 
     def __init__(self) -> None:
         self.logs: dict[StreamId, list[ObjectRange]] = {}
@@ -284,7 +284,7 @@ class Metadata:
 
 
 class CompactionHarness:
-    """Streams of two nodes in shared WAL objects: 1 to 3 are ours, 4 is another node's."""
+    """Streams of two nodes in shared WAL objects: 1 to 3 belong to us, 4 to another node."""
 
     def __init__(self) -> None:
         self.store: MemoryStore = MemoryStore()
@@ -295,7 +295,7 @@ class CompactionHarness:
         self.in_memory: dict[tuple[StreamId, Offset, Offset], list[RunEntry]] = {}
         self.compactor = Compactor(
             self.store,
-            self.metadata,  # what compaction needs of it
+            self.metadata,  # the parts that compaction uses
             self.reader,
             WRITER,
             owned=lambda: self.owned,
@@ -397,7 +397,7 @@ class SlowStore(MemoryStore):
 
 @pytest.mark.parametrize(("throttled", "at_once"), [(False, 4), (True, 1)])
 async def test_a_throttled_reader_reads_one_object_at_a_time(throttled: bool, at_once: int) -> None:
-    """PUTs of clients would queue after these GETs."""
+    """PUTs of clients would queue up behind these GETs."""
     harness = CompactionHarness()
     harness.store = store = SlowStore()
     for sequence in range(8):
@@ -410,7 +410,7 @@ async def test_a_throttled_reader_reads_one_object_at_a_time(throttled: bool, at
     await reader.close()
 
 
-async def test_only_the_committed_part_of_an_object_moves() -> None:
+async def test_only_the_committed_part_of_an_object_is_compacted() -> None:
     harness = CompactionHarness()
     await harness.wal_object(0, 9)
     log = harness.metadata.logs[StreamId(1)]
@@ -432,7 +432,7 @@ async def test_only_the_committed_part_of_an_object_moves() -> None:
     assert await harness.log(1) == before
 
 
-async def test_a_large_stream_gets_an_object_of_its_own() -> None:
+async def test_a_large_stream_gets_its_own_object() -> None:
     harness = CompactionHarness()
     await harness.wal_object(0, 60)
     before = await harness.log(2)
@@ -442,10 +442,10 @@ async def test_a_large_stream_gets_an_object_of_its_own() -> None:
     assert await harness.log(2) == before
 
 
-async def test_long_logs_are_looked_at_page_by_page() -> None:
+async def test_long_logs_are_scanned_page_by_page() -> None:
     harness = CompactionHarness()
     for sequence in range(30):
-        await harness.wal_object(sequence, 12, SET)  # too large to touch
+        await harness.wal_object(sequence, 12, SET)  # too large to be rewritten
     for sequence in range(30, 32):
         await harness.wal_object(sequence, 1)
     before = await harness.log(3)
@@ -455,7 +455,7 @@ async def test_long_logs_are_looked_at_page_by_page() -> None:
     assert await harness.log(3) == before
 
 
-async def test_a_stream_that_closes_meanwhile_drops_out_of_the_round() -> None:
+async def test_a_stream_that_is_closed_meanwhile_is_dropped_from_the_round() -> None:
     harness = CompactionHarness()
     await harness.wal_object(0, 3)
     before = [await harness.log(stream_id) for stream_id in (1, 2, 3)]
@@ -502,7 +502,7 @@ async def compact_around_damage() -> None:
     assert {item.stream_id for item in harness.metadata.commits[1].replaced} == {1, 2}
 
 
-async def test_a_hole_in_the_data_is_never_bridged() -> None:
+async def test_a_gap_in_the_data_is_never_bridged() -> None:
     harness = CompactionHarness()
     holed = [encode_batch([Record(base, 0, None, b"v")], base_offset=base) for base in (0, 2)]
     entries = [RunEntry.of_batch(bytes(batch), parse_header(batch)) for batch in holed]
@@ -546,7 +546,7 @@ async def test_ranges_in_a_wal_store_are_rewritten_first_wherever_they_are() -> 
 
 
 async def test_ranges_in_a_wal_store_do_not_stop_the_compaction_of_others() -> None:
-    """Here all objects of the WAL store are gone."""
+    """All objects of the WAL store are missing here."""
     harness = CompactionHarness()
     for sequence in range(6):
         await harness.wal_object(sequence, 1)
@@ -579,7 +579,7 @@ async def test_ranges_in_a_wal_store_are_found_between_two_compactions() -> None
         running.cancel()
 
 
-async def test_a_shorter_interval_ends_the_pause() -> None:
+async def test_setting_a_shorter_interval_ends_the_pause() -> None:
     harness = CompactionHarness()
     compactor = harness.compactor
     hour_ms = 3_600_000
@@ -600,7 +600,9 @@ async def test_a_shorter_interval_ends_the_pause() -> None:
 
 
 async def test_an_assignment_may_end_during_the_round() -> None:
-    """Reads are throttled, so a round may take longer than an assignment, and would never end."""
+    """Reads are throttled, so a round may take longer than the assignment and would
+    never finish.
+    """
     harness = CompactionHarness()
     for sequence in range(3):
         await harness.wal_object(sequence, 1, root="wals/1/")
@@ -618,7 +620,7 @@ async def test_an_assignment_may_end_during_the_round() -> None:
 
 
 async def closed_in_a_wal_store() -> CompactionHarness:
-    """Return a harness with closed streams 3 and 4, which are assigned to it."""
+    """Return a harness with closed streams 3 and 4 assigned to it."""
     harness = CompactionHarness()
     await harness.wal_object(0, 1, root="wals/1/")
     harness.owned, harness.assigned = [], [StreamId(3), StreamId(4)]
@@ -627,7 +629,7 @@ async def closed_in_a_wal_store() -> CompactionHarness:
 
 
 @pytest.mark.parametrize("step", ["get_range", "put", "commit"])
-async def test_a_stream_that_opens_during_the_round_drops_out_of_it(step: str) -> None:
+async def test_a_stream_that_is_opened_during_the_round_is_dropped_from_it(step: str) -> None:
     harness = await closed_in_a_wal_store()
     place = harness.metadata if step == "commit" else harness.store
     original = getattr(place, step)
@@ -635,7 +637,8 @@ async def test_a_stream_that_opens_during_the_round_drops_out_of_it(step: str) -
     async def open_a_stream(*arguments: Any) -> Any:
         if StreamId(4) in harness.metadata.closed:
             harness.metadata.closed.remove(StreamId(4))
-            if step == "commit":  # the controller rejects it, and the local metadata follow
+            # the controller rejects it, and the local metadata is updated afterwards
+            if step == "commit":
                 raise StreamFenced(StreamId(3), "the metadata name another closed stream")
         return await original(*arguments)
 
@@ -645,7 +648,7 @@ async def test_a_stream_that_opens_during_the_round_drops_out_of_it(step: str) -
     assert await harness.compactor.run_wal_store_round() is None
 
 
-async def test_a_round_ends_when_all_its_streams_open() -> None:
+async def test_a_round_ends_when_all_its_streams_are_opened() -> None:
     harness = await closed_in_a_wal_store()
     prepare = harness.metadata.prepare_objects
 
@@ -670,7 +673,7 @@ async def test_a_commit_that_is_rejected_for_an_unknown_reason_is_not_repeated()
         await harness.compactor.run_wal_store_round()
 
 
-async def test_ranges_beside_those_in_a_wal_store_are_not_copied_into_snapshots() -> None:
+async def test_ranges_outside_of_the_wal_store_are_not_rewritten() -> None:
     harness = CompactionHarness()
     await harness.wal_object(0, 1, root="wals/1/")
     for sequence in range(1, 7):

@@ -1,5 +1,5 @@
-"""After a failover the new leader compacts the WAL objects of the dead one: controller, storage,
-recovery and compaction are real.
+"""After a failover, the new leader compacts the WAL objects of the dead one, with real controller,
+storage, recovery and compaction.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ async def append(storage: Storage, handle: StreamHandle, count: int) -> None:
     await done
 
 
-async def test_the_next_owner_compacts_the_wal_of_the_dead_one(tmp_path: Path) -> None:
+async def test_the_next_owner_compacts_the_wal_objects_of_the_dead_one(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "controller", read_grace_ms=50, janitor_interval_ms=50)
     await cluster.start()
     try:

@@ -1,5 +1,5 @@
-"""The memory of damaged objects is bounded, logs each object once a minute, and drops objects that
-reads no longer meet.
+"""The list of damaged objects is limited, logs each object once a minute, and drops objects that
+reads no longer encounter.
 """
 
 from penstock.stream.read.damage import (
@@ -13,7 +13,7 @@ from penstock.stream.read.damage import (
 
 
 def record(log: DamageLog, key: str, now_s: float) -> bool:
-    """Record the damage; return True if it has to be logged."""
+    """Record the damage; return whether it must be logged."""
     return log.record(key, "gone", "it is gone", stream_id=1, offset=5, now_s=now_s)[1]
 
 
@@ -32,7 +32,7 @@ def test_each_object_is_logged_once_a_minute() -> None:
     assert log.reads == {"gone": 6}
 
 
-def test_damage_is_known_for_a_minute_and_listed_for_an_hour() -> None:
+def test_damage_is_remembered_for_a_minute_and_listed_for_an_hour() -> None:
     log = DamageLog()
     record(log, "a", 0.0)
     assert log.is_known("a", "gone", KNOWN_S - 1)
@@ -44,7 +44,7 @@ def test_damage_is_known_for_a_minute_and_listed_for_an_hour() -> None:
     assert log.listed(KEPT_S + 10) == []
 
 
-def test_an_object_is_lost_when_it_was_missing_for_long_without_a_break() -> None:
+def test_an_object_counts_as_lost_after_being_missing_for_a_while_without_interruption() -> None:
     log = DamageLog()
 
     def certain(now_s: float) -> bool:
@@ -57,7 +57,7 @@ def test_an_object_is_lost_when_it_was_missing_for_long_without_a_break() -> Non
     assert [certain(later), certain(later + CERTAIN_S)] == [False, True]
 
 
-def test_damage_is_over_when_a_read_of_the_same_place_succeeds() -> None:
+def test_damage_is_cleared_when_a_read_at_the_same_place_succeeds() -> None:
     log = DamageLog()
     record(log, "a", 0.0)
     for stream_id, start, end in ((2, 0, 9), (1, 0, 5), (1, 6, 9)):
@@ -67,7 +67,7 @@ def test_damage_is_over_when_a_read_of_the_same_place_succeeds() -> None:
     assert log.listed(1.0) == []
 
 
-def test_only_so_many_objects_are_remembered() -> None:
+def test_the_number_of_remembered_objects_is_limited() -> None:
     log = DamageLog()
     for number in range(OBJECTS_MAX + 5):
         record(log, str(number), 0.0)

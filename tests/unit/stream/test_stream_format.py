@@ -1,5 +1,5 @@
-"""Objects: the reader finds what the writer built, any cut and any flipped bit is noticed, and
-wrong lengths are not trusted.
+"""Objects: the reader returns what the writer built, any truncation and any flipped bit is
+detected, and invalid lengths are rejected.
 """
 
 import pickle
@@ -106,7 +106,7 @@ RUNS = st.lists(
 
 
 @given(RUNS, st.integers(61, 600), st.integers(0, 400))
-def test_round_trip(
+def test_objects_survive_a_round_trip(
     raw: list[tuple[int, list[tuple[int, bytes]]]], block_bytes_max: int, first_tail_bytes: int
 ) -> None:
     runs = [run_of(3 * i, start, payloads) for i, (start, payloads) in enumerate(raw)]
@@ -152,7 +152,7 @@ def test_round_trip(
     assert by_tail.blocks() == index.blocks()
 
 
-def test_payload_is_not_copied() -> None:
+def test_payloads_are_not_copied() -> None:
     payload = memoryview(bytearray(b"x" * 100))
     built = build([run_of(1, 0, [(1, payload)])])  # a view is a buffer
     assert any(chunk is payload for chunk in built.chunks)
@@ -179,7 +179,7 @@ def test_a_long_object_is_built_in_steps(runs: list[StreamRun]) -> None:
     assert built == [build(runs)]
 
 
-def test_fence() -> None:
+def test_fences_survive_a_round_trip() -> None:
     fence = fence_object(WRITER, WalSequence(12))
     assert len(fence) == HEADER_BYTES
     index = parse_tail(fence, len(fence))
@@ -202,7 +202,7 @@ def flip(data: bytes, bit: int) -> bytes:
     return bytes(bad)
 
 
-def test_any_cut_is_noticed() -> None:
+def test_any_truncation_is_detected() -> None:
     for cut in range(len(SMALL)):
         with pytest.raises(ObjectCorrupt):
             verify_object(SMALL[:cut])
@@ -210,13 +210,13 @@ def test_any_cut_is_noticed() -> None:
             verify_object(SMALL[cut + 1 :])
 
 
-def test_any_flipped_bit_is_noticed() -> None:
+def test_any_flipped_bit_is_detected() -> None:
     for bit in range(len(SMALL) * 8):
         with pytest.raises(ObjectCorrupt):
             verify_object(flip(SMALL, bit))
 
 
-def test_any_flipped_bit_of_the_tail_is_noticed_by_tail_readers() -> None:
+def test_any_flipped_bit_in_the_tail_is_detected_by_tail_readers() -> None:
     index = verify_object(SMALL)
     tail_position = index.blocks()[-1].position + index.blocks()[-1].size_bytes
     for bit in range(tail_position * 8, len(SMALL) * 8):
@@ -224,7 +224,7 @@ def test_any_flipped_bit_of_the_tail_is_noticed_by_tail_readers() -> None:
             parse_tail(flip(SMALL, bit)[tail_position:], len(SMALL), "k")
 
 
-def test_a_block_with_a_flipped_bit_is_refused() -> None:
+def test_a_block_with_a_flipped_bit_is_rejected() -> None:
     block = verify_object(SMALL).blocks()[0]
     data = SMALL[block.position : block.position + block.size_bytes]
     check_block(block, data)
@@ -235,7 +235,7 @@ def test_a_block_with_a_flipped_bit_is_refused() -> None:
 
 
 def resealed(header: bytes, blocks: bytes, entries: list[list[int]]) -> bytes:
-    """Return an object with correct checksums around these entries."""
+    """Return an object with correct checksums and these entries."""
     index = header + b"".join(ENTRY.pack(*entry) for entry in entries)
     footer = bytearray(
         FOOTER.pack(
@@ -266,7 +266,9 @@ STREAM, START, END, _OLDEST, _NEWEST, _PLAIN, POSITION, SIZE, RECORDS, _CRC = ra
         (2, RECORDS, 3), (2, RECORDS, (1 << 32) - 1),
     ],
 )  # fmt: skip
-def test_hostile_entries_with_right_checksums(ordinal: int, field: int, value: int) -> None:
+def test_hostile_entries_with_valid_checksums_are_rejected(
+    ordinal: int, field: int, value: int
+) -> None:
     index = verify_object(SMALL)
     entries = [list(block) for block in index.blocks()]
     end = entries[-1][POSITION] + entries[-1][SIZE]
@@ -284,7 +286,7 @@ def test_hostile_entries_with_right_checksums(ordinal: int, field: int, value: i
         (776, 56, 1, 68), (10, 890, 1, 68), (56, 56 + 68 * 500_000, 1, 68), (776, 192, 1, 68),
     ],
 )  # fmt: skip
-def test_hostile_footers_with_right_checksums(
+def test_hostile_footers_with_valid_checksums_are_rejected(
     index_position: int, index_bytes: int, version: int, entry_bytes: int
 ) -> None:
     footer = bytearray(
@@ -316,7 +318,7 @@ def test_a_reader_ignores_unknown_optional_features(data: bytes) -> None:
     assert verify_object(newer).header == verify_object(data).header
 
 
-def test_a_newer_version_is_not_damage() -> None:
+def test_a_newer_version_is_not_reported_as_damage() -> None:
     for data in (SMALL, FENCE):
         newer = with_header_field(data, VERSION_AT, b"\x00\x02")
         with pytest.raises(FormatUnknown, match="format version 2"):
@@ -354,7 +356,7 @@ def test_fields_at_the_end_of_longer_entries_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("role", [0, 4, 5, 255])
-def test_roles_that_have_no_index(role: int) -> None:
+def test_roles_without_an_index_are_rejected(role: int) -> None:
     header = bytearray(SMALL[:HEADER_BYTES])
     header[10] = role
     header[52:56] = crc32c(bytes(header[:52])).to_bytes(4, "big")
@@ -368,7 +370,7 @@ def test_roles_that_have_no_index(role: int) -> None:
         )
 
 
-def test_a_header_from_another_object_is_noticed() -> None:
+def test_a_header_of_another_object_is_detected() -> None:
     other = joined(
         build_object(
             ObjectRole.WAL, WRITER, WalSequence(5), Millis(55), [run_of(2, 10, [(1, b"a" * 61)])]
@@ -381,18 +383,18 @@ def test_a_header_from_another_object_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("tail_bytes", "size_bytes"), [(0, 0), (55, 55), (56, 57), (56, 40), (100, 99), (100, 100)]
 )
-def test_impossible_sizes(tail_bytes: int, size_bytes: int) -> None:
+def test_impossible_sizes_are_rejected(tail_bytes: int, size_bytes: int) -> None:
     with pytest.raises(ObjectCorrupt):
         parse_tail(b"\x00" * tail_bytes, size_bytes, "k")
 
 
 @given(st.binary(max_size=400))
-def test_garbage_is_never_an_object(data: bytes) -> None:
+def test_arbitrary_bytes_are_never_accepted_as_an_object(data: bytes) -> None:
     with pytest.raises(ObjectCorrupt):
         verify_object(data)
 
 
-def test_what_the_writer_refuses() -> None:
+def test_the_writer_rejects_invalid_runs() -> None:
     good = run_of(1, 0, [(1, b"x" * 61)])
     gap = run_of(1, 2, [(1, b"x" * 61)])
     gap = StreamRun(StreamId(1), [*good.entries, *gap.entries])

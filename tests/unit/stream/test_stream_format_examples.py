@@ -1,5 +1,5 @@
-"""The worked examples of docs/reference/formats.md are what Penstock writes, byte for byte. Stored
-bytes must not change: readers in other languages follow that page.
+"""Penstock writes the worked examples of docs/reference/formats.md byte for byte. Stored bytes must
+not change, because readers in other languages follow that page.
 """
 
 import re
@@ -46,7 +46,7 @@ def dumps(heading: str) -> list[bytes]:
     return [bytes.fromhex("".join(dump)) for dump in lines if dump]
 
 
-def test_the_object() -> None:
+def test_the_object_example() -> None:
     batch = encode_batch(
         [Record(0, MS, b"k", b"v"), Record(1, MS + 5, None, b"")],
     )
@@ -58,7 +58,7 @@ def test_the_object() -> None:
     assert dumps("2.6 Example") == [b"".join(built.chunks)]
 
 
-def test_the_txn_stream() -> None:
+def test_the_txn_stream_example() -> None:
     began = TransactionEvent(Offset(0))
     aborted = TransactionEvent(Offset(-1), AbortedTransaction(9, 0, 2))
     epoch = StreamEpoch(7)
@@ -99,5 +99,5 @@ def manifest() -> tuple[bytes, bytes, bytes]:
     return whole, shard, bytes(cramjam.zstd.decompress(stored))
 
 
-def test_the_manifest() -> None:
+def test_the_manifest_example() -> None:
     assert dumps("7.1 Example") == list(manifest())

@@ -1,4 +1,4 @@
-"""Keys are formatted and parsed back; other keys are refused."""
+"""Keys are formatted and parsed; other keys are rejected."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ NODES = st.integers(0, (1 << 31) - 1)
 
 
 @given(NODES, INT64, INT64)
-def test_wal_keys(node_id: int, node_epoch: int, sequence: int) -> None:
+def test_wal_keys_survive_a_round_trip(node_id: int, node_epoch: int, sequence: int) -> None:
     writer = BrokerIncarnation(NodeId(node_id), NodeEpoch(node_epoch))
     key = keys.wal_key(writer, WalSequence(sequence), IN_STORE)
     assert keys.parse_wal_key(key) == keys.WalSlot(writer, WalSequence(sequence), IN_STORE)
@@ -26,7 +26,7 @@ def test_wal_keys(node_id: int, node_epoch: int, sequence: int) -> None:
 
 
 @given(INT64, INT64)
-def test_wal_keys_sort_as_slots(a: int, b: int) -> None:
+def test_wal_keys_sort_in_slot_order(a: int, b: int) -> None:
     writer = BrokerIncarnation(NodeId(1), NodeEpoch(1))
     assert (a < b) == (
         keys.wal_key(writer, WalSequence(a), IN_STORE)
@@ -35,11 +35,11 @@ def test_wal_keys_sort_as_slots(a: int, b: int) -> None:
 
 
 @given(INT64)
-def test_data_keys(object_id: int) -> None:
+def test_data_keys_survive_a_round_trip(object_id: int) -> None:
     assert keys.parse_data_key(keys.data_key(ObjectId(object_id))) == object_id
 
 
-def test_the_spelling_is_stored_and_must_stay() -> None:
+def test_the_format_of_stored_keys_is_unchanged() -> None:
     assert (
         keys.wal_key(BrokerIncarnation(NodeId(3), NodeEpoch(17)), WalSequence(5), IN_STORE)
         == "wal/3/17/00000000000000000005"
@@ -54,7 +54,7 @@ def test_the_spelling_is_stored_and_must_stay() -> None:
     assert keys.parse_backup_key("abc", keys.backup_key("abc", 9)) == 9
 
 
-def test_the_cluster_of_a_metadata_key() -> None:
+def test_the_cluster_id_of_a_metadata_key_is_parsed() -> None:
     assert keys.parse_cluster_id(keys.backup_key("a-b_1", 9)) == "a-b_1"
     assert [
         keys.parse_cluster_id(key)
@@ -77,7 +77,7 @@ def test_the_cluster_of_a_metadata_key() -> None:
         "data/b2a10000/",
     ],
 )  # fmt: skip
-def test_other_spellings_are_nobodys(key: str) -> None:
+def test_keys_in_other_formats_are_rejected(key: str) -> None:
     assert keys.parse_wal_key(key) is None
     assert keys.parse_data_key(key) is None
     assert keys.parse_snapshot_key("abc", key) is None
@@ -85,6 +85,6 @@ def test_other_spellings_are_nobodys(key: str) -> None:
 
 
 @pytest.mark.parametrize("cluster_id", ["", "a/b", "..", "a" * 65, "a b"])
-def test_cluster_ids_cannot_leave_their_prefix(cluster_id: str) -> None:
+def test_cluster_ids_cannot_escape_their_prefix(cluster_id: str) -> None:
     with pytest.raises(ValueError, match="cluster id"):
         keys.meta_prefix(cluster_id)

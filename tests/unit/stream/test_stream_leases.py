@@ -1,4 +1,4 @@
-"""Leases: protected objects and durations, with any content, and while they are deleted or
+"""Leases: protected objects and durations, for any content, and while leases are deleted or
 renewed.
 """
 
@@ -37,7 +37,7 @@ class InterleavedStore(MemoryStore):
         self.before_delete: Act | None = None
         self.deletes_fail = False
         self.cut_reads_count = 0
-        """The number of reads that get half of their bytes."""
+        """The number of reads that return only half of the bytes."""
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         data = await super().get_range(key, start, length)
@@ -105,7 +105,7 @@ def harness() -> LeaseHarness:
     return LeaseHarness()
 
 
-async def test_the_oldest_live_lease_holds_until_it_is_released(harness: LeaseHarness) -> None:
+async def test_the_oldest_live_lease_applies_until_it_is_released(harness: LeaseHarness) -> None:
     assert await harness.kept_from() is None
     first, second = harness.lease(), harness.lease()
     await first.create(harness.root(), DAY_MS)
@@ -132,7 +132,7 @@ async def test_an_expired_lease_is_removed(harness: LeaseHarness) -> None:
 
 
 @pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
-async def test_a_step_of_the_controllers_clock_ends_and_prolongs_no_lease(
+async def test_wall_clock_changes_neither_end_nor_extend_a_lease(
     harness: LeaseHarness, step_ms: int
 ) -> None:
     await harness.lease().create(harness.root(), 60_000)
@@ -144,7 +144,7 @@ async def test_a_step_of_the_controllers_clock_ends_and_prolongs_no_lease(
     assert await harness.kept_from() is None
 
 
-async def test_a_new_leader_lets_a_lease_begin_anew(harness: LeaseHarness) -> None:
+async def test_leases_start_again_at_a_new_leader(harness: LeaseHarness) -> None:
     await harness.lease().create(harness.root(), 60_000)
     assert await harness.kept_from() == 100
     harness.pass_time(50_000)
@@ -159,7 +159,9 @@ async def test_a_new_leader_lets_a_lease_begin_anew(harness: LeaseHarness) -> No
 async def test_a_lease_that_is_renewed_before_an_expired_one_is_deleted_stays(
     harness: LeaseHarness,
 ) -> None:
-    """The janitor's LIST shows only the old renewal; its DELETE arrives after the next one."""
+    """The janitor's LIST contains only the old renewal; its DELETE arrives after the
+    next renewal.
+    """
     lease = harness.lease()
     await lease.create(harness.root(), 5_000)
     assert await harness.kept_from() == 100
@@ -170,8 +172,8 @@ async def test_a_lease_that_is_renewed_before_an_expired_one_is_deleted_stays(
     assert await harness.count() == 1
 
 
-async def test_a_lease_that_is_renewed_between_list_and_get_holds(harness: LeaseHarness) -> None:
-    """The listed object is deleted before it is read, and its successor is newer than the LIST."""
+async def test_a_lease_that_is_renewed_between_list_and_get_applies(harness: LeaseHarness) -> None:
+    """The listed object is deleted before it is read, and the next one is newer than the LIST."""
     lease = harness.lease()
     await lease.create(harness.root(), 5_000)
     harness.store.after_list = lambda: lease.renew(harness.root(), 5_000)
@@ -181,7 +183,9 @@ async def test_a_lease_that_is_renewed_between_list_and_get_holds(harness: Lease
     assert await harness.kept_from() == 100
 
 
-async def test_renewals_that_could_not_be_deleted_go_with_the_next(harness: LeaseHarness) -> None:
+async def test_renewals_that_could_not_be_deleted_are_deleted_with_the_next(
+    harness: LeaseHarness,
+) -> None:
     lease = harness.lease()
     await lease.create(harness.root(), DAY_MS)
     harness.store.deletes_fail = True
@@ -198,7 +202,7 @@ async def test_renewals_that_could_not_be_deleted_go_with_the_next(harness: Leas
     assert await harness.count() == 0
 
 
-async def test_no_lease_binds_for_more_than_seven_days(harness: LeaseHarness) -> None:
+async def test_leases_apply_for_at_most_seven_days(harness: LeaseHarness) -> None:
     with pytest.raises(ValueError, match="604800000"):
         await harness.lease().create(harness.root(), LEASE_MS_MAX + 1)
     bold = Lease("x", 100 * DAY_MS, 1, 100, START_MS + 50 * DAY_MS)
@@ -216,14 +220,14 @@ async def test_no_lease_binds_for_more_than_seven_days(harness: LeaseHarness) ->
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"owner": 1}', b"\xff" * 10_000])
-async def test_a_damaged_lease_holds_everything(harness: LeaseHarness, data: bytes) -> None:
+async def test_a_damaged_lease_protects_all_objects(harness: LeaseHarness, data: bytes) -> None:
     await harness.store.put(lease_key("c", UUID(int=5), 0), data)
     assert await harness.kept_from() == 0
     harness.pass_time(LEASE_MS_MAX)
     assert await harness.kept_from() is None
 
 
-async def test_there_is_a_limit_to_their_number(
+async def test_the_number_of_leases_is_limited(
     harness: LeaseHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (leases, held_leases):
@@ -238,7 +242,7 @@ async def test_there_is_a_limit_to_their_number(
     assert await harness.kept_from() == 100
 
 
-async def test_other_keys_are_left_alone(harness: LeaseHarness) -> None:
+async def test_other_keys_are_ignored(harness: LeaseHarness) -> None:
     await harness.store.put("leases/c/mine", b"x")
     assert await harness.kept_from() is None
     assert await harness.count() == 1
@@ -260,7 +264,7 @@ async def test_a_lease_damaged_in_transit_protects_everything_until_it_is_read_a
     assert await harness.count() == 0
 
 
-async def test_a_lease_that_stays_unreadable_holds_everything_for_seven_days(
+async def test_an_unreadable_lease_protects_all_objects_for_seven_days(
     harness: LeaseHarness,
 ) -> None:
     await harness.store.put(lease_key("c", uuid4(), 0), b"{")

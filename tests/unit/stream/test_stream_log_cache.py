@@ -1,5 +1,5 @@
-"""The log cache against a plain model: reads by offset, byte accounting, cuts, eviction, streams
-that leave.
+"""The log cache compared with a plain model: reads by offset, byte accounting, limits, eviction,
+streams that move away.
 """
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ def read(
     return None if found is None else offsets(found)
 
 
-def test_reads_begin_with_the_batch_that_holds_the_offset() -> None:
+def test_reads_start_with_the_batch_that_contains_the_offset() -> None:
     cache = LogCache(CONFIG)
     add(cache, 0, entry(1, 10, 3), entry(2, 0))
     add(cache, 1, entry(1, 13, 2))
@@ -48,7 +48,7 @@ def test_reads_begin_with_the_batch_that_holds_the_offset() -> None:
     assert cache.start_of(S1) == 10
 
 
-def test_committed_entries_can_be_forgotten() -> None:
+def test_committed_entries_can_be_dropped() -> None:
     cache = LogCache(CONFIG)
     add(cache, 0, entry(1, 0, 2), entry(1, 2, 2), entry(2, 0))
     first = cache.archive()
@@ -73,7 +73,7 @@ def test_committed_entries_can_be_forgotten() -> None:
     cache.forget(StreamId(3), Offset(9))
 
 
-def test_limits_cut_between_batches_but_one_batch_is_always_given() -> None:
+def test_limits_apply_between_batches_but_one_batch_is_always_returned() -> None:
     cache = LogCache(CONFIG)
     parts = [entry(1, offset) for offset in range(4)]
     joined = b"".join(bytes(part.payload) for part in parts)
@@ -102,7 +102,7 @@ def test_limits_cut_between_batches_but_one_batch_is_always_given() -> None:
     assert read(cache, S1, 0, max_bytes=4 * size + 1) == [0, 1, 2, 3]
 
 
-def test_a_read_ends_with_so_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_entries_per_read_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_cache, "READ_ENTRIES_MAX", 2)
     cache = LogCache(CONFIG)
     for number in range(3):
@@ -129,7 +129,7 @@ def test_uncommitted_bytes_of_a_stream_are_those_after_its_committed_end() -> No
     assert cache.uncommitted_bytes_of(S2, Offset(1)) == 0
 
 
-def test_entries_are_given_for_ranges_that_they_cover_exactly() -> None:
+def test_entries_are_returned_for_ranges_that_they_cover_exactly() -> None:
     cache = LogCache(CONFIG)
     parts = [entry(1, 10, 3), entry(1, 13, 2), entry(1, 15)]
     add(cache, 0, *parts, entry(2, 0))
@@ -140,7 +140,7 @@ def test_entries_are_given_for_ranges_that_they_cover_exactly() -> None:
     assert cache.entries_of(StreamId(3), 10, 13) is None
 
 
-def test_a_gap_is_refused() -> None:
+def test_a_gap_is_rejected() -> None:
     cache = LogCache(CONFIG)
     add(cache, 0, entry(1, 0))
     with pytest.raises(NotContiguous):
@@ -214,7 +214,7 @@ def test_blocks_are_due_by_slots_once_they_are_old_enough_for_their_streams() ->
     assert cache.archive_due(1.0)
 
 
-def test_a_stream_leaves_every_block_and_may_return_elsewhere() -> None:
+def test_a_removed_stream_leaves_every_block_and_may_be_added_again() -> None:
     cache = LogCache(CONFIG)
     add(cache, 0, entry(1, 0), entry(2, 0))
     block = cache.archive()
@@ -230,7 +230,7 @@ def test_a_stream_leaves_every_block_and_may_return_elsewhere() -> None:
     assert read(cache, S2, 0) == [0, 1]
 
 
-def test_small_committed_blocks_are_joined() -> None:
+def test_small_committed_blocks_are_merged() -> None:
     cache = LogCache(StreamConfig(block_bytes_max=80_000, log_cache_bytes_max=160_000))
     for sequence in range(50):
         add(cache, sequence, entry(1, sequence))
@@ -253,7 +253,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_against_a_model(steps: list[object]) -> None:
+def test_random_operations_match_a_model(steps: list[object]) -> None:
     """Uncommitted data is always readable, a read has no gap, and the byte counts are exact."""
     cache = LogCache(CONFIG)
     ends = dict.fromkeys((1, 2, 3), 0)

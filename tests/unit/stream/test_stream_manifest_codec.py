@@ -1,4 +1,4 @@
-"""The manifest's bytes: exact, and read back to the same; anything else raises ObjectCorrupt; plans
+"""The manifest codec: byte-exact, with round trips; anything else raises ObjectCorrupt. Also plans
 of single partitions.
 """
 
@@ -118,13 +118,13 @@ def section(data: bytes, ref: SectionRef) -> bytes:
     return data[ref.position : ref.position + ref.stored_bytes]
 
 
-def test_written_records_are_read() -> None:
+def test_manifests_survive_a_round_trip() -> None:
     data, shard, root = written()
     assert read(data) == (root, shard, entries(0, 10, 20, 30))
 
 
 @pytest.mark.parametrize("newest_ms", [-1, ~1_700_000_000_000, -(2**63)])
-def test_blocks_whose_newest_timestamp_is_not_known_are_read(newest_ms: int) -> None:
+def test_blocks_with_an_unknown_maximum_timestamp_are_read(newest_ms: int) -> None:
     draft = Draft(1)
     unknown = replace(entries(0, 10, 20), max_timestamps_ms=array("q", [newest_ms, 5]))
     last = replace(entries(30, 4), max_timestamps_ms=array("q", [newest_ms]))
@@ -139,7 +139,7 @@ def test_blocks_whose_newest_timestamp_is_not_known_are_read(newest_ms: int) -> 
     assert codec.decode_entries(raw, page, KEY) == unknown
 
 
-def test_the_bytes_are_those_of_the_documentation() -> None:
+def test_the_bytes_match_the_documentation() -> None:
     data, _, root = written()
     assert data[:16] == b"PNSTMNFT" + bytes.fromhex("0003 000000000000")
     footer = data[-60:]
@@ -173,7 +173,9 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
         (MANIFEST_VERSION_AT, b"\x00\x04", "format version 4"),
     ],
 )
-def test_a_newer_manifest_is_refused_but_not_damaged(at: int, field: bytes, what: str) -> None:
+def test_a_newer_manifest_is_rejected_but_not_reported_as_damaged(
+    at: int, field: bytes, what: str
+) -> None:
     newer = with_footer_field(written()[0], at, field)
     with pytest.raises(FormatUnknown, match=f"{KEY} has {what}.*not damaged"):
         read(newer)
@@ -185,7 +187,7 @@ def test_a_reader_ignores_unknown_optional_features() -> None:
     assert read(newer) == (root, shard, entries(0, 10, 20, 30))
 
 
-def test_keys_begin_with_the_newest() -> None:
+def test_keys_sort_with_the_newest_first() -> None:
     keys = [manifest_key("c", version) for version in (1, 2, 9, 10, 99_999, (1 << 63) - 1)]
     assert keys == sorted(keys, reverse=True)
     assert keys[0] == "manifest/c/99999999999999999998"
@@ -201,7 +203,7 @@ def test_keys_begin_with_the_newest() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_hostile_sections_with_good_checksums_are_refused_or_make_sense(seed: int) -> None:
+def test_hostile_sections_with_valid_checksums_are_rejected_or_consistent(seed: int) -> None:
     rng = Random(seed)
     draft = Draft(1)
     shard = a_shard(draft)
@@ -241,7 +243,7 @@ def test_hostile_sections_with_good_checksums_are_refused_or_make_sense(seed: in
             decode(codec.unpack_section(stored, ref, KEY), ref)
 
 
-def test_a_section_that_inflates_to_more_than_it_states_is_refused() -> None:
+def test_a_section_larger_than_its_declared_size_is_rejected() -> None:
     bomb = bytes(cramjam.zstd.compress(bytes(10 << 20)))
     for raw_bytes in (100, 1 << 40):
         with pytest.raises(ObjectCorrupt):
@@ -258,7 +260,7 @@ def spans(slices: Any) -> list[tuple[str, int, int]]:
     return [(item.key.rpartition("/")[2], item.start_offset, item.end_offset) for item in slices]
 
 
-def test_the_tail_continues_the_stream_and_ends_at_a_gap() -> None:
+def test_the_tail_continues_the_stream_up_to_a_gap() -> None:
     found = [
         slot(30, 40),
         slot(5, 12),
@@ -278,7 +280,7 @@ def test_the_tail_continues_the_stream_and_ends_at_a_gap() -> None:
     assert joined_tail(41, found) == []
 
 
-def test_committed_entries_win_over_the_tail_and_each_offset_comes_once() -> None:
+def test_committed_entries_take_precedence_over_the_tail() -> None:
     source = Source(41, 3, 90, [entries(0, 10, 20), entries(30, 20)], [slot(40, 60), slot(60, 90)])
     got = plan(OffsetRange("t", 0, 3, 85), source)
     assert spans(got) == [
@@ -293,7 +295,7 @@ def test_committed_entries_win_over_the_tail_and_each_offset_comes_once() -> Non
     assert plan(OffsetRange("t", 0, 12, 12), source) == []
 
 
-def test_ranges_that_cannot_be_covered_are_named() -> None:
+def test_errors_contain_ranges_that_cannot_be_covered() -> None:
     hole = Source(41, 3, 90, [entries(0, 10), entries(30, 20)], [slot(60, 90)])
     with pytest.raises(OffsetsMissing) as missing:
         plan(OffsetRange("t", 4, 5, 50), hole)

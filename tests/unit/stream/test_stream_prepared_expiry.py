@@ -1,4 +1,4 @@
-"""A controller that forgets prepared objects, or is away longer than they live, must not make a
+"""A controller that dropped prepared objects, or that was down until they expired, must not make a
 broker repeat a hopeless commit.
 """
 
@@ -11,14 +11,14 @@ from tests.support.stream_storage import FAST, Node
 from tests.support.waiting import until
 
 
-async def test_a_block_whose_prepared_objects_grew_old_is_written_anew() -> None:
+async def test_a_block_whose_prepared_objects_expired_is_written_again() -> None:
     controller = MemoryController()
     stream_id = controller.create_stream(1)
     node = Node(
         MemoryStore(), controller, config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=20)
     )
     await node.open(stream_id)
-    # About 300 ms of refusals, 15 lifetimes of a prepared object.
+    # Rejections for about 300 ms, 15 lifetimes of a prepared object.
     node.metadata.refuse("commit", 100)
     await node.write(stream_id, 3)
     await until(lambda: bool(controller.commits))
@@ -29,8 +29,8 @@ async def test_a_block_whose_prepared_objects_grew_old_is_written_anew() -> None
     await node.storage.abandon()
 
 
-async def test_a_block_whose_prepared_objects_are_forgotten_is_written_again_at_once() -> None:
-    """For any lifetime of prepared objects: 30 minutes here."""
+async def test_a_block_whose_prepared_objects_were_dropped_is_written_again_at_once() -> None:
+    """This applies to any lifetime of prepared objects; here it is 30 minutes."""
     controller = MemoryController()
     stream_id = controller.create_stream(1)
     node = Node(
@@ -48,7 +48,7 @@ async def test_a_block_whose_prepared_objects_are_forgotten_is_written_again_at_
     await node.storage.abandon()
 
 
-async def test_a_repeated_commit_of_a_forgotten_object_adds_nothing_twice() -> None:
+async def test_a_repeated_commit_of_a_dropped_object_adds_no_duplicates() -> None:
     controller = MemoryController()
     stream_id = controller.create_stream(1)
     node = Node(
@@ -68,7 +68,9 @@ async def test_a_repeated_commit_of_a_forgotten_object_adds_nothing_twice() -> N
 
 
 async def test_blocks_far_ahead_of_the_commit_are_not_prepared() -> None:
-    """Their objects would expire before their turn, and each would be uploaded a second time."""
+    """Otherwise their objects would expire before their commit, and each would be uploaded a second
+    time.
+    """
     controller, store = MemoryController(), MemoryStore()
     stream_id = controller.create_stream(1)
     node = Node(

@@ -1,4 +1,6 @@
-"""Reading committed ranges: the right batches, few GETs, shared caches, and damage is refused."""
+"""Reading committed ranges: the right batches, few GETs, shared caches, and rejection of damaged
+data.
+"""
 
 import asyncio
 import random
@@ -61,7 +63,7 @@ def entry(
 async def put(
     store: MemoryStore, object_id: int, entries: list[RunEntry], *, block_bytes_max: int = 2_000
 ) -> ObjectRange:
-    """Write an object with neighbors on both sides of our stream."""
+    """Write an object with other streams on both sides of the stream under test."""
     other = [entry(0)]
     runs = [
         StreamRun(StreamId(3), other),
@@ -98,7 +100,7 @@ def reader_of(store: MemoryStore, **config: int) -> ObjectReader:
     return ObjectReader(store, BlockCache(64 << 20), ObjectReaderConfig(**config))
 
 
-async def test_everything_from_anywhere() -> None:
+async def test_reads_from_any_offset_return_all_later_batches() -> None:
     store = CountingStore()
     ranges, everything = await three_objects(store)
     reader = reader_of(store)
@@ -114,7 +116,7 @@ async def test_everything_from_anywhere() -> None:
     await reader.close()
 
 
-async def test_reading_in_steps_gives_every_batch_once() -> None:
+async def test_reading_in_steps_returns_every_batch_once() -> None:
     store = CountingStore()
     ranges, everything = await three_objects(store)
     reader = reader_of(store)
@@ -151,7 +153,7 @@ async def test_blocks_of_one_get_share_its_memory_if_the_cache_is_large(
         await reader.close()
 
 
-async def test_a_small_object_is_one_get_for_all_its_streams() -> None:
+async def test_a_small_object_is_read_with_one_get_for_all_its_streams() -> None:
     store = CountingStore()
     mine = await put(store, 0, [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)])
     assert mine.object_size_bytes > 100_000
@@ -174,7 +176,7 @@ async def test_a_small_object_is_one_get_for_all_its_streams() -> None:
 
 
 def neighbor(mine: ObjectRange) -> ObjectRange:
-    """Return the small stream after ours in the same object."""
+    """Return the small stream after the one under test in the same object."""
     held = replace(
         mine.range,
         stream_id=StreamId(9),
@@ -184,7 +186,7 @@ def neighbor(mine: ObjectRange) -> ObjectRange:
     return replace(mine, range=held)
 
 
-async def test_streams_that_are_read_at_the_same_moment_share_one_get() -> None:
+async def test_streams_read_at_the_same_time_share_one_get() -> None:
     store = CountingStore()
     entries = [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)]
     mine = await put(store, 0, entries)
@@ -198,7 +200,7 @@ async def test_streams_that_are_read_at_the_same_moment_share_one_get() -> None:
     await reader.close()
 
 
-async def test_what_is_far_apart_or_too_much_is_not_joined() -> None:
+async def test_distant_or_large_reads_are_not_merged() -> None:
     store = CountingStore()
     mine = await put(store, 0, [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(80)])
     assert mine.object_size_bytes > 400_000
@@ -213,7 +215,7 @@ async def test_what_is_far_apart_or_too_much_is_not_joined() -> None:
         await reader.close()
 
 
-async def test_a_failed_joined_get_fails_only_requests_of_the_missing_object() -> None:
+async def test_a_failed_merged_get_fails_only_requests_for_the_missing_object() -> None:
     store = CountingStore()
     mine = await put(store, 0, [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)])
     reader = reader_of(store, whole_bytes_max=100_000)
@@ -231,7 +233,7 @@ async def test_a_failed_joined_get_fails_only_requests_of_the_missing_object() -
     await reader.close()
 
 
-async def test_limits() -> None:
+async def test_reads_respect_byte_and_offset_limits() -> None:
     store = CountingStore()
     ranges, everything = await three_objects(store)
     reader = reader_of(store)
@@ -277,11 +279,11 @@ async def test_only_committed_records_are_returned() -> None:
 
 
 @pytest.mark.parametrize(("max_bytes", "blocks_count"), [(1_000, 1), (2_000, 2), (4_000, 3)])
-async def test_a_read_at_the_start_of_a_block_loads_no_block_that_it_hardly_needs(
+async def test_a_read_does_not_load_a_block_of_which_it_needs_little(
     max_bytes: int, blocks_count: int
 ) -> None:
-    """The cache may have dropped the rest when the consumer returns. max_bytes: beyond the
-    first block.
+    """The cache may have evicted the rest when the consumer comes back. max_bytes: beyond the first
+    block.
     """
     store = CountingStore()
     entries = [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(20)]
@@ -297,7 +299,7 @@ async def test_a_read_at_the_start_of_a_block_loads_no_block_that_it_hardly_need
     await reader.close()
 
 
-async def test_a_small_object_costs_one_get() -> None:
+async def test_a_small_object_is_read_with_one_get() -> None:
     store = CountingStore()
     ranges, _ = await three_objects(store)
     reader = reader_of(store)
@@ -306,7 +308,7 @@ async def test_a_small_object_costs_one_get() -> None:
     await reader.close()
 
 
-async def test_neighboring_blocks_are_one_get_and_readers_share() -> None:
+async def test_adjacent_blocks_are_read_with_one_get_shared_by_readers() -> None:
     store = CountingStore()
     one = await put(
         store,
@@ -322,7 +324,7 @@ async def test_neighboring_blocks_are_one_get_and_readers_share() -> None:
     await reader.close()
 
 
-async def test_sequential_readers_find_their_blocks_loaded() -> None:
+async def test_blocks_are_prefetched_for_sequential_readers() -> None:
     store = CountingStore()
     entries = [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(200)]
     one = await put(store, 1, entries, block_bytes_max=50_000)
@@ -369,7 +371,7 @@ async def test_prefetched_records_are_returned_at_once_unchanged(max_bytes: int)
     await reader.close()
 
 
-async def test_a_read_of_many_records_in_memory_ends_after_a_block(
+async def test_a_read_of_many_records_in_memory_stops_after_a_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(object_reader, "LOADED_RECORDS_MAX", 11)
@@ -402,7 +404,7 @@ class GatedStore(CountingStore):
         return await MemoryStore.get_range(self, key, start, length)
 
 
-async def test_the_next_blocks_are_requested_while_others_are_on_their_way() -> None:
+async def test_the_next_blocks_are_requested_while_others_are_in_flight() -> None:
     store = GatedStore()
     entries = [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(20)]
     size = len(entries[0].payload)
@@ -431,7 +433,7 @@ async def test_the_next_blocks_are_requested_while_others_are_on_their_way() -> 
     await reader.close()
 
 
-async def test_indexes_of_the_objects_that_follow_are_read_ahead() -> None:
+async def test_indexes_of_the_next_objects_are_prefetched() -> None:
     store = CountingStore()
     entries = [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(100)]
     ranges = [await put(store, i, entries[20 * i : 20 * i + 20]) for i in range(5)]
@@ -448,7 +450,7 @@ async def test_indexes_of_the_objects_that_follow_are_read_ahead() -> None:
     await reader.close()
 
 
-async def test_small_ranges_are_planned_again_to_read_ahead() -> None:
+async def test_small_ranges_are_replanned_for_prefetching() -> None:
     store = CountingStore()
     ranges, _ = await three_objects(store)
     reader = reader_of(store, whole_bytes_max=1, read_ahead_bytes_min=40_000)
@@ -469,7 +471,7 @@ async def test_small_ranges_are_planned_again_to_read_ahead() -> None:
     await reader.close()
 
 
-async def test_a_long_read_gives_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_read_yields_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     entries = [entry(i * RECORDS_PER_BATCH) for i in range(20)]
     one = await put(store, 1, entries, block_bytes_max=2 * len(entries[0].payload))
@@ -493,7 +495,7 @@ async def test_a_long_read_gives_turns_to_others(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_only_a_continuing_reader_gets_prefetched_records() -> None:
-    """Also: nothing after an end, a hole, or a range that is not in memory."""
+    """Nothing is returned after an end or a gap, or from a range that is not in memory."""
     store = CountingStore()
     ranges, everything = await three_objects(store)
     reader = reader_of(store)
@@ -521,7 +523,7 @@ async def test_only_a_continuing_reader_gets_prefetched_records() -> None:
     await reader.close()
 
 
-async def test_a_read_returns_what_precedes_a_missing_object_and_then_needs_a_new_plan() -> None:
+async def test_a_read_returns_data_before_a_missing_object_and_then_requires_a_new_plan() -> None:
     store = CountingStore()
     ranges, everything = await three_objects(store)
     await store.delete([ranges[1].key])
@@ -564,7 +566,7 @@ async def read_on(reader: ObjectReader, ranges: list[ObjectRange], given: list[m
 
 
 @pytest.mark.parametrize("size_bytes", [500, 20_000], ids=["small", "large"])
-async def test_damage_is_refused(size_bytes: int) -> None:
+async def test_damaged_data_is_rejected(size_bytes: int) -> None:
     store = MemoryStore()
     ranges, _ = await three_objects(store, size_bytes=size_bytes)
     good = await store.get(ranges[0].key)
@@ -600,7 +602,7 @@ async def test_damage_is_refused(size_bytes: int) -> None:
         await reader.close()
 
 
-async def test_a_neighbors_damage_is_not_ours() -> None:
+async def test_damage_in_other_streams_of_the_object_is_ignored() -> None:
     store = MemoryStore()
     ranges, everything = await three_objects(store)
     bad = bytearray(await store.get(ranges[0].key))
@@ -611,7 +613,7 @@ async def test_a_neighbors_damage_is_not_ours() -> None:
     await reader.close()
 
 
-async def test_ranges_must_follow_one_another() -> None:
+async def test_ranges_must_be_contiguous() -> None:
     store = MemoryStore()
     ranges, _ = await three_objects(store)
     reader = reader_of(store)
@@ -626,7 +628,7 @@ async def test_ranges_must_follow_one_another() -> None:
     await reader.close()
 
 
-async def test_look_up_by_time() -> None:
+async def test_lookup_by_timestamp() -> None:
     store = CountingStore()
     ranges = [
         await put(
@@ -647,7 +649,7 @@ async def test_look_up_by_time() -> None:
     await reader.close()
 
 
-async def test_close_while_reading() -> None:
+async def test_closing_the_reader_while_it_reads() -> None:
     store = CountingStore()
     ranges, _ = await three_objects(store)
     reader = reader_of(store)
@@ -659,7 +661,7 @@ async def test_close_while_reading() -> None:
         await reading
 
 
-async def test_a_rewrite_keeps_little_that_it_does_not_need_in_memory() -> None:
+async def test_a_rewrite_keeps_little_unneeded_data_in_memory() -> None:
     store = CountingStore()
     (source, *_), everything = await three_objects(store)
     reader = reader_of(store)

@@ -1,5 +1,5 @@
-"""Acknowledged records can be read after a crash, for any recoverer and any number of recoveries;
-no broker acknowledges after the fence.
+"""Acknowledged records survive a crash, for any recoverer and any number of recoveries; no broker
+acknowledges after the fence.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ STREAMS = (1, 2, 3)
 
 
 class CountingStore(MemoryStore):
-    """Count GETs that found something."""
+    """Count successful GETs."""
 
     get_count = 0
 
@@ -128,7 +128,7 @@ async def test_a_slot_of_a_newer_format_stops_the_recovery(
     await store.put(key, with_header_field(written, REQUIRED_AT, b"\x00\x00\x00\x04"))
     with pytest.raises(FormatUnknown, match=f"{key}.*0x00000004"):
         await recover(store, recoverer, dead)
-    # Nothing was given up, and no fence says where the WAL ends.
+    # Nothing was skipped, and no fence marks the end of the WAL.
     slots = [info.key async for info in store.list("wal/")]
     assert len(slots) == 3
     await store.put(key, written)
@@ -136,7 +136,7 @@ async def test_a_slot_of_a_newer_format_stops_the_recovery(
     assert await read_back(recoverer, 1) == [0, 1, 2]
 
 
-async def test_slots_after_a_hole_were_never_acknowledged(
+async def test_slots_after_a_gap_are_ignored_because_they_were_never_acknowledged(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     memory = MemoryStore()
@@ -186,7 +186,7 @@ async def test_a_zombie_may_acknowledge_recovered_records(
         await zombie.metadata.commit(CommitObjects())
 
 
-async def test_a_slot_that_appears_while_the_fence_is_put_is_taken(
+async def test_a_slot_that_appears_during_the_put_of_the_fence_is_recovered(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     memory = MemoryStore()
@@ -207,7 +207,7 @@ async def test_a_slot_that_appears_while_the_fence_is_put_is_taken(
     assert await read_back(recoverer, 1) == [0]
 
 
-async def test_two_recoverers_at_once_agree(
+async def test_two_concurrent_recoverers_agree(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
@@ -239,7 +239,7 @@ async def test_two_recoverers_at_once_agree(
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_a_recovery_that_broke_off_is_repeated(
+async def test_an_interrupted_recovery_is_repeated(
     controller: MemoryController, nodes: list[Node], lost: bool
 ) -> None:
     store = MemoryStore()
@@ -284,7 +284,7 @@ class HoldingStore(MemoryStore):
         return await super().get_tail(key, length)
 
 
-async def test_a_recovery_whose_commit_fails_ends_its_reads(
+async def test_a_recovery_whose_commit_fails_stops_its_reads(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = HoldingStore()
@@ -327,7 +327,7 @@ async def test_only_ranges_still_owned_by_the_dead_writer_are_committed(
     assert await read_back(other, 2) == [0, 1]
 
 
-async def test_a_stream_that_returned_before_the_crash(
+async def test_a_stream_that_moved_back_before_the_crash_is_recovered(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
@@ -345,7 +345,7 @@ async def test_a_stream_that_returned_before_the_crash(
     assert await read_back(other, 1) == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_trim_beyond_the_committed_end(
+async def test_recovery_after_a_trim_beyond_the_committed_end(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
@@ -379,7 +379,7 @@ async def test_a_damaged_slot_fails_the_recovery_and_commits_nothing_after_it(
     assert controller.wals[dead.identity].end is None
 
 
-async def test_damage_on_the_way_is_read_again(
+async def test_data_damaged_in_transit_is_read_again(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     memory = MemoryStore()
@@ -416,7 +416,7 @@ async def test_a_gap_in_a_stream_is_never_bridged(
         )
 
 
-async def test_errors_of_the_store_go_up(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_store_errors_are_raised(controller: MemoryController, nodes: list[Node]) -> None:
     store = FaultyStore(MemoryStore(), Random(5))
     dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, recoverer]
@@ -427,7 +427,9 @@ async def test_errors_of_the_store_go_up(controller: MemoryController, nodes: li
     assert (await recover(store, recoverer, dead)).end == 0
 
 
-async def test_the_fence_names_its_author(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_the_fence_contains_the_id_of_its_writer(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, recoverer]
@@ -437,11 +439,11 @@ async def test_the_fence_names_its_author(controller: MemoryController, nodes: l
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_random_crashes_under_faults(
+async def test_acknowledged_records_survive_random_crashes_and_faults(
     controller: MemoryController, nodes: list[Node], seed: int
 ) -> None:
-    """A chain of owners, each of which crashes at a random moment on a store with random faults:
-    every acknowledged record survives, in order and without gaps.
+    """Each of a chain of owners crashes at a random moment, on a store with random faults.
+    Acknowledged records stay in order and without gaps.
     """
     rng = Random(seed)
     memory = MemoryStore()

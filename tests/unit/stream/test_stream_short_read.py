@@ -1,5 +1,5 @@
-"""A short read must not count as another writer's object: the broker would end although it is not
-fenced.
+"""A short read must not look like an object of another writer: the broker would stop although it is
+not fenced.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from tests.support.stream_storage import FAST, Node
 
 
 class _ShortStore(MemoryStore):
-    """Lose the response of the first PUT; the first read of the slot returns only the beginning of
-    its tail.
+    """Lose the response of the first PUT; the first read of the slot returns only the start of its
+    tail.
     """
 
     def __init__(self) -> None:

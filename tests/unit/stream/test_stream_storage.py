@@ -1,4 +1,4 @@
-"""Storage as its users see it: order of acknowledgements, fencing, failures of store and
+"""Storage from its users' view: order of acknowledgements, fencing, failures of store and
 controller, closing, reopening, reading.
 """
 
@@ -63,7 +63,9 @@ async def has_no(store: MemoryStore, prefix: str) -> bool:
 # --- writing --------------------------------------------------------------------------------------
 
 
-async def test_append_ack_read(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_acknowledged_appends_can_be_read(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     await node.storage.start()
@@ -80,7 +82,7 @@ async def test_append_ack_read(controller: MemoryController, nodes: list[Node]) 
     assert offsets(cached) == [0, 1, 2, 3, 4]
 
 
-async def test_appends_of_one_turn_of_the_loop_share_a_slot(
+async def test_appends_of_one_event_loop_iteration_share_a_slot(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     node = Node(MemoryStore(), controller)
@@ -94,7 +96,7 @@ async def test_appends_of_one_turn_of_the_loop_share_a_slot(
     assert len(node.acknowledged) == 100
 
 
-async def test_acks_come_in_wal_order_when_puts_end_out_of_order(
+async def test_acknowledgements_are_in_wal_order_if_puts_complete_out_of_order(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = GatedStore(MemoryStore())
@@ -113,7 +115,7 @@ async def test_acks_come_in_wal_order_when_puts_end_out_of_order(
     assert node.acknowledged == [(1, 1), (1, 2), (1, 3)]
 
 
-async def test_a_refused_group_changes_nothing(
+async def test_a_rejected_group_changes_nothing(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     node = Node(MemoryStore(), controller)
@@ -128,7 +130,7 @@ async def test_a_refused_group_changes_nothing(
     assert node.acknowledged == [(1, 1)]
 
 
-async def test_full_is_announced_then_appends_are_refused_then_there_is_room(
+async def test_full_storage_is_announced_before_appends_are_rejected(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = GatedStore(MemoryStore())
@@ -158,7 +160,7 @@ async def test_full_is_announced_then_appends_are_refused_then_there_is_room(
     assert node.handles[1].confirmed_offset == before + 1
 
 
-async def test_transient_failures_and_lost_replies_keep_the_slot(
+async def test_transient_failures_and_lost_responses_keep_the_slot(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     memory = MemoryStore()
@@ -234,7 +236,7 @@ async def test_a_fence_of_a_newer_format_fences_the_writer(
     assert "format version 2" in str(node.failed[0][2])
 
 
-async def test_a_slot_that_cannot_be_written_ends_the_writer(
+async def test_a_slot_that_cannot_be_written_stops_the_writer(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
@@ -251,7 +253,7 @@ async def test_a_slot_that_cannot_be_written_ends_the_writer(
     assert await keys(MemoryStore(), "wal/") == []
 
 
-async def test_an_epoch_that_was_used_before_may_not_start(
+async def test_an_epoch_that_was_used_before_cannot_be_started(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
@@ -287,7 +289,9 @@ async def test_nothing_is_acknowledged_while_the_session_is_lost(
 async def test_the_session_is_checked_between_a_put_and_its_acknowledgment(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
-    """A broker that was paused for days may find its slot free: its fence is deleted."""
+    """The slot of a broker that was suspended for days may be free, because its fence has been
+    deleted.
+    """
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     await node.open(1)
@@ -320,7 +324,7 @@ async def test_held_appends_fail_when_the_writer_is_fenced(
 # --- upload ---------------------------------------------------------------------------------------
 
 
-async def test_upload_commits_in_order_and_lets_go_of_the_slots(
+async def test_uploads_commit_in_order_and_release_the_slots(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
@@ -352,7 +356,7 @@ async def test_upload_commits_in_order_and_lets_go_of_the_slots(
     assert await node.read_all(2, 1) == [1, 2]
 
 
-async def test_slots_that_the_store_did_not_delete_go_with_the_next_ones(
+async def test_slots_that_the_store_did_not_delete_are_deleted_with_the_next_ones(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
@@ -382,7 +386,7 @@ class _EndedStore(MemoryStore):
         raise StoreUnknown(keys[0])
 
 
-async def test_slots_in_a_wal_store_that_has_ended_are_left(
+async def test_deleting_slots_in_an_abandoned_wal_store_is_not_retried(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = _EndedStore()
@@ -397,7 +401,7 @@ async def test_slots_in_a_wal_store_that_has_ended_are_left(
     assert store.deletes == [[key] for key in keys_of]
 
 
-async def test_blocks_are_cut_by_size_and_committed_in_order_though_uploads_are_not(
+async def test_blocks_are_committed_in_order_even_if_uploads_complete_out_of_order(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = GatedStore(MemoryStore(), prefix="data/")
@@ -419,7 +423,7 @@ async def test_blocks_are_cut_by_size_and_committed_in_order_though_uploads_are_
     assert controller.streams[StreamId(1)].end_offset == 3
 
 
-async def test_a_controller_that_fails_delays_commits_but_not_appends(
+async def test_a_failing_controller_delays_commits_but_not_appends(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
@@ -442,7 +446,7 @@ async def test_a_controller_that_fails_delays_commits_but_not_appends(
 
 
 @pytest.mark.parametrize("slow", ["store", "controller"])
-async def test_an_upload_ends_though_each_step_takes_longer_than_its_first_try(
+async def test_an_upload_completes_even_if_each_step_needs_retries(
     controller: MemoryController, nodes: list[Node], slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
@@ -469,7 +473,7 @@ async def test_an_upload_ends_though_each_step_takes_longer_than_its_first_try(
     assert node.storage.uploads.failures["put" if slow == "store" else "prepare"] >= 2
 
 
-async def test_uncommitted_bytes_push_back_when_commits_fail_for_long(
+async def test_uncommitted_bytes_cause_backpressure_if_commits_fail_for_long(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     config = replace(
@@ -508,7 +512,7 @@ async def test_a_node_fenced_by_the_controller_stops(
         node.append(1)
 
 
-async def test_a_stream_fenced_by_the_controller_does_not_hold_up_the_others(
+async def test_a_stream_fenced_by_the_controller_does_not_delay_others(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     node = Node(MemoryStore(), controller)
@@ -528,7 +532,7 @@ async def test_a_stream_fenced_by_the_controller_does_not_hold_up_the_others(
     assert not controller.streams[StreamId(2)].opened
 
 
-async def test_a_group_of_a_stream_that_was_fenced_meanwhile_is_not_acknowledged(
+async def test_a_group_of_a_stream_fenced_meanwhile_is_not_acknowledged(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = GatedStore(MemoryStore())
@@ -582,7 +586,7 @@ async def test_close_commits_in_place_and_rewrites_nothing(
     assert await reader.read_all(1) == [0, 1, 2, 3]
 
 
-async def test_close_while_the_upload_of_the_same_stream_is_under_way(
+async def test_closing_a_stream_during_its_upload(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = GatedStore(MemoryStore(), prefix="data/")
@@ -664,7 +668,7 @@ async def test_a_cancelled_close_continues(controller: MemoryController, nodes: 
     assert again.next_offset == 1
 
 
-async def test_a_stream_moves_away_and_back(
+async def test_a_stream_can_move_away_and_back(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
@@ -702,7 +706,7 @@ async def test_many_ranges_are_uploaded_before_a_close(
     assert len(close.closes) == 2
 
 
-async def test_closing_more_than_fits_into_one_commit(
+async def test_closing_more_streams_than_fit_into_one_commit(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     node = Node(
@@ -719,7 +723,7 @@ async def test_closing_more_than_fits_into_one_commit(
     )
 
 
-async def test_an_orderly_end_leaves_nothing_to_recover(
+async def test_an_orderly_shutdown_leaves_nothing_to_recover(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     node = Node(MemoryStore(), controller)
@@ -737,7 +741,7 @@ async def test_an_orderly_end_leaves_nothing_to_recover(
 # --- reading --------------------------------------------------------------------------------------
 
 
-async def test_reads_cross_from_objects_into_memory(
+async def test_reads_continue_from_objects_into_memory(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     node = Node(MemoryStore(), controller)
@@ -757,7 +761,7 @@ async def test_reads_cross_from_objects_into_memory(
     assert await node.storage.read(StreamId(1), Offset(14), Offset(14), 100) == []
 
 
-async def test_a_place_that_no_one_tracks_is_an_error(
+async def test_reading_beyond_the_end_of_a_stream_is_an_error(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     node = Node(MemoryStore(), controller)
@@ -797,7 +801,7 @@ async def test_timestamps_are_found_in_objects_and_in_memory(
         pytest.param(9_999, 0, id="the count was rounded down"),
     ],
 )
-async def test_the_newest_timestamp_is_that_of_a_record(
+async def test_the_maximum_timestamp_is_that_of_a_record(
     controller: MemoryController, nodes: list[Node], at: int, newest_ms: int, record_count: int
 ) -> None:
     node = Node(MemoryStore(), controller)
@@ -817,7 +821,9 @@ async def test_the_newest_timestamp_is_that_of_a_record(
     assert await node.storage.newest_timestamp(StreamId(1), Offset(4)) == (3, 1_003)
 
 
-async def test_trim(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_trimming_moves_the_start_offset(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     (handle,) = await node.open(1)

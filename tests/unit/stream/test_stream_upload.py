@@ -1,4 +1,4 @@
-"""Planning of uploaded objects, bookkeeping of WAL slots, and the limits of the configuration."""
+"""Planning of uploaded objects, bookkeeping of WAL slots, and limits of the configuration."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def shape(planned: list[PlannedObject]) -> list[tuple[ObjectRole, list[tuple[int
     ]
 
 
-def test_large_streams_get_objects_of_their_own_and_small_ones_share() -> None:
+def test_large_streams_get_their_own_objects_and_small_ones_share() -> None:
     assert shape(plan_objects(block_of(s3=1_000, s1=500, s2=4_000), CONFIG)) == [
         (ObjectRole.STREAM, [(2, 0, 8)]),
         (ObjectRole.STREAM_SET, [(1, 0, 1), (3, 0, 2)]),
@@ -73,11 +73,11 @@ def test_objects_are_split_at_their_limit() -> None:
     ]
 
 
-def test_a_lone_stream_has_a_stream_object_however_small() -> None:
+def test_a_single_stream_gets_a_stream_object_however_small_it_is() -> None:
     assert shape(plan_objects(block_of(s1=500), CONFIG)) == [(ObjectRole.STREAM, [(1, 0, 1)])]
 
 
-def test_a_block_whose_streams_all_left_has_no_objects() -> None:
+def test_a_block_without_remaining_streams_has_no_objects() -> None:
     assert plan_objects(CacheSegment(0.0, WalSequence(4)), CONFIG) == []
 
 
@@ -85,7 +85,7 @@ def range_of(stream_id: int, start: int) -> StreamRange:
     return StreamRange(StreamId(stream_id), Offset(start), Offset(start + 1), 1, 100, Millis(0))
 
 
-def test_slots_named_in_place_are_never_given_out_for_deletion() -> None:
+def test_slots_committed_in_place_are_never_returned_for_deletion() -> None:
     slots = SlotTable()
     for sequence in range(4):
         slots.add(
@@ -113,7 +113,7 @@ def test_slots_of_deleted_streams_are_returned_for_deletion() -> None:
     assert slots.commit(WalSequence(2), {"k1"}.__contains__) == ["k0"]
 
 
-def test_slots_come_in_order() -> None:
+def test_slots_are_returned_in_order() -> None:
     slots = SlotTable()
     slots.add(WalSequence(0), "k0", 1, [])
     with pytest.raises(AssertionError):
@@ -129,6 +129,6 @@ def test_slots_come_in_order() -> None:
         {"retry_backoff_ms": 9_000},
     ],
 )
-def test_inconsistent_settings_are_refused_by_name(wrong: dict[str, int]) -> None:
+def test_errors_contain_the_inconsistent_settings(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         StreamConfig(**wrong)

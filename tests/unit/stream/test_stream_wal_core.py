@@ -1,4 +1,4 @@
-"""The rules of group commit, as lists of events at given times."""
+"""Group commit rules, as lists of events at given times."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def test_an_idle_wal_writes_at_once() -> None:
     assert groups(started(core, 10.0)) == [["a"]]
 
 
-def test_below_the_rate_a_second_slot_waits_for_the_short_linger_or_the_first_put() -> None:
+def test_below_the_rate_a_slot_waits_for_the_short_linger_or_the_previous_put() -> None:
     core: WalCore[str] = WalCore(CONFIG)
     core.append("a", 100, 10.0)
     (first,) = started(core, 10.0)
@@ -51,10 +51,10 @@ def test_below_the_rate_a_second_slot_waits_for_the_short_linger_or_the_first_pu
     assert groups(started(core, 10.0701)) == [["d"]]
 
 
-def test_a_fast_store_is_not_sent_one_small_put_after_the_other() -> None:
+def test_small_puts_to_a_fast_store_are_batched() -> None:
     core: WalCore[str] = WalCore(CONFIG)
     puts = 0
-    for step in range(1_000):  # one small append a millisecond, PUTs that succeed at once
+    for step in range(1_000):  # one small append per millisecond, PUTs that succeed at once
         now = 10.0 + step * 0.001
         core.append(str(step), 100, now)
         for bulk in started(core, now):
@@ -65,7 +65,7 @@ def test_a_fast_store_is_not_sent_one_small_put_after_the_other() -> None:
     assert len(started(core, 11.0)) == 1
 
 
-def test_over_a_local_store_requests_share_the_put_after_the_one_in_flight() -> None:
+def test_with_a_local_store_requests_share_the_next_put() -> None:
     core: WalCore[str] = WalCore(LOCAL)
     core.append("a", 100, 10.0)
     (first,) = started(core, 10.0)
@@ -80,7 +80,9 @@ def test_over_a_local_store_requests_share_the_put_after_the_one_in_flight() -> 
 
 
 def test_clients_that_wait_for_each_response_share_each_put() -> None:
-    """Without a wait for just acknowledged producers, PUTs of 1 and 7 requests alternate."""
+    """Without a wait for producers that were just acknowledged, PUTs of 1 and of 7 requests would
+    alternate.
+    """
     core: WalCore[str] = WalCore(LOCAL)
     now, sizes = 10.0, list[int]()
     waiting = [f"client {number}" for number in range(8)]
@@ -98,7 +100,7 @@ def test_clients_that_wait_for_each_response_share_each_put() -> None:
     assert set(sizes[2:]) == {8}
 
 
-def test_a_client_that_stays_away_is_waited_for_once_and_for_a_millisecond() -> None:
+def test_the_wal_waits_for_a_missing_client_only_once_for_a_millisecond() -> None:
     core: WalCore[str] = WalCore(LOCAL)
     for name in "abc":
         core.append(name, 100, 10.0)
@@ -115,7 +117,7 @@ def test_a_client_that_stays_away_is_waited_for_once_and_for_a_millisecond() -> 
     assert groups(started(core, 10.0052)) == [["a", "b"]]
 
 
-def test_large_bulks_wait_for_none_of_their_clients() -> None:
+def test_large_batches_do_not_wait_for_clients() -> None:
     core: WalCore[str] = WalCore(LOCAL)
     for name in "ab":
         core.append(name, 100_000, 10.0)
@@ -125,9 +127,9 @@ def test_large_bulks_wait_for_none_of_their_clients() -> None:
     assert groups(started(core, 10.0021)) == [["a"]]
 
 
-def test_over_a_local_store_at_a_high_rate_a_bulk_waits_only_for_the_put_in_flight() -> None:
+def test_with_a_local_store_at_a_high_rate_a_batch_waits_only_for_the_put_in_flight() -> None:
     core: WalCore[str] = WalCore(LOCAL)
-    for step in range(1_000):  # 100 MB/s in appends of 100 kB, PUTs of half a millisecond
+    for step in range(1_000):  # 100 MB/s in appends of 100 kB, PUTs of 0.5 ms
         now = 10.0 + step * 0.001
         core.append(str(step), 100_000, now)
         (bulk,) = started(core, now)
@@ -135,7 +137,7 @@ def test_over_a_local_store_at_a_high_rate_a_bulk_waits_only_for_the_put_in_flig
         core.put_succeeded(bulk.sequence, now)
 
 
-def test_full_bulks_do_not_wait_for_the_interval() -> None:
+def test_full_batches_do_not_wait_for_the_interval() -> None:
     core: WalCore[str] = WalCore(CONFIG)
     for number in range(4):
         core.append(str(number), CONFIG.bulk_bytes_max, 10.0)
@@ -189,7 +191,7 @@ def test_acknowledgements_are_in_slot_order_whatever_the_store_does() -> None:
     assert core.acknowledged_end == 3
 
 
-def test_only_so_many_puts_are_in_flight_and_the_open_slot_fills_meanwhile() -> None:
+def test_puts_in_flight_are_limited_and_the_open_slot_fills_meanwhile() -> None:
     core: WalCore[str] = WalCore(replace(CONFIG, wal_in_flight_max=2, wal_linger_ms=0))
     for name in "ab":
         core.append(name, 10, 10.0)
@@ -228,7 +230,7 @@ def test_after_a_failure_nothing_is_acknowledged() -> None:
         core.append("e", 1, 11.0)
 
 
-def test_other_settings_hold_for_the_open_bulk() -> None:
+def test_changed_settings_apply_to_the_open_batch() -> None:
     core: WalCore[str] = WalCore(CONFIG)
     core.append("a", 100, 10.0)
     started(core, 10.0)
@@ -241,11 +243,13 @@ def test_other_settings_hold_for_the_open_bulk() -> None:
     assert groups(started(core, 10.005)) == [["b", "c"]], "it has its new size"
 
 
-# --- clients that wait for their response ---------------------------------------------------------
+# --- clients that wait for each response ----------------------------------------------------------
 
 
 def one_at_a_time(core: WalCore[str], sender: Sender, now: float, times: int) -> float:
-    """Append a record whenever the last one is acknowledged, with PUTs of 6 ms. Return the end."""
+    """Append a record whenever the previous one is acknowledged, with PUTs of 6 ms. Return the time
+    at the end.
+    """
     for _ in range(times):
         core.append("record", 100, now, sender)
         (bulk,) = started(core, now)
@@ -255,11 +259,11 @@ def one_at_a_time(core: WalCore[str], sender: Sender, now: float, times: int) ->
     return now
 
 
-def test_a_client_that_sends_one_record_at_a_time_waits_for_its_puts_only() -> None:
+def test_a_client_that_sends_one_record_at_a_time_waits_only_for_its_puts() -> None:
     one_at_a_time(WalCore(CONFIG), Sender(), 10.0, 20)
 
 
-def test_a_client_that_had_more_in_flight_once_is_soon_taken_at_its_new_number() -> None:
+def test_a_lower_number_of_requests_in_flight_is_soon_recognized() -> None:
     core: WalCore[str] = WalCore(CONFIG)
     sender, now = Sender(), 10.0
     for _ in range(5):
@@ -298,8 +302,8 @@ def test_a_client_with_five_requests_in_flight_shares_a_put_once_it_has_sent_all
 
 
 @pytest.mark.parametrize("in_flight", [2, 5])
-def test_its_last_requests_are_not_delayed_by_a_put_in_flight(in_flight: int) -> None:
-    """On S3 Standard, 40 ms would be added to the latency of most of its requests."""
+def test_the_last_requests_of_a_client_are_not_delayed_by_a_put_in_flight(in_flight: int) -> None:
+    """On S3 Standard, the delay would add 40 ms to the latency of most of its requests."""
     core: WalCore[str] = WalCore(CONFIG)
     sender = Sender()
     for _ in range(in_flight):
@@ -314,10 +318,8 @@ def test_its_last_requests_are_not_delayed_by_a_put_in_flight(in_flight: int) ->
     assert len(started(core, 10.0901)) == 1
 
 
-def test_a_batch_waits_for_clients_that_may_still_join_it() -> None:
-    """The same trade as ever: each PUT more costs money, and delays the acknowledgments after it if
-    it is slow.
-    """
+def test_a_batch_waits_for_clients_that_may_still_add_to_it() -> None:
+    """Each additional PUT costs money, and delays the following acknowledgements if it is slow."""
     core: WalCore[str] = WalCore(CONFIG)
     one, other, third = Sender(), Sender(), Sender()
     core.append("one", 100, 10.0, one)
@@ -351,7 +353,7 @@ def test_clients_in_different_phases_cause_no_more_puts_than_the_interval_allows
     assert puts <= 2_000 / CONFIG.wal_put_interval_ms + 1
 
 
-def test_a_failure_ends_the_wait_of_its_clients() -> None:
+def test_a_failure_ends_the_wait_for_its_clients() -> None:
     core: WalCore[str] = WalCore(CONFIG)
     sender = Sender()
     core.append("a", 100, 10.0, sender)

@@ -1,5 +1,5 @@
-"""A lost or damaged slot is reported and never fenced over; streams that it cannot concern are
-recovered; an operator has to accept a loss.
+"""A lost or damaged slot is reported and never fenced over; unaffected streams are recovered; an
+operator has to accept a loss.
 """
 
 from dataclasses import replace
@@ -48,8 +48,8 @@ async def recover(
 async def written(
     store: ObjectStore, controller: MemoryController, nodes: list[Node], streams: list[int]
 ) -> tuple[Node, Node]:
-    """Write one slot for each of these streams, one after the other, and kill the broker. Return it
-    and another one.
+    """Write one slot for each of these streams in turn, and kill the broker. Return it and another
+    broker.
     """
     dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, recoverer]
@@ -72,13 +72,13 @@ async def depth_of(store: ObjectStore, key: str) -> int:
 
 
 async def damage(store: ObjectStore, key: str) -> bytes:
-    """Damage the object and return its old bytes."""
+    """Damage the object and return its previous bytes."""
     good = await store.get(key)
     await store.put(key, good[:-1] + b"?")
     return good
 
 
-async def test_a_slot_states_which_slots_were_durable_before_it(
+async def test_a_slot_contains_which_slots_were_durable_before_it(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     memory = MemoryStore()
@@ -121,7 +121,9 @@ async def test_a_lost_slot_is_not_fenced_over(
     assert await recoverer.read_all(1) == list(range(32))
 
 
-async def test_many_lost_slots_in_a_row(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_many_consecutive_lost_slots_are_reported(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     dead, recoverer = await written(store, controller, nodes, [1] * 40)
     await store.delete([key_of(dead, sequence) for sequence in range(5, 35)])
@@ -131,11 +133,11 @@ async def test_many_lost_slots_in_a_row(controller: MemoryController, nodes: lis
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-async def test_streams_that_continue_after_a_bad_slot_are_recovered(
+async def test_streams_that_continue_after_a_damaged_slot_are_recovered(
     controller: MemoryController, nodes: list[Node], damaged: bool
 ) -> None:
-    """Stream 1 is in the bad slot; stream 2 continues after it without a gap; stream 3 ends before
-    it, which proves nothing.
+    """Stream 1 is in the damaged slot; stream 2 continues after it without a gap; stream 3 ends
+    before it, which proves nothing.
     """
     store = MemoryStore()
     dead, recoverer = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
@@ -173,10 +175,10 @@ async def test_an_accepted_loss_ends_each_stream_before_it(
     assert await recoverer.read_all(1) == [0, 1]
 
 
-async def test_slots_in_flight_after_a_hole_prove_nothing(
+async def test_slots_in_flight_after_a_gap_do_not_prove_a_loss(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
-    """The first PUT hangs and all later ones succeed: none of them was acknowledged."""
+    """The first PUT hangs and all later ones succeed, so none of them was acknowledged."""
     memory = MemoryStore()
     gated = GatedStore(memory)
     zombie, recoverer = Node(gated, controller, 1), Node(memory, controller, 2)
@@ -218,12 +220,14 @@ def bad(sequence: int) -> BadSlot:
 
 
 def salvage() -> Salvage:
-    """Two partitions: data stream 1 with txn stream 2 and meta stream 3; data stream 4."""
+    """Return a salvage of two partitions: data stream 1 with txn stream 2 and meta stream 3; data
+    stream 4.
+    """
     ends = {StreamId(key): Offset(0) for key in (1, 2, 3, 4)}
     return Salvage(ends, {StreamId(key): StreamId(1) for key in (1, 2, 3)})
 
 
-def test_an_event_is_never_used_without_its_data() -> None:
+def test_a_transaction_event_is_never_used_without_its_data() -> None:
     found = salvage()
     assert found.take(WalSequence(0), (part(1, 0, 5), part(2, 0, 5))) == (
         part(1, 0, 5),
@@ -237,7 +241,7 @@ def test_an_event_is_never_used_without_its_data() -> None:
     ]
 
 
-def test_a_checkpoint_is_used_only_where_its_data_is() -> None:
+def test_a_checkpoint_is_used_only_with_its_data() -> None:
     found = salvage()
     found.add_bad(bad(0))
     assert found.take(WalSequence(1), (part(3, 0, 1), part(4, 0, 1))) == (part(4, 0, 1),)
@@ -251,7 +255,7 @@ def test_a_checkpoint_is_used_only_where_its_data_is() -> None:
     )
 
 
-def test_a_gap_that_no_bad_slot_explains_is_an_error() -> None:
+def test_a_gap_that_no_damaged_slot_explains_is_an_error() -> None:
     found = salvage()
     found.add_bad(bad(0))
     assert found.take(WalSequence(1), (part(4, 0, 1),))
@@ -259,7 +263,7 @@ def test_a_gap_that_no_bad_slot_explains_is_an_error() -> None:
         found.take(WalSequence(2), (part(4, 2, 3),))
 
 
-def test_only_the_slots_that_may_concern_a_stream_have_to_be_accepted() -> None:
+def test_only_lost_slots_that_may_affect_a_stream_must_be_accepted() -> None:
     found = salvage()
     found.add_bad(bad(0))
     found.take(WalSequence(1), (part(4, 0, 1),))

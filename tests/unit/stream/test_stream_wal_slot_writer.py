@@ -1,4 +1,6 @@
-"""One slot: for any number and order of attempts, the result equals the contents of the slot."""
+"""Writing one slot: for any number and order of attempts, the result matches the contents of the
+slot.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -42,7 +44,7 @@ def built(stream_id: int = 1) -> BuiltObject:
 
 
 class Tries(MemoryStore):
-    """Each PUT waits for the test to end it: done, done with a lost response, or not done."""
+    """Each PUT waits until the test completes it: done, done with a lost response, or not done."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +75,7 @@ async def hedging(store: Tries) -> tuple[SlotWriter, "asyncio.Task[bool]"]:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_the_faster_of_two_tries_decides(first: int) -> None:
+async def test_the_faster_of_two_attempts_decides(first: int) -> None:
     store = Tries()
     writer, task = await hedging(store)
     store.tries[first].set_result("done")
@@ -82,7 +84,7 @@ async def test_the_faster_of_two_tries_decides(first: int) -> None:
     assert store.tries[1 - first].cancelled()
 
 
-async def test_both_tries_arrive_and_the_response_of_the_first_is_lost() -> None:
+async def test_both_attempts_arrive_and_the_response_of_the_first_is_lost() -> None:
     store = Tries()
     _, task = await hedging(store)
     store.tries[0].set_result("lost")
@@ -93,7 +95,7 @@ async def test_both_tries_arrive_and_the_response_of_the_first_is_lost() -> None
     assert (await store.head(KEY)).size_bytes == built().size_bytes
 
 
-async def test_a_refused_second_try_waits_for_the_first() -> None:
+async def test_a_rejected_second_attempt_waits_for_the_first() -> None:
     store = Tries()
     _, task = await hedging(store)
     store.tries[1].set_result("refused")
@@ -103,7 +105,7 @@ async def test_a_refused_second_try_waits_for_the_first() -> None:
     assert not await task, "the store worked as usual"
 
 
-async def test_a_fence_decides_whichever_try_meets_it() -> None:
+async def test_a_fence_decides_whichever_attempt_finds_it() -> None:
     store = Tries()
     _, task = await hedging(store)
     await store.put(KEY, fence_object(OTHER, SLOT))
@@ -112,14 +114,14 @@ async def test_a_fence_decides_whichever_try_meets_it() -> None:
         await task
 
 
-async def test_another_object_of_ours_is_not_a_success() -> None:
+async def test_another_object_of_this_writer_is_not_a_success() -> None:
     store = MemoryStore()
     await store.put(KEY, built(2).chunks)
     with pytest.raises(WalFenced, match="WAL object of node 1"):
         await SlotWriter(store, FAST, Random(1)).write(KEY, SLOT, built(1))
 
 
-async def test_damage_in_the_slot_is_neither_ours_nor_a_fence() -> None:
+async def test_a_damaged_slot_counts_neither_as_written_nor_as_a_fence() -> None:
     store = MemoryStore()
     await store.put(KEY, b"x" * 200)
     with pytest.raises(WalFailed):

@@ -1,4 +1,4 @@
-"""A WAL in a store of its own: an absent slot is evidence only in the right store, and a WAL that
+"""A WAL in a separate WAL store: a missing slot is evidence only in the right store, and a WAL that
 vanished is never mistaken for an empty one.
 """
 
@@ -40,7 +40,7 @@ SLOT_COUNT = 3
 
 
 class Cluster:
-    """A store, a WAL store, and brokers whose WALs are in it."""
+    """A data store, a WAL store, and brokers whose WALs are in the WAL store."""
 
     def __init__(self, wals: ObjectStore) -> None:
         self.main = MemoryStore()
@@ -59,7 +59,7 @@ class Cluster:
         return node
 
     async def dead(self, slot_count: int = SLOT_COUNT) -> Node:
-        """Return a broker that wrote these slots and died."""
+        """Return a broker that wrote these slots and crashed."""
         node = self.node(1)
         await node.storage.start()
         await node.open(1)
@@ -101,7 +101,9 @@ async def all_keys(store: ObjectStore) -> list[str]:
 
 
 @pytest.mark.parametrize("slot_count", [0, 1, SLOT_COUNT])
-async def test_slots_and_fence_are_in_the_wal_store_only(cluster: Cluster, slot_count: int) -> None:
+async def test_slots_and_fences_are_only_in_the_wal_store(
+    cluster: Cluster, slot_count: int
+) -> None:
     failed = await cluster.dead(slot_count)
     report = await cluster.recover(failed)
     assert (report.end, report.fenced_by_us) == (slot_count, True)
@@ -201,7 +203,7 @@ async def test_a_broker_does_not_start_in_the_wrong_store(cluster: Cluster) -> N
     assert await all_keys(cluster.wals) == []
 
 
-async def test_the_first_identity_stays(cluster: Cluster) -> None:
+async def test_an_existing_identity_is_not_replaced(cluster: Cluster) -> None:
     other = OURS._replace(uuid=UUID(int=9))
     assert await create_identity(cluster.wals, other) == OURS
     assert await identity_of(cluster.wals) == OURS
@@ -223,7 +225,7 @@ async def test_a_damaged_identity_is_refused(cluster: Cluster, stored: bytes) ->
         await check_identity(cluster.stores.store, OURS)
 
 
-async def test_keys_of_an_unknown_wal_store_reach_no_store(cluster: Cluster) -> None:
+async def test_requests_for_an_unknown_wal_store_are_sent_to_no_store(cluster: Cluster) -> None:
     store = cluster.stores.store
     key = wal_key(cluster.node(1).identity, WalSequence(0), WalStoreId(2))
     with pytest.raises(StoreUnknown):
@@ -237,7 +239,7 @@ async def test_keys_of_an_unknown_wal_store_reach_no_store(cluster: Cluster) -> 
     assert await all_keys(cluster.main) == []
 
 
-async def test_a_delete_reaches_every_store(cluster: Cluster) -> None:
+async def test_a_delete_is_sent_to_every_store(cluster: Cluster) -> None:
     store, writer = cluster.stores.store, cluster.node(1).identity
     keys = [wal_key(writer, WalSequence(1), IN_STORE), wal_marker_key(writer, FIRST)]
     for key in keys:
@@ -248,7 +250,7 @@ async def test_a_delete_reaches_every_store(cluster: Cluster) -> None:
     assert await all_keys(cluster.wals) == [f"{WAL_STORE_ROOT}identity"]
 
 
-async def test_a_file_system_that_hangs_ends_the_wal(
+async def test_a_hanging_file_system_stops_the_wal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wals = open_backend(f"file:{tmp_path}")
@@ -278,7 +280,7 @@ async def test_a_file_system_that_hangs_ends_the_wal(
 
 
 class LosingStore(MemoryStore):
-    """A WAL store that loses the responses of PUTs of slots while `is_down`, and whose identity is
+    """A WAL store that loses the responses of slot PUTs while `is_down`, and whose identity can be
     read after `readable`.
     """
 
@@ -374,7 +376,7 @@ async def test_moved_slots_are_acknowledged_when_the_move_is_backed_up(losing: C
     assert node.acknowledged == [(1, 1), (1, 2)]
 
 
-async def test_a_fenced_broker_does_not_end_its_move(losing: Cluster) -> None:
+async def test_a_fenced_broker_does_not_complete_its_move(losing: Cluster) -> None:
     node = losing.node(1)
     assert isinstance(losing.wals, LosingStore)
     await node.storage.start()
@@ -388,7 +390,7 @@ async def test_a_fenced_broker_does_not_end_its_move(losing: Cluster) -> None:
     assert (losing.end_offset, node.storage.fenced) == (0, True)
 
 
-async def test_a_wal_does_not_move_to_another_store(cluster: Cluster) -> None:
+async def test_a_wal_cannot_move_to_another_wal_store(cluster: Cluster) -> None:
     node = cluster.node(1)
     await node.storage.start()
     await node.open(1)
@@ -416,7 +418,7 @@ async def in_doubt(cluster: Cluster) -> tuple[Node, LosingStore]:
 
 
 async def test_slots_before_a_check_are_acknowledged_despite_later_doubts(losing: Cluster) -> None:
-    """While every PUT is slow, there is a new doubt during each check."""
+    """While every PUT is slow, a new doubt arises during each check."""
     node, wals = await in_doubt(losing)
     wals.is_down = True
     before = node.storage.wal.puts.retry_count
@@ -449,7 +451,7 @@ async def test_a_broker_is_stalled_while_it_cannot_read_the_identity(losing: Clu
 
 
 async def test_an_unexpected_error_of_a_check_ends_the_storage(losing: Cluster) -> None:
-    """Otherwise no check would follow, and acknowledgments would be held back without a limit."""
+    """Otherwise there would be no further check, and acknowledgements would be withheld forever."""
     node, wals = await in_doubt(losing)
 
     def fail() -> None:

@@ -14,7 +14,7 @@ from penstock.stream.wal.wal import Wal
 
 
 class DueAtOnce:
-    """A core with a deadline that is almost due."""
+    """A core whose deadline is almost due."""
 
     def next_bulk(self, _: float) -> None:
         return None
@@ -23,8 +23,8 @@ class DueAtOnce:
         return now + 0.0001
 
 
-def test_a_second_look_while_the_timer_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """uvloop rounds such a timer to a plain handle."""
+def test_the_timer_can_be_checked_again_while_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop replaces such a timer by a plain handle."""
 
     async def look_twice() -> None:
         def nothing(*_: Any) -> None:
