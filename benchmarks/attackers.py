@@ -187,7 +187,9 @@ def _describes_topics(port: int) -> None:
 
 
 def _creates_and_deletes_topics(port: int) -> None:
-    """Repeatedly create topics with 2,000 partitions per request. Existing topics have as many."""
+    """Repeatedly create and delete topics with 2,000 partitions per request. Other topics have as
+    many partitions.
+    """
     names = [f"attack-{number}" for number in range(_TOPICS_MADE)]
     made = [create_topics.CreatableTopic(name, _PARTITIONS_MADE, 1) for name in names]
     create = create_topics.CreateTopicsRequest(made, timeout_ms=30_000)

@@ -163,7 +163,7 @@ class Decoding:
                 self._works += decoded, inflated
 
     def take(self) -> None:
-        """Run all passes in turns. May be called again later, because the machine is twice as fast
+        """Run all passes in turn. May be called again later, because the machine is twice as fast
         in some minutes as in others.
         """
         for _ in range(ROUNDS):

@@ -227,10 +227,10 @@ def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminat
 
 
 def newcomer_s(bootstrap: str, kill: "Kill", leaves: int) -> float:
-    """Measure from the exec of a new broker beside two loaded ones until it leads its share.
+    """Measure from the exec of a new broker next to two loaded ones until it leads its share.
 
-    leaves: a broker that is killed first. The new broker has its settings with another id, because
-    balancing delays for returning brokers.
+    leaves: a broker that is killed first. The new broker gets its settings but another id, because
+    balancing waits before it moves leaders back to a returning broker.
     """
     process, joins = Path(f"/proc/{kill.pid_of(leaves)}"), leaves + 1
     command = _strings(process / "cmdline")

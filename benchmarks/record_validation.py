@@ -1,4 +1,4 @@
-"""Measure the CPU time of record validation: `record.validation` full and header, in turns.
+"""Measure the CPU time of record validation (`record.validation=full` compared with `header`).
 
 For compressed batches the limit is the CPU time without validation plus 1.2 times that of their
 decompression. Windows alternate in the order A B B A, and the result is the median of all pairs, so

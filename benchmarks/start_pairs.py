@@ -91,7 +91,7 @@ MEASURES: Final[dict[Callable[[Tree], list[float]], tuple[str, ...]]] = {
 
 @contextmanager
 def other_tree(commit: str) -> Generator[Tree]:
-    """Check out a commit beside this tree."""
+    """Check out a commit next to this tree."""
     with tempfile.TemporaryDirectory(prefix="penstock-start-") as name:
         path = Path(name) / "tree"
         git = ("git", "-C", str(ROOT), "worktree")

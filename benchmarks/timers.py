@@ -1,4 +1,4 @@
-"""Measure the timeout of a waiting request: one event loop timer, inserted and canceled beside a
+"""Measure the timeout of a waiting request: one event loop timer, inserted and canceled among a
 million others, compared with one in a timing wheel (docs/design/produce.md).
 """
 

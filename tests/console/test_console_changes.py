@@ -170,7 +170,7 @@ def test_forms_of_other_sites_are_refused(
     assert "evil" not in [topic["name"] for topic in requested(cluster, "topics", "list")]
 
 
-def test_rebound_host_name_gets_no_page(visitor: Visitor) -> None:
+def test_request_with_a_foreign_host_header_is_refused(visitor: Visitor) -> None:
     for path in ("/", "/static/console.js", "/live/overview"):
         response = visitor.get(path, Host="evil.example")
         assert (response.status, "Penstock" in response.text) == (421, False)

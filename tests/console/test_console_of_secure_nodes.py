@@ -108,7 +108,7 @@ def test_charts_are_live_in_a_browser(cluster: MeteredCluster, chrome: Chrome) -
 
 
 def test_command_without_the_certificate_is_refused(cluster: MeteredCluster) -> None:
-    """So the console reads from controllers with its own certificate."""
+    """Controllers require a certificate, so the console must present its own."""
     command = (sys.executable, "-P", "-m", "penstock.deploy.cli", "quorum", "describe")
     done = subprocess.run(
         (*command, "--controller", cluster.controller), capture_output=True, text=True, check=False

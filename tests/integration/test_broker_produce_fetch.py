@@ -151,7 +151,7 @@ async def test_aiokafka_round_trips_every_codec(cluster: Cluster, codec: str | N
     assert values == [b"value %d" % at for at in range(200)]
 
 
-async def test_offsets_for_times_and_watermarks(cluster: Cluster) -> None:
+async def test_client_looks_up_offsets_for_times_and_watermarks(cluster: Cluster) -> None:
     await create(cluster, "t")
 
     def run() -> None:

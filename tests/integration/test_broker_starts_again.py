@@ -40,7 +40,7 @@ class World:
 
     @property
     def node(self) -> NodeState | None:
-        """The broker behind the link, as the other broker's image has it."""
+        """The broker behind the link, according to the other broker's metadata image."""
         return next((node for node in self.cluster.broker.image.nodes if node.node_id == 1), None)
 
     async def until_alive(self, after_epoch: int = -1) -> int:

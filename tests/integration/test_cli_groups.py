@@ -114,7 +114,9 @@ async def test_members_and_lag_are_shown_and_offsets_reset_and_deleted(
         await cli.run("groups", "describe", "billing")
 
 
-async def test_every_offset_reset_option(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
+async def test_every_offset_reset_option_is_supported(
+    cluster: Cluster, cli: Cli, tmp_path: Path
+) -> None:
     with pytest.raises(KafkaFailed, match="no committed offset in orders-0"):
         await reset(cli, "--shift-by", "1")
     assert await reset(cli, "--to-current", "--execute") == {0: 5, 1: 5}

@@ -19,7 +19,9 @@ from tests.support.cluster import Cluster
 from tests.support.waiting import PATIENCE_S, until
 
 
-async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) -> None:
+async def test_reassignment_is_generated_executed_verified_rolled_back_and_traced(
+    tmp_path: Path,
+) -> None:
     security = SecurityConfig(authorizer=STANDARD_AUTHORIZER, super_users="User:ANONYMOUS")
     async with Cluster(tmp_path, brokers=3, security=security) as cluster:
         rows = [[NodeId(0), NodeId(1)]] * 4

@@ -102,7 +102,7 @@ async def test_produced_records_are_consumed_unchanged(cli: Cli) -> None:
 
 @pytest.mark.parametrize("begin", [(), ("--offset", "latest"), ("--group", "new")])
 async def test_consume_prints_only_new_records_by_default(cli: Cli, begin: tuple[str, ...]) -> None:
-    """Also if it has waited long enough for a partition to count as stalled."""
+    """The command waits long enough for the partition to count as stalled."""
     await cli.run("produce", "orders", "-p", "0", given=b"old\nolder\n")
     assert await cli.run("consume", "orders", *begin, "--timeout", "3") == ""
 

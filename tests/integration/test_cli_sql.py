@@ -70,7 +70,7 @@ def run(store: str, *arguments: str, given: str = "") -> subprocess.CompletedPro
 def run_alone(
     program: tuple[str, ...], store: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own."""
+    """Run a command in a separate process."""
     variables = os.environ | {"PENSTOCK_STORE": store}
     command = (*program, *arguments)
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=WAIT_S)

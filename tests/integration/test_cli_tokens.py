@@ -127,7 +127,7 @@ async def test_connection_authenticated_by_a_token_closes_when_the_token_expires
     assert not await accepted(port, token)
 
 
-async def test_token_owners_and_renewers_with_unusual_names(cluster: Cluster) -> None:
+async def test_unusual_names_of_token_owners_and_renewers_are_accepted(cluster: Cluster) -> None:
     async with Attacker.connected(cluster.broker.port) as client:
         login = plain_message(BROKER_USER, BROKER_PASSWORD)
         assert not (await client.log_in("PLAIN", login)).error_code

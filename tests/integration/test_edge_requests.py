@@ -179,7 +179,7 @@ async def test_unusual_requests_get_the_responses_of_kafka(
 
 
 def test_timestamps_before_1970_are_stored_and_read(tmp_path: Path) -> None:
-    """Also from uploaded objects, and by store readers."""
+    """The records are also read from uploaded objects, and by store readers."""
     times = [-5, -(2**40), -1, 7, -6]
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50)
     with (

@@ -290,7 +290,7 @@ async def test_error_in_a_certificate_file_names_the_listener(tmp_path: Path, fi
 async def test_certificate_of_a_listener_must_contain_its_advertised_host(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on listeners with client certificates, where the broker can check only the TLS
+    """This includes listeners with client certificates, where the broker can check only the TLS
     handshake.
     """
     monkeypatch.setattr(self_check, "CHECK_S", 0.3)

@@ -30,8 +30,8 @@ from tests.support.waiting import PATIENCE_S, until, wait_until
 
 KILLS = 4
 GAP_S_MAX = 30.0
-"""Only proves that the gap ends. `python -m benchmarks controllers` measures it on an idle machine
-(limit 3 s).
+"""This limit only proves that the gap ends. `python -m benchmarks controllers` measures it on an
+idle machine (limit 3 s).
 """
 
 

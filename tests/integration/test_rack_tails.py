@@ -444,7 +444,7 @@ async def test_restarted_broker_in_the_rack_that_still_cannot_read_gets_no_consu
 async def test_broker_that_cannot_read_slots_gets_no_consumers(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even with a short retry backoff."""
+    """The retry backoff is short."""
     monkeypatch.setattr(links, "BACKOFF_S", 0.05)
     leader, near = world.leader, world.near
     store = world.stores[near.node_id]

@@ -245,7 +245,7 @@ async def test_invalid_batches_get_the_same_error_with_and_without_a_schema(
 async def test_partition_named_twice_in_a_request_accepts_only_the_first_batch(
     cluster: Cluster,
 ) -> None:
-    """Also if the batches wait for schema validation."""
+    """For topics with a schema, the batches wait for validation first."""
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
     await create(cluster, "plain", {})
     for topic in ("plain", "t"):

@@ -120,7 +120,7 @@ async def test_group_starts_at_the_beginning_of_a_recreated_topic(
 async def test_next_coordinator_returns_no_offsets_of_the_deleted_topic(
     cluster: Cluster, end: str
 ) -> None:
-    """Even if it takes over before the tombstones are written."""
+    """The next coordinator may take over before the tombstones are written."""
 
     def recreate() -> None:
         create_topic(cluster.bootstrap, TOPIC)

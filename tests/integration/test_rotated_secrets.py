@@ -68,7 +68,7 @@ class Client:
 async def test_clients_of_a_removed_ca_are_rejected_without_a_restart(
     tmp_path: Path, highest: ssl.TLSVersion
 ) -> None:
-    """Also clients that resume a TLS session."""
+    """This includes clients that resume a TLS session."""
     files, other = SecureFiles(tmp_path / "security"), Authority.make("another CA")
     (files.directory / "broker.ca.pem").write_bytes(files.authority.pem)
     old = Client(files, files.client("old"), highest)
@@ -104,7 +104,7 @@ async def accepted_by(keys: TokenKeys, token: str) -> bool:
         return False
 
 
-async def test_rotated_issuer_keys_are_followed() -> None:
+async def test_tokens_are_accepted_across_a_rotation_of_issuer_keys() -> None:
     """Both keys are valid while both are published. A removed key is valid until the next read of
     the published keys.
     """

@@ -259,7 +259,7 @@ async def delete_without_epoch(broker: Broker, *requested: SharePartitionKey) ->
 
 
 async def test_delete_without_an_epoch_keeps_states_of_existing_groups(cluster: Cluster) -> None:
-    """On whichever brokers the states and the group are coordinated."""
+    """States and group may be coordinated by different brokers."""
     await ensure_topic(cluster.broker, OFFSETS_TOPIC)
     await until(lambda: cluster.leader_of(OFFSETS_TOPIC, 0) >= 0)
     epoch = await beat(cluster, "a", 0)

@@ -94,7 +94,7 @@ def _is_empty(cluster: ThreadedCluster, topic: str) -> bool:
 
 
 class _Writer(threading.Thread):
-    """Produces numbers to all partitions and records the acknowledged ones."""
+    """Produces numbered records to all partitions, and remembers the acknowledged numbers."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(daemon=True)

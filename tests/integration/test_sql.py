@@ -115,7 +115,7 @@ def sql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sql]:
         yield Sql(cluster)
 
 
-def test_result_columns_types_and_formats(sql: Sql) -> None:
+def test_result_has_the_expected_columns_types_and_formats(sql: Sql) -> None:
     described = {name: kind for name, kind, *_ in sql("DESCRIBE orders")}
     assert described == {
         "_partition": "INTEGER",

@@ -133,7 +133,9 @@ async def test_non_transactional_batches_need_no_coordinator_request(cluster: Cl
 async def test_late_batch_cannot_cause_a_hanging_transaction(
     cluster: Cluster, commit: bool
 ) -> None:
-    """Neither in a partition that the transaction has written to, nor in another one."""
+    """Late batches are sent to a partition that the transaction has written to, and to
+    another one.
+    """
     first = await begun(cluster)
     assert await on(leader(cluster, 0), produces(first, 0)) == "NONE"
     code, second = await on(coordinator(cluster), ends(first, commit=commit))

@@ -43,7 +43,7 @@ def sending(send: Callable[[], None]) -> Generator[None]:
 
 @contextmanager
 def without_linger(bootstrap: str) -> Generator[None]:
-    """Send each record in a batch of its own."""
+    """Send each record in a separate batch."""
     settings = {"bootstrap.servers": bootstrap, "client.id": "untuned", "linger.ms": 0}
     producer = Producer(settings)
 

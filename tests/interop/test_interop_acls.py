@@ -239,7 +239,7 @@ def names_of(address: str, ids: Sequence[UUID]) -> set[str]:
 async def test_regex_matches_only_topics_that_the_member_may_describe(
     authorizing: str, cluster: Cluster
 ) -> None:
-    """Also among new topics. The rights are checked again periodically."""
+    """New topics are matched, too. The rights are checked again periodically."""
     await asyncio.gather(
         *(asyncio.to_thread(follow_rights, address) for address in (authorizing, cluster.bootstrap))
     )

@@ -522,7 +522,9 @@ def _on_two_connections(side: Side) -> list[int]:
     return codes
 
 
-async def test_clients_start_over_after_their_first_connection_as_in_kafka(sides: Sides) -> None:
+async def test_telemetry_state_is_reset_when_the_first_connection_closes_as_in_kafka(
+    sides: Sides,
+) -> None:
     assert await sides.compare(_on_two_connections) == [0, 89, 89, 0, 0]
 
 

@@ -127,7 +127,7 @@ class Topic:
 
 
 @pytest.mark.long
-async def test_file_passes_through_two_workers_and_a_kill(
+async def test_file_is_copied_exactly_once_although_a_worker_is_killed(
     cluster: Cluster, java: JavaHome, tmp_path: Path
 ) -> None:
     await asyncio.to_thread(_copy, cluster.bootstrap, java, tmp_path)

@@ -334,7 +334,9 @@ def deliberate(talk: EdgeClient) -> Iterator[Step]:
     )
 
 
-async def test_deliberate_differences_from_kafka(peer: str, cluster: Cluster) -> None:
+async def test_some_responses_deliberately_differ_from_those_of_kafka(
+    peer: str, cluster: Cluster
+) -> None:
     """Penstock ignores the last fetched epoch: its logs are never truncated, and after mirroring, a
     client may have a higher epoch of another cluster. The other differences are bugs of Kafka: it
     fails, or does not check sequence numbers in epoch -1.

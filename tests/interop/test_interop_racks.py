@@ -56,7 +56,7 @@ async def test_java_consumer_reads_new_records_from_its_rack(tails: Tails, java:
 async def test_java_consumer_reads_from_the_leader_if_the_broker_in_its_rack_cannot_read(
     tails: Tails, java: JavaHome
 ) -> None:
-    """Without an increasing backoff."""
+    """The consumer does not wait longer and longer between its attempts."""
     tails.stores[tails.near.node_id].config = UNREADABLE["denied"]
     sent = [b"order-%d" % number for number in range(500)]
     await tails.produce(*sent)

@@ -124,7 +124,7 @@ def check_readers(url: str, values: list[bytes]) -> None:
 
 
 @pytest.mark.long
-async def test_confluent_serializers_with_a_third_party_registry(
+async def test_records_of_confluent_serializers_are_validated_with_a_third_party_registry(
     apicurio: Path, tmp_path: Path
 ) -> None:
     """The registry stores its schemas in the same cluster that queries it."""

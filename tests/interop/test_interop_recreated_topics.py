@@ -97,8 +97,8 @@ def conversation(address: str) -> list[Any]:
 async def test_offsets_are_deleted_with_their_topic_as_in_kafka(
     peer: str, cluster: Cluster
 ) -> None:
-    """Also offsets that are pending in a transaction, and commits after another topic has taken the
-    name.
+    """This includes offsets that are pending in a transaction, and commits after another topic has
+    taken the name.
     """
     theirs = await asyncio.to_thread(conversation, peer)
     ours = await asyncio.to_thread(conversation, cluster.bootstrap)

@@ -186,7 +186,8 @@ def _join(bootstrap: str, shop: Shop, java: JavaHome, directory: Path) -> list[b
         run_until(KILLED_AT)
         assert not joined.has(ORDERS_COUNT), "the application was not killed while it joined"
         run_until(ORDERS_COUNT)
-        # Not earlier: compaction removes the old names, which a restored table would then lack.
+        # Compact only now, because compaction removes the old names, which a restored table would
+        # then lack.
         shop.rename(bootstrap, 3)
         shop.order(bootstrap, b"late-")
         run_until(2 * ORDERS_COUNT)

@@ -38,7 +38,9 @@ CHAOS_FACTOR: Final = 3
 
 
 class Migration:
-    """The share of classic members over time: nearly all, half or nearly none, in turns."""
+    """The share of classic members over time, alternating between nearly all, half and
+    nearly none.
+    """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -137,7 +137,7 @@ class CompactedTopic:
             if next(iter_headers(data))[1].is_control:
                 continue
             for record in decode_records(memoryview(data)):
-                if record.key is not None:  # not by a producer of a fork
+                if record.key is not None:  # not written by a producer of a fork
                     self._take_record(part, record, states, keyed)
         self._judge(part, acked, states, is_late=False)
 
@@ -364,7 +364,7 @@ class _Guest(Producer):
 
 
 async def _host(world: "World", topic: CompactedTopic, part: Part, stop: asyncio.Event) -> None:
-    """Let two producers write in turns; each repeats batches whose records the other one has
+    """Let two producers alternate; each repeats batches whose records the other one has
     replaced.
     """
     rng = Random(f"{world.seed}/guests/{part}")

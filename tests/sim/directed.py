@@ -513,7 +513,7 @@ class Script:
         return recorded
 
     def begin(self, broker: SimBroker, work: Callable[[], Any]) -> "asyncio.Task[Any]":
-        """Start work of a broker, which may fail."""
+        """Start an operation in the process of a broker, which may fail."""
 
         async def run() -> None:
             with suppress(Exception):

@@ -126,7 +126,7 @@ def _is_repeatable(api: Any, message: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What senders of some APIs do in each round."""
+    """The requests that senders of some APIs make in each round."""
 
     act: Act
     apis: Sequence[Any]

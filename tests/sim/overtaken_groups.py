@@ -49,8 +49,8 @@ def _expect(response: Any, name: str) -> None:
 
 
 async def classic(script: Script, rng: Random, number: int) -> None:
-    """Let two members join, sync, commit, send heartbeats and leave in turns. No late copy disturbs
-    a generation.
+    """Let two members take turns in joining, syncing, committing, sending heartbeats and leaving.
+    No late copy disturbs a generation.
     """
     group, offset = f"classic{number}", 0
     members = await _connect(script, group, 2)

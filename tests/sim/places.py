@@ -9,7 +9,7 @@ from tests.support.history import Part
 
 PREFIX: Final = "life-"
 SEPARATOR: Final = "@"
-"""Not allowed in topic names."""
+"""The separator, which topic names cannot contain."""
 
 
 def place_of(image: MetadataImage, part: Part) -> Part:

@@ -98,7 +98,7 @@ class World:
         limits: Limits | None = None,
         live: Callable[["World"], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
-        """limits: instead of drawn ones. live: what happens, instead of a `Run`."""
+        """limits: used instead of drawn ones. live: the course of the run, instead of `Run`."""
         if scenario == OVERTAKEN:
             # That module imports this one.
             from tests.sim.overtaken_run import exchange_requests

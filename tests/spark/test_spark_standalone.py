@@ -249,7 +249,7 @@ def test_demo_runs_on_a_cluster(standalone: Standalone, wheel: Path, tmp_path: P
 
 @pytest.mark.long
 def test_demo_reports_packages_that_executors_lack(standalone: Standalone, tmp_path: Path) -> None:
-    """With an archive without Penstock, as after packing the wrong environment."""
+    """The archive does not contain Penstock, as after packing the wrong environment."""
     environment = environment_without_penstock(tmp_path / "plain")
     archive = shutil.make_archive(str(tmp_path / "plain"), "gztar", environment)
     done = demo(tmp_path, "--master", standalone.url, "--archive", archive)

@@ -78,7 +78,7 @@ def test_ready_line_and_state_file_contain_the_same_addresses(cluster: LocalClus
     )
 
 
-def test_topics_produce_and_consume_commands(cluster: LocalCluster) -> None:
+def test_topics_produce_and_consume_commands_work(cluster: LocalCluster) -> None:
     created = penstock(
         cluster,
         "topics",
@@ -407,7 +407,7 @@ def test_signal_during_the_start_removes_all_files(tmp_path: Path, is_repeated: 
 
 @pytest.mark.parametrize("store", ["moto", "memory"])
 def test_signals_during_the_cleanup_do_not_prevent_it(store: str) -> None:
-    """As if an impatient user also closed the terminal."""
+    """Sends more signals, as if an impatient user also closed the terminal."""
     arguments = ["--store", store, "--log-level", "error"]
     with LocalCluster([*arguments, "--brokers", "1"]) as cluster:
         pids, pid, state_path = pids_of(cluster), cluster.pid, cluster.state_path
@@ -564,14 +564,16 @@ run_dev(ClusterOptions(brokers=1, port=0, store="memory"), state, time.monotonic
 def test_single_process_cluster_uses_the_garbage_collector_settings_of_a_broker(
     tmp_path: Path,
 ) -> None:
-    """With Python's defaults, full garbage collections would pause it for 0.1 s and longer."""
+    """With Python's defaults, full garbage collections would pause the process for 0.1 s and
+    longer.
+    """
     command = [sys.executable, "-P", "-c", _LOOK_AT_THE_PROCESS, str(tmp_path / "state.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert "True True True" in done.stderr
 
 
 def test_files_of_a_secure_cluster_are_unreadable_for_other_users(tmp_path: Path) -> None:
-    """Also if an insecure cluster created the directories before."""
+    """This includes directories that an insecure cluster created before."""
     directory = tmp_path / "data"
     for name in ("objects", "controller"):
         (directory / name).mkdir(parents=True, mode=0o755)

@@ -127,7 +127,7 @@ async def test_snapshot_delayed_by_a_hanging_leader_contains_every_acknowledged_
         ]
         for future in admin.create_topics(topics).values():
             await asyncio.to_thread(future.result, 30)
-        # More than log compaction rewrites at once, so no rewrite spans the fork point.
+        # Write more than log compaction rewrites at once, so that no rewrite spans the fork point.
         await asyncio.to_thread(write, cluster.bootstrap, k=b"old", **OTHERS)
 
         async def is_only_in_the_wal() -> bool:

@@ -47,7 +47,7 @@ class Load:
         return [*self.producers, self.reader]
 
     async def more(self) -> None:
-        """Wait until both producers' records of all partitions up to now are acknowledged."""
+        """Wait until all records that both producers have sent so far are acknowledged."""
         wanted = [
             (part, producer, producer.sent[part]) for producer in self.producers for part in PARTS
         ]
@@ -110,7 +110,7 @@ def create_topic(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.costly("all brokers start again under load")
-async def test_rolling_restart_of_all_brokers(
+async def test_rolling_restart_of_all_brokers_fails_no_request_and_loses_no_record(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with on_files(tmp_path, "--brokers", "3", "--controllers", "3") as cluster:

@@ -385,7 +385,7 @@ def test_conflict_with_the_other_penstock_package_is_reported(wheel: Path, tmp_p
 def test_damaged_installation_does_not_break_tests_without_the_plugin(
     wheel: Path, with_pytest: Path, tmp_path: Path, broken: str, reason: str
 ) -> None:
-    """Without any dependency installed, because loading the plugin requires none."""
+    """No dependency is installed, because loading the plugin requires none."""
     binaries = copytree(with_pytest, tmp_path / "env", symlinks=True) / "bin"
     python = binaries / "python"
     pip = (UV, "pip", "install", "--quiet", "--python", python)

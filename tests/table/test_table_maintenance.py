@@ -139,7 +139,9 @@ def test_files_of_a_running_batch_are_kept(run: Run) -> None:
 
 
 def test_interrupted_maintenance_is_continued(iceberg: Run) -> None:
-    """It is interrupted once after the commit, and once after deleting some of the files."""
+    """The maintenance is interrupted once after the commit, and once after it has deleted some of
+    the files.
+    """
     iceberg.all(upsert=True)
     expected = maintain(iceberg, dry_run=True)
     maintain(iceberg, retention=Retention(HOUR_MS, None))

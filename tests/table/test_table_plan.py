@@ -110,7 +110,7 @@ def test_compactions_merge_neighboring_files_of_one_partition(
         assert all(file.size_bytes * 2 < target_bytes for file in task.files)
 
 
-def test_failed_commit_counts_as_committed_is_repeated_or_planned_again() -> None:
+def test_failed_commit_is_retried_or_planned_again_unless_it_took_effect() -> None:
     base = TableState("1", "t", "id", 4, {0: 10})
     old = FileEntry("old", 1, 1, (), (0, 0))
     commit = Commit("mine", base, "t", "id", 5, {0: 20})

@@ -158,7 +158,7 @@ def test_json_values_are_decoded(server: SchemaRegistryServer) -> None:
     assert "magic byte" in errors[2]
 
 
-def test_json_schemas_of_confluent_serializers_and_endless_recursion() -> None:
+def test_json_schemas_of_confluent_serializers_are_accepted_and_deep_nesting_is_an_error() -> None:
     null = {"type": "null", "title": "Not included"}
     properties = {
         "name": {"oneOf": [null, {"type": "string"}]},
@@ -264,7 +264,7 @@ def test_avro_defaults_have_the_type_of_their_field() -> None:
     assert (str(row["d"]), row["n"]) == ("2.56", None)
 
 
-def test_defaults_of_nested_fields_and_of_other_union_branches() -> None:
+def test_defaults_of_nested_fields_and_of_other_union_branches_are_applied() -> None:
     inner = avro(
         [
             {"name": "b", "type": "bytes", "default": "\u00ff"},
@@ -340,7 +340,9 @@ def test_endlessly_nested_values_are_errors(nested: Any) -> None:
     assert "RecursionError" in errors[1]
 
 
-def test_references_with_two_names_and_to_deleted_subjects(server: SchemaRegistryServer) -> None:
+def test_references_with_two_names_and_to_deleted_subjects_are_resolved(
+    server: SchemaRegistryServer,
+) -> None:
     server.register("item", {"schema": ITEM, "schemaType": "PROTOBUF"})
     mid = 'syntax = "proto3"; package shop; import "lib/item.proto"; message Mid { Item item = 1; }'
     lib, same = ({"name": n, "subject": "item", "version": 1} for n in ("lib/item.proto", "a.json"))
@@ -433,7 +435,9 @@ def test_schema_cache_is_bounded(
         assert len(server.requests) == requests + 1
 
 
-def test_client_certificates_and_private_certificate_authorities(tmp_path: Path) -> None:
+def test_client_certificates_and_private_certificate_authorities_are_supported(
+    tmp_path: Path,
+) -> None:
     authority = Authority(tmp_path / "ours")
     files, own = authority.make("registry"), authority.make("reader")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -271,7 +271,7 @@ def test_panicking_export_frees_its_worker(
 def test_runner_warns_about_another_runner_with_its_name(
     cluster: ThreadedCluster, topics: list[str], tmp_path: Path
 ) -> None:
-    """They would overwrite each other's status."""
+    """Two runners with the same name would overwrite each other's status."""
     create(cluster, topics, "named", format="parquet")
     produce(cluster, "named", 0, 1)
     with Watched(cluster, tmp_path, name="same").running() as first:

@@ -76,7 +76,7 @@ def decode(
 
 
 def test_values_of_confluent_serializers_are_decoded(server: SchemaRegistryServer) -> None:
-    """They have the schema GUID in a header, and no wire format prefix."""
+    """The values have the schema GUID in a header, and no wire format prefix."""
     records: list[tuple[bytes | None, list[Header]]] = []
     with SchemaRegistryClient({"url": server.url}) as client:
         for fields in (ONE, TWO):

@@ -143,7 +143,9 @@ async def remove_an_acl_during_a_snapshot(script: Script) -> None:
 
 
 async def deliver_the_creation_of_an_acl_late(script: Script) -> None:
-    """Deliver an attempt again after the ACL was removed and the controller restarted."""
+    """Deliver the creation of an ACL again after the ACL was removed and the controller
+    restarted.
+    """
     acl = _acl("User:a")
     network, attempts = script.world.network, list[tuple[bytes, Any]]()
     (address,) = network.listeners

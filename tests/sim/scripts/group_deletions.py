@@ -53,7 +53,9 @@ async def consumer_joins_while_its_group_is_deleted(script: Script) -> None:
 
 
 async def streams_thread_joins_while_its_group_is_deleted(script: Script) -> None:
-    """The same with the tasks of a streams group."""
+    """Let a streams thread join while its group is being deleted, replace the coordinator, and let
+    the thread get its tasks.
+    """
     await _create(script)
     joining = streams_heartbeat("m", 0)
     response = await _join_meanwhile(script, joining, streams_heartbeat("m", _LEAVE_EPOCH), joining)

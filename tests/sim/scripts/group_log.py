@@ -101,7 +101,7 @@ async def end_a_transaction_while_its_offsets_are_loaded(script: Script) -> None
     reads, released = script.hold(2, "get_range"), 0
     script.world.admin.move((OFFSETS_TOPIC, 0), NodeId(2))
     moved = script.world.loop.create_task(script.until_led((OFFSETS_TOPIC, 0), 2))
-    while not moved.done():  # what the broker reads before it leads
+    while not moved.done():  # the records that the broker reads before it leads
         if reads.count > released:
             reads.release(1)
             released += 1

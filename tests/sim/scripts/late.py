@@ -23,7 +23,9 @@ async def deliver_a_marker_late(script: Script) -> None:
 
 
 async def deliver_a_marker_of_an_earlier_coordinator(script: Script) -> None:
-    """The same after the coordinator was replaced and has ended another transaction."""
+    """Deliver the marker of a commit again after another coordinator has taken over and ended
+    another transaction.
+    """
     await create_led_apart(script)
     producer, markers = await _commit_one(script)
     await script.move((TRANSACTIONS_TOPIC, 0), 2)

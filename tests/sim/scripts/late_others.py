@@ -312,7 +312,9 @@ async def join_late_in_the_classic_protocol(script: Script) -> None:
 
 
 async def join_late_in_the_consumer_protocol(script: Script) -> None:
-    """The reverse order, as after a downgrade of the client."""
+    """Deliver the first heartbeat of a static member after its next start has joined with
+    JoinGroup, as after a downgrade of the client.
+    """
     await script.create("t")
     old, new = await connections(script, 2)
     joined = await _join_alone(new, _static_join())
@@ -352,7 +354,9 @@ async def join_late_after_leaving(script: Script) -> None:
 
 
 async def join_late_after_leaving_and_an_upgrade(script: Script) -> None:
-    """The same if the group was still classic when the member left."""
+    """Deliver the JoinGroup of a member after it has left a classic group that has been upgraded
+    since.
+    """
     await _join_after_leaving(script, is_upgraded=False)
 
 

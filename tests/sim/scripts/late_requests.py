@@ -39,7 +39,7 @@ _REBALANCE_MS: Final = 60_000
 _ACCEPT: Final = 1
 _FINAL_EPOCH: Final = -1
 _UNREACHABLE_S: Final = 25.0
-"""Longer than a leader tries to write a state, and than a lock lasts."""
+"""Longer than a leader's attempts to write a state, and longer than a lock."""
 
 Request = tuple[Any, int, Any]
 
@@ -148,7 +148,7 @@ def tasks(response: Any) -> frozenset[int]:
 
 
 async def repeat_the_first_heartbeat_of_a_streams_member(script: Script) -> None:
-    """The same with tasks."""
+    """Deliver the first heartbeat of a streams member again while it revokes a task."""
     await script.create("t", (1, 1))
     old, new, other = await connections(script, 3)
     first = streams_heartbeat("m1", 0)
@@ -328,7 +328,7 @@ async def commit_late_in_a_consumer_group(script: Script) -> None:
 
 
 async def commit_late_in_a_classic_group(script: Script) -> None:
-    """The same in a generation."""
+    """Deliver an OffsetCommit after the next one of the same generation."""
     await script.create("t")
     (member,) = await connections(script, 1)
     joined = await send_request(member, join(""))
@@ -496,7 +496,9 @@ async def end_a_share_session_late(script: Script) -> None:
 
 
 async def acknowledge_late_in_a_share_session(script: Script) -> None:
-    """The same on a connection that no session used, after an acknowledgment in the new session."""
+    """Deliver the ShareAcknowledge that ends a session on a connection that no session used, after
+    an acknowledgment in the new session.
+    """
     await _share(script)
     old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
     found = await acquire(script, new, "m1")
@@ -509,7 +511,9 @@ async def acknowledge_late_in_a_share_session(script: Script) -> None:
 
 
 async def end_a_forgotten_share_session_late(script: Script) -> None:
-    """The same after two more sessions, the first of which ended with its connection."""
+    """Deliver the ShareAcknowledge that ends a session after two more sessions, the first of which
+    ended with its connection.
+    """
     await _share(script)
     old, between, new = [script.world.connect(script.broker(1)) for _ in range(3)]
     assert await acquire(script, old, "m1")
@@ -573,7 +577,7 @@ async def fetch_while_a_share_session_ends(script: Script) -> None:
 
 
 async def fetch_while_a_share_session_is_replaced(script: Script) -> None:
-    """The same with the member's next session."""
+    """Replace a session whose ShareFetch waits for records by the member's next session."""
     await _share(script)
     old, new = [script.world.connect(script.broker(1)) for _ in range(2)]
     waiting = await _wait_in_a_share_session(script, old)

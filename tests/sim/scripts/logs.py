@@ -67,7 +67,9 @@ async def repeat_a_batch_after_other_producers(script: Script) -> None:
 
 
 async def repeat_a_batch_after_a_restart(script: Script) -> None:
-    """The same, but the leader has loaded the producer states from a checkpoint."""
+    """Repeat a producer's batch after the leader has restarted and loaded the producer states from
+    a checkpoint.
+    """
     first = await _write_as_many(script)
     await script.checkpoint(PART)
     await script.restart(1)

@@ -27,7 +27,9 @@ async def ask_an_old_leader_for_the_end(script: Script) -> None:
 
 
 async def ask_an_old_leader_behind_a_firewall_for_the_end(script: Script) -> None:
-    """The same, but the address of the controller refuses connections."""
+    """Request the log end from a leader whose connections to the controller are refused by a
+    firewall, after its successor has appended a record.
+    """
     await script.create("t")
     old = script.broker(1)
     with script.refused(1):

@@ -28,7 +28,9 @@ async def compact_past_a_fork(script: Script) -> None:
 
 
 async def compact_past_a_snapshot(script: Script) -> None:
-    """The same for a snapshot, which is forked later."""
+    """Replace and clean a record below the fork point of a snapshot that the controller does not
+    have yet, and fork the snapshot later.
+    """
     await _compact_past(script, "t@s")
 
 
@@ -56,7 +58,9 @@ async def recreate_a_topic(script: Script) -> None:
 
 
 async def recreate_a_topic_and_load_the_group(script: Script) -> None:
-    """The same, but the coordinator has loaded the offset from its log."""
+    """Recreate a topic with a committed offset, and let the coordinator load the offset from its
+    log.
+    """
     offsets = await _recreate(script)
     await script.restart(1)
     await script.restart(2)

@@ -60,7 +60,9 @@ async def lose_a_slot(script: Script) -> None:
 
 @in_cluster(wal_stores=1)
 async def lose_a_slot_in_a_long_list(script: Script) -> None:
-    """The same, while the LIST is temporarily too long: the recovery waits until it is complete."""
+    """Kill a leader whose store has lost a slot, while the LIST is temporarily too long: the
+    recovery waits until it is complete.
+    """
     bucket, key = await _lose(script, len(_VALUES) - 2)
     with _short_lists():
         script.kill(1)

@@ -92,7 +92,7 @@ async def _delete_with_ranges(script: Script, *names: str) -> list[UUID]:
 
 @in_cluster(wal_stores=1, compacting=1)
 async def delete_and_restore_a_topic(script: Script) -> None:
-    """Its ranges leave the WAL store while it has no leader."""
+    """Delete a topic and restore it. Its ranges leave the WAL store while it has no leader."""
     (topic_id,) = await _delete_with_ranges(script, "t")
     await _check_empty(script)
     await script.undelete("t", topic_id)
