@@ -294,6 +294,7 @@ def _filter_records(
     end = number + count
     kept: list[RecordSpan] = []
     wanted: Iterable[int] = range(number, end)
+    is_dense = _is_dense(header)
     if is_mapped_by_offset(header, keys):
         base = header.base_offset
         wanted = [offset - base for offset in keys.held(base + number, base + end)]
@@ -303,6 +304,8 @@ def _filter_records(
             start, number = at, next_number + 1
             body, at = _bounds(plain, start)
             offset, value_at = _offset(plain, body, header, next_number)
+            if is_dense:  # as in `map_keys`: producers may repeat offset deltas
+                offset = Offset(header.base_offset + next_number)
             key, value_at = _field(plain, value_at)
             if key is None or keys.newest(key) > offset:
                 continue

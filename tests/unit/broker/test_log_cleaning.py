@@ -1,9 +1,11 @@
 """Log compaction keeps the newest record of each key and everything else that consumers need."""
 
 import asyncio
+import struct
 from random import Random
 
 import pytest
+from crc32c import crc32c
 from structlog.testing import capture_logs
 
 from penstock.base.ids import Millis, Offset
@@ -14,7 +16,7 @@ from penstock.broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
 from penstock.broker.partition.fork_point import WantedPoint
 from penstock.controller.api import messages as m
 from penstock.protocol.batch.compression import Compression
-from penstock.protocol.batch.header import iter_headers
+from penstock.protocol.batch.header import CRC_AT, CRC_START, HEADER_BYTES, iter_headers
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.protocol.error_codes import ErrorCode
 from penstock.stream.cache.block_cache import BlockCache
@@ -257,6 +259,19 @@ async def test_records_without_a_key_are_deleted(log, world):
     assert await log.pairs() == [(0, b"a", b"1")]
     refused = await log.leader.produce("t", keyed((None, b"4")))
     assert refused.error_code == ErrorCode.INVALID_RECORD
+
+
+async def test_repeated_offset_deltas_lose_no_key(log):
+    """Kafka accepts them in uncompressed batches."""
+    batch = bytearray(keyed((b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"4")))
+    record_bytes = (len(batch) - HEADER_BYTES) // 4
+    for number, delta in enumerate((0, 0, 1, 2)):
+        batch[HEADER_BYTES + number * record_bytes + 3] = delta << 1
+    struct.pack_into(">I", batch, CRC_AT, crc32c(memoryview(batch)[CRC_START:]))
+    await log.produce(memoryview(batch), keyed((b"a", b"5")))
+    assert [key for _, key, _ in await log.pairs()] == [b"a", b"c", b"d", b"a"]
+    await log.clean()
+    assert {(1, b"c", b"3"), (2, b"d", b"4"), (4, b"a", b"5")} <= set(await log.pairs())
 
 
 async def test_more_keys_than_the_map_holds_take_several_passes(log):
