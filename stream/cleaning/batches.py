@@ -443,10 +443,12 @@ def _newest_delta_ms(plain: memoryview, kept: Sequence[RecordSpan]) -> int:
 
 
 def _shifted(plain: memoryview, span: RecordSpan, shift_ms: int) -> bytes:
-    """Return the record with an adjusted timestamp delta."""
+    """Return the record with an adjusted timestamp delta. Readers add it to the base timestamp with
+    64 bits, so that it may overflow, as in Java.
+    """
     delta, behind = read_varlong(plain, span.body + 1, span.end)
     body = bytearray(plain[span.body : span.body + 1])
-    append_varint(body, delta + shift_ms)
+    append_varint(body, (delta + shift_ms + (1 << 63)) % (1 << 64) - (1 << 63))
     body += plain[behind : span.end]
     record = bytearray()
     append_varint(record, len(body))

@@ -6,7 +6,13 @@ import pytest
 
 from penstock.base.ids import Millis, Offset
 from penstock.protocol.batch.errors import BatchCorrupt
-from penstock.protocol.batch.header import HEADER, HEADER_BYTES, BatchHeader, parse_header
+from penstock.protocol.batch.header import (
+    HEADER,
+    HEADER_BYTES,
+    TIMESTAMP_TYPE_MASK,
+    BatchHeader,
+    parse_header,
+)
 from penstock.protocol.batch.records import Record, decode_records, encode_batch
 from penstock.stream.cleaning.batches import (
     PlainRecords,
@@ -67,6 +73,16 @@ def test_a_delete_horizon_does_not_change_timestamps(horizon_ms: int) -> None:
     assert decode_records(result) == RECORDS
     assert parse_header(result).delete_horizon_ms == horizon_ms
     assert header.delete_horizon_ms is None
+
+
+@pytest.mark.parametrize("timestamp_ms", [-(2**63), 2**63 - 1])
+@pytest.mark.parametrize("attributes", [0, TIMESTAMP_TYPE_MASK])
+def test_a_delete_horizon_may_be_any_distance_away(timestamp_ms: int, attributes: int) -> None:
+    """Producers may write any timestamp to a topic with LogAppendTime."""
+    records = [Record(0, timestamp_ms, b"k", None)]
+    view, header, plain = parsed(encode_batch(records, attributes=attributes))
+    result = with_records(view, header, plain, all_records(plain, header), Millis(90_000_000_000))
+    assert decode_records(result) == decode_records(view)
 
 
 def test_filler_batches_cover_any_gap() -> None:
