@@ -154,7 +154,7 @@ def one(without: str = "", **changes: Any) -> Object:
         ({**EGRESS, "brokers.rack": "nodeLabel"}, "networkPolicy.egress.kubernetesApi is missing"),
     ],
 )
-def test_networks_that_cannot_work_are_refused(values: Object, said: str) -> None:
+def test_networks_that_cannot_work_are_rejected(values: Object, said: str) -> None:
     refused = template(values, check=False)
     assert refused.returncode != 0
     assert said in refused.stderr

@@ -237,7 +237,7 @@ def test_versions_of_platforms_are_accepted(version: str) -> None:
     assert named(render(BUCKET, kubernetes=version), "StatefulSet", "penstock-broker")
 
 
-def test_an_older_version_of_a_platform_is_refused() -> None:
+def test_an_older_version_of_a_platform_is_rejected() -> None:
     refused = template(BUCKET, check=False, kubernetes="v1.27.16-eks-abc")
     assert "kubeVersion" in refused.stderr
 
@@ -352,7 +352,7 @@ def test_an_older_version_of_a_platform_is_refused() -> None:
         ),
     ],
 )
-def test_wrong_values_are_refused(values: Object, said: str) -> None:
+def test_wrong_values_are_rejected(values: Object, said: str) -> None:
     refused = template(values, check=False)
     assert refused.returncode != 0
     assert said in refused.stderr

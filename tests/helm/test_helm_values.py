@@ -175,7 +175,7 @@ def test_a_release_runs_on_google_and_azure(
         ({"store.type": "gs", "moto.enabled": True}, "moto.enabled needs store.type=s3"),
     ],
 )
-def test_values_of_another_cloud_are_refused(values: Object, says: str) -> None:
+def test_values_of_another_cloud_are_rejected(values: Object, says: str) -> None:
     assert says in template({**BUCKET, **values}, check=False).stderr
 
 

@@ -175,7 +175,7 @@ async def test_members_without_an_id_are_never_late() -> None:
     coordinator.close()
 
 
-async def test_late_join_and_sync_requests_are_refused() -> None:
+async def test_late_join_and_sync_requests_are_rejected() -> None:
     coordinator = coordinator_on(MemoryLog())
     await coordinator.ready("g")
     joined = await coordinator.join("g", JOINING, 5)
@@ -271,7 +271,7 @@ async def test_commits_without_a_generation_may_move_back_on_any_connection(memb
 
 
 @pytest.mark.parametrize("api", [apis.SHARE_FETCH, apis.SHARE_ACKNOWLEDGE])
-def test_late_requests_of_a_share_session_are_refused(api: Any) -> None:
+def test_late_requests_of_a_share_session_are_rejected(api: Any) -> None:
     sessions = ShareSessions(10)
     for connection in (4, 6):
         sessions.admit(api.key, OWNER, connection)

@@ -121,7 +121,7 @@ async def test_a_fetch_waits_for_a_partition_that_is_opening(one):
     assert len((await poll).responses[0].partitions[0].records) > 0
 
 
-async def test_offsets_outside_the_log_are_refused(one):
+async def test_offsets_outside_the_log_are_rejected(one):
     await one.produce("t", batch(b"a", b"b"))
     assert (await one.fetch("t", offset=3)).error == ErrorCode.OFFSET_OUT_OF_RANGE
     assert (await one.fetch("t", offset=-1)).error == ErrorCode.OFFSET_OUT_OF_RANGE

@@ -120,7 +120,7 @@ class TestValidation:
         assert code_of(batch()[:-1]) is ErrorCode.INVALID_RECORD
 
     @pytest.mark.parametrize("magic", [0, 1])
-    def test_other_message_formats_are_refused(self, magic):
+    def test_other_message_formats_are_rejected(self, magic):
         records = batch()
         records[16] = magic
         assert code_of(records) is ErrorCode.INVALID_RECORD

@@ -248,7 +248,7 @@ def test_a_repeated_initialization_changes_nothing() -> None:
         StateBatch(0, 4, AVAILABLE, -1),
     ],
 )
-def test_invalid_batches_are_refused(batch: StateBatch) -> None:
+def test_invalid_batches_are_rejected(batch: StateBatch) -> None:
     states = started()
     assert refused(write, states, batch) is ErrorCode.INVALID_REQUEST
     assert states.read(KEY, 0, 0)[0].batches == ()

@@ -223,7 +223,7 @@ def position(place: int) -> Topology:
         (of(Subtopology("0", ("large",))), "at most 10000 tasks"),
     ],
 )
-def test_an_invalid_topology_is_refused(topology: Topology, detail: str) -> None:
+def test_an_invalid_topology_is_rejected(topology: Topology, detail: str) -> None:
     error, message = refusal(topology, x=2, large=TASKS_MAX + 1)
     assert error is ErrorCode.STREAMS_INVALID_TOPOLOGY
     assert detail in message
@@ -241,7 +241,7 @@ def test_endpoints_contain_only_existing_partitions() -> None:
     assert found.standby == {"small": [0], "large": [0]}
 
 
-def test_a_negative_epoch_is_refused() -> None:
+def test_a_negative_epoch_is_rejected() -> None:
     assert refusal(Topology(-1))[0] is ErrorCode.STREAMS_INVALID_TOPOLOGY_EPOCH
 
 

@@ -257,7 +257,7 @@ def test_forks_that_do_not_match_their_source_are_rejected(
     assert len(cluster.image.streams) == before
 
 
-def test_a_fork_of_a_deleted_topic_is_refused(cluster: Forking) -> None:
+def test_a_fork_of_a_deleted_topic_is_rejected(cluster: Forking) -> None:
     request = cluster.request(30)
     cluster.delete("t")
     cluster.create(request, Status.UNKNOWN_TOPIC)

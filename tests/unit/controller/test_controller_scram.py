@@ -92,7 +92,7 @@ def test_a_rejected_user_does_not_affect_the_others() -> None:
     assert image.scram.users() == ["good"]
 
 
-def test_a_request_that_is_too_large_is_refused() -> None:
+def test_a_request_that_is_too_large_is_rejected() -> None:
     request = AlterScramCredentials(upsertions=[setting(str(at)) for at in range(1_001)])
     assert len(request.upsertions) > ALTERATIONS_MAX
     result = alter_scram_credentials(MetadataImage(), request)

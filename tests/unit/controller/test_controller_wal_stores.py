@@ -130,7 +130,7 @@ def test_a_cluster_has_at_most_one_wal_store(
     assert reason in result.detail
 
 
-def test_the_wal_store_of_another_cluster_is_refused(cluster: ManagersCluster) -> None:
+def test_the_wal_store_of_another_cluster_is_rejected(cluster: ManagersCluster) -> None:
     cluster.apply(newest_levels(has_wal_store=True))
     result = add_wal_store(cluster.image, identity(cluster_id="other"), URL)
     assert result.status is Status.INVALID_REQUEST
@@ -144,7 +144,7 @@ def test_the_wal_store_of_another_cluster_is_refused(cluster: ManagersCluster) -
         (UUID_A, WalStoreId(2), "has store 2"),
     ],
 )
-def test_a_broker_with_another_wal_store_is_refused(
+def test_a_broker_with_another_wal_store_is_rejected(
     separate: ManagersCluster, uuid: UUID, store_id: WalStoreId, reason: str
 ) -> None:
     request = registration(1, uuid=uuid, store_id=store_id)

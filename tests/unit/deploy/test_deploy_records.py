@@ -370,14 +370,14 @@ def test_lines_contain_keys_values_and_defaults() -> None:
         b'{"value":"v","headers":[["\xff","v"]]}',
     ],
 )
-def test_json_that_is_not_utf_8_is_refused(line: bytes) -> None:
+def test_json_that_is_not_utf_8_is_rejected(line: bytes) -> None:
     reader = LineReader(TextCodec(), TextCodec(), is_json=True)
     with pytest.raises(BadRecord, match="line 1: it is not a record"):
         list(reader.records([line]))
 
 
 @pytest.mark.parametrize("requested", [RecordFormat.JSON, RecordFormat.HEX, RecordFormat.BASE64])
-def test_text_that_is_not_utf_8_is_refused(requested: RecordFormat) -> None:
+def test_text_that_is_not_utf_8_is_rejected(requested: RecordFormat) -> None:
     with pytest.raises(BadRecord):
         codec(requested).encode('"\udcff"')
 

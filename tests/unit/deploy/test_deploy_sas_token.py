@@ -25,7 +25,7 @@ LONG, SHORT = "se=2027-01-09T00%3A00%3A00Z&sig=SECRET", "se=2027-01-07T00%3A00%3
         (f"{STORE}?sas_token={LONG.replace('%', '%25').replace('&', '%26')}", {}, 7 * DAY_MS),
     ],
 )
-def test_a_token_that_outlives_fences_is_refused(
+def test_a_token_that_outlives_fences_is_rejected(
     store: str, environment: dict[str, str], retention_ms: int
 ) -> None:
     with pytest.raises(UsageError, match=r"wal\.fence\.retention\.ms") as caught:
@@ -35,7 +35,9 @@ def test_a_token_that_outlives_fences_is_refused(
 
 @pytest.mark.parametrize("retention_ms", [7 * DAY_MS, None])
 @pytest.mark.parametrize("token", ["si=policy&sig=SECRET", "sig=SECRET", "se=later&sig=SECRET"])
-def test_a_token_without_a_readable_expiry_is_refused(token: str, retention_ms: int | None) -> None:
+def test_a_token_without_a_readable_expiry_is_rejected(
+    token: str, retention_ms: int | None
+) -> None:
     """Brokers, which have no retention setting, reject it, too."""
     with pytest.raises(UsageError, match="has no expiry") as caught:
         check_sas_token(STORE, retention_ms, {"AZURE_STORAGE_SAS_TOKEN": token}, NOW_S)

@@ -250,7 +250,7 @@ async def test_a_hanging_call_fails_at_its_deadline(tmp_path: Path) -> None:
         ("30 22 0:40 / / rw - nfs4 host:/ rw,vers=4.1,soft,lookupcache=pos", "with soft"),
     ],
 )
-async def test_other_file_systems_are_refused(tmp_path: Path, table: str, why: str) -> None:
+async def test_other_file_systems_are_rejected(tmp_path: Path, table: str, why: str) -> None:
     store = SharedDirectoryStore(str(tmp_path), read_mounts=lambda: table)
     for call in (store.get("a"), store.put_if_absent("a", b""), store.delete(["a"])):
         with pytest.raises(FileSystemUnsuitable, match=why):

@@ -97,7 +97,7 @@ def test_walking_finds_every_batch_and_rejects_a_partial_one() -> None:
         "count",
     ],
 )
-def test_impossible_headers_are_refused(field: int, value: int) -> None:
+def test_impossible_headers_are_rejected(field: int, value: int) -> None:
     batch = encode_batch(RECORDS)
     fields = list(HEADER.unpack_from(batch))
     fields[field] = value
@@ -110,7 +110,7 @@ def test_impossible_headers_are_refused(field: int, value: int) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, HEADER_BYTES - 1])
-def test_short_buffers_are_refused(size_bytes: int) -> None:
+def test_short_buffers_are_rejected(size_bytes: int) -> None:
     batch = encode_batch(RECORDS)[:size_bytes]
     for read in (parse_header, batch_span, check_crc):
         with pytest.raises(BatchCorrupt):

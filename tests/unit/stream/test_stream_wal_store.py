@@ -217,7 +217,7 @@ def stored_id(store_id: int) -> bytes:
     "stored",
     [b"", b"{}", b"\xff", b'{"cluster_id": 1}', stored_id(0), stored_id(-1), stored_id(10**9)],
 )
-async def test_a_damaged_identity_is_refused(cluster: Cluster, stored: bytes) -> None:
+async def test_a_damaged_identity_is_rejected(cluster: Cluster, stored: bytes) -> None:
     await cluster.wals.put(f"{WAL_STORE_ROOT}identity", stored)
     with pytest.raises(ObjectCorrupt):
         await identity_of(cluster.wals)

@@ -121,7 +121,7 @@ def test_pretended_credentials_never_authenticate() -> None:
         b"n,,n=user,r=a\x00c",
     ],
 )
-def test_malformed_first_messages_are_refused(first: bytes) -> None:
+def test_malformed_first_messages_are_rejected(first: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
         server({"user": "pencil"}).receive(first)
 
@@ -163,7 +163,7 @@ def test_a_changed_channel_binding_flag_is_rejected() -> None:
         (b"c=biws", b"c=%%%%"),
     ],
 )
-def test_a_changed_final_message_is_refused(old: bytes, new: bytes) -> None:
+def test_a_changed_final_message_is_rejected(old: bytes, new: bytes) -> None:
     ours, final = final_messages()
     assert old in final
     with pytest.raises(AuthenticationFailed):
@@ -179,7 +179,7 @@ def test_a_replayed_final_message_is_rejected() -> None:
         ours.receive(final)
 
 
-def test_a_final_message_without_a_proof_is_refused() -> None:
+def test_a_final_message_without_a_proof_is_rejected() -> None:
     """A server that did not check for the proof would authenticate anyone."""
     ours, final = final_messages()
     for changed in (

@@ -71,7 +71,7 @@ def test_signed_tokens_are_accepted(key: Any, algorithm: str, key_id: str | None
         {"aud": {"x": 1}},
     ],
 )
-def test_wrong_claims_are_refused(changes: dict[str, Any]) -> None:
+def test_wrong_claims_are_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(AuthenticationFailed):
         verify(token(**changes), KEYS, TokenRules(), NOW_MS)
 
@@ -142,7 +142,7 @@ def part(value: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "", "HS256", "RS1", None])
-def test_tokens_without_an_asymmetric_signature_are_refused(algorithm: str | None) -> None:
+def test_tokens_without_an_asymmetric_signature_are_rejected(algorithm: str | None) -> None:
     for signature in ("", "AAAA"):
         forged = f"{part({'alg': algorithm, 'kid': 'r'})}.{part(CLAIMS)}.{signature}"
         with pytest.raises(AuthenticationFailed):
@@ -158,7 +158,7 @@ def test_a_public_key_is_not_accepted_as_a_shared_secret() -> None:
         verify(f"{signed}.{signature.rstrip(b'=').decode()}", KEYS, TokenRules(), NOW_MS)
 
 
-def test_a_wrong_key_is_refused() -> None:
+def test_a_wrong_key_is_rejected() -> None:
     with pytest.raises(AuthenticationFailed) as failed:
         verify(token(OTHER), KEYS, TokenRules(), NOW_MS)
     assert not isinstance(failed.value, UnknownKey)
@@ -171,7 +171,7 @@ def test_a_key_of_another_type_is_not_used() -> None:
         verify(token(RSA, "RS256", "e"), KEYS, TokenRules(), NOW_MS)
 
 
-def test_a_changed_token_is_refused() -> None:
+def test_a_changed_token_is_rejected() -> None:
     head, _, signature = token().split(".")
     changed = f"{head}.{part({**CLAIMS, 'sub': 'admin'})}.{signature}"
     for forged in (changed, token()[:-4], "", ".", "a.b.c", "a" * 10_000, token() + "."):
@@ -202,7 +202,7 @@ def test_keys_for_other_purposes_are_ignored() -> None:
         verify(token(RSA, "PS256", "d"), keys, TokenRules(), NOW_MS)
 
 
-def test_deep_nesting_is_refused() -> None:
+def test_deep_nesting_is_rejected() -> None:
     deep = base64.urlsafe_b64encode(b'{"a":' + b"[" * 100_000).rstrip(b"=").decode()
     for forged in (f"{deep}.e30.AAAA", f"{part({'alg': 'RS256', 'kid': 'r'})}.{deep}.AAAA"):
         with pytest.raises(AuthenticationFailed):

@@ -155,7 +155,7 @@ def test_only_requested_columns_are_returned_in_their_order(
 
 
 @pytest.mark.parametrize("columns", [(), ("valu",), ("key", "key")])
-def test_unknown_columns_are_refused(columns: tuple[str, ...]) -> None:
+def test_unknown_columns_are_rejected(columns: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="choose at least one"):
         Decoder(columns)
 

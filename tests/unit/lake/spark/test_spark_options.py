@@ -126,7 +126,7 @@ def test_the_error_of_offset_reset_names_the_right_option() -> None:
     ({"startingOffsetsByTimestampStrategy": "guess"},
      "startingOffsetsByTimestampStrategy must be error or latest, got 'guess'"),
 ])  # fmt: skip
-def test_a_batch_read_refuses_invalid_options(options: dict[str, str], text: str) -> None:
+def test_a_batch_read_rejects_invalid_options(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidOption) as error:
         parse(BASE | options, streaming=False)
     assert str(error.value) == text

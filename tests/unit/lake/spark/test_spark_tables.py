@@ -66,7 +66,7 @@ def test_the_schema_of_a_query_contains_no_options() -> None:
     (OPTIONS | {"store": "s3://key:secret@b/c"}, "secrets: store"),
     (OPTIONS | {"wal_store": "s3://b?endpoint=http://u:p@h"}, "secrets: wal_store"),
 ])  # fmt: skip
-def test_invalid_tables_are_refused(options: dict[str, str], text: str) -> None:
+def test_invalid_tables_are_rejected(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidOption, match=text) as caught:
         created(**options)
     assert "key:secret" not in str(caught.value)
