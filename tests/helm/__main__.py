@@ -1,5 +1,6 @@
 # ruff: noqa: T201 - a command that prints its results
-"""Upgrade and scale a cluster of the chart under a load of 5 MB/s: `python -m tests.helm`.
+"""Upgrade and scale a cluster deployed by the chart under a load of 5 MB/s: `python -m
+tests.helm`.
 
 The steps are a rolling upgrade of brokers and of controllers, and scaling the brokers from 3 to 6
 and to 2. Processes run the commands that the chart renders. The exit status is 1 if a produce
@@ -42,7 +43,7 @@ class Traffic:
         self._producing, self._consuming = True, True
         self.acknowledged: Counter[int] = Counter()
         self.received: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)
-        """The partitions and offsets of each number. A consumer that rejoins its group may read a
+        """The partition and offset of each number. A consumer that rejoins its group may read a
         record again, but a number at two offsets is a duplicate.
         """
         self.failed: list[KafkaError] = []

@@ -1,5 +1,5 @@
-"""Check that the chart's generated files are up to date, that it passes only settings that exist,
-and that all versions agree.
+"""Check that the chart's generated files are up to date, that the chart uses only existing
+settings, and that all versions agree.
 """
 
 import runpy
@@ -24,7 +24,7 @@ def test_generated_files_are_up_to_date() -> None:
     assert checked.returncode == 0, f"{checked.stderr}\nrun: python helm/generate.py"
 
 
-def test_each_generated_file_is_compared(tmp_path: Path) -> None:
+def test_the_check_covers_each_generated_file(tmp_path: Path) -> None:
     generated = runpy.run_path(str(GENERATE))["generated"]()
     assert {str(path.relative_to(CHART)) for path in generated} == {
         "values.yaml",
@@ -37,7 +37,7 @@ def test_each_generated_file_is_compared(tmp_path: Path) -> None:
     assert all(path.read_text() == text for path, text in generated.items())
 
 
-def test_computed_settings_exist_and_are_in_the_templates() -> None:
+def test_computed_settings_exist_and_are_used_in_the_templates() -> None:
     module = runpy.run_path(str(GENERATE))
     known = {name for role in ROLES for name in settings_of(role)}
     assert module["COMPUTED"] <= known
@@ -46,7 +46,7 @@ def test_computed_settings_exist_and_are_in_the_templates() -> None:
         assert variable_of(name) in templates, name
 
 
-def test_spark_pipeline_has_the_settings_and_versions_of_the_code() -> None:
+def test_the_spark_pipeline_uses_the_settings_and_versions_of_the_code() -> None:
     config = runpy.run_path(str(ROOT / "examples" / "pipeline" / "config.py"))
     settings = {config["variable"](name) for name in config["Config"].__dataclass_fields__}
     manifest = (CHART / "examples" / "spark-pipeline.yaml").read_text()
@@ -62,7 +62,7 @@ def test_spark_pipeline_has_the_settings_and_versions_of_the_code() -> None:
     assert f"pyspark=={version} " in dockerfile
 
 
-def test_chart_image_and_package_have_one_version() -> None:
+def test_chart_image_and_package_have_the_same_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["appVersion"], chart["version"]) == (version, version)

@@ -1,5 +1,5 @@
-"""Check what the chart renders for networks: routes of Gateway API lead each client to the broker
-that advertised the address, and policies for egress let pods connect to what they need.
+"""Check the chart's network objects: Gateway API routes lead each client to the broker that
+advertised the address, and egress policies let pods connect to what they need.
 """
 
 from typing import Any
@@ -38,7 +38,9 @@ EGRESS: Object = {
 
 
 def advertised(objects: list[Object], ordinal: int) -> dict[str, tuple[str, int]]:
-    """Return host and port of each listener, as the broker itself reads the variables."""
+    """Return host and port of each listener, as the broker itself derives them from the
+    variables.
+    """
     given = {
         name: text
         for name, text in variables_of(objects, "broker", ordinal).items()
@@ -50,7 +52,7 @@ def advertised(objects: list[Object], ordinal: int) -> dict[str, tuple[str, int]
 
 
 def reached(objects: list[Object], route: Object) -> tuple[Object, int]:
-    """Return the selector of a route's pods, and their port."""
+    """Return the pod selector and the port of a route."""
     (rule,) = route["spec"]["rules"]
     (backend,) = rule["backendRefs"]
     service = named(objects, "Service", backend["name"])["spec"]
@@ -95,7 +97,7 @@ def test_routes_lead_to_the_broker_that_advertised_the_address() -> None:
     assert not of_kind(render(BUCKET), "Gateway")
 
 
-def test_routes_find_a_gateway_that_exists() -> None:
+def test_routes_refer_to_an_existing_gateway() -> None:
     shared: dict[str, Any] = {"enabled": True, "name": "shared", "namespace": "gateways"}
     section = {**ROUTES["PLAIN"], "sectionName": "kafka-{id}"}
     objects = render(
@@ -113,7 +115,7 @@ def test_routes_find_a_gateway_that_exists() -> None:
     assert parents["penstock-plain-bootstrap"] == [{**gateway, "sectionName": "kafka-bootstrap"}]
 
 
-def test_routes_have_the_newest_version_that_the_cluster_serves() -> None:
+def test_routes_use_the_newest_api_version_that_the_cluster_serves() -> None:
     cluster = ["apps/v1/StatefulSet"]
     old = [f"{GROUP}/v1alpha2/TLSRoute", f"{GROUP}/v1alpha2/TCPRoute"]
     new = [f"{GROUP}/v1/TLSRoute", *old]
@@ -154,7 +156,7 @@ def one(without: str = "", **changes: Any) -> Object:
         ({**EGRESS, "brokers.rack": "nodeLabel"}, "networkPolicy.egress.kubernetesApi is missing"),
     ],
 )
-def test_networks_that_cannot_work_are_rejected(values: Object, said: str) -> None:
+def test_impossible_network_values_are_rejected(values: Object, said: str) -> None:
     refused = template(values, check=False)
     assert refused.returncode != 0
     assert said in refused.stderr
@@ -168,7 +170,9 @@ def rules_of(objects: list[Object], role: str) -> list[Object]:
 
 
 def allows(rules: list[Object], port: int, labels: Object | None = None, cidr: str = "") -> bool:
-    """Return whether a pod with the labels, or a block of addresses, may be reached by TCP."""
+    """Return whether the policy allows TCP connections to pods with the labels, or to
+    an IP block.
+    """
     for rule in rules:
         for peer in rule.get("to", [{}]):
             own = peer.get("podSelector", {}).get("matchLabels", {})
@@ -219,7 +223,7 @@ def test_pods_connect_only_to_required_peers() -> None:
     ]
 
 
-def test_the_store_may_be_anywhere() -> None:
+def test_pods_can_connect_to_a_store_at_any_address() -> None:
     anywhere = [{"ipBlock": {"cidr": "0.0.0.0/0"}}]
     given = {"networkPolicy.egress.store": anywhere}
     rules = rules_of(render({**EGRESS, **given, "store.endpoint": ""}), "controller")
@@ -234,7 +238,7 @@ def test_the_store_may_be_anywhere() -> None:
     assert rules_of(objects, "moto") == []
 
 
-def test_further_peers_are_reached() -> None:
+def test_pods_can_connect_to_additional_peers() -> None:
     tracing = {
         "to": [{"namespaceSelector": {}}],
         "ports": [{"protocol": "TCP", "port": 4318}],
@@ -259,6 +263,6 @@ def test_further_peers_are_reached() -> None:
         assert allows(rules, 6443, cidr="10.0.0.1/32") == (role == "broker")
 
 
-def test_recovery_reaches_the_store() -> None:
+def test_the_recovery_job_can_connect_to_the_store() -> None:
     objects = render({**EGRESS, "recover.enabled": True})
     assert allows(rules_of(objects, "recover"), 8333, cidr="10.1.2.3/32")

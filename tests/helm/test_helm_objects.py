@@ -1,4 +1,4 @@
-"""Check the objects that the chart renders: they are valid for Kubernetes with any values, their
+"""Check the objects that the chart renders: they are valid in Kubernetes with any values, their
 pods are confined, and their addresses match.
 """
 
@@ -178,11 +178,11 @@ def check_valid(it: Object, kubernetes: str) -> None:
 
 @cache
 def _check_text(text: str, kubernetes: str) -> None:
-    """Check equal objects once: each check reads the schemas of all of Kubernetes, 20 ms of CPU."""
+    """Check identical objects once: each check reads all Kubernetes schemas, 20 ms of CPU."""
     kubernetes_validate.validate(json.loads(text), kubernetes, strict=True)
 
 
-def test_lint() -> None:
+def test_the_chart_passes_helm_lint() -> None:
     given = ("--set", "store.bucket=records,security.allowInsecure=true")
     for values in ([], ["-f", DEV]):
         helm("lint", "--strict", CHART, *given, *values)
@@ -202,7 +202,7 @@ def test_every_object_is_valid(values: Object) -> None:
             check_valid(it, "1.34")
 
 
-def test_the_dev_profile_needs_nothing_else() -> None:
+def test_the_dev_profile_is_self_contained() -> None:
     objects = render({}, DEV)
     for it in objects:
         check_valid(it, "1.34")
@@ -229,15 +229,15 @@ def test_objects_are_valid_for_the_oldest_supported_kubernetes() -> None:
 @pytest.mark.parametrize(
     "version", ["v1.28.0-eks-5e0fdde", "v1.31.0-eks-abc", "v1.33.5-gke.1080000", "v1.34.1+k3s1"]
 )
-def test_versions_of_platforms_are_accepted(version: str) -> None:
-    """In the order of versions they precede the version without suffix; some releases of Helm go by
-    that, hence the `-0` in Chart.yaml.
+def test_kubernetes_versions_of_platforms_are_accepted(version: str) -> None:
+    """In version order, they come before the version without suffix, and some Helm releases compare
+    them that way; hence the `-0` in Chart.yaml.
     """
     assert 'kubeVersion: ">=1.28.0-0"' in (CHART / "Chart.yaml").read_text()
     assert named(render(BUCKET, kubernetes=version), "StatefulSet", "penstock-broker")
 
 
-def test_an_older_version_of_a_platform_is_rejected() -> None:
+def test_an_older_kubernetes_version_of_a_platform_is_rejected() -> None:
     refused = template(BUCKET, check=False, kubernetes="v1.27.16-eks-abc")
     assert "kubeVersion" in refused.stderr
 
@@ -352,7 +352,7 @@ def test_an_older_version_of_a_platform_is_rejected() -> None:
         ),
     ],
 )
-def test_wrong_values_are_rejected(values: Object, said: str) -> None:
+def test_invalid_values_are_rejected(values: Object, said: str) -> None:
     refused = template(values, check=False)
     assert refused.returncode != 0
     assert said in refused.stderr
@@ -411,7 +411,7 @@ def test_brokers_have_no_volume_and_controllers_a_small_one() -> None:
     )
 
 
-def test_metadata_do_not_outlive_an_s3_server_in_memory() -> None:
+def test_metadata_does_not_outlive_an_in_memory_s3_server() -> None:
     controller = named(render({}, DEV), "StatefulSet", "penstock-controller")
     assert "volumeClaimTemplates" not in controller["spec"]
     assert {"name": "metadata", "emptyDir": {"sizeLimit": "256Mi"}} in pod_of(controller)["volumes"]
@@ -426,10 +426,10 @@ def test_metadata_do_not_outlive_an_s3_server_in_memory() -> None:
         ("4Gi", {"log.cache.max.bytes": 200 << 20}, (200 << 20, 612_787_814, 1_225_575_628)),
     ],
 )
-def test_brokers_use_their_memory(
+def test_memory_limits_of_brokers_determine_their_settings(
     tmp_path: Path, limit: str, own: Object, expected: tuple[int, int, int]
 ) -> None:
-    """The settings are those of a node that reads them."""
+    """The settings are read by a node."""
     objects = render(
         {**BUCKET, "brokers.resources": {"limits": {"memory": limit}}, "config.broker": own}
     )
@@ -446,14 +446,14 @@ def test_brokers_use_their_memory(
     ) == expected
 
 
-def test_ids_of_users_may_be_left_to_openshift() -> None:
+def test_user_ids_can_be_omitted_for_openshift() -> None:
     ids = {f"podSecurityContext.{name}": None for name in ("runAsUser", "runAsGroup", "fsGroup")}
     for pod, _ in containers(render({**BUCKET, **ids})):
         assert pod["securityContext"]["runAsNonRoot"]
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(pod["securityContext"])
 
 
-def test_recovery_runs_alone() -> None:
+def test_no_node_runs_during_recovery() -> None:
     objects = render({**BUCKET, "recover.enabled": True, "brokers.autoscaling.enabled": True})
     assert {it["spec"]["replicas"] for it in of_kind(objects, "StatefulSet")} == {0}
     job = named(objects, "Job", "penstock-recover-1")
@@ -463,7 +463,7 @@ def test_recovery_runs_alone() -> None:
     assert f"--cluster-id={NAMESPACE}-penstock" in words
 
 
-def test_the_pod_of_the_test_stays_for_its_logs() -> None:
+def test_the_test_pod_is_kept_for_its_logs() -> None:
     pod = next(
         it for it in of_kind(render(BUCKET), "Pod") if it["metadata"]["name"] == "penstock-test"
     )
@@ -501,7 +501,7 @@ def test_addresses_of_controllers_and_brokers_match() -> None:
     assert listened == {"PLAINTEXT": "9092", "NODES": "9094", "PUBLIC": "9095", "OWN": "9096"}
 
 
-def test_nodes_read_the_certificates_of_their_roles() -> None:
+def test_nodes_mount_the_certificates_of_their_roles() -> None:
     secrets = {"controller": "controller-certificate", "broker": "broker-certificate"}
     values = {f"nodeTls.{role}Secret": secret for role, secret in secrets.items()}
     objects = render({**BUCKET, **values})
@@ -526,7 +526,7 @@ def test_nodes_read_the_certificates_of_their_roles() -> None:
     assert not any("CONTROLLER_SSL" in name for name in variables_of(plain, "broker", 0))
 
 
-def test_brokers_alone_read_the_key_of_delegation_tokens() -> None:
+def test_only_brokers_get_the_delegation_token_key() -> None:
     objects = render({**SECURE, "security.sasl.delegationTokenSecret": "tokens"})
     name = "PENSTOCK_DELEGATION_TOKEN_SECRET_KEY"
     for role, expected in (("broker", [{"name": "tokens", "key": "key"}]), ("controller", [])):
@@ -538,8 +538,8 @@ def test_brokers_alone_read_the_key_of_delegation_tokens() -> None:
         ] == expected
 
 
-def test_each_listener_has_its_protocol_and_nodes_accept_them_all() -> None:
-    """The settings are those of a node that reads them."""
+def test_listeners_use_their_protocols_and_nodes_accept_the_settings() -> None:
+    """The settings are read by a node."""
     objects = render(SECURE)
     variables = variables_of(objects, "broker", 0)
     assert variables["PENSTOCK_LISTENERS"].startswith("SASL_SSL://0.0.0.0:9092,")
@@ -589,8 +589,8 @@ def test_each_listener_has_its_protocol_and_nodes_accept_them_all() -> None:
         assert len(found) == 3
 
 
-def test_listeners_may_have_certificates_and_mechanisms_of_their_own() -> None:
-    """A node accepts them, and the chart needs no certificate that none of them shows."""
+def test_listeners_can_have_their_own_certificates_and_mechanisms() -> None:
+    """A node accepts the settings, and the chart requires no certificate that no listener uses."""
     listeners = {
         "PUBLIC": {**EXTERNAL["PUBLIC"], "security": "SSL", "tlsSecret": "public"},
         "IN_2": {**EXTERNAL["NODES"], "security": "SASL_PLAINTEXT", "saslMechanisms": ["PLAIN"]},
@@ -622,7 +622,7 @@ def test_listeners_may_have_certificates_and_mechanisms_of_their_own() -> None:
     ]
 
 
-def test_certificates_name_all_addresses_of_their_servers() -> None:
+def test_certificates_contain_all_addresses_of_their_servers() -> None:
     objects = render({**SECURE, "brokers.replicas": 2})
     listener = named(objects, "Certificate", "penstock-listener")["spec"]
     assert listener["secretName"] == "penstock-listener-tls"
@@ -644,7 +644,7 @@ def test_certificates_name_all_addresses_of_their_servers() -> None:
     assert not of_kind(render(BUCKET), "Certificate")
 
 
-def test_only_nodes_and_operators_reach_the_port_of_controllers() -> None:
+def test_only_nodes_and_operators_can_connect_to_controllers() -> None:
     objects = render(SECURE)
     ingress = named(objects, "NetworkPolicy", "penstock-controller")["spec"]["ingress"]
     rule = next(rule for rule in ingress if rule["ports"] == [{"port": "controller"}])
@@ -703,7 +703,7 @@ def test_a_broker_has_time_to_drain() -> None:
         assert pod["terminationGracePeriodSeconds"] > pause_s + seconds
 
 
-def test_readiness_probes_wait_longer_than_the_check_of_the_store() -> None:
+def test_the_readiness_timeout_is_longer_than_that_of_the_store_check() -> None:
     from penstock.broker.health import STORE_TIMEOUT_S
 
     for _, container in containers(render(BUCKET)):
@@ -716,7 +716,7 @@ def test_readiness_probes_wait_longer_than_the_check_of_the_store() -> None:
             assert container["readinessProbe"]["timeoutSeconds"] > STORE_TIMEOUT_S
 
 
-def test_changed_settings_roll_only_the_pods_that_use_them() -> None:
+def test_changed_settings_restart_only_the_pods_that_use_them() -> None:
     def sums(values: Object) -> dict[str, str]:
         objects = render({**BUCKET, **values})
         return {

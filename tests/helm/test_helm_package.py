@@ -19,12 +19,12 @@ FOLDERS = sorted(
 LABELS = {"penstock/listener", "penstock/operator"}
 PATH = re.compile(rf"(?<![\w./:@$%{{}}*-])((?:{'|'.join(FOLDERS)})/[\w./-]*\w)(?![\w/])")
 OF_THE_SOURCES = "in the Penstock repository"
-"""What a line says of a path that no package of the chart has."""
+"""What a line says about a path that is not in any package of the chart."""
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the chart as a user unpacks it."""
+    """Return the chart after unpacking its package."""
     directory = tmp_path_factory.mktemp("package")
     helm("package", CHART, "--destination", directory)
     (archive,) = directory.glob("penstock-*.tgz")
@@ -39,7 +39,7 @@ def texts(package: Path) -> Iterator[tuple[Path, str]]:
             yield path, path.read_text()
 
 
-def test_links_lead_to_files_of_the_package(package: Path) -> None:
+def test_links_refer_to_files_in_the_package(package: Path) -> None:
     offenders: list[str] = []
     pages = 0
     for path, text in texts(package):
@@ -55,7 +55,7 @@ def test_links_lead_to_files_of_the_package(package: Path) -> None:
     assert not offenders, "\n".join(offenders)
 
 
-def test_paths_lead_to_files_of_the_package(package: Path) -> None:
+def test_paths_refer_to_files_in_the_package(package: Path) -> None:
     found = [
         (f"{path.relative_to(package)}:{number}", name, line)
         for path, text in texts(package)
@@ -72,7 +72,7 @@ def test_paths_lead_to_files_of_the_package(package: Path) -> None:
     assert not offenders, "\n".join(offenders)
 
 
-def test_the_package_renders_as_the_checkout(package: Path) -> None:
+def test_the_package_renders_the_same_objects_as_the_checkout(package: Path) -> None:
     given = (
         "--set",
         "store.bucket=records,security.allowInsecure=true",

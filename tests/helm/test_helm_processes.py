@@ -31,9 +31,10 @@ VALUES = {
 
 
 class Load:
-    """Produce numbers until `stop`, at the latest when the `with` block ends. `failed` contains the
-    errors of all delivery reports, and `longest_wait_s` is the time of the slowest record from the
-    call to its acknowledgement.
+    """Produce numbers until `stop`, at the latest until the `with` block ends.
+
+    `failed` contains the errors of all delivery reports; `longest_wait_s` is the longest time from
+    sending a record to its acknowledgement.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Load:
             self.longest_wait_s = max(self.longest_wait_s, message.latency() or 0.0)
 
     def wait(self, more: int) -> None:
-        """Wait until `more` further records are acknowledged."""
+        """Wait until this many more records are acknowledged."""
         aim, deadline = len(self.acknowledged) + more, time.monotonic() + PATIENCE_S
         while len(self.acknowledged) < aim:
             assert time.monotonic() < deadline, (len(self.acknowledged), aim, self.failed)
@@ -116,9 +117,9 @@ def consume(bootstrap: str, topic: str, count: int) -> list[int]:
     return sorted(found)
 
 
-def test_a_controller_that_lost_its_volume_returns(tmp_path: Path) -> None:
-    """Follow docs/how-to/kubernetes.md: restart the others so that they no longer found a cluster,
-    remove the lost controller, start it with an empty volume and add it again.
+def test_a_controller_can_be_replaced_after_losing_its_volume(tmp_path: Path) -> None:
+    """Follow docs/how-to/kubernetes.md: restart the other controllers so that they no longer found
+    a cluster, remove the lost one, start it with an empty volume and add it again.
     """
     one_broker = {**VALUES, "brokers.replicas": 1}
     with ChartCluster(render(one_broker), tmp_path) as cluster:
@@ -143,8 +144,8 @@ def test_a_controller_that_lost_its_volume_returns(tmp_path: Path) -> None:
         assert "three records came back" in cluster.run_test()
 
 
-def test_the_recovery_job_brings_back_a_cluster_without_volumes(tmp_path: Path) -> None:
-    """Follow "Restore lost controllers" of docs/how-to/kubernetes.md."""
+def test_the_recovery_job_restores_a_cluster_without_volumes(tmp_path: Path) -> None:
+    """Follow the section "Restore lost controllers" of docs/how-to/kubernetes.md."""
     with s3_server("moto", tmp_path) as server:
         store = server.new_bucket()
         values = {
@@ -183,8 +184,8 @@ def test_the_recovery_job_brings_back_a_cluster_without_volumes(tmp_path: Path) 
 
 
 def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> None:
-    """Run the chart's `helm test`. Then replace every broker and controller and change the number
-    of brokers under load. No record may fail or get lost.
+    """Run the chart's `helm test`. Then replace every broker and controller, and change the number
+    of brokers, all under load. No record may fail or get lost.
     """
     with ChartCluster(render(VALUES), tmp_path) as cluster:
         cluster.wait_ready()
@@ -217,12 +218,12 @@ def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> Non
         assert {(it.id, it.host, it.port) for it in reported.values()} == {(0, "127.0.0.1", 31001)}
 
 
-def test_clients_do_not_wait_for_the_address_of_a_deleted_pod(tmp_path: Path) -> None:
-    """Each producer sends so rarely that only the redirection names the leader. Without it, it
-    would connect to the address once more: librdkafka gives up after 10 s here, as the connection
-    is accepted, and after 30 s in a network of pods.
+def test_clients_are_redirected_from_the_address_of_a_deleted_pod(tmp_path: Path) -> None:
+    """Each producer sends so rarely that it learns the new leader only from the redirection.
+    Without it, the producer would connect to the old address again: librdkafka gives up after 10 s
+    here, because the connection is accepted, and after 30 s in a pod network.
     """
-    first = 20_100 + 10 * (free_port() % 500)  # ports above those of free_port, for two in a row
+    first = 20_100 + 10 * (free_port() % 500)  # two consecutive ports above those of free_port
     values = VALUES | {
         "brokers.redirectSeconds": 3,
         "controllers.replicas": 1,
@@ -255,8 +256,8 @@ def test_clients_do_not_wait_for_the_address_of_a_deleted_pod(tmp_path: Path) ->
     assert max(load.longest_wait_s for load in loads) < 10
 
 
-def test_a_broker_without_its_store_is_alive_and_not_ready(tmp_path: Path) -> None:
-    """The readiness probe names the store as the reason."""
+def test_a_broker_without_its_store_is_live_but_not_ready(tmp_path: Path) -> None:
+    """The readiness response contains the store as the reason."""
     values = {**VALUES, "brokers.replicas": 1, "controllers.replicas": 1}
     with ChartCluster(render(values), tmp_path) as cluster:
         cluster.wait_ready()
@@ -275,7 +276,7 @@ def test_a_broker_without_its_store_is_alive_and_not_ready(tmp_path: Path) -> No
         )
 
 
-def test_a_broker_without_controllers_is_alive_and_not_started(tmp_path: Path) -> None:
+def test_a_broker_without_controllers_is_live_but_not_started(tmp_path: Path) -> None:
     values = {**VALUES, "brokers.replicas": 1, "controllers.replicas": 1}
     objects = [it for it in render(values) if it["metadata"]["name"] != "penstock-controller"]
     with ChartCluster(objects, tmp_path) as cluster:

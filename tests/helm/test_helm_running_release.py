@@ -1,5 +1,5 @@
-"""Render the chart for a release that runs: Helm looks up what is there. A small server stands in
-for the API server, with the StatefulSets that the chart itself rendered; `make kubernetes` has a
+"""Render the chart for a running release: Helm looks up existing objects. A small server stands in
+for the API server, with the StatefulSets that the chart itself rendered; `make kubernetes` uses a
 real one.
 """
 
@@ -51,7 +51,9 @@ _DISCOVERY: dict[str, Object] = {
 
 @contextmanager
 def running(values: Object, **replicas: int) -> Iterator[str]:
-    """Serve the StatefulSets of a release with these values. replicas: the live numbers."""
+    """Serve the StatefulSets of a release with these values. replicas: the current
+    replica counts.
+    """
     responses = dict(_DISCOVERY)
     objects = render(values)
     for role in ("broker", "controller"):
@@ -82,7 +84,7 @@ def running(values: Object, **replicas: int) -> Iterator[str]:
 
 
 def upgrade(server: str, values: Object, *, check: bool = True) -> Any:
-    """Return what `helm upgrade` would send, or with check=False the finished command."""
+    """Return what `helm upgrade` would send, or with check=False the completed process."""
     given = [
         part
         for key, value in values.items()
@@ -110,7 +112,7 @@ def broker_count(objects: list[Object]) -> int:
     return int(named(objects, "StatefulSet", "penstock-broker")["spec"]["replicas"])
 
 
-def test_autoscaling_begins_with_the_brokers_that_run() -> None:
+def test_autoscaling_starts_with_the_running_brokers() -> None:
     automatic = {**BUCKET, "brokers.autoscaling.enabled": True}
     with running(BUCKET, broker=6) as server:
         assert broker_count(upgrade(server, automatic)) == 6
@@ -120,7 +122,7 @@ def test_autoscaling_begins_with_the_brokers_that_run() -> None:
     assert "replicas" not in named(render(automatic), "StatefulSet", "penstock-broker")["spec"]
 
 
-def test_controllers_are_not_added_to_a_quorum_that_is_being_founded() -> None:
+def test_controllers_are_not_added_while_the_quorum_is_being_founded() -> None:
     five = {**BUCKET, "controllers.replicas": 5}
     with running(BUCKET) as server:
         refused = upgrade(server, five, check=False)
@@ -130,7 +132,7 @@ def test_controllers_are_not_added_to_a_quorum_that_is_being_founded() -> None:
         upgrade(server, BUCKET)
 
 
-def test_the_size_of_volumes_cannot_change() -> None:
+def test_the_volume_size_cannot_change() -> None:
     with running(BUCKET) as server:
         refused = upgrade(server, {**BUCKET, "controllers.storage.size": "4Gi"}, check=False)
         assert "controllers.storage.size cannot change from 2Gi to 4Gi" in refused.stderr

@@ -1,5 +1,5 @@
-"""Run a secure chart with processes in place of pods: TLS and SCRAM, client certificates, ACLs of
-the chart, TLS between nodes.
+"""Run a secure chart with processes in place of pods: TLS and SCRAM, client certificates, ACLs
+defined in the chart, TLS between nodes.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ VALUES = {
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Make the secrets as cert-manager and an operator do."""
+    """Create the secrets as cert-manager and an operator do."""
     names = (
         "listeners",
         "outside",
@@ -112,7 +112,7 @@ def as_user(cluster: ChartCluster, secrets: dict[str, Path], name: str, password
 
 
 def failure(settings: dict[str, Any], topic: str) -> str:
-    """Return why a record was not acknowledged; empty: it was."""
+    """Return why a record was not acknowledged; empty if it was."""
     reported: list[str] = []
     producer = Producer(settings | {"message.timeout.ms": 20_000})
     producer.produce(topic, b"x", on_delivery=lambda error, _: reported.append(str(error or "")))
@@ -120,7 +120,7 @@ def failure(settings: dict[str, Any], topic: str) -> str:
     return reported[0]
 
 
-def test_clients_have_the_rights_and_topics_of_the_chart(
+def test_clients_get_the_rights_and_topics_defined_in_the_chart(
     cluster: ChartCluster, secrets: dict[str, Path]
 ) -> None:
     assert "three records came back" in cluster.run_test()
@@ -139,7 +139,7 @@ def test_clients_have_the_rights_and_topics_of_the_chart(
         AdminClient(wrong).list_topics(timeout=3)
 
 
-def test_another_listener_has_one_mechanism(
+def test_an_additional_listener_accepts_only_its_mechanism(
     cluster: ChartCluster, secrets: dict[str, Path]
 ) -> None:
     address = {"bootstrap.servers": f"127.0.0.1:{cluster.port('penstock-broker-0', 9095)}"}
@@ -149,7 +149,7 @@ def test_another_listener_has_one_mechanism(
         AdminClient(shop).list_topics(timeout=3)
 
 
-def test_another_listener_needs_a_certificate_of_another_ca(
+def test_an_additional_listener_requires_certificates_of_its_own_ca(
     cluster: ChartCluster, secrets: dict[str, Path]
 ) -> None:
     outside = {
@@ -165,7 +165,7 @@ def test_another_listener_needs_a_certificate_of_another_ca(
         AdminClient(outside).list_topics(timeout=3)
 
 
-def test_controllers_respond_to_operators_with_certificates_alone(
+def test_controllers_accept_only_operators_with_certificates(
     cluster: ChartCluster, secrets: dict[str, Path]
 ) -> None:
     address = f"127.0.0.1:{cluster.port('penstock-controller-0', 9093)}"

@@ -1,4 +1,4 @@
-"""Check that what users add by values is in the pods, and that a node reads it."""
+"""Check that pods contain what users add through values, and that nodes accept it."""
 
 import re
 import subprocess
@@ -35,7 +35,7 @@ _HALF: Object = {"rollingUpdate": {"partition": 2}}
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_additions_of_users_are_in_the_pods(role: str) -> None:
+def test_user_additions_are_in_the_pods(role: str) -> None:
     objects = render(EVERYTHING)
     workload = named(objects, "StatefulSet", f"penstock-{role}")["spec"]
     pod = workload["template"]["spec"]
@@ -57,8 +57,8 @@ def test_additions_of_users_are_in_the_pods(role: str) -> None:
     assert named(objects, "ConfigMap", "penstock-own")["data"] == {"a": "b"}
 
 
-def test_deleted_pods_come_from_the_new_template() -> None:
-    """Kubernetes takes the old one during a rolling upgrade without a partition."""
+def test_deleted_pods_are_recreated_from_the_new_template() -> None:
+    """During a rolling upgrade without a partition, Kubernetes would use the old template."""
     for values, partition in ((BUCKET, 0), ({**BUCKET, "brokers.updateStrategy": _HALF}, 2)):
         strategy = named(render(values), "StatefulSet", "penstock-broker")["spec"]["updateStrategy"]
         assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}
@@ -74,10 +74,10 @@ def test_deleted_pods_come_from_the_new_template() -> None:
         ),
     ],
 )
-def test_all_that_write_to_the_store_request_encryption(
+def test_all_writers_to_the_store_request_encryption(
     parameters: Object, requested: tuple[str, str | None, bool | None]
 ) -> None:
-    """SSE-S3 and SSE-KMS: brokers, controllers and the job that recovers."""
+    """Brokers, controllers and the recovery job, with SSE-S3 and SSE-KMS."""
     values = {**BUCKET, "store.parameters": parameters}
     job = named(render({**values, "recover.enabled": True}), "Job", "penstock-recover-1")
     (container,) = pod_of(job)["containers"]
@@ -91,7 +91,7 @@ def test_all_that_write_to_the_store_request_encryption(
         assert (store.sse, store.sse_kms_key_id, store.sse_bucket_key) == requested
 
 
-def test_all_that_read_wals_get_the_wal_store() -> None:
+def test_all_readers_of_wals_get_the_wal_store() -> None:
     url = "s3://wals?region=eu-west-1"
     objects = render({**BUCKET, "wal.store": url, "recover.enabled": True})
     for kind, name in _NODES:
@@ -99,7 +99,7 @@ def test_all_that_read_wals_get_the_wal_store() -> None:
         assert {"name": "PENSTOCK_WAL_STORE", "value": url} in container["env"]
 
 
-def test_all_that_read_wals_mount_their_volume() -> None:
+def test_all_readers_of_wals_mount_the_wal_volume() -> None:
     objects = render({**BUCKET, "wal.claim": "wals-rwx", "recover.enabled": True})
     for kind, name in _NODES:
         pod = named(objects, kind, name)["spec"]["template"]["spec"]
@@ -112,7 +112,7 @@ def test_all_that_read_wals_mount_their_volume() -> None:
         assert pod["securityContext"]["runAsUser"] == 10001
 
 
-def test_wals_are_not_in_a_bucket_and_on_a_volume() -> None:
+def test_wals_cannot_be_in_a_bucket_and_on_a_volume() -> None:
     done = template({**BUCKET, "wal.claim": "wals-rwx", "wal.store": "s3://wals"}, check=False)
     assert done.returncode != 0
     assert "wal.store and wal.claim are both set" in done.stderr
@@ -148,7 +148,7 @@ _NODES = (
 def test_a_release_runs_on_google_and_azure(
     values: Object, url: str, variables: list[str], labelled: bool
 ) -> None:
-    """By the identity of the service account, or a secret."""
+    """Credentials come from the identity of the service account, or from a secret."""
     given = {**BUCKET, **{f"store.{name}": value for name, value in values.items()}}
     objects = render({**given, "recover.enabled": True})
     for kind, name in _NODES:
@@ -190,7 +190,7 @@ def test_nodes_trust_the_ca_of_the_store() -> None:
         assert file == "ca.crt"
 
 
-def test_nodes_listen_where_pods_have_addresses_of_ipv6_only() -> None:
+def test_nodes_listen_on_ipv6_only_pods() -> None:
     given = {
         name: text
         for name, text in variables_of(render(OWN), "broker", 0).items()
@@ -203,7 +203,7 @@ def test_nodes_listen_where_pods_have_addresses_of_ipv6_only() -> None:
     assert controller["PENSTOCK_LISTENERS"] == "CONTROLLER://[::]:9093"
 
 
-def test_security_contexts_may_be_replaced() -> None:
+def test_security_contexts_can_be_overridden() -> None:
     own = {"capabilities.add": ["NET_BIND_SERVICE"], "readOnlyRootFilesystem": False}
     values = {f"containerSecurityContext.{name}": value for name, value in own.items()}
     pod = pod_of(named(render(SECURE | values), "StatefulSet", "penstock-broker"))
@@ -212,7 +212,7 @@ def test_security_contexts_may_be_replaced() -> None:
     assert security["readOnlyRootFilesystem"] is False
 
 
-def test_a_controller_names_a_bucket_that_is_missing(tmp_path: Path) -> None:
+def test_the_error_of_a_controller_contains_the_missing_bucket(tmp_path: Path) -> None:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -244,7 +244,7 @@ def test_a_controller_names_a_bucket_that_is_missing(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_table_runner_has_options_of_the_command() -> None:
+def test_the_table_runner_uses_options_of_the_command() -> None:
     runner = named(render(EVERYTHING), "Deployment", "penstock-table-runner")
     (container,) = pod_of(runner)["containers"]
     assert container["args"] == [
@@ -272,8 +272,8 @@ def test_the_table_runner_has_options_of_the_command() -> None:
     assert of_kind(render(BUCKET), "Deployment") == []
 
 
-def test_pods_other_than_nodes_mount_no_certificate_of_a_node() -> None:
-    """cert-manager makes none for them."""
+def test_pods_other_than_nodes_mount_no_node_certificates() -> None:
+    """cert-manager issues none for them."""
     objects = render(
         {**SECURE, "tableRunner.enabled": True, "tableRunner.warehouse": "s3://lake"}
     ) + render({**SECURE, "recover.enabled": True})

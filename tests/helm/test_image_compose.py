@@ -1,5 +1,5 @@
-"""Check compose.yaml: the processes accept the commands and variables of its nodes, its files
-exist, and its images are pinned.
+"""Check compose.yaml: nodes accept their commands and variables, the files exist, and the images
+are pinned.
 """
 
 import re

@@ -52,7 +52,7 @@ def stages() -> list[Stage]:
     return found
 
 
-def test_lint() -> None:
+def test_the_dockerfile_passes_the_linter() -> None:
     *building, final = stages()
     names = {stage.name for stage in building}
     for stage in (*building, final):
@@ -121,7 +121,8 @@ class Builder:
         self.directory = root
         tools = root / "tools"
         tools.mkdir()
-        # By a symbolic link, Python would not find its environment, and only that surely has pip.
+        # Through a symbolic link, Python would not find its environment, and only this environment
+        # is certain to contain pip.
         python = tools / "python"
         python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
         python.chmod(0o755)
@@ -157,7 +158,7 @@ class Builder:
         found, target = sources(rest)
         for source in found:
             if (ROOT / source).is_dir():
-                place = self.directory / target  # as Docker, which copies links as links
+                place = self.directory / target  # like Docker, which copies links as links
                 shutil.copytree(ROOT / source, place, ignore=_ignored, symlinks=True)
             else:
                 shutil.copy(ROOT / source, self.directory / target)
@@ -168,7 +169,7 @@ def _ignored(_directory: str, names: list[str]) -> list[str]:
 
 
 def _network() -> dict[str, str]:
-    """Return the variables with which this machine reaches a package index."""
+    """Return the variables by which this machine accesses a package index."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -176,7 +177,7 @@ def _network() -> dict[str, str]:
     }
 
 
-def test_the_build_steps_produce_a_penstock_that_runs(tmp_path: Path) -> None:
+def test_the_build_steps_result_in_a_working_installation(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
     build, final = stages()[0], stages()[-1]
     builder.run(build)

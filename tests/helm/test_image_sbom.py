@@ -1,5 +1,5 @@
-"""Make a bill of materials of this environment, by the step of the Dockerfile that makes that of
-the image.
+"""Create a bill of materials of this environment with the Dockerfile step that creates that of the
+image.
 """
 
 import shlex
@@ -30,7 +30,7 @@ def test_the_bill_of_materials_lists_installed_packages(tmp_path: Path) -> None:
     made = arguments[arguments.index("--output-file") + 1]
     file = tmp_path / "sbom.json"
     command = [str(file) if word == made else word for word in arguments]
-    validated_below = "--no-validate"  # it takes long for so many packages
+    validated_below = "--no-validate"  # this takes long for so many packages
     subprocess.run(
         [BIN / Path(program).name, *command, validated_below, sys.executable], cwd=ROOT, check=True
     )

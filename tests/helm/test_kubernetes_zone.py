@@ -1,6 +1,5 @@
-"""Check that the zone of a Kubernetes node becomes `broker.rack` in a file that brokers accept.
-
-The zone comes over HTTPS from a server with the part of the Kubernetes API that is needed.
+"""Check that the zone of a Kubernetes node becomes `broker.rack` in a config file that brokers
+accept. The zone comes over HTTPS from a stand-in for the Kubernetes API.
 """
 
 import http.server
@@ -90,7 +89,9 @@ def run(directory: Path, environment: dict[str, str]) -> int:
     )
 
 
-def test_the_zone_becomes_the_rack_of_a_broker(tmp_path: Path, kubernetes: dict[str, str]) -> None:
+def test_the_zone_of_the_node_becomes_the_rack_of_the_broker(
+    tmp_path: Path, kubernetes: dict[str, str]
+) -> None:
     assert run(tmp_path, kubernetes) == 0
     variables = {"PENSTOCK_STORE": "memory:", "PENSTOCK_CONFIG": str(tmp_path / "out.toml")}
     broker = load("broker", [], variables).part(BrokerConfig)
@@ -98,7 +99,7 @@ def test_the_zone_becomes_the_rack_of_a_broker(tmp_path: Path, kubernetes: dict[
     load("controller", [], {**variables, "PENSTOCK_METADATA_LOG_DIR": str(tmp_path)})
 
 
-def test_a_refusal_is_reported_and_nothing_is_written(
+def test_an_api_error_is_reported_and_nothing_is_written(
     tmp_path: Path, kubernetes: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, {**kubernetes, "NODE_NAME": "other"}) == 1

@@ -20,16 +20,18 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from tests.support.waiting import PATIENCE_S, until
 
 ACKNOWLEDGED_S = PATIENCE_S
-"""librdkafka holds a record for so long (`message.timeout.ms`): a longer stall fails the load."""
+"""librdkafka retries a record for this long (`message.timeout.ms`): a longer stall
+fails the load.
+"""
 PADDING = b"." * 400
 PACE_S = 0.004
-"""Between two records of a partition. Without it, a load takes all CPU while processes start. What
-waits for a leader still comes at once.
+"""Pause between two records of a partition. Without it, the load would take all CPU while processes
+start. Records that wait for a leader are still sent at once.
 """
 
 
 class Load(ABC):
-    """Send records to each partition until the context ends.
+    """Send records to each partition until the context exits.
 
     Record number n of a partition has the value `n`, padded. Leaving the context waits until every
     record is acknowledged.
@@ -44,14 +46,16 @@ class Load(ABC):
         patience_s: float = ACKNOWLEDGED_S,
         **settings: Any,
     ) -> None:
-        """patience_s: how long an acknowledgement may take. settings: of the client."""
+        """patience_s: how long an acknowledgement may take. settings: additional client
+        settings.
+        """
         self._patience_s = patience_s
         self.sent: dict[int, int] = dict.fromkeys(partitions, 0)
         self.acks: dict[int, list[tuple[int, int]]] = {partition: [] for partition in partitions}
         """(number, offset) in the order of the acknowledgements."""
         self.failed: list[str] = []
         self.problem: deque[str] = deque(maxlen=8)
-        """What the client reported last. It tries again without help."""
+        """The latest errors reported by the client, which retries by itself."""
         self._bootstrap = bootstrap
         self._topic = topic
         self._settings = settings
@@ -81,11 +85,11 @@ class Load(ABC):
 
     @property
     def acknowledged_count(self) -> int:
-        """Return the count of the partition that has the fewest."""
+        """Return the lowest count of all partitions."""
         return min(map(len, self.acks.values()))
 
     async def until_acknowledged(self, more: int) -> None:
-        """Wait until each partition has so many more acknowledgements."""
+        """Wait until each partition has this many more acknowledgements."""
         assert self._running is not None
         requested = {partition: len(acks) + more for partition, acks in self.acks.items()}
         running = self._running
@@ -117,7 +121,7 @@ class Load(ABC):
 
 
 class ConfluentLoad(Load):
-    """An idempotent producer of librdkafka in a thread of its own."""
+    """An idempotent librdkafka producer in its own thread."""
 
     async def _run(self) -> None:
         await asyncio.to_thread(self._produce)
@@ -147,7 +151,7 @@ class ConfluentLoad(Load):
                         on_delivery=self._delivered,
                     )
             producer.poll(0)
-            self._stopping.wait(PACE_S)  # a pace, not a wait
+            self._stopping.wait(PACE_S)  # sets the pace, does not wait for anything
         if producer.flush(0 if self.failed else self._patience_s):
             self.failed.append("some records were neither acknowledged nor refused")
 
@@ -175,15 +179,15 @@ class PacedLoad(ConfluentLoad):
         super().__init__(bootstrap, topic, partitions, **{"linger.ms": 50, **settings})
 
     def _next_value(self, partition: int) -> bytes:
-        time.sleep(0.004)  # a pace, not a wait
+        time.sleep(0.004)  # sets the pace, does not wait for anything
         return super()._next_value(partition)
 
 
 class AioLoad(Load):
-    """An idempotent producer of aiokafka in the test's event loop.
+    """An idempotent aiokafka producer in the test's event loop.
 
-    It sends one record at a time for each partition, which makes many requests. It gives up a batch
-    that is older than `request_timeout_ms` while its partition has no leader.
+    It sends one record at a time per partition, which results in many requests. It gives up a batch
+    that is older than `request_timeout_ms` if its partition has no leader.
     """
 
     async def _run(self) -> None:
@@ -205,7 +209,7 @@ class AioLoad(Load):
                 self._topic, self._next_value(partition), partition=partition
             )
             self.acks[partition].append((number, response.offset))
-            await asyncio.sleep(0.002)  # a pace, not a wait: leaves the event loop to the others
+            await asyncio.sleep(0.002)  # sets the pace and leaves the event loop to others
 
 
 def number_of(value: bytes) -> int:
@@ -261,10 +265,10 @@ def _read(
 
 
 def check(load: Load, log: dict[int, list[tuple[int, int]]], *, whole: bool = True) -> None:
-    """Check that no acknowledged record is lost or repeated, that records lie in the order of
+    """Check that no acknowledged record is lost or duplicated, that records are in the order of
     sending, and that offsets have no gap.
 
-    whole: every record was acknowledged in the end, so the log holds exactly those.
+    whole: every record was finally acknowledged, so the log contains exactly these records.
     """
     for partition, acks in load.acks.items():
         records = log[partition]

@@ -51,20 +51,20 @@ AS_IT_IS: Final = "as it is"
 CLOSED: Final = "closed"
 SILENT: Final = "no response"
 _TIMEOUT_S: Final = 5.0
-"""Far longer than a broker takes to respond."""
+"""Much longer than a broker takes to respond."""
 MATRIX_RIGHTS: Final[Mapping[str, Sequence[Creation]]] = {
     "nothing": [],
     **{name: RIGHTS[name] for name in ("describe", "read", "write", "configs", "alter")},
     "delete": on_seen(Operation.DELETE),
     "cluster": RIGHTS["cluster"],
 }
-"""No right on what is hidden, so that nothing is deleted, and none to create topics that exist
-later.
+"""No rights on hidden resources, so that nothing is deleted, and none to create topics that other
+cells need to be missing.
 """
 
 
 class Cell(NamedTuple):
-    """One request of the matrix. variant: the difference from the request."""
+    """One request of the matrix. variant: how it differs from the plain request."""
 
     api: ApiSpec
     version: int
@@ -78,7 +78,7 @@ class Cell(NamedTuple):
 
 
 def cells(ids: dict[str, UUID]) -> Iterator[Cell]:
-    """Yield all requests. ids: of the topics."""
+    """Yield all requests. ids: the topic ids."""
     requested: dict[int, list[Question]] = {}
     for question in all_questions(ids):
         requested.setdefault(question.api.key, []).append(question)
@@ -89,8 +89,8 @@ def cells(ids: dict[str, UUID]) -> Iterator[Cell]:
 
 
 def _of_version(requested: Sequence[Question], version: int) -> list[Question]:
-    """Return the questions whose fields this version has: those for the next version that some
-    question is for, else those for the last one.
+    """Return the requests whose fields exist in this version: those for the next higher version
+    that any request is made for, otherwise those for the highest.
     """
     versions = [_version(question) for question in requested]
     later = [number for number in versions if number >= version]
@@ -111,7 +111,7 @@ def _variants(api: ApiSpec, version: int, question: Question) -> Iterator[Cell]:
                 api, version, 0, CODECS[api.key].encode_request, request, client_id=""
             )
         except (TypeError, AttributeError):
-            continue  # the field cannot be null in this version
+            continue  # the field is not nullable in this version
         if bytes(frame) not in sent:
             sent.add(bytes(frame))
             yield Cell(api, version, question.name, variant, request)
@@ -130,7 +130,7 @@ def _changed(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _inner(present: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield copies of a structure, or of a list with another first element."""
+    """Yield copies of a structure, or of a list with a different first element."""
     if isinstance(present, msgspec.Struct):
         yield from _changed(present, path)
     elif isinstance(present, list) and present:
@@ -167,7 +167,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def outcome(response: Any) -> str:
-    """Return the errors in a response by element, and the names it shows."""
+    """Return the errors in a response by element, and the names that it reveals."""
     codes: set[str] = set()
     names: set[str] = set()
 
@@ -191,7 +191,7 @@ def outcome(response: Any) -> str:
 
 
 def codes_of(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the errors of an outcome, with the part that has them."""
+    """Yield the error codes of an outcome, with the part that contains them."""
     for word in text.partition("|")[0].split():
         part, _, code = word.rpartition("=")
         if code.lstrip("-").isdigit():
@@ -221,11 +221,11 @@ def outcomes(address: str, ids: dict[str, UUID]) -> dict[str, str]:
 
 
 Matrix = dict[str, dict[str, str]]
-"""Outcomes by row and rights."""
+"""Outcomes by row and set of rights."""
 
 
 def _coordinates_states(admin: HostClient, ids: dict[str, UUID]) -> bool:
-    """Return whether the coordinator of share partitions has loaded its states."""
+    """Return whether the share coordinator has loaded its states."""
     key = f"{GROUPS[1]}:{urlsafe_b64encode(ids[HIDDEN].bytes).decode().rstrip('=')}:0"
     requested = find_coordinator.FindCoordinatorRequest(key, 2, [key])
     admin.send_request(apis.FIND_COORDINATOR, requested)
@@ -272,7 +272,9 @@ REASONS: Final[Sequence[tuple[str, str, str]]] = (
     (r"\w+ShareGroupState.*topic_id null", "cluster", "both refuse it, with other errors"),
     (r"DescribeShareGroupOffsets .*partitions empty", "", "Kafka fails internally"),
 )
-"""Why Penstock differs: rows that begin so, the rights (empty: all of them), and the reason."""
+"""Intended differences from Kafka: prefixes of row names, the sets of rights (empty: all of them),
+and the reason.
+"""
 
 
 def reason_of(row: str, rights: str) -> str:
@@ -294,7 +296,9 @@ def recorded() -> Matrix:
 
 
 def differences(expected: Matrix, given: Matrix) -> list[str]:
-    """Return a text for each cell that differs without a reason, and for each reason in vain."""
+    """Return a description of each cell that differs without a reason, and of each reason that no
+    cell needs.
+    """
     assert expected.keys() == given.keys(), sorted(expected.keys() ^ given.keys())[:20]
     different = {
         (row, rights): f"{row} [{rights}]\n  expected {wanted}\n  given    {given[row][rights]}"

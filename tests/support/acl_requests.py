@@ -1,4 +1,6 @@
-"""One request of each API, about things that exist or not and may be hidden from the client."""
+"""One request of each API, about resources that exist, do not exist, or may be hidden from the
+client.
+"""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -86,7 +88,7 @@ from penstock.protocol.gen import (
 )
 
 SEEN, HIDDEN, ABSENT, GONE = "seen", "hidden", "seen-absent", "absent"
-"""Topics: two exist; the ACLs of a test may be about names that begin with `seen`."""
+"""Topics: two exist; a test's ACLs may apply to names with the prefix `seen`."""
 TOPICS = (SEEN, HIDDEN, ABSENT, GONE)
 GROUPS = ("seen-group", "hidden-group")
 IDS = ("seen-id", "hidden-id")
@@ -102,7 +104,7 @@ class Question(NamedTuple):
 
 
 def questions(ids: dict[str, UUID]) -> Iterator[Question]:
-    """Yield requests that change nothing that other requests see. ids: of the topics."""
+    """Yield requests that do not affect each other. ids: the topic ids."""
     yield from _topics(ids)
     yield from _records(ids)
     yield from _groups(ids)
@@ -113,8 +115,8 @@ def questions(ids: dict[str, UUID]) -> Iterator[Question]:
 
 
 def all_questions(ids: dict[str, UUID]) -> Iterator[Question]:
-    """Yield requests of every API, with those of brokers and those that need a version of their
-    own.
+    """Yield requests of every API, including inter-broker requests and those that need a specific
+    version.
     """
     yield from questions(ids)
     yield from share_state_questions(ids[HIDDEN])
@@ -143,7 +145,7 @@ def all_questions(ids: dict[str, UUID]) -> Iterator[Question]:
 
 
 def _authentication() -> Iterator[Question]:
-    """Yield requests that clients send whatever they may do, and those about tokens and users."""
+    """Yield requests that need no rights, and requests about tokens and users."""
     yield Question("versions", apis.API_VERSIONS, api_versions.ApiVersionsRequest("client", "1.0"))
     yield Question("handshake", apis.SASL_HANDSHAKE, sasl_handshake.SaslHandshakeRequest("PLAIN"))
     yield Question(
@@ -651,7 +653,7 @@ def _share_groups(ids: dict[str, UUID]) -> Iterator[Question]:
 
 
 def share_state_questions(topic_id: UUID) -> Iterator[Question]:
-    """Yield the requests of brokers about share partitions."""
+    """Yield inter-broker requests about share partitions."""
     group = GROUPS[1]
     yield Question(
         "initialize state",

@@ -1,4 +1,5 @@
-"""The same requests under sets of ACLs, with responses that can be compared with Apache Kafka.
+"""The same requests under different sets of ACLs, with responses that can be compared with those of
+Apache Kafka.
 
 All clients are User:ANONYMOUS, distinguished by host: the administrator is 127.0.0.1, the client
 127.0.0.2. `kafka_acl_responses.json` contains the responses of Kafka 4.2; `python -m
@@ -41,7 +42,7 @@ from tests.support.waiting import wait_until
 
 _RECORDED: Final = Path(__file__).with_name("kafka_acl_responses.json")
 REGEX_REFRESH_INTERVAL_MS: Final = 10_000
-"""Kafka does not allow less."""
+"""The minimum in Kafka."""
 
 ANYONE = "User:ANONYMOUS"
 NAMED = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
@@ -51,9 +52,9 @@ ResponseSet = dict[str, Any]
 _ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NOT_COMPARED = frozenset(
     {
-        # own tagged fields
+        # private tagged fields
         "deleted_epoch",
-        # of each side
+        # values specific to each broker
         "port",
         "host",
         "log_dir",
@@ -65,7 +66,7 @@ NOT_COMPARED = frozenset(
         "leader_epoch",
         "node_endpoints",
         "error_message",
-        # of fetched records, and of partitions that cannot be fetched
+        # contents of fetched records, and of partitions that cannot be fetched
         "aborted_transactions",
         "records",
         "log_start_offset",
@@ -77,7 +78,7 @@ OTHER_REASONS = {
     "log dirs": "one log dir, with what the broker leads",
     "quorum": "the controller is another process",
 }
-"""Requests whose responses differ even without ACLs; compared only when refused."""
+"""Requests whose responses differ even without ACLs; they are compared only if denied."""
 NEVER_COMPARED = {"credentials": "Kafka's refusal names a user without a name"}
 DELETING = frozenset({"all but describe"})
 OF_DELETED_TOPICS = {
@@ -97,7 +98,7 @@ READ_BY_BROKERS = frozenset(
         "producers",
     }
 )
-"""Brokers of Penstock ask each other these with ClusterAction."""
+"""Penstock brokers send these to each other, with ClusterAction."""
 
 
 def allow(
@@ -139,7 +140,7 @@ RIGHTS: dict[str, list[Creation]] = {
     "all but hidden": on_all_but_hidden(Operation.ALL),
     "all but describe": on_all_but_hidden(Operation.DESCRIBE),
 }
-"""What the client may do. The last one deletes topics."""
+"""Sets of rights of the client. The last one allows it to delete topics."""
 
 
 def admit_administrator(address: str) -> None:
@@ -160,7 +161,7 @@ def create(address: str, acls: Sequence[Creation]) -> None:
 
 
 def set_rights(address: str, acls: Sequence[Creation]) -> None:
-    """Let the client have these ACLs and no others. Kafka's broker follows its controller."""
+    """Grant the client exactly these ACLs. Kafka's broker applies them after its controller."""
     requested = delete_acls.DeleteAclsFilter(
         ResourceType.ANY, None, PatternType.ANY, None, CLIENT_HOST, Operation.ANY, Permission.ANY
     )
@@ -195,7 +196,7 @@ def set_rights(address: str, acls: Sequence[Creation]) -> None:
 
 
 def prepare(address: str) -> dict[str, UUID]:
-    """Create the topics, and the internal ones. Return the ids of the topics."""
+    """Create the topics and the internal topics. Return the topic ids."""
     for name in (SEEN, HIDDEN):
         create_topic(address, name, 1)
     with HostClient(address, ADMIN_HOST) as admin:
@@ -215,8 +216,8 @@ def has_producer_ids(client: HostClient) -> bool:
 
 @contextmanager
 def kafka_with_acls() -> Iterator[str]:
-    """Run Kafka with an authorizer, which lets everyone in until there are ACLs. Yield its
-    address, with ACLs of the administrator.
+    """Run Kafka with an authorizer that allows everything until there are ACLs. Yield its address,
+    with ACLs for the administrator.
     """
     replicas = (
         "transaction.state.log.replication.factor",
@@ -238,7 +239,7 @@ def kafka_with_acls() -> Iterator[str]:
 @asynccontextmanager
 async def cluster_with_acls(directory: Path) -> AsyncIterator[Cluster]:
     """Start a cluster with the same settings and ACLs as `kafka_with_acls`. Its controller also
-    authorizes what the broker forwards.
+    authorizes forwarded requests.
     """
     rules = {"authorizer": STANDARD_AUTHORIZER, "allow_everyone_if_no_acl_found": True}
     authority = Authority(directory / "certificates")
@@ -264,7 +265,7 @@ def recorded() -> dict[str, ResponseSet]:
 
 
 def differences(expected: dict[str, ResponseSet], given: dict[str, ResponseSet]) -> list[str]:
-    """Return a text for each request whose responses differ."""
+    """Return a description of each request whose responses differ."""
     assert {rights: set(responses) for rights, responses in expected.items()} == {
         rights: set(responses) for rights, responses in given.items()
     }, "the requests differ: record the responses again"
@@ -301,7 +302,7 @@ def _responses(address: str, ids: dict[str, UUID]) -> ResponseSet:
 
 
 def comparable(value: Any, names: dict[str, str]) -> Any:
-    """Return a response with names in place of ids, in a normalized order."""
+    """Return a response with names in place of ids, in normalized order."""
     if isinstance(value, dict):
         return {
             key: bool(item) if key == "configs" else comparable(item, names)
@@ -316,7 +317,7 @@ def comparable(value: Any, names: dict[str, str]) -> Any:
 
 
 def is_internal(item: Any) -> bool:
-    """Return whether this is an internal topic, which has other partitions in Kafka."""
+    """Return whether this is an internal topic, whose partitions differ in Kafka."""
     return isinstance(item, dict) and str(item.get("name")).startswith("__")
 
 

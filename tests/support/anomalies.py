@@ -65,7 +65,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A value in a partition. offset: UNKNOWN if the producer did not learn it."""
+    """A value in a partition. offset: UNKNOWN if the producer did not receive it."""
 
     part: Part
     offset: int
@@ -87,7 +87,7 @@ class Write:
 
     commit_began_s: when the producer requested the commit; inf: never. ordered: False for a
     producer without idempotence, whose retries may duplicate and reorder. consumed: the offsets
-    that the transaction commits for `group`.
+    that the transaction commits for `group`, as input.
     """
 
     process: str
@@ -104,7 +104,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """One poll. committed: the consumer has isolation level read_committed."""
+    """A poll. committed: the consumer uses the isolation level read_committed."""
 
     process: str
     began_s: float
@@ -126,7 +126,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """A leader acknowledged this offset, and with it all lower ones."""
+    """A leader acknowledged this offset, and thereby all lower ones."""
 
     part: Part
     offset: int
@@ -135,8 +135,8 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """A broker reported that the log ends at `end` (by ListOffsets, or the high watermark of
-    Fetch).
+    """A broker reported that the log ends at `end`: by ListOffsets, or by the high watermark of
+    Fetch.
     """
 
     process: str
@@ -165,7 +165,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The offset of a group as a coordinator returned it, or at which a member began to read.
+    """The committed offset of a group, as returned by a coordinator or as the position at which a
+    member started to read.
 
     offset: UNKNOWN if there is none.
     """
@@ -216,7 +217,7 @@ def find_anomalies(
 
 
 class _Log:
-    """What the operations prove about the partitions.
+    """Facts about the partitions that follow from the operations.
 
     seen: values that read_committed consumers polled. ends: every committed value below them was
     polled.
@@ -248,7 +249,7 @@ class _Log:
         }
 
     def between(self, part: Part, first: int, end: int, *, committed: bool) -> list[int]:
-        """Return the offsets from first to below end at which such a consumer must find a value."""
+        """Return the offsets in [first, end) at which such a consumer must find a value."""
         offsets = self._offsets[committed].get(part, [])
         return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
@@ -256,7 +257,7 @@ class _Log:
         return record.value in self.seen[record.part]
 
     def is_passed(self, record: Record) -> bool:
-        """Return True if every committed value around the position of this one was polled."""
+        """Return whether every committed value around the position of this one was polled."""
         if record.offset == UNKNOWN:
             return record.part in self.final_ends
         return record.offset < self.ends.get(record.part, 0)

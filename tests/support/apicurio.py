@@ -1,7 +1,8 @@
-"""Run Apicurio Registry, which stores schemas in Kafka topics and has Confluent's API.
+"""Run Apicurio Registry, which stores schemas in Kafka topics and provides Confluent's
+API.
 
-Maven fetches it once into build/apicurio (110 MB). Each process reads the journal topic from its
-beginning into memory, so a new process contains only what Penstock has stored.
+Maven downloads it once into build/apicurio (110 MB). Each process reads the journal topic from its
+start into memory, so a new process contains only what Penstock has stored.
 """
 
 import json
@@ -38,7 +39,7 @@ def fetch_apicurio() -> Path:
     complete = HOME / "complete"
     if not complete.exists() or complete.read_text() != ARTIFACT:
         HOME.mkdir(parents=True, exist_ok=True)
-        # Maven puts its markers beside a project, and without one into ${project.basedir}.
+        # Maven puts its markers beside a project; without a project, into ${project.basedir}.
         (HOME / "pom.xml").write_text(POM)
         command = ["mvn", "-q", "-B", "dependency:unpack", f"-Dartifact={ARTIFACT}"]
         command.append(f"-DoutputDirectory={HOME}")
@@ -75,14 +76,14 @@ class Apicurio:
         wait_while_running(process, self._log, condition)
 
     def is_ready(self) -> bool:
-        """Return whether it serves schemas."""
+        """Return whether it is ready to serve schemas."""
         try:
             return self.send_request("GET", "/subjects")[0] == 200
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 
     def send_request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Return status and response."""
+        """Send a request; return status and response."""
         request = urllib.request.Request(
             f"{self.url}{path}",
             method=method,

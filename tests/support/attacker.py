@@ -1,4 +1,4 @@
-"""A client that sends arbitrary data: single requests with our codecs, or raw bytes."""
+"""A client that sends arbitrary data: single requests encoded by our codecs, or raw bytes."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ TIMEOUT_S = PATIENCE_S
 
 
 class Attacker:
-    """One plain connection."""
+    """A single plaintext connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -48,7 +48,9 @@ class Attacker:
     async def exchange(
         self, api: apis.ApiSpec, version: int, request: Any, *, client_id: str | None = None
     ) -> bytes | None:
-        """Return the frame of the response; None if the broker closed the connection instead."""
+        """Send a request; return the frame of the response, or None if the broker closed the
+        connection instead.
+        """
         encode = CODECS[api.key].encode_request
         self.send(
             framing.encode_request_frame(api, version, 1, encode, request, client_id=client_id)
@@ -66,7 +68,7 @@ class Attacker:
         )
 
     async def produce(self, topic: str, batch: bytes | bytearray) -> Any:
-        """Return the response for partition 0."""
+        """Produce to partition 0, and return its response."""
         data = produce.TopicProduceData(
             name=topic, partition_data=[produce.PartitionProduceData(0, bytes(batch))]
         )
@@ -76,7 +78,7 @@ class Attacker:
         )
 
     async def log_in(self, mechanism: str, *tokens: bytes) -> Any:
-        """Send a handshake and these tokens. Return the response to the last one."""
+        """Send a SASL handshake and these tokens. Return the response to the last one."""
         await self.send_request(
             apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest(mechanism)
         )

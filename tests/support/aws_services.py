@@ -1,5 +1,5 @@
-"""AWS servers that issue keys, and an S3 that refuses expired keys: IMDSv2, the
-endpoints of ECS and EKS Pod Identity, and the portal of SSO.
+"""Servers of AWS that issue keys, and an S3 server that rejects expired keys: IMDSv2, the endpoints
+of ECS and EKS Pod Identity, and the SSO portal.
 """
 
 import json
@@ -22,19 +22,19 @@ _KEY = re.compile(r"Credential=([^/]+)/\d+/([^/]+)/s3/")
 class AwsServices:
     lifetime_s: float = 3_600
     failure: int = 0
-    """Status with which the sources of keys respond; 0: they do not fail."""
+    """Status with which the credential endpoints fail; 0: they succeed."""
     code: str = ""
-    """Error code of such a response."""
+    """Error code of these failures."""
     url: str = ""
     issued: list[str] = field(default_factory=list)
-    """The access keys, in the order in which they were made."""
+    """The issued access keys, in order."""
     expires_at: dict[str, float] = field(default_factory=dict)
     used: list[str] = field(default_factory=list)
     """The access key of each request to S3."""
     regions: set[str] = field(default_factory=set)
-    """The regions for which requests to S3 are signed."""
+    """The regions in the signatures of requests to S3."""
     refused: list[str] = field(default_factory=list)
-    """The access keys that had expired."""
+    """The access keys that have expired."""
 
     def keys(self, source: str) -> tuple[str, datetime]:
         key = f"ASIA{source}{len(self.issued)}"

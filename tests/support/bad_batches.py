@@ -1,4 +1,6 @@
-"""Batches whose records cannot all be read, and a way to store them as producers once could."""
+"""Batches with unreadable records, and a way to store them as producers could before records were
+validated.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -16,15 +18,15 @@ from penstock.protocol.gen import produce
 from tests.support.reader_objects import sealed
 
 UNCHECKED = {"record.validation": "header"}
-"""The configs of topics that accept such batches."""
+"""Configs of topics that accept such batches."""
 
 NOW_MS = 1_700_000_000_000
 NULL_NAME = b"\x02\x01\x01"
-"""Headers of a record: one, without a key and a value."""
+"""The headers of a record: one header with neither key nor value."""
 
 
 class Stored(NamedTuple):
-    """A batch of 3 offsets. readable: the offset deltas of its records that can be read."""
+    """A batch of 3 offsets. readable: the offset deltas of its readable records."""
 
     data: bytes
     readable: tuple[int, ...]
@@ -86,7 +88,7 @@ BAD = {
         batch_of(record(0) + record(1) + record(9)), (0, 1), "beyond the batch's last offset"
     ),
 }
-"""What readers report, or leave out."""
+"""The errors that readers report, or the records that they skip."""
 
 ODD = {
     "two lz4 frames": (0, 1, 2),
@@ -99,7 +101,7 @@ ODD = {
     "header value of length -2": (0, 1, 2),
     "max timestamp -1": (0, 1, 2),
 }
-"""What readers read: the offset deltas of the records."""
+"""The offset deltas of the records that readers return."""
 
 
 def odd(name: str) -> bytes:
@@ -131,7 +133,7 @@ def store(
     partition: int = 0,
     transactional_id: str | None = None,
 ) -> None:
-    """Append batches to a partition, as a producer does. The broker leads it."""
+    """Append batches to a partition as a producer does. The broker must be its leader."""
     client = WireClient(bootstrap)
     try:
         for batch in batches:

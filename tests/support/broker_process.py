@@ -1,4 +1,4 @@
-"""Run a broker as a separate process, in a cluster whose controller runs in this process."""
+"""Run a broker as a separate process in a cluster whose controller runs in this process."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ class BrokerProcess:
     lines: list[str] = field(default_factory=list)
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """Return the log lines of these events."""
+        """Return the log lines with these events."""
         found = [json.loads(line) for line in self.lines if line.startswith("{")]
         return [line for line in found if line["event"] in names]
 
@@ -53,7 +53,7 @@ async def broker_process(
     node_id: int = 7,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[BrokerProcess]:
-    """Start a broker, and stop it in the end. settings: by name, beside the necessary ones."""
+    """Start a broker, and stop it at the end. settings: additional settings by name."""
     assert cluster.controller is not None
     needed = {
         "store": store,

@@ -1,4 +1,4 @@
-"""Drive Debian's Chromium without a screen.
+"""Drive Debian's Chromium in headless mode.
 
 `tools/ensure-chromium.sh` installs it. Without it the tests of the console skip, or fail in CI.
 """
@@ -43,7 +43,7 @@ class PageChrome(Chrome):
 
 @contextmanager
 def browser(*, size: tuple[int, int] = DESK, dark: bool = False) -> Iterator[Chrome]:
-    """Start a browser with an empty profile, and end it with its processes."""
+    """Start a browser with an empty profile, and stop it and its processes at the end."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         missing("chromium and chromedriver are not installed: run tools/ensure-chromium.sh")
@@ -69,7 +69,7 @@ def browser(*, size: tuple[int, int] = DESK, dark: bool = False) -> Iterator[Chr
 
 
 def resize(found: Chrome, size: tuple[int, int], *, dark: bool = False) -> None:
-    """Set the size of the page in pixels, and the preference for dark or light."""
+    """Set the page size in pixels, and the preference for dark or light mode."""
     width, height = size
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     found.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -78,15 +78,15 @@ def resize(found: Chrome, size: tuple[int, int], *, dark: bool = False) -> None:
 
 
 def console_errors(found: Chrome) -> list[str]:
-    """Return what the browser has logged since the last call: errors, and violations of the
-    policy.
+    """Return what the browser has logged since the last call: errors, and violations of the content
+    security policy.
     """
     entries: list[dict[str, Any]] = found.get_log("browser")
     return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
 
 def axe_problems(found: Chrome, axe: Path) -> list[str]:
-    """Return the violations of WCAG 2.2 AA and of good practice that axe-core finds."""
+    """Return the violations of WCAG 2.2 AA and of best practices that axe-core finds."""
     found.execute_script(axe.read_text() + "\nwindow.axe = axe;")
     result = found.execute_async_script(
         "const done = arguments[0];"
@@ -101,8 +101,9 @@ def axe_problems(found: Chrome, axe: Path) -> list[str]:
 
 
 def send_form(found: Chrome, summary: str, **fields: str) -> None:
-    """Open the part of the page with this summary, fill its form in and send it. fields: by name;
-    for a list the text to choose.
+    """Open the section of the page with this summary, fill in its form and send it.
+
+    fields: by name; for a list, the text to select.
     """
     (part,) = found.find_elements(By.XPATH, f"//details[summary[normalize-space()='{summary}']]")
     part.find_element(By.TAG_NAME, "summary").click()
@@ -110,7 +111,7 @@ def send_form(found: Chrome, summary: str, **fields: str) -> None:
 
 
 def fill(part: Chrome | WebElement, **fields: str) -> None:
-    """Fill the only form of a part of the page in, and send it."""
+    """Fill in the only form of a section, and send it."""
     for name, value in fields.items():
         field = part.find_element(By.NAME, name)
         if field.tag_name == "select":

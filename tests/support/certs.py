@@ -76,8 +76,8 @@ class Authority:
         ca: Path | None = None,
         days: tuple[float, float] = (-1, 10),
     ) -> CertFiles:
-        """Create a certificate. name: its common name. file: of the files; default `name`. ca: the
-        CA for its peers, by default this one. days: its validity, from now.
+        """Create a certificate. name: its common name. file: the name of the files, by default
+        `name`. ca: the CA for its peers, by default this one. days: its validity, from now.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

@@ -60,15 +60,17 @@ def render(
     kubernetes: str = KUBERNETES,
     kinds: Sequence[str] = (),
 ) -> list[Object]:
-    """Return the rendered objects in the order of Helm, with hooks. kinds: what the cluster serves,
-    as group/version/Kind; none: no cluster is asked.
+    """Return the rendered objects in Helm's order, including hooks.
+
+    kinds: the API kinds that the cluster serves, as group/version/Kind; without it, there is no
+    cluster.
     """
     return parsed(template(values, *files, kubernetes=kubernetes, kinds=kinds).stdout)
 
 
 def parsed(text: str) -> list[Object]:
-    """Return the objects of a YAML stream. libyaml reads the dashboards ten times faster than the
-    parser in Python.
+    """Return the objects of a YAML stream. libyaml parses the dashboards ten times faster than the
+    pure Python parser.
     """
     return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
 
@@ -107,17 +109,17 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
 
 
 def pod_of(workload: Object) -> Object:
-    """Return the pod's spec in the workload."""
+    """Return the pod spec of the workload."""
     return workload["spec"] if workload["kind"] == "Pod" else workload["spec"]["template"]["spec"]
 
 
 @dataclass
 class Pod:
-    """A pod, with the fields that the downward API reads."""
+    """A pod, with the fields used by the downward API."""
 
     name: str
     fields: dict[str, str] = field(default_factory=dict)
-    """Field paths and their values. Labels that the pod does not have are empty."""
+    """Values by field path. Labels that the pod does not have are empty."""
 
     @classmethod
     def of(
@@ -158,7 +160,9 @@ def environment(container: Object, pod: Pod, objects: list[Object]) -> dict[str,
 def command(
     container: Object, variables: dict[str, str], entrypoint: tuple[str, ...] = ("penstock",)
 ) -> list[str]:
-    """Return the words of the command: `command` replaces the image's entrypoint, `args` follow."""
+    """Return the words of the command line: `command` replaces the image's entrypoint, `args` come
+    after it.
+    """
     words = [*container.get("command", entrypoint), *container.get("args", [])]
     return [_expanded(str(word), variables) for word in words]
 

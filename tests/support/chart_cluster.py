@@ -25,7 +25,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_S
 
 READY_S = PATIENCE_S
-"""For one pod. A dozen processes start at once, on machines that run other things too."""
+"""Timeout for one pod. A dozen processes start at once, on busy machines."""
 _BIN = Path(sys.executable).parent
 _ADDRESS = re.compile(rf"([a-z0-9-]+)(?:\.[a-z0-9-]+)?\.{NAMESPACE}\.svc\.cluster\.local:([0-9]+)")
 _BOUND = re.compile(r"0\.0\.0\.0:([0-9]+)")
@@ -43,12 +43,12 @@ class ChartCluster:
     def __init__(
         self, objects: list[Object], directory: Path, secrets: Mapping[str, Path] | None = None
     ) -> None:
-        """secrets: the files of secrets that pods mount, as directories by name."""
+        """secrets: the secret files that pods mount, as directories by name."""
         self._objects = objects
         self._secrets = secrets or {}
         self._directory = directory
         self._ports: dict[tuple[str, int], int] = {}
-        """Ports by pod and port of the container."""
+        """Local ports by pod and container port."""
         self.running: dict[str, Running] = {}
         config = named(objects, "ConfigMap", "penstock-config")["data"]
         for name, text in config.items():
@@ -87,7 +87,7 @@ class ChartCluster:
         return self._ports.setdefault((pod, port), free_port())
 
     def pod_name(self, service: str) -> str:
-        """Return the pod of a DNS name: the named pod, or the first of a Service."""
+        """Return the pod for a DNS name: the named pod, or the first one of a Service."""
         return (
             service
             if service[-1].isdigit()
@@ -95,7 +95,7 @@ class ChartCluster:
         )
 
     def _mounts(self, workload: Object) -> dict[str, str]:
-        """Return where the secrets of a pod are on this machine, by where it mounts them."""
+        """Return the local path of each mounted secret of a pod, by mount path."""
         names = {
             volume["name"]: volume["secret"]["secretName"]
             for volume in pod_of(workload)["volumes"]
@@ -108,7 +108,7 @@ class ChartCluster:
         }
 
     def _here(self, text: str, pod: str, mounts: Mapping[str, str]) -> str:
-        """Replace names and directories in the text by those of this machine."""
+        """Replace names and directories in the text by local ones."""
         for mounted, directory in mounts.items():
             text = text.replace(mounted, directory)
         is_quoted = "%3A%2F%2F" in text
@@ -129,7 +129,7 @@ class ChartCluster:
 
     def start_all(self) -> None:
         """Start all pods. The S3 server is first: the others retry with growing pauses until it
-        responses.
+        responds.
         """
         for kind in ("Deployment", "StatefulSet"):
             for workload in of_kind(self._objects, kind):
@@ -144,7 +144,7 @@ class ChartCluster:
         container = pod_of(workload)["containers"][0]
         log = self._directory / f"{pod.name}.log"
         variables, words = self._command(workload, pod)
-        if "0.0.0.0" in words:  # the S3 server has host and port in two words
+        if "0.0.0.0" in words:  # host and port are separate words in the command of the S3 server
             words[words.index("0.0.0.0")] = "127.0.0.1"
             words[-1] = str(self.port(pod.name, int(words[-1])))
         with log.open("ab") as file:
@@ -156,7 +156,7 @@ class ChartCluster:
         )
 
     def _command(self, workload: Object, pod: Pod) -> tuple[dict[str, str], list[str]]:
-        """Return the variables and the words of a pod's command."""
+        """Return the variables and the command line of a pod."""
         container, mounts = pod_of(workload)["containers"][0], self._mounts(workload)
         variables = {
             name: self._here(text, pod.name, mounts)
@@ -204,7 +204,9 @@ class ChartCluster:
             return 0, str(error)
 
     def wait_ready(self, *pods: str, seconds: float = READY_S) -> None:
-        """Wait until every probe of these pods succeeds; no names: of all. Fail if a pod ends."""
+        """Wait until every probe of these pods succeeds, or of all pods without names. Fail if a
+        pod exits.
+        """
         for pod in pods or tuple(self.running):
             deadline = time.monotonic() + seconds
             for which in ("startup", "readiness", "liveness"):
@@ -219,7 +221,7 @@ class ChartCluster:
                     time.sleep(0.05)
 
     def roll(self, role: str) -> None:
-        """Upgrade one pod after the other, the highest first; each is ready before the next one
+        """Upgrade one pod after another, the highest first; each is ready before the next one
         stops.
         """
         name = f"penstock-{role}"
@@ -239,14 +241,15 @@ class ChartCluster:
         self.wait_ready()
 
     def upgrade(self, objects: list[Object]) -> None:
-        """Start pods from these objects from now on."""
+        """Use these objects for pods started from now on."""
         self._objects = objects
 
     def command(
         self, *arguments: str, retry: bool = False, variables: Mapping[str, str] | None = None
     ) -> str:
-        """Return the output of a `penstock` command. retry: repeat it until it succeeds.
-        variables: more of its environment.
+        """Run a `penstock` command and return its output.
+
+        retry: repeat it until it succeeds. variables: additional environment variables.
         """
         deadline = time.monotonic() + READY_S
         while True:
@@ -262,7 +265,7 @@ class ChartCluster:
         return f"127.0.0.1:{self.port('penstock-broker-0', 9092)}"
 
     def run_test(self) -> str:
-        """Run what `helm test` runs, with its pod's command and environment; return the output."""
+        """Run the test of `helm test` with its pod's command and environment; return the output."""
         workload = next(
             it
             for it in of_kind(self._objects, "Pod")
@@ -295,6 +298,6 @@ _ENVIRONMENT = {
     "PYTHONPATH": str(Path(__file__).parents[2]),
     "PENSTOCK_SUPERVISOR_PID": str(os.getpid()),
 }
-"""The environment without what the chart has to set. The last entry ends the processes with this
-one.
+"""The environment without the variables that the chart has to set. The last entry makes the
+processes exit with this one.
 """

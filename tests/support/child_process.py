@@ -10,8 +10,9 @@ from typing import AnyStr
 def killed_at_end(
     process: "subprocess.Popen[AnyStr]",
 ) -> Generator["subprocess.Popen[AnyStr]"]:
-    """Kill the process at the end of the block, and close its pipes. `with Popen(...)` waits until
-    it ends by itself, without a limit, even if the block failed.
+    """Kill the process at the end of the block, and close its pipes.
+
+    `with Popen(...)` waits without a limit until it exits, even if the block failed.
     """
     with process:
         try:

@@ -18,10 +18,12 @@ from tests.support.cluster import Cluster
 
 
 def run_here(*arguments: str, given: str = "", **environment: str) -> CompletedProcess[str]:
-    """Run a command in this process, with a tenth of the CPU of a process of its own. Do not use it
-    on the event loop of the cluster. given: what the command reads from stdin.
+    """Run a command in this process, with a tenth of the CPU that a separate process
+    needs.
+
+    Do not use it on the event loop of the cluster. given: the stdin of the command.
     """
-    # Nodes may log in this process too: not into a stream that ends with the command.
+    # Nodes may log in this process, too: not into a stream that is closed with the command.
     with patch("penstock.deploy.node.logs.to_stderr"):
         done = CliRunner().invoke(app, list(arguments), input=given, env=environment)
     code, reported = done.exit_code, io.StringIO()
@@ -49,21 +51,21 @@ class Cli:
         return str(path)
 
     async def run(self, *arguments: str, code: int = 0, given: bytes = b"") -> str:
-        """Return stdout. given: what the command reads from stdin."""
+        """Run a command and return its stdout. given: its stdin."""
         environment = {
             "PENSTOCK_BOOTSTRAP": self.bootstrap,
             "PENSTOCK_CONTROLLER": self._controller,
             "XDG_CONFIG_HOME": str(self._directory / "config"),
             "COLUMNS": "160",
         }
-        # The nodes log in this process too: not into a stream that ends with the command.
+        # The nodes log in this process, too: not into a stream that is closed with the command.
         with patch("penstock.deploy.node.logs.to_stderr"):
             result = await asyncio.to_thread(
                 CliRunner().invoke, app, list(arguments), input=given, env=environment
             )
         if isinstance(result.exception, ExpectedError):
-            # Without the frames of the command: their clients would go on to connect while the
-            # cluster stops.
+            # Without the frames of the command, whose clients would otherwise try to connect while
+            # the cluster stops.
             error = result.exception.with_traceback(None)
             error.__context__ = None
             del result

@@ -24,7 +24,7 @@ GROUP_SETTINGS: dict[str, Any] = {
     "fetch.wait.max.ms": 100,
     "topic.metadata.refresh.interval.ms": 500,
 }
-"""Coordinators under test allow such short sessions by `group_min_session_timeout_ms`."""
+"""Coordinators under test allow such short sessions through `group_min_session_timeout_ms`."""
 
 
 def confluent_consumer(bootstrap: str, group: str, **settings: Any) -> Consumer:
@@ -35,8 +35,8 @@ def confluent_consumer(bootstrap: str, group: str, **settings: Any) -> Consumer:
 def create_topic(
     bootstrap: str, topic: str, partitions: int = 1, *, timeout_s: float = TIMEOUT_S, **config: str
 ) -> None:
-    """Create a topic; repeat a request whose connection the broker closed, as it does when its
-    session expires on a slow machine.
+    """Create a topic; retry if the broker closed the connection, as it does when its session
+    expires on a slow machine.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap})
     settings = {name.replace("_", "."): value for name, value in config.items()}
@@ -70,7 +70,7 @@ def produce(
         {"bootstrap.servers": bootstrap}
         | {name.replace("_", "."): value for name, value in settings.items()}
     )
-    # Records for unknown partitions wait elsewhere, and the flush may send them one by one.
+    # Records for unknown partitions are queued separately, and the flush may send them one by one.
     producer.list_topics(topic, timeout=TIMEOUT_S)
     for index, value in enumerate(records):
         producer.produce(
@@ -84,14 +84,14 @@ def produce(
 
 
 class Taken:
-    """The partitions that consumers gave up, by themselves or because they were too late."""
+    """The partitions that consumers lost, by revoking them or because they were too late."""
 
     def __init__(self) -> None:
         self.revoked: list[int] = []
         self.lost: list[int] = []
 
     def subscribe(self, consumer: Consumer, topic: str) -> Consumer:
-        """Subscribe the consumer, and record its revocations. Returns it."""
+        """Subscribe the consumer, record its revocations, and return it."""
         consumer.subscribe(
             [topic],
             on_revoke=lambda _, parts: self.revoked.extend(part.partition for part in parts),
@@ -101,8 +101,8 @@ class Taken:
 
 
 class Polled:
-    """Confluent consumers that are polled in turn. `values` contains the values that each of them
-    received, in order.
+    """Confluent consumers that are polled in turn. `values` contains the values received by each of
+    them, in order.
     """
 
     def __init__(self, *consumers: Consumer) -> None:
@@ -134,12 +134,12 @@ class Polled:
             self.poll()
 
     def until_count(self, count: int) -> None:
-        """Poll until there are so many records in all."""
+        """Poll until there are this many records in total."""
         self.until(lambda: len(self.everything()) >= count)
 
     def until_shared(self, *partition_counts: int) -> None:
-        """Poll until the consumers have so many partitions each, in any order, and none has two
-        owners.
+        """Poll until the consumers own this many partitions each, in any order, and no partition
+        has two owners.
         """
 
         def shared() -> bool:

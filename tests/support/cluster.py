@@ -28,10 +28,10 @@ from penstock.stream.wal.wal_store import ConfiguredWalStore
 from tests.support.waiting import PATIENCE_S, until
 
 SESSION_TIMEOUT_MS = 30_000
-"""No broker of a test loses its session because the machine is busy for some seconds."""
+"""Test brokers must not lose their session because the machine is busy for some seconds."""
 
 SHORT_SESSION = {"session_timeout_ms": 3_000}
-"""Controller settings of tests that wait for the end of a session."""
+"""Controller settings for tests that wait for the end of a session."""
 
 READY_S = PATIENCE_S
 
@@ -47,8 +47,8 @@ class NodeTls:
 class Cluster:
     """One controller and its brokers.
 
-    Settings of brokers go through `broker_settings` (fields of BrokerConfig). stores: other views
-    of the store, by node id.
+    Broker settings are passed as `broker_settings` (fields of BrokerConfig). stores: other views of
+    the store, by node id.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Cluster:
         self._security = security
         self._node_tls = node_tls
         self.wal_store = wal_store
-        """Of nodes that start from now on."""
+        """For nodes that are started from now on."""
         self._controller_settings = {
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "delete_grace_ms": 0,
@@ -117,7 +117,7 @@ class Cluster:
         await self.stop()
 
     async def start_controller(self, **settings: Any) -> None:
-        """Start the controller; after `stop_controller` on the same directory and port."""
+        """Start the controller; after `stop_controller`, on the same directory and port."""
         config = ControllerConfig(
             data_dir=self.directory / "controller",
             listeners=(f"127.0.0.1:{self._controller_port}",),
@@ -174,7 +174,7 @@ class Cluster:
         await self.brokers.pop(node_id).stop()
 
     async def kill_broker(self, node_id: int) -> None:
-        """Stop the broker as SIGKILL does."""
+        """Stop the broker as SIGKILL does: it flushes nothing."""
         await self.brokers.pop(node_id).abandon()
 
     async def stop(self) -> None:
@@ -188,7 +188,7 @@ class Cluster:
         return -1 if state is None else state.partitions[partition].leader
 
     async def until_served(self, topic: str, partition: int = 0) -> Broker:
-        """Return the broker that has the partition open, once there is one."""
+        """Return the broker that has opened the partition, once there is one."""
 
         def serving() -> list[Broker]:
             return [
@@ -205,10 +205,11 @@ class Cluster:
         return {info.key async for info in self.store.list("data/")}
 
     async def until_janitor_done(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until no object is in the store that no log refers to. Raises TimeoutError.
+        """Wait until the store contains no object without a log that refers to it. Raises
+        TimeoutError.
 
-        A PREPARED one may stay: an upload that was under way when its broker stopped is one until
-        its time is over.
+        A PREPARED one may stay: an upload that was in progress when its broker stopped remains
+        prepared until it expires.
         """
         async with asyncio.timeout(timeout_s):
             while True:

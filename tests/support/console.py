@@ -1,4 +1,4 @@
-"""Run `penstock console` as a process, and talk to it as a browser does."""
+"""Run `penstock console` as a process, and communicate with it as a browser does."""
 
 import http.client
 import json
@@ -19,7 +19,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 _STOP_S = PATIENCE_S
 _PAGE_S = PATIENCE_S
 _RESPONSE_S = PATIENCE_S
-"""A machine with a load of 20 may need 30 s for an SQL statement."""
+"""A machine with a load of 20 may need 30 s for one SQL statement."""
 
 
 class Response(NamedTuple):
@@ -43,18 +43,18 @@ class Response(NamedTuple):
 
 
 class Visitor:
-    """A browser without a screen or scripts: keeps cookies, follows no redirect."""
+    """A browser without scripts: it keeps cookies and does not follow redirects."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.cookies: dict[str, str] = {}
 
     def get(self, path: str, **headers: str) -> Response:
-        """Return a page; repeat the request for a slow one, as the skeleton does."""
+        """Return a page; repeat the request for a slow page, as the skeleton does."""
         return wait_until(lambda: self._whole(path, headers), _PAGE_S)
 
     def first(self, path: str) -> Response:
-        """Return the first response of the console, which may be a skeleton."""
+        """Return the console's first response, which may be a skeleton."""
         return self._send_request("GET", path, b"", {})
 
     def _whole(self, path: str, headers: Mapping[str, str]) -> Response | None:
@@ -102,7 +102,7 @@ class ConsoleProcess:
     """`penstock console` on a free port. Use as a context manager."""
 
     def __init__(self, state_path: Path, *arguments: str, errors: Path | None = None) -> None:
-        """errors: a file for its standard error."""
+        """errors: a file for its stderr."""
         self._errors = errors
         self._arguments = ("--state-file", str(state_path), "--port", "0", *arguments)
         self._process: subprocess.Popen[str] | None = None
@@ -140,7 +140,9 @@ class ConsoleProcess:
 
 @contextmanager
 def without_packages(directory: Path) -> Generator[None]:
-    """Let processes that start in the block lack the packages to read records and run SQL.
+    """Make processes started in the block unable to import the packages that read records and run
+    SQL.
+
     directory: an empty one.
     """
     names = ("numpy", "pyarrow", "duckdb")
@@ -157,7 +159,7 @@ def without_packages(directory: Path) -> Generator[None]:
 
 
 def produce(bootstrap: str, topic: str, values: list[object], key: str = "") -> None:
-    """Write records, as JSON unless they are bytes."""
+    """Write records: bytes unchanged, other values as JSON."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap})

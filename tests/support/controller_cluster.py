@@ -1,4 +1,4 @@
-"""A controller in this process and the controller's side of brokers, over real sockets."""
+"""A controller in this process and, over real sockets, the parts of brokers that connect to it."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ from tests.support.waiting import PATIENCE_S
 
 
 class Broker:
-    """The controller's side of one broker: client, follower, stream metadata."""
+    """The controller-facing parts of a broker: client, follower, stream metadata."""
 
     def __init__(
         self, client: ControllerClient, follower: MetadataFollower, node: BrokerIncarnation
@@ -62,8 +62,8 @@ class Broker:
 
 
 class Cluster:
-    """One controller and its brokers. It can be stopped and started again on its directory. tls: of
-    the controller; its clients then need their own.
+    """One controller and its brokers. It can be stopped and started again on its directory. tls:
+    the TLS settings of the controller; its clients then need their own.
     """
 
     def __init__(self, directory: Path, *, tls: TlsFiles | None = None, **settings: object) -> None:

@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE_S, until
 
 class Quorum:
     """A quorum with short timeouts: an election takes 0.3 to 0.6 s. Sessions are long, because a
-    busy machine may need several elections. tls: of each controller.
+    busy machine may need several elections. tls: the settings of each controller.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Quorum:
 
     async def start_newcomer(self, number: int, join: Sequence[str]) -> ControllerServer:
         """Start a controller with an empty directory and only the addresses of the controllers to
-        join, not the cluster's id.
+        join, without the cluster id.
         """
         (port,) = free_ports(1)
         directory = self._directory / f"{number}-{port}"
@@ -115,8 +115,8 @@ class Quorum:
             _transport(server).cut = set()
 
     def client(self) -> ControllerClient:
-        """Return a client that is closed with the quorum at the latest: one that a failed test
-        leaves behind would go on in the tests after it.
+        """Return a client that is closed with the quorum at the latest: one left behind by a failed
+        test would keep running during later tests.
         """
         self._clients.append(ControllerClient(self.addresses))
         return self._clients[-1]
@@ -147,11 +147,11 @@ class CuttableTransport(PeerTransport):
 
     def send(self, message: object) -> None:
         if getattr(message, "to", None) not in getattr(self, "cut", set()):
-            super().send(message)  # the port's type, looked at only for its receiver
+            super().send(message)  # part of the port's type; only its receiver is used
 
 
 def _transport(server: ControllerServer) -> CuttableTransport:
     transport = server._transport
     assert isinstance(transport, PeerTransport)
     transport.__class__ = CuttableTransport
-    return transport  # just made one
+    return transport  # has just been created

@@ -1,4 +1,4 @@
-"""Send single requests of Kafka's protocol to a broker, with its real sockets and codecs."""
+"""Send single Kafka protocol requests to a broker, over real sockets with its own codecs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,9 @@ def send_request(address: str, api: ApiSpec, request: object) -> Any:
 def alter_configs(
     address: str, resource: tuple[int, str], values: Mapping[str, str | None]
 ) -> tuple[int, str | None]:
-    """Set configs of one resource, or delete those with None. Return the code and the message."""
+    """Set configs of one resource, or delete those whose value is None. Return the error code and
+    message.
+    """
     configs = [
         incremental_alter_configs.AlterableConfig(name, DELETE if value is None else SET, value)
         for name, value in values.items()
@@ -35,7 +37,7 @@ def alter_configs(
 
 
 def describe_configs_of(address: str, resource: tuple[int, str], *names: str) -> dict[str, Any]:
-    """Return the configs of one resource by their names. No names: all configs."""
+    """Return the configs of one resource by name. Without names: all configs."""
     requested = describe_configs.DescribeConfigsResource(*resource, list(names) or None)
     request = describe_configs.DescribeConfigsRequest([requested], True, False)
     (result,) = send_request(address, apis.DESCRIBE_CONFIGS, request)["results"]

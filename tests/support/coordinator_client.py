@@ -1,4 +1,4 @@
-"""A client of one group that finds its coordinator again whenever it has lost it."""
+"""A client of one group that looks up its coordinator again whenever it has changed."""
 
 import time
 from typing import Any
@@ -60,8 +60,10 @@ def coordinator_of(cluster: Cluster, group: str) -> int:
 
 
 async def end_coordinator(cluster: Cluster, group: str, end: str) -> None:
-    """Let another broker of two coordinate the group. end: of this one; killed, stopped or
-    moved.
+    """End the coordinator role of one broker, so that the other one coordinates the
+    group.
+
+    end: how it ends: killed, stopped or moved.
     """
     node_id = coordinator_of(cluster, group)
     if end == "killed":

@@ -1,4 +1,4 @@
-"""An internal topic in memory, for coordinators without a broker. A test decides when appends
+"""An in-memory internal topic for coordinators without a broker. The test decides when appends
 become durable.
 """
 
@@ -25,12 +25,12 @@ class MemoryLog:
         self.partition_count = partition_count
         self.foreign: set[int] = set()
         self.durable: dict[int, list[LogBatch]] = {}
-        """Batches from the start of the log. Each takes one offset."""
+        """Batches from the start of the log. Each one takes one offset."""
         self.starts: dict[int, int] = {}
         self.held: list[tuple[int, LogBatch, Done]] = []
         self.hold = False
         self.refuses = False
-        """Whether to refuse appends at once."""
+        """Whether to reject appends at once."""
         self.appended = asyncio.Event()
         self.epoch = 1
         self.can_write = True
@@ -64,7 +64,7 @@ class MemoryLog:
     def append_marker(
         self, partition: int, producer_id: int, *, committed: bool, done: Done
     ) -> None:
-        """Append the marker, as the partition's leader does for WriteTxnMarkers."""
+        """Append the marker, as the partition leader does for WriteTxnMarkers."""
         self._append(partition, LogBatch((), producer_id, committed), done)
 
     def _append(self, partition: int, batch: LogBatch, done: Done) -> None:

@@ -1,6 +1,6 @@
-"""Measure the CPU seconds of each test, with the processes that it starts. After the tests, list
-those that use more than `COSTLY` and have no `costly` marker with a reason; and with `--cpu-files`,
-the files and shared fixtures that use most.
+"""Measure the CPU seconds of each test, including the processes that it starts. After the tests,
+list those that use more than `COSTLY` and have no `costly` marker with a reason; and with
+`--cpu-files`, the files and shared fixtures that use most.
 """
 
 import os
@@ -20,8 +20,8 @@ _REASON = "costly"
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and its descendants. Outside Linux, running ones are
-    excluded.
+    """Return the CPU time of this process and its descendants. Outside of Linux, running
+    descendants are excluded.
     """
     times = os.times()
     ended = times.children_user + times.children_system
@@ -32,7 +32,7 @@ def _of_process(pid: str) -> float:
     """Return the CPU time of a process, its children that have ended, and its descendants."""
     try:
         fields = Path("/proc", pid, "stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0.0
     return sum(map(int, fields[11:15])) * _TICK_S + sum(map(_of_process, _children(pid)))
 
@@ -72,22 +72,22 @@ class CpuSeconds:
         try:
             return (yield)
         finally:
-            # Fixtures that it requests during its setup are part of the difference.
+            # The measurement includes fixtures requested during its own setup.
             used, of_others = cpu_seconds() - before, self._shared - shared
             self._fixtures.append((f"{fixturedef.baseid}::{fixturedef.argname}", used - of_others))
             self._shared = shared + used
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
-        """Exclude the collection."""
+        """Exclude the time of the collection."""
         self._before = cpu_seconds()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Put the figures into the last report of the test, which comes from a worker of xdist to
-        the terminal. Each measurement takes as long as a tenth of an empty test.
+        """Add the figures to the last report of the test, which an xdist worker sends to the
+        terminal. Each measurement takes a tenth of the time of an empty test.
         """
         report = yield
         if report.when != "teardown":

@@ -1,4 +1,4 @@
-"""Members of a group behind a proxy that resets all of their connections again and again."""
+"""Members of a group behind a proxy that repeatedly resets all their connections."""
 
 import asyncio
 import contextlib
@@ -74,11 +74,11 @@ class CutCluster:
 
     @property
     def direct(self) -> str:
-        """The address of the broker itself."""
+        """Return the address of the broker itself."""
         return f"127.0.0.1:{self.proxy.target_port}"
 
     async def write(self) -> None:
-        """Write a record into each partition, past the proxy."""
+        """Write a record into each partition, bypassing the proxy."""
         await asyncio.to_thread(produce, self.direct, TOPIC, [b"v"] * PARTITIONS, range(PARTITIONS))
 
 
@@ -110,10 +110,10 @@ class Members:
         self.errors: list[str] = []
 
     def read(self) -> None:
-        """Bring this up to date."""
+        """Update the progress."""
 
     async def is_settled(self) -> bool:
-        """Return True once both are members. Further assignments may follow."""
+        """Return whether both are members. Further assignments may follow."""
         return self.assignments_count >= 2
 
     async def rebalances_count(self) -> int:
@@ -131,7 +131,7 @@ class Program(Members):
         self._read_bytes = 0
 
     def read(self) -> None:
-        """Read the lines since the last call."""
+        """Read the lines printed since the last call."""
         with self._log.open("rb") as source:
             source.seek(self._read_bytes)
             text = source.read()
@@ -179,7 +179,7 @@ class ShareProgram(Program):
 
 
 async def go_through_cuts(cut: CutCluster, members: Members, *, rejoins: bool = False) -> None:
-    """Cut all connections, and wait until both members have committed more, again and again."""
+    """Repeatedly cut all connections, and wait until both members have committed more."""
 
     async def wait_for(condition: Callable[[], Any]) -> None:
         async def is_over() -> bool:
@@ -199,7 +199,7 @@ async def go_through_cuts(cut: CutCluster, members: Members, *, rejoins: bool = 
 
     await wait_for(members.is_settled)
     await commit_more()
-    await commit_more()  # by then, both have reported the assignment that the first one needed
+    await commit_more()  # By then, both have reported the assignment that the first one needed.
     settled = await members.rebalances_count()
     for _ in range(CUTS):
         cut.proxy.cut()
@@ -216,8 +216,9 @@ async def run_through_cuts(
     shares: bool = False,
     rejoins: bool = False,
 ) -> None:
-    """Run a program with two members, and cut its connections. rejoins: its client joins the group
-    again after each broken connection.
+    """Run a program with two members, and cut its connections.
+
+    rejoins: whether its client rejoins the group after each broken connection.
     """
     with running(*map(str, command), log=log) as process:
         members = ShareProgram(process, log, cut.direct) if shares else Program(process, log)

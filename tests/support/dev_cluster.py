@@ -15,8 +15,8 @@ PENSTOCK = (sys.executable, "-P", "-m", "penstock.deploy.cli")
 
 
 def on_files(directory: Path, *arguments: str) -> LocalCluster:
-    """Return a cluster on a directory for tests that are not about S3: without moto, it starts with
-    two thirds of the CPU, and stores records with a fraction of it.
+    """Return a cluster on a directory, for tests that are not about S3: without moto, it starts
+    with two thirds of the CPU, and stores records with a fraction of it.
     """
     store = f"file:{directory}/store"
     return LocalCluster(["--store", store, "--no-console", "--log-level", "error", *arguments])
@@ -63,7 +63,9 @@ def run_with(cluster: LocalCluster, *arguments: str) -> "subprocess.CompletedPro
 
 
 def requested(cluster: LocalCluster, *arguments: str) -> Any:
-    """Return the JSON that a read command prints, in this process: some tests repeat it."""
+    """Return the JSON output of a read command that runs in this process, because some tests repeat
+    it.
+    """
     done = run_with(cluster, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -78,7 +80,7 @@ def pids_of(cluster: LocalCluster) -> list[int]:
 
 
 def is_gone(pid: int) -> bool:
-    """Return True if there is no such process, or only its exit code is left."""
+    """Return whether there is no such process, or only its exit code is left."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

@@ -1,5 +1,5 @@
 """A client that sends single requests in any version, for comparisons with Kafka in which responses
-are distinguished by a label.
+are identified by labels.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from tests.support.clients import create_topic
 from tests.support.waiting import wait_until
 
 CLOSED = "closed"
-"""Stands for the response if the broker closes the connection."""
+"""Represents a connection that the broker closed instead of responding."""
 
 
 class EdgeClient:
-    """One connection, and the next one where the broker closes it."""
+    """A connection that is reopened after the broker closes it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -82,7 +82,8 @@ class EdgeClient:
         transactional_id: str | None = None,
         **header: int,
     ) -> Any:
-        """Send one batch with a record for each timestamp. Return the response for the partition.
+        """Send one batch with a record for each timestamp. Return the response for the
+        partition.
 
         header: arguments of `encode_batch`.
         """

@@ -1,4 +1,4 @@
-"""Encode what classic consumers embed in JoinGroup."""
+"""Encode the subscriptions that classic consumers embed in JoinGroup."""
 
 from collections.abc import Iterable, Mapping
 

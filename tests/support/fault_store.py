@@ -28,7 +28,7 @@ RETRIES = RetryPolicy(backoff_ms=10, backoff_max_ms=200)
 
 
 class BrokerStore(FaultyStore):
-    """A FaultyStore that can also park PUTs: they neither fail nor end until `release`."""
+    """A FaultyStore that can also park PUTs: they neither fail nor complete until `release`."""
 
     def __init__(self, store: ObjectStore, rng: Random) -> None:
         super().__init__(store, rng)
@@ -38,7 +38,9 @@ class BrokerStore(FaultyStore):
         self._on_the_way: set[asyncio.Task[Any]] = set()
 
     def park_puts(self, *, after: bool = False) -> None:
-        """Park PUTs from now on. after: the store has done them, and only the responses hang."""
+        """Park PUTs from now on. after: the store executes them, and only the responses are
+        delayed.
+        """
         self._parks_after = after
         self._released.clear()
 
@@ -75,7 +77,7 @@ class BrokerStore(FaultyStore):
     def _arrived(self, task: "asyncio.Task[Any]") -> None:
         self._on_the_way.discard(task)
         if not task.cancelled():
-            task.exception()  # its sender may be dead
+            task.exception()  # its sender may have died
 
 
 class Link:
@@ -119,17 +121,17 @@ class Link:
 
 def _only_configured(client: ControllerClient) -> None:
     """Keep the client on its configured addresses, so that a broker behind a link cannot bypass it
-    by addresses that the quorum announces.
+    through addresses that the quorum announces.
     """
     client._addresses = list(client._configured)
     client.learn = lambda addresses: None
 
 
 class FaultCluster(Cluster):
-    """A cluster with faulty stores and links, by node id. Both belong to the newest start of the
+    """A cluster with faulty stores and links, by node id. Both apply to the current start of the
     broker.
 
-    Blocks and caches are small, so brokers upload and read all the time.
+    Blocks and caches are small, so brokers upload and read frequently.
     """
 
     def __init__(

@@ -36,14 +36,14 @@ class Stored:
 class Bucket:
     objects: dict[str, Stored] = field(default_factory=dict[str, Stored])
     keys: list[str] = field(default_factory=list[str])
-    """Sorted: Python compares by code point, as Google's UTF-8."""
+    """Sorted by key: Python compares code points, like Google compares UTF-8."""
 
 
 Response: TypeAlias = tuple[int, bytes, dict[str, str]]
 
 
 class Refused(Exception):
-    """A response with an error code."""
+    """An error response."""
 
     def __init__(self, status: int, code: str, message: str = "") -> None:
         super().__init__(code)
@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_POST(self) -> None:
-        """Create a bucket: the one request of the JSON API here."""
+        """Create a bucket: the only request of the JSON API that is supported."""
         name = json.loads(self._body())["name"]
         with self.server.lock:
             self.server.buckets.setdefault(name, Bucket())

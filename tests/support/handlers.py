@@ -1,5 +1,5 @@
-"""Handlers through the dispatcher over a real metadata image, with a controller that only records
-its requests.
+"""Call handlers through the dispatcher with a real metadata image and a controller that only
+records its requests.
 """
 
 import struct
@@ -88,7 +88,7 @@ class FakeConnection:
 
 @dataclass
 class FakeClient:
-    """Create topics in the image at once, as the real client does with read-your-writes."""
+    """Create topics in the image immediately, as the real client does with read-your-writes."""
 
     image: MetadataImage
     requested: list[Any] = field(default_factory=list[Any])

@@ -1,6 +1,5 @@
-"""Write records of a transaction without a coordinator, as clients before KIP-890 could.
-
-Brokers let them in with `transaction.partition.verification.enable=false` alone.
+"""Write records of a transaction without a coordinator, as clients before KIP-890 could. Brokers
+accept them only with `transaction.partition.verification.enable=false`.
 """
 
 import time
@@ -16,7 +15,7 @@ from penstock.protocol.gen import produce as wire
 HANGING_ID: Final = 424_242
 HANGING_EPOCH: Final = 3
 _PRODUCE: Final = replace(apis.PRODUCE, max=11)
-"""The next version adds the partition to the transaction."""
+"""From the next version on, Produce adds the partition to the transaction."""
 
 
 def produce_hanging(bootstrap: str, topic: str, producer_id: int = HANGING_ID) -> None:

@@ -30,7 +30,7 @@ class History:
             self._sent[identity] = part
 
     def acknowledged(self, part: Part, offset: int, identity: bytes) -> None:
-        """Record that the record is durable. offset -1: the broker recognized the record and did
+        """Record that the record is durable. offset -1: the broker recognized a duplicate and did
         not return its offset.
         """
         if offset >= 0:
@@ -52,7 +52,7 @@ class History:
             self._fail(f"{part}: {identity!r} lies at {self._where[identity]} and at {offset}")
 
     def offset_of(self, identity: bytes) -> int | None:
-        """Return the position of an idempotent producer's record, if a client got it."""
+        """Return the offset of an idempotent producer's record if a client received it."""
         return self._where.get(identity)
 
     def acked(self, part: Part) -> dict[bytes, int]:
@@ -86,12 +86,12 @@ class History:
                 )
             elif offset < 0 and not identity.startswith(b"-") and identity not in self._where:
                 lost.append(identity)
-        # Records may have been deleted that nobody had read.
+        # Records may have been deleted before anyone read them.
         if len(lost) > log_start - sum(offset < log_start for offset in at):
             self._fail(f"{part}: {lost[0]!r} was acknowledged and is nowhere")
 
     def check_order(self, part: Part, producer: bytes) -> None:
-        """Check that the records of an idempotent producer lie as it sent them. Their identities
+        """Check that the records of an idempotent producer are in the order of sending. Their ids
         end with "/" and their number.
         """
         last = -1
@@ -104,7 +104,7 @@ class History:
 
 
 def missing_objects(image: MetadataImage, is_there: Callable[[str], bool]) -> list[str]:
-    """Return the keys that the metadata refers to and the bucket does not hold."""
+    """Return the keys that the metadata refers to but the bucket does not contain."""
     return [
         f"{state.key} is referred to {state.refs} times and does not exist"
         for state in image.objects

@@ -1,5 +1,5 @@
-"""Talk to a broker from a certain loopback address, so that ACLs can distinguish clients by their
-hosts over real sockets.
+"""Connect to a broker from a certain loopback address, so that ACLs can distinguish clients by host
+over real sockets.
 """
 
 import socket

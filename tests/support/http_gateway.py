@@ -1,5 +1,5 @@
-"""An HTTP gateway in front of a server. It can lose requests and responses, refuse, or hang, as
-gateways and networks do.
+"""An HTTP gateway in front of a server. Like real gateways and networks, it can lose requests and
+responses, reject requests, or hang.
 """
 
 import http.client
@@ -33,20 +33,20 @@ _NOT_DONE = {Fate.REFUSED: (403, "not allowed"), Fate.UNAVAILABLE: (503, "try ag
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request. `path` has no query."""
+    """A received request. `path` does not include the query."""
 
     method: str
     path: str
     authorization: str
 
     def is_commit(self, table: str) -> bool:
-        """Return whether it changes a table that exists or is being made."""
+        """Return whether it changes a table that exists or is being created."""
         return self.method == "POST" and self.path.endswith(f"/tables/{table}")
 
 
 class HttpGateway:
-    """The gateway. `requested` are the requests so far, `statuses` those of the server's responses;
-    `decide` returns the fate of a request.
+    """`requested` are the requests so far, `statuses` those of the server's responses; `decide`
+    returns the fate of a request.
     """
 
     def __init__(self, target: str) -> None:

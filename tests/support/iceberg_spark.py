@@ -1,5 +1,5 @@
-"""Run SQL in Spark 4.1 with Iceberg's runtime, the newest pair that Iceberg supports. Maven fetches
-the jars into build/iceberg-spark once, 350 MB.
+"""Run SQL in Spark 4.1 with Iceberg's runtime, the newest combination that Iceberg supports. Maven
+downloads the jars into build/iceberg-spark once, 350 MB.
 """
 
 import json
@@ -63,7 +63,9 @@ class SparkSql:
         threading.Thread(target=self._read, daemon=True).start()
 
     def __call__(self, statement: str) -> list[dict[str, Any]]:
-        """Return the rows of the result. Raise AssertionError with the reason if it fails."""
+        """Run a statement and return its rows. Raises AssertionError with the reason if
+        it fails.
+        """
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(statement.split()) + "\n")
         self._process.stdin.flush()
@@ -81,8 +83,8 @@ class SparkSql:
 
 @contextmanager
 def spark_sql(warehouses: Mapping[str, Path]) -> Iterator[SparkSql]:
-    """Start Spark with a catalog for the SQLite file of each warehouse directory, of the same
-    name as in `table sync`.
+    """Start Spark with a catalog for the SQLite file of each warehouse directory, with the same
+    names as in `table sync`.
     """
     settings = {
         "spark.ui.enabled": "false",

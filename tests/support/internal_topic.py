@@ -6,7 +6,7 @@ from tests.support.clients import TIMEOUT_S, checked
 
 
 def read_internal_topic(address: str, topic: str) -> list[tuple[bytes, bytes | None]]:
-    """Return the keys and values of all records, in order of each partition."""
+    """Return the keys and values of all records, partition by partition in offset order."""
     # A coordinator may delete the first records meanwhile.
     consumer = Consumer(
         {
@@ -23,7 +23,7 @@ def read_internal_topic(address: str, topic: str) -> list[tuple[bytes, bytes | N
         message = consumer.poll(TIMEOUT_S)
         assert message is not None, f"no end of {open_ends}"
         error = message.error()
-        # A partition may end with a marker of a transaction, which no consumer gets.
+        # A partition may end with a transaction marker, which consumers do not receive.
         if error is not None and error.code() == KafkaError._PARTITION_EOF:
             open_ends.discard(message.partition())
             continue

@@ -1,6 +1,5 @@
-"""Run Java programs on the jars of Kafka 4.2: its own command line tools, and applications.
-
-Maven fetches the jars by their coordinates, once (`benchmarks/kafka.py`).
+"""Run Java programs with the jars of Kafka 4.2: its command line tools, and applications. Maven
+downloads the jars once (`benchmarks/kafka.py`).
 """
 
 import subprocess
@@ -25,7 +24,9 @@ rootLogger.appenderRef.out.ref=out
 
 
 class JavaHome:
-    """A directory with compiled classes and the settings of logs, in front of Kafka's jars."""
+    """A directory with compiled classes and logging settings, placed before Kafka's jars in the
+    class path.
+    """
 
     def __init__(self, directory: Path) -> None:
         (directory / "log4j2.properties").write_text(_LOG4J)
@@ -42,7 +43,7 @@ class JavaHome:
     def tool(
         self, main: str, *arguments: str, jvm: Sequence[str] = ()
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command line tool to its end. jvm: further options of Java."""
+        """Run a command line tool until it exits. jvm: additional JVM options."""
         return subprocess.run(
             (*JVM, *jvm, "-cp", self.class_path, main, *arguments),
             capture_output=True,
@@ -54,13 +55,15 @@ class JavaHome:
     def application(
         self, main: str, *arguments: str, log: Path
     ) -> "AbstractContextManager[subprocess.Popen[bytes]]":
-        """Run an application; kill it at the end if it still runs. Its output is added to `log`."""
+        """Run an application; kill it at the end if it is still running. Its output is added to
+        `log`.
+        """
         return running(*JVM, "-cp", self.class_path, main, *arguments, log=log)
 
 
 @contextmanager
 def running(*command: str, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run a process; kill it at the end if it still runs. Its output is added to `log`."""
+    """Run a process; kill it at the end if it is still running. Its output is added to `log`."""
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
@@ -73,7 +76,7 @@ def running(*command: str, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
 def wait_while_running(
     process: "subprocess.Popen[bytes]", log: Path, condition: Callable[[], bool]
 ) -> None:
-    """Wait for a condition while an application runs; show its log if it ends before."""
+    """Wait for a condition while an application runs; show its log if it exits before."""
 
     def is_over() -> bool:
         assert process.poll() is None, log.read_text()

@@ -1,4 +1,4 @@
-"""Run Kafka's command line tools one after the other in one JVM (`tests/interop/tools`)."""
+"""Run Kafka's command line tools one after another in the same JVM (`tests/interop/tools`)."""
 
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,20 @@ _FIELD, _LINE = "\x1f", "\x1e"
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a tool. output: stdout and stderr, in the order in which it wrote them."""
+    """The result of a tool. output: stdout and stderr, in the order of writing."""
 
     exit_code: int
     output: str
 
 
 class ToolRunner:
-    """The JVM. A tool that hangs ends with the timeout of the test, which kills the JVM."""
+    """The JVM. A hanging tool ends with the test's timeout, which kills the JVM."""
 
     def __init__(self, commands: IO[bytes], responses: IO[bytes]) -> None:
         self._commands, self._responses = commands, responses
 
     def run(self, main: str, arguments: Sequence[str], *, stdin: str = "") -> Done:
-        """Run a tool to its end."""
+        """Run a tool until it exits."""
         line = _FIELD.join((main, stdin, *arguments)).replace("\n", _LINE)
         self._commands.write(line.encode() + b"\n")
         self._commands.flush()

@@ -9,7 +9,7 @@ Step = tuple[str, Any]
 
 
 class Talk(Protocol):
-    """A connection, or several."""
+    """One connection or several."""
 
     def close(self) -> None: ...
 
@@ -20,7 +20,7 @@ _Talk = TypeVar("_Talk", bound=Talk)
 def hold(
     begin: Callable[[str], _Talk], address: str, scenario: Callable[[_Talk], Iterator[Step]]
 ) -> list[Step]:
-    """Return the responses of a broker to a scenario, without throttle times."""
+    """Run a scenario; return the broker's responses without throttle times."""
     with closing(begin(address)) as talk:
         return [
             (label, response | {"throttle_time_ms": 0} if isinstance(response, dict) else response)
@@ -33,7 +33,7 @@ async def compare(
     scenario: Callable[[_Talk], Iterator[Step]],
     addresses: tuple[str, str],
 ) -> None:
-    """Assert that two brokers respond in the same way. addresses: of Kafka and of Penstock."""
+    """Assert that two brokers respond in the same way. addresses: those of Kafka and Penstock."""
     expected, found = [
         await asyncio.to_thread(hold, begin, address, scenario) for address in addresses
     ]

@@ -15,12 +15,14 @@ _CHECKS_S: Final = 90
 
 
 def install_kafkajs() -> Path:
-    """Download kafkajs unless it is present. Skips the test if npm cannot, or fails it in CI."""
+    """Download kafkajs unless it is present. If npm cannot, skip the test, or fail it in CI."""
     return package("kafkajs", VERSION)
 
 
 def run_kafkajs(bootstrap: str, *checks: str, **settings: Any) -> Mapping[str, Any]:
-    """Return what each check of `kafkajs.js` found. settings: more of kafkajs's configuration."""
+    """Run `kafkajs.js`; return the result of each check. settings: additional kafkajs
+    configuration.
+    """
     config = json.dumps({"brokers": [bootstrap], **settings})
     done = subprocess.run(
         [NODE, "--no-warnings", _PROGRAM, install_kafkajs(), config, *checks],

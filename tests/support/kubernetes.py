@@ -1,5 +1,5 @@
 """Run the servers of Kubernetes without nodes: etcd, the API server, its controllers and the
-scheduler. Objects are admitted, and StatefulSets make pods, which stay pending.
+scheduler. Objects are admitted, and StatefulSets create pods, which stay pending.
 """
 
 import json
@@ -85,7 +85,7 @@ class Kubernetes:
             self._binaries / "kube-apiserver",
             f"--etcd-servers={client}",
             "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",  # a network namespace may have no other
+            "--advertise-address=127.0.0.1",  # a network namespace may have no other address
             "--endpoint-reconciler-type=none",
             f"--secure-port={self._port}",
             f"--cert-dir={self._directory / 'certificates'}",
@@ -185,7 +185,7 @@ class Kubernetes:
                 raise AssertionError(f"{method} {path}: {error.read().decode()}") from None
 
     def get(self, kind: str, name: str) -> Any:
-        """Return an object of the namespace. kind: `apps/v1/statefulsets` or `v1/pods`."""
+        """Return an object in the namespace. kind: such as `apps/v1/statefulsets` or `v1/pods`."""
         group, _, plural = kind.rpartition("/")
         root = f"/api/{group}" if group == "v1" else f"/apis/{group}"
         return self.send_request(

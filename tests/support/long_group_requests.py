@@ -1,4 +1,4 @@
-"""Long requests of the APIs of groups, transactions and share groups."""
+"""Long requests of group, transaction and share group APIs."""
 
 from collections.abc import Mapping
 from typing import Final

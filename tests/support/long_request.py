@@ -1,4 +1,4 @@
-"""A request that names as many things as a broker accepts, and what such requests name."""
+"""A request with as many elements as a broker accepts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from penstock.protocol.request_limits import elements_max, things_max
 ID: Final = UUID(int=7)
 UNKNOWN_NODES: Final = [97, 98, 99]
 _OUTER_ELEMENTS: Final = 2
-"""At most: one group or topic around all partitions, or the like."""
+"""The maximum number of other elements, such as one group or topic that contains all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongRequest:
-    """make: builds the request with so many names. elements: in the request, per name."""
+    """make: builds the request for this many names. elements: elements in the request per name."""
 
     api: ApiSpec
     version: int
@@ -25,7 +25,7 @@ class LongRequest:
 
     @property
     def count(self) -> int:
-        """The largest number of elements within the limits of the API."""
+        """The largest number of names within the limits of the API."""
         count = (elements_max(self.api.key) - _OUTER_ELEMENTS) // self.elements
         things = things_max(self.api.key)
         if things is not None and things.count(self.make(count)) > things.max:

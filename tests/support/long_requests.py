@@ -1,4 +1,4 @@
-"""Long requests: of each API that names many things, with as many as a broker accepts."""
+"""Long requests of each API that accepts lists, with as many elements as a broker accepts."""
 
 from collections.abc import Mapping
 from typing import Final

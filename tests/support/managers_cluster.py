@@ -1,5 +1,5 @@
-"""A controller without shell: applies the results of managers to one image and checks the image's
-invariants after each transaction.
+"""A controller without I/O: it applies the results of the managers to one image and checks the
+image's invariants after each transaction.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,7 +71,7 @@ from penstock.stream.ports import IN_STORE, BrokerIncarnation, ObjectRole
 T = TypeVar("T")
 MOVE_TIMEOUT_MS = 10_000
 DELETED_PARTITIONS_MAX = 8
-"""More at once than the tests delete, except where the limit is what they are about."""
+"""A limit above what the tests delete at once, except in tests of the limit itself."""
 
 
 def part(stream_id: int, start: int, end: int, records: int | None = None) -> RangeEntry:
@@ -121,7 +121,7 @@ def close(stream_id: int, epoch: int, end: int) -> CloseItem:
 
 
 def snapshot_of(image: MetadataImage) -> MetadataImage:
-    """The image as another process would load it, bytes and all."""
+    """Return the image as loaded by another process, from encoded bytes."""
     copy = MetadataImage()
     copy.load(decode_record(encode_record(record)) for record in ImageCopy.of(image).records())
     copy.loaded(image.end_offset)
@@ -135,7 +135,7 @@ class ManagersCluster:
         self.live: set[NodeId] = set()
         self.uuids = 0
         self.partitions_max: int | None = None
-        """The limit of the cluster for those that are created."""
+        """The cluster's partition limit for created topics."""
         self.timeline = Timeline()
         self.moves: dict[reassign.MoveUnderWay, int] = {}
         self.apply([ClusterRecord("test")])
@@ -156,7 +156,9 @@ class ManagersCluster:
         return self.timeline.age_s(offset, self.now_ms / 1_000)
 
     def deletable(self, after_ms: int, late_ms: int, limit: int = 10) -> list[ObjectState]:
-        """What may be deleted in so many milliseconds, with a read grace of a second."""
+        """Return what may be deleted within this many milliseconds, with a read grace period of a
+        second.
+        """
         later_s = (self.now_ms + after_ms) / 1_000
         return objects.deletable(
             self.image, lambda offset: self.timeline.age_s(offset, later_s), 1_000, late_ms, limit
@@ -173,7 +175,7 @@ class ManagersCluster:
     def run(
         self, result: Result[T], status: Status = Status.OK, *, records: int | None = None
     ) -> T | None:
-        """Expect `status` (and so many records), apply."""
+        """Expect `status` (and this many records), then apply them."""
         assert result.status == status, result.detail
         assert status == Status.OK or (not result.records and result.detail)
         assert records is None or len(result.records) == records, result.records
@@ -181,7 +183,7 @@ class ManagersCluster:
         return result.value
 
     def broker(self, node_id: int) -> BrokerIncarnation:
-        """A new incarnation, live, with its tick."""
+        """Register a new incarnation of a broker, live and after its tick."""
         request = RegisterBroker(
             node_id=NodeId(node_id),
             incarnation_id=self.new_uuid(),
@@ -199,7 +201,7 @@ class ManagersCluster:
         self.apply(nodes.fence_brokers(self.image, [node]))
 
     def tick(self) -> None:
-        """Periodic work of the controller between requests."""
+        """Run the periodic work of the controller between requests."""
         overdue = self.overdue()
         self.apply(nodes.fence_brokers(self.image, overdue))
         self.live -= {node.node_id for node in overdue}
@@ -282,7 +284,7 @@ class ManagersCluster:
         status: Status = Status.OK,
         records: int | None = None,
     ) -> None:
-        """Reassign; no replicas: cancel."""
+        """Reassign; without replicas: cancel."""
         target = PartitionTarget(
             topic=name,
             partition=partition,
@@ -297,7 +299,7 @@ class ManagersCluster:
         assert value.items[0].status == status, value.items[0].detail
 
     def give_up(self, node: BrokerIncarnation) -> None:
-        """Close everything that is open in its name, at the committed end."""
+        """Close all open streams of the node at their committed ends."""
         opened = [
             self.image.streams.get(stream_id)
             for stream_id in sorted(self.image.streams.opened_by(node))
@@ -312,7 +314,7 @@ class ManagersCluster:
         )
 
     def open_led(self, node: BrokerIncarnation) -> None:
-        """Open the streams of everything that the node leads."""
+        """Open the streams of all partitions that the node leads."""
         for topic in list(self.image.topics):
             for partition in topic.partitions:
                 if leader_of(partition) == node:
@@ -400,7 +402,7 @@ class ManagersCluster:
         self.run(streams.trim_stream(self.image, request, self.now_ms), status)
 
     def spans(self, stream_id: int) -> list[tuple[int, int, int]]:
-        """(start, end, object id) of the stream's log."""
+        """Return (start, end, object id) of each range of the stream's log."""
         stream = self.image.streams.get(StreamId(stream_id))
         assert stream is not None
         return [(entry.start_offset, entry.end_offset, entry.object_id) for entry in stream.entries]
@@ -412,19 +414,19 @@ class ManagersCluster:
 
 
 class CommittedAtOnce:
-    """A runtime whose requests are committed at once, and a backup without lag."""
+    """A runtime whose requests are committed at once, and a backup that never lags."""
 
     def __init__(self, cluster: ManagersCluster) -> None:
         self._cluster = cluster
         self.status = Status.OK
-        """Of requests; others than OK refuse them."""
+        """The status of requests; statuses other than OK reject them."""
 
     @property
     def image(self) -> MetadataImage:
         return self._cluster.image
 
     def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
-        """Do nothing: there is no other task."""
+        """Do nothing, because there is no other task."""
 
     async def with_committed_image(self, look: Callable[[MetadataImage], Any]) -> Any:
         return look(self._cluster.image)

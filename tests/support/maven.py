@@ -1,4 +1,4 @@
-"""Fetch the jars of Java programs with Maven, and compile the programs, once."""
+"""Download the jars of Java programs with Maven, and compile the programs, once."""
 
 import shutil
 import subprocess
@@ -13,8 +13,10 @@ COMPILED_S = 90
 
 @dataclass(frozen=True)
 class Program:
-    """The Java sources of a directory. Each artifact is group, name, version and classifier; jars
-    in `further` are on the class path, too.
+    """The Java sources in a directory.
+
+    Each artifact is group, name, version and classifier; jars in `further` are also on the class
+    path.
     """
 
     home: Path

@@ -48,7 +48,7 @@ class MeteredCluster:
             0,
         )
         self.security = SecurityFiles(directory / "security")
-        """The files of a secure cluster."""
+        """The certificate and user files of a secure cluster."""
         self._plan = plan_cluster(
             options, ports, str(directory / "controllers"), self.security if secure else None
         )
@@ -57,7 +57,7 @@ class MeteredCluster:
         self._log = directory / "log"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.arguments: tuple[str, ...] = ()
-        """More flags of every node."""
+        """Additional flags of every node."""
         self.ports: dict[str, int] = {}
         """Ports of `/metrics`, by "broker 0" or "controller 0"."""
 
@@ -148,7 +148,7 @@ class MeteredCluster:
 
 
 def value(samples: Samples, metric: str, labels: Mapping[str, str] | None = None) -> float:
-    """Return the sum of the samples that have these labels; 0 if there are none."""
+    """Return the sum of the samples with these labels; 0 if there are none."""
     requested = set((labels or {}).items())
     return sum(
         found for (name, has), found in samples.items() if name == metric and requested <= has

@@ -1,4 +1,4 @@
-"""Run `penstock mirror` as a process, and compare what two clusters have."""
+"""Run `penstock mirror` as a process, and compare the contents of two clusters."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 
 class Copied(NamedTuple):
-    """A record as consumers of committed records see it."""
+    """A record as seen by read_committed consumers."""
 
     offset: int
     timestamp: tuple[int, int]
@@ -36,7 +36,7 @@ def mirror_command(source: str, target: str, *arguments: str) -> list[str]:
 
 
 def mirrored(source: str, target: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run one command to its end."""
+    """Run one command until it exits."""
     return subprocess.run(
         mirror_command(source, target, *arguments),
         capture_output=True,
@@ -50,7 +50,7 @@ def mirrored(source: str, target: str, *arguments: str) -> "subprocess.Completed
 def running_mirror(
     source: str, target: str, log: Path, *arguments: str
 ) -> Generator["subprocess.Popen[bytes]"]:
-    """Run a mirror until the block ends; then it is killed. log: gets its output."""
+    """Run a mirror until the block ends, then kill it. log: receives its output."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             mirror_command(source, target, "--interval", "1", *arguments),
@@ -66,7 +66,7 @@ def running_mirror(
 
 
 def records_of(address: str, topic: str, partitions: int) -> dict[int, list[Copied]]:
-    """Return all committed records of each partition, up to the end at the call."""
+    """Return all committed records of each partition, up to the end at the time of the call."""
     return {index: list(_records(address, topic, index)) for index in range(partitions)}
 
 
@@ -119,7 +119,7 @@ def without_offsets(found: Mapping[int, list[Copied]]) -> dict[int, list[Copied]
 
 
 def commit_offsets(address: str, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Set the offsets of a group, once there is a coordinator: Kafka creates it on request."""
+    """Set the offsets of a group, once its coordinator exists: Kafka creates it on request."""
     admin: Any = AdminClient({"bootstrap.servers": address})
     parts = [TopicPartition(*key, offset) for key, offset in offsets.items()]
 

@@ -1,4 +1,4 @@
-"""Leave out tests whose programs this machine does not have, except in CI."""
+"""Skip tests whose programs are missing on this machine, except in CI."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 
 def built(script: str, timeout_s: float) -> Path:
-    """Return the path that a script of `tools/` prints. It compiles a missing program."""
+    """Return the path printed by a script of `tools/`, which compiles a missing program."""
     done = subprocess.run(
         [Path(__file__).resolve().parents[2] / "tools" / script],
         capture_output=True,
@@ -23,7 +23,9 @@ def built(script: str, timeout_s: float) -> Path:
 
 
 def missing(what: str) -> NoReturn:
-    """Skip the test with a reason. If the variable CI is set, fail it: CI has everything."""
+    """Skip the test with a reason. If the variable CI is set, fail it, because CI has
+    all programs.
+    """
     if os.environ.get("CI"):
         pytest.fail(f"CI does not skip tests: {what}")
     pytest.skip(what)

@@ -1,5 +1,5 @@
-"""Objects and manifests as a later version of Penstock might write them: with other versions,
-features or sizes, and with correct checksums.
+"""Objects and manifests as later versions of Penstock might write them: with other versions,
+features or sizes, and with valid checksums.
 """
 
 from crc32c import crc32c
@@ -14,11 +14,13 @@ MANIFEST_REQUIRED_AT, MANIFEST_OPTIONAL_AT, MANIFEST_VERSION_AT = 36, 40, 44
 """Positions in the footer of a manifest."""
 
 METADATA_VERSION_AT, METADATA_HEADER_BYTES = 8, 16
-"""The header of metadata snapshots and of objects of the metadata log."""
+"""The header of metadata snapshots and metadata log objects."""
 
 
 def with_header_field(data: bytes, at: int, field: bytes) -> bytes:
-    """Return the object or fence with this field in its header and in the copy of the header."""
+    """Return the object or fence with this field changed in its header and in the copy of the
+    header.
+    """
     header = bytearray(data[:HEADER_BYTES])
     header[at : at + len(field)] = field
     header[HEADER_CRC_AT:] = _sealed(header[:HEADER_CRC_AT])
@@ -33,7 +35,7 @@ def with_header_field(data: bytes, at: int, field: bytes) -> bytes:
 
 
 def with_footer_field(data: bytes, at: int, field: bytes) -> bytes:
-    """Return the manifest with this field in its footer."""
+    """Return the manifest with this field changed in its footer."""
     footer = bytearray(data[-codec.FOOTER.size :])
     footer[at : at + len(field)] = field
     footer[codec.FOOTER_CRC_AT : codec.FOOTER_CRC_AT + 4] = _sealed(footer[: codec.FOOTER_CRC_AT])
@@ -41,7 +43,7 @@ def with_footer_field(data: bytes, at: int, field: bytes) -> bytes:
 
 
 def with_metadata_version(data: bytes, version: int) -> bytes:
-    """Return the metadata snapshot, or the object of the metadata log, with this version."""
+    """Return the metadata snapshot or metadata log object with this version."""
     head = data[:METADATA_VERSION_AT] + version.to_bytes(4, "big")
     return head + _sealed(head + data[METADATA_HEADER_BYTES:]) + data[METADATA_HEADER_BYTES:]
 

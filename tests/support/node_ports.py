@@ -29,7 +29,7 @@ class NodePorts:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._open: set[asyncio.StreamWriter] = set()
         self.refused: Counter[int] = Counter()
-        """The number of connections that found no pod, by node port."""
+        """The number of connections that arrived while no pod was running, by node port."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -79,7 +79,7 @@ class NodePorts:
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on all bytes, and the end after them."""
+    """Forward all bytes and then the end of the stream."""
     with suppress(OSError):
         while data := await reader.read(_PIECE_BYTES):
             writer.write(data)

@@ -1,6 +1,5 @@
-"""Fetch packages of npm for tests, by name and version, into build/npm, once.
-
-Node and npm come with pyright (`pyright[nodejs]`).
+"""Download npm packages for tests, by name and version, into build/npm, once. Node and npm come
+with pyright (`pyright[nodejs]`).
 """
 
 import json
@@ -19,8 +18,8 @@ _INSTALL_S: Final = 120
 
 
 def package(name: str, version: str) -> Path:
-    """Return the folder of a package; download it unless it is present. Skips the test if npm
-    cannot, or fails it in CI.
+    """Return the directory of a package; download it unless it is present. If npm cannot, skip the
+    test, or fail it in CI.
     """
     home = _BUILD / name
     found = home / "node_modules" / name

@@ -1,4 +1,4 @@
-"""A receiver of OTLP metrics over HTTP. It keeps what it accepts, and responds as a test
+"""An OTLP receiver for metrics over HTTP. It keeps accepted requests, and responds as the test
 configures.
 """
 
@@ -19,13 +19,13 @@ from tests.support.certs import Authority
 class OtlpReceiver:
     def __init__(self) -> None:
         self.requests: list[ExportMetricsServiceRequest] = []
-        """Those that were taken."""
+        """Accepted requests."""
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.statuses: list[int] = []
-        """Status codes of the next responses; then 200."""
+        """Status codes of the next responses; afterwards 200."""
         self.response = ExportMetricsServiceResponse()
-        """To requests that are taken."""
+        """The response body for accepted requests."""
         self.port = 0
 
     async def take(self, request: web.Request) -> web.StreamResponse:
@@ -50,14 +50,14 @@ class OtlpReceiver:
         return 200
 
     def resources(self) -> Iterator[tuple[dict[str, str], list[Metric]]]:
-        """Yield the attributes and metrics of each resource that was taken."""
+        """Yield the attributes and metrics of each accepted resource."""
         for request in self.requests:
             for resource in request.resource_metrics:
                 yield attributes_of(resource), metrics_of(resource)
 
 
 class Knowing(OtlpReceiver):
-    """Remember who sent."""
+    """Remember the certificate names of the senders."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Knowing(OtlpReceiver):
 
 
 def demanding(authority: Authority) -> ssl.SSLContext:
-    """Return the context of a receiver that wants a certificate of this CA."""
+    """Return the context of a receiver that requires a client certificate of this CA."""
     server = authority.make("receiver")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(server.certificate, server.key)
@@ -94,7 +94,7 @@ def metrics_of(resource: ResourceMetrics) -> list[Metric]:
 async def serving(
     receiver: OtlpReceiver, *, port: int = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[OtlpReceiver]:
-    """Serve on 127.0.0.1; port: 0 for a free one."""
+    """Serve on 127.0.0.1. port: 0 for a free one."""
     application = web.Application(client_max_size=64 << 20)
     application.router.add_post("/{path:.*}", receiver.take)
     runner = web.AppRunner(application)

@@ -1,7 +1,7 @@
 """Brokers without sockets, a fake controller and a memory store, to test partitions and handlers.
 
 `PartitionHarness` is the controller: its managers decide over one metadata image. `Broker` is one
-start of a broker: its storage is real, and handlers take it for their `Node`.
+start of a broker: its storage is real, and handlers use it as their `Node`.
 """
 
 import asyncio
@@ -109,7 +109,9 @@ class PartitionHarness:
 
     @contextmanager
     def at_once(self):
-        """Brokers see all changes in here as one, as after a time without a controller."""
+        """Brokers see all changes made in this block at once, as after a period without a
+        controller.
+        """
         self.held_back = []
         yield
         records, self.held_back = self.held_back, None
@@ -127,7 +129,7 @@ class PartitionHarness:
         self.subscribers.append(subscriber)
         subscriber(MetadataDelta(everything=True), self.image)
 
-    # The client's side, as `ControllerStreamMetadata` uses it.
+    # The client side, as used by `ControllerStreamMetadata`.
 
     async def open_streams(self, request, *, timeout_s=0):
         self.open_requests += 1
@@ -161,7 +163,7 @@ class PartitionHarness:
     async def reached(self, offset, deadline):
         pass
 
-    # What tests do to the cluster.
+    # Operations of tests on the cluster.
 
     async def broker(self, node_id, *, notice_ms=0):
         request = m.RegisterBroker(
@@ -175,7 +177,7 @@ class PartitionHarness:
         return broker
 
     async def leading(self, name, *, partitions):
-        """Start a broker and let it lead a new topic. Returns the broker."""
+        """Start a broker and make it the leader of a new topic. Returns the broker."""
         broker = await self.broker(1)
         self.topic(name, partitions=partitions)
         for index in range(partitions):
@@ -231,7 +233,7 @@ class PartitionHarness:
         self.apply([changed])
 
     def move(self, topic, *replicas, index=0):
-        """Reassign; no replicas: cancel."""
+        """Reassign; without replicas: cancel."""
         target = m.PartitionTarget(topic=topic, partition=index, replicas=list(replicas) or None)
         request = m.AlterReassignments(partitions=[target])
         items = self.run(
@@ -242,7 +244,7 @@ class PartitionHarness:
         assert items[0].status is m.Status.OK, items[0].detail
 
     async def fail_over(self, dead, recoverer):
-        """Fence a dead broker, recover its WAL, elect."""
+        """Fence a dead broker, recover its WAL, and elect new leaders."""
         self.fence(dead)
         return await self.recover(dead, recoverer)
 
@@ -251,7 +253,7 @@ class PartitionHarness:
         self.apply(nodes.fence_brokers(self.image, [dead.me]))
 
     async def recover(self, dead, recoverer):
-        """By `recoverer`, whomever the controller would have asked."""
+        """Recover the WAL by `recoverer`, whichever broker the controller would have appointed."""
         wal = self.image.nodes.wal(dead.me)
         self.apply(
             [
@@ -280,7 +282,7 @@ class Broker:
     def __init__(self, harness, me, notice_ms=0):
         self.harness, self.me = harness, me
         self.node_id, self.node_epoch, self.cluster_id = me.node_id, me.node_epoch, "test"
-        # Its transactions have no coordinator.
+        # There is no coordinator for its transactions.
         self.authorizer: Authorizer | None = None
         self.change_log = ChangeLog(lambda: 0.0)
         self.config = BrokerConfig(transaction_partition_verification_enable=False)
@@ -328,7 +330,7 @@ class Broker:
         return frozenset()
 
     def connect_peers(self):
-        """Other brokers are not reached over the network here."""
+        """Do nothing: other brokers are not connected over the network here."""
         return PeerConnections(MetadataImage)
 
     async def opened(self, topic, index=0) -> Partition:
@@ -342,7 +344,7 @@ class Broker:
         await self.storage.close()
 
     async def crash(self):
-        """Stop writing, committing and closing."""
+        """Stop without writing, committing or closing anything."""
         self.harness.subscribers.remove(self.partitions.on_batch)
         await self.storage.abandon()
         task = asyncio.ensure_future(self.partitions.close())
@@ -435,9 +437,11 @@ class Broker:
         forgotten=(),
         meanwhile=None,
     ):
-        """`requested`: list of (topic, partition, offset) or with more fields of FetchPartition as
-        a dict after it. The whole response. meanwhile: is awaited between the first lookup of the
-        fetch and the start of its task.
+        """Return the whole response.
+
+        `requested`: list of (topic, partition, offset), optionally with more fields of
+        FetchPartition as a dict. meanwhile: awaited between the first lookup of the fetch and the
+        start of its task.
         """
         by_topic = {}
         for topic, index, offset, *rest in requested:
@@ -474,7 +478,7 @@ class Broker:
         return self.decode_response(apis.FETCH, version, response)
 
     async def fetch(self, topic, offset=0, index=0, **options):
-        """The response for one partition, with its records decoded into `values`."""
+        """Return the response for one partition, with its records decoded into `values`."""
         response = await self.fetch_all([(topic, index, offset)], **options)
         found = response.responses[0].partitions[0]
         return SimpleNamespace(
@@ -487,7 +491,7 @@ class Broker:
         )
 
     async def values(self, topic, index=0):
-        """All values of the partition."""
+        """Return all values of the partition."""
         return await self.values_from(topic, 0, index)
 
     async def values_from(self, topic, offset, index=0):
@@ -508,7 +512,7 @@ class Broker:
         self, topic, pid, epoch=0, *, commit, coordinator_epoch=0, serial=-1, index=0, version=1,
         transaction_version=0,
     ):  # fmt: skip
-        """End the producer's transaction in one partition. The error code."""
+        """End the producer's transaction in one partition. Return the error code."""
         topics = [wire_markers.WritableTxnMarkerTopic(topic, [index])]
         marker = wire_markers.WritableTxnMarker(
             pid, epoch, commit, topics, coordinator_epoch, transaction_version, serial
@@ -522,8 +526,8 @@ class Broker:
         return reply.markers[0].topics[0].partitions[0].error_code
 
     async def committed(self, topic, offset=0, index=0, **options):
-        """Return the values that a read_committed consumer gets, in as many fetches as it takes; it
-        drops what is aborted as clients do.
+        """Return the values that a read_committed consumer gets, in as many fetches as necessary;
+        it filters aborted records as clients do.
         """
         values = []
         while True:
@@ -583,8 +587,8 @@ def records_of(partition) -> list[Record]:
 
 
 def committed_values(partition, fetch_offset) -> tuple[list[bytes], int]:
-    """Values of one response, as `CompletedFetch` of Kafka's consumer takes them, and the next
-    offset.
+    """Return the values of one response, as filtered by `CompletedFetch` of Kafka's consumer, and
+    the next offset.
     """
     begun, aborting, values, offset = (
         sorted(partition.aborted_transactions, key=lambda item: item.first_offset),

@@ -1,5 +1,5 @@
-"""Rows with values of every type that tables are partitioned by, also before 1970 and null, and a
-table of each partitioning.
+"""Rows with values of every type that tables can be partitioned by, including nulls and times
+before 1970, and a table for each partitioning.
 """
 
 import datetime as dt
@@ -72,7 +72,7 @@ PARTITIONINGS = (
 
 
 def table_rows(without: str = "") -> Table:
-    """Return the rows with their metadata columns, as of one Kafka partition."""
+    """Return the rows with their metadata columns, as if from one Kafka partition."""
     values = pa.schema([field for field in VALUES if field.name != without])
     schema = row_schema(values, headers=False)
     rows = [

@@ -34,7 +34,7 @@ _FORWARDING: Final = {4: "ipv4/ip_forward", 6: "ipv6/conf/all/forwarding"}
 _QUEUE: Final = 100
 _START_S: Final = 60.0
 _REFUSED_S: Final = 3.0
-"""Timeout of a connection attempt that should fail: policies drop packets."""
+"""Timeout of a connection attempt that should fail, because policies drop packets."""
 _BIN: Final = Path(sys.executable).parent
 _LISTEN: Final = """
 import asyncio, sys
@@ -60,7 +60,7 @@ asyncio.run(main())
 """
 
 Target = tuple[str, int]
-"""The name of a pod, and a port."""
+"""A pod name and a port."""
 
 
 def has_own_network() -> bool:
@@ -115,7 +115,7 @@ class Pod:
 
 
 class PodNetwork:
-    """The network of a cluster with one node. Use it in a `with` block.
+    """The network of a cluster with a single node. Use it in a `with` block.
 
     version: of the Internet Protocol, 4 or 6.
     """
@@ -157,9 +157,8 @@ class PodNetwork:
         self._stack.close()
 
     def connect(self, name: str, *names: str, namespace: str = NAMESPACE) -> Pod:
-        """Place a pod that the API server has on the node, and give it an address.
-
-        names: other names that resolve to it.
+        """Place a pod of the API server on the node, and give it an address. names: additional
+        names that resolve to it.
         """
         process = self.start(["unshare", "--net", "--mount", "sleep", "infinity"])
         own = Path(f"/proc/{process.pid}/ns/mnt")
@@ -201,13 +200,13 @@ class PodNetwork:
         self._kubernetes.send_request("PATCH", f"{path}/status", {"status": status})
 
     def succeed(self, name: str, log: str) -> None:
-        """End a pod of the release as a kubelet does whose containers have ended well."""
+        """Complete a pod of the release, as a kubelet does whose containers have succeeded."""
         self._kubelet.logs[name] = log
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/status"
         self._kubernetes.send_request("PATCH", path, {"status": {"phase": "Succeeded"}})
 
     def add(self, name: str, labels: Mapping[str, str], namespace: str = NAMESPACE) -> Pod:
-        """Create a pod of others with these labels, and connect it."""
+        """Add a pod with these labels that does not belong to the release, and connect it."""
         container = {"name": "main", "image": "none", "securityContext": _RESTRICTED}
         pod: Object = {
             "metadata": {"name": name, "labels": dict(labels)},
@@ -225,10 +224,10 @@ class PodNetwork:
         return self.connect(name, namespace=namespace)
 
     def enforce(self, program: Path) -> subprocess.Popen[bytes]:
-        """Enforce the network policies from now on, until the returned process ends.
+        """Enforce the network policies until the returned process ends.
 
-        The program installs rules of nftables, for which many kernels lack NFT_QUEUE; the rule of
-        iptables asks the same program about the same packets.
+        The program installs nftables rules, for which many kernels lack NFT_QUEUE; the iptables
+        rule passes the same packets to the same program.
         """
         new = ("FORWARD", "-m", "conntrack", "--ctstate", "NEW")
         _run(

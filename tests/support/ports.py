@@ -1,4 +1,4 @@
-"""Ports for processes that are started later, or again."""
+"""Ports for processes that are started later or restarted."""
 
 from random import SystemRandom
 
@@ -10,10 +10,10 @@ _given: set[int] = set()
 
 
 def free_ports(requested: int) -> list[int]:
-    """Return ports that no other process will take while theirs is down.
+    """Return ports that no other process takes while their process is down.
 
-    They are below the kernel's ephemeral range, so no connection and no server on port 0 gets them,
-    and below those of `penstock dev`. This process returns each port once.
+    They are below the kernel's ephemeral range, so neither connections nor servers on port 0 get
+    them, and below those of `penstock dev`. This process returns each port once.
     """
     return [free_port() for _ in range(requested)]
 

@@ -1,4 +1,4 @@
-"""Run Prometheus on a free port, with the chart's rules and its data in a directory of the test."""
+"""Run Prometheus on a free port, with the chart's rules and its data in a test directory."""
 
 import json
 import subprocess
@@ -25,8 +25,8 @@ SCRAPE_S: Final = 1
 
 
 def program(name: str) -> Path:
-    """Return `prometheus` or `promtool`. Skips the test where it was not compiled, and fails it in
-    CI.
+    """Return the path of `prometheus` or `promtool`. If it has not been compiled, skip the test, or
+    fail it in CI.
     """
     found = PROGRAMS / name
     if not found.exists():
@@ -42,7 +42,9 @@ class Prometheus:
     def __init__(
         self, directory: Path, targets: Mapping[str, int], otlp: Mapping[str, Any] | None = None
     ) -> None:
-        """otlp: additional configuration for pushed metrics; None: it accepts none."""
+        """otlp: additional configuration for pushed metrics; None: pushed metrics are
+        not accepted.
+        """
         self._directory = directory
         self._otlp = otlp
         self._targets = targets
@@ -83,8 +85,8 @@ class Prometheus:
                 self._process.wait()
 
     def _config(self) -> dict[str, Any]:
-        """Return the example of deploy/image/compose with these targets: the labels are those of
-        the chart's ServiceMonitor.
+        """Return the example configuration of deploy/image/compose with these targets; the labels
+        are those of the chart's ServiceMonitor.
         """
         return {
             "global": {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"},
@@ -123,7 +125,9 @@ class Prometheus:
             return False
 
     def get(self, path: str, **parameters: str) -> Any:
-        """Return the data of a response of its API. Raises AssertionError with the error."""
+        """Call the API and return the data of the response. Raises AssertionError with
+        the error.
+        """
         query = urllib.parse.urlencode(parameters)
         url = f"http://127.0.0.1:{self._port}/api/v1/{path}?{query}"
         try:
@@ -134,7 +138,7 @@ class Prometheus:
                 raise AssertionError(f"{parameters}: {refused.read().decode()}") from None
 
     def query(self, expression: str) -> list[Any]:
-        """Return the series of an expression now."""
+        """Return the current series of an expression."""
         found: list[Any] = self.get("query", query=expression)["result"]
         return found
 

@@ -1,5 +1,5 @@
-"""Find the metrics and labels in the product's dashboards and rules. This is not a PromQL parser:
-it reads only the queries that we write.
+"""Find metrics and labels in the product's dashboards and rules. This is not a PromQL parser: it
+supports only the queries that we write.
 """
 
 import json
@@ -14,7 +14,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "penstock"
 TARGET_LABELS = frozenset({"namespace", "pod", "app_kubernetes_io_component"})
-"""Labels that Prometheus adds by the target; see templates/monitoring.yaml and
+"""Labels that Prometheus adds to each target; see templates/monitoring.yaml and
 deploy/image/compose/prometheus.yml.
 """
 _SELECTOR = re.compile(r"\b((?:penstock|process)_[a-z0-9_]+|up)\b(?:\{([^}]*)\})?")
@@ -24,18 +24,18 @@ _BY = re.compile(r"\bby \(([^)]*)\)")
 
 @dataclass(frozen=True)
 class Query:
-    """One expression. where: its place, for messages."""
+    """An expression. where: its location, for messages."""
 
     where: str
     text: str
 
     def selectors(self) -> Iterator[tuple[str, set[str]]]:
-        """Yield (metric, labels that are matched)."""
+        """Yield (metric, matched labels)."""
         for found in _SELECTOR.finditer(self.text):
             yield found[1], set(_LABEL.findall(found[2] or ""))
 
     def grouped(self) -> set[str]:
-        """Return the labels by which it aggregates."""
+        """Return the labels by which the expression aggregates."""
         return {label.strip() for found in _BY.finditer(self.text) for label in found[1].split(",")}
 
 

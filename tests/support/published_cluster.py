@@ -1,4 +1,4 @@
-"""A cluster of the managers, and controllers that publish the manifest of it."""
+"""A cluster based on the managers, and controllers that publish its manifest."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ GRACE_MS = 120_000
 
 
 class CommittedImage:
-    """The runtime as the publisher sees it: an image between two batches, and the records that
+    """The runtime from the publisher's view: an image between two batches, and the records that
     change it.
     """
 
@@ -35,7 +35,7 @@ class CommittedImage:
 
 
 class PublishedCluster:
-    """A cluster with one topic whose partitions grow, and controllers that publish it."""
+    """A cluster with one topic whose partitions grow, and controllers that publish its manifest."""
 
     def __init__(self, partitions: int = 2) -> None:
         self.cluster = ManagersCluster()
@@ -56,7 +56,10 @@ class PublishedCluster:
     def publisher(
         self, store: Any, epoch: int, image: MetadataImage | None = None
     ) -> ManifestPublisher:
-        """image: of a controller that has not noticed yet that it no longer leads."""
+        """Return a publisher.
+
+        image: that of a controller that has not noticed yet that it is no longer the leader.
+        """
         runtime = CommittedImage(image or self.cluster.image, epoch)
         if image is None:
             self.watching.append(runtime)

@@ -1,5 +1,5 @@
-"""Run pytest in processes of their own, in directories outside the checkout, as users of the plugin
-do.
+"""Run pytest in separate processes and in directories outside of the checkout, as users of the
+plugin do.
 """
 
 import os
@@ -14,7 +14,7 @@ from tests.support.waiting import PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 
 LOADED = any(point.name == "penstock" for point in entry_points(group="pytest11"))
-"""True if this environment was installed with the plugin's entry point. An older environment needs
+"""Whether the plugin's entry point is installed in this environment. An older environment needs
 `-p`.
 """
 
@@ -25,7 +25,7 @@ filterwarnings =
     error
     ignore:(read|open)_text is deprecated:DeprecationWarning
 """
-"""Warnings are errors here too, except that kafka-python reads its schemas through functions that
+"""Warnings are also errors here, except that kafka-python reads its schemas through functions that
 Python 3.11 deprecates.
 """
 

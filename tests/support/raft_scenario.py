@@ -42,7 +42,7 @@ ELECTION_MS = 1_000
 
 
 class Failed(AssertionError):
-    """An expectation of the transcript does not hold."""
+    """A failed expectation of the transcript."""
 
 
 class Voter:
@@ -153,8 +153,8 @@ class Scenario:
         self._deliver()
 
     def _crown(self, name: str) -> None:
-        """Elect the candidate. Time passes until all have given up on an earlier leader; a
-        candidate with an older term tries again.
+        """Elect the candidate. Time passes until all voters have given up on an earlier leader; a
+        candidate with an older term retries.
         """
         core = self._core(name)
         for _ in range(3):
@@ -296,7 +296,7 @@ class Scenario:
             for entry in entries
         ]
 
-    # --- machinery --------------------------------------------------------------------------------
+    # --- implementation ---------------------------------------------------------------------------
 
     def _core(self, name: str) -> RaftCore:
         core = self._voters[int(name)].core

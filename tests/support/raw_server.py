@@ -10,7 +10,7 @@ from tests.support.stream_server import StreamServer
 
 @dataclass
 class RawServer:
-    """Speak just enough HTTP to send prepared responses; None closes the connection instead."""
+    """Implement just enough HTTP to send prepared responses; None closes the connection instead."""
 
     responses: list[bytes | None]
     requests: list[bytes] = field(default_factory=list)

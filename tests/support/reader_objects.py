@@ -1,5 +1,5 @@
-"""Record batches and objects for tests of the direct reader, and a pure Python decoder to compare
-with.
+"""Record batches and objects for tests of the store reader, and a pure Python decoder for
+comparison.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None]
 
 
 class WatchedStore(MemoryStore):
-    """Record the GETs, and the number of bytes in flight. A GET takes a turn of the loop, as over a
-    network.
+    """Record the GETs and the number of bytes in flight. A GET takes one iteration of the event
+    loop, as over a network.
     """
 
     def __init__(self) -> None:
@@ -68,12 +68,14 @@ def row_of(record: Record) -> Row:
 
 
 def _replaced(name: str) -> str:
-    """Return the key of a header as readers do, with U+FFFD for bytes that are not UTF-8."""
+    """Return the key of a header as decoded by readers, with U+FFFD for bytes that are
+    not UTF-8.
+    """
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """Return the rows of a table with all columns, with timestamps in milliseconds."""
+    """Return the rows of a table with all columns, and with timestamps in milliseconds."""
     columns = table.set_column(
         table.schema.get_field_index("timestamp"), "timestamp", table["timestamp"].cast(pa.int64())
     )
@@ -145,8 +147,8 @@ async def put_object(
     *,
     block_bytes_max: int = 1 << 20,
 ) -> list[Slice]:
-    """Write the object and return a slice for each of its streams; each is the partition of `topic`
-    with the stream's number.
+    """Write the object and return a slice for each of its streams, as the partition of `topic` with
+    the stream's number.
     """
     built = build(runs, block_bytes_max=block_bytes_max)
     await store.put(key, built.chunks)

@@ -1,5 +1,5 @@
-"""Batches that producers may send, sound or not, and what brokers respond: the table that the tests
-of record validation share. Kafka's part is what Kafka 4.2 does (tests/interop).
+"""Valid and invalid batches that producers may send, and the responses of brokers: the shared table
+of the record validation tests. Kafka's responses are those of Kafka 4.2 (tests/interop).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _FIELDS: Final = (
     *("last_offset_delta", "base_timestamp", "max_timestamp", "producer_id", "producer_epoch"),
     *("base_sequence", "record_count"),
 )
-"""In the order on the wire."""
+"""The fields in wire order."""
 
 
 def number(value: int) -> bytes:
@@ -30,7 +30,7 @@ def number(value: int) -> bytes:
 
 
 def field(data: bytes | None, length: int | None = None) -> bytes:
-    """Return a nullable field; length: the one that it declares."""
+    """Return a nullable field. length: the length that it declares."""
     declared = length if length is not None else -1 if data is None else len(data)
     return number(declared) + (data or b"")
 
@@ -47,15 +47,15 @@ def record(
     longer: int = 0,
     tail: bytes = b"",
 ) -> bytes:
-    """Return a record. ms: its timestamp delta. longer: added to the length that it declares."""
+    """Return a record. ms: its timestamp delta. longer: added to the declared length."""
     body = bytes([attributes]) + number(ms) + number(delta) + key + value
     body += number(header_count) + headers + tail
     return number(len(body) + longer) + body
 
 
 class Case(NamedTuple):
-    """A batch. data: its records before compression. header: fields that differ from the right
-    ones; timestamps are relative to the time of sending. configs: of its topic.
+    """A batch. data: its records before compression. header: fields that differ from the correct
+    ones; timestamps are relative to the time of sending. configs: those of its topic.
     """
 
     name: str
@@ -77,7 +77,9 @@ def build(
     *,
     packed: bytes | None = None,
 ) -> bytes:
-    """Return a batch. packed: the compressed records, if they are not what `compress` returns."""
+    """Return the batch. packed: the compressed records, if they differ from the output of
+    `compress`.
+    """
     payload = packed if packed is not None else compress(codec, data)
     fields = {
         "base_offset": 0,
@@ -330,7 +332,7 @@ CASES: Final = (
 
 
 class Framing(NamedTuple):
-    """A batch whose records are sound, in an unusual frame of their codec."""
+    """A batch with valid records, in unusual framing of its codec."""
 
     name: str
     codec: Compression
@@ -342,7 +344,7 @@ class Framing(NamedTuple):
 
 
 _LONG: Final = record(value=field(b"0123456789" * 20_000)) + record(1)
-"""More than one block of lz4 and of xerial snappy."""
+"""More than one block in lz4 and in xerial snappy."""
 _LZ4_MAGIC: Final = bytes.fromhex("04224d18")
 
 
@@ -366,13 +368,13 @@ def _lz4(
 
 
 def _lz4_of_nothing() -> bytes:
-    """Return a frame whose first block is compressed and has no bytes of data."""
+    """Return a frame whose first block is compressed and contains no data."""
     frame = _lz4(record(), record(1))
     return frame[:7] + b"\1\0\0\0\0" + frame[7:]
 
 
 def xxh32(data: bytes, seed: int = 0) -> int:
-    """Return the checksum that lz4 frames use."""
+    """Return the checksum used by lz4 frames."""
     p1, p2, p3, p4, p5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
     mask, at = 0xFFFFFFFF, 0
 
@@ -518,7 +520,7 @@ FRAMINGS: Final = (
     Framing(
         "lz4, bad header checksum", L, _lz4(_TWO, checksum=(xxh32(b"\x60\x40") >> 8 & 0xFF) ^ 1)
     ),
-    # Kafka before 0.10 computed it with the magic.
+    # Kafka before 0.10 included the magic in the checksum.
     Framing(
         "lz4, old header checksum",
         L,
@@ -555,10 +557,10 @@ FRAMINGS: Final = (
 
 
 class Outcome(NamedTuple):
-    """The response of a broker to a batch that it does not accept as it is.
+    """The response of a broker to a batch that it does not accept unchanged.
 
-    packed: the code if the batch is compressed; None: the same. errors: the records that it names.
-    kafka, kafka_packed: the codes of Kafka 4.2 where they differ, and why they do.
+    packed: the code if the batch is compressed; None: the same. errors: the records listed in the
+    response. kafka, kafka_packed: the codes of Kafka 4.2 where they differ, with the reason.
     """
 
     code: int
@@ -571,7 +573,7 @@ class Outcome(NamedTuple):
 
 UNKNOWN, NONE, CORRUPT, LARGE, TIME, TXN, CODEC, BAD = -1, 0, 2, 10, 32, 53, 76, 87
 ANY: Final = -99
-"""A code that changes from run to run."""
+"""A code that varies from run to run."""
 
 INTERNAL: Final = "an exception that Kafka does not expect; clients repeat neither code"
 LENGTHS: Final = "Kafka skips the records of compressed batches; its consumers fail"
@@ -730,7 +732,7 @@ OUTCOMES: Final = {
     "not lz4 but zstd": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
     "not zstd but gzip": Outcome(BAD, kafka=UNKNOWN, why=INTERNAL),
 }
-"""All others are accepted, here and by Kafka."""
+"""All other cases are accepted, by Penstock and by Kafka."""
 ACCEPTED: Final = Outcome(NONE)
 
 
@@ -738,7 +740,7 @@ SOUND: Final = CASES[0]
 
 
 class Bytes(NamedTuple):
-    """The data of a request for a partition, built from a sound batch."""
+    """The data of a produce request for a partition, built from a valid batch."""
 
     name: str
     of: Callable[[bytes], bytes]

@@ -1,6 +1,6 @@
 """Run Apache Iceberg's REST catalog, which keeps its tables in SQLite, and read a table with
-Iceberg's Java client. Maven fetches both by their coordinates into build/iceberg once, 71 MB; the
-jars of Hadoop that they need come with pyspark.
+Iceberg's Java client. Maven downloads both into build/iceberg once, 71 MB; the Hadoop jars that
+they need come with pyspark.
 
 `tests/table/catalog` has the programs.
 """
@@ -44,8 +44,9 @@ RUN_S = PATIENCE_S
 
 
 class RestCatalog:
-    """The server on one directory, which may be started again. `properties` are those of Iceberg's
-    catalogs, and `credential` the one that clients need.
+    """The server on one directory; it can be restarted.
+
+    `properties` are those of Iceberg catalogs, and `credential` is the one required from clients.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class RestCatalog:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run a process that serves."""
+        """Run a server process."""
         settings = [f"{name}={value}" for name, value in self._settings.items()]
         with self._process(*settings) as process:
             wait_while_running(process, self._log, self._responds)
@@ -88,7 +89,7 @@ class RestCatalog:
 
 
 def rows_by_java(url: str, table: str) -> list[tuple[int, int, int | None]]:
-    """Return partition, offset and `n` of all rows, as Iceberg's Java client reads them."""
+    """Return partition, offset and `n` of all rows, as read by Iceberg's Java client."""
     done = subprocess.run(
         (*JVM, "-cp", PROGRAM.class_path(), "TableReader", url, table),
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Programs that run a table runner: one is killed before its second commit, the tasks of another
+"""Programs that run a table runner: one is killed before its second commit; tasks of the other one
 wait until the test lets a batch continue.
 """
 
@@ -43,7 +43,7 @@ TableRunner(source, exports.open, RunnerOptions(workers=1, once=True)).run()
 
 @dataclass(frozen=True)
 class GatedJob:
-    """A job that has written its files, and returns their names once the file `go-BATCH` exists."""
+    """A job that has written its files; it returns their names once the file `go-BATCH` exists."""
 
     job: Any
     directory: str
@@ -65,7 +65,7 @@ class GatedSparkEngine(engines.SparkEngine):
 
 
 def run_gated_command() -> None:
-    """Run `penstock` with a gate for each batch, and with Spark for batches of any size."""
+    """Run `penstock` with a gate before each batch, using Spark for batches of any size."""
     from penstock.deploy.cli.__main__ import main
 
     engines.SparkEngine = GatedSparkEngine

@@ -60,14 +60,14 @@ class Session:
 class Bucket:
     objects: dict[str, Stored] = field(default_factory=dict[str, Stored])
     lists: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """The keys of the next pages by continuation token."""
+    """The keys of the next pages, by continuation token."""
 
 
 Response: TypeAlias = tuple[int, bytes, dict[str, str]]
 
 
 class Refused(Exception):
-    """A response with an error code."""
+    """An error response."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code)
@@ -104,11 +104,11 @@ class Server(ThreadingHTTPServer):
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment of clients."""
+        """Return the environment variables for clients."""
         return {"HTTPS_PROXY": self.address, "AWS_CA_BUNDLE": str(self.ca)}
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Suppress the traceback of a client that is gone."""
+        """Suppress the traceback of a disconnected client."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -117,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_CONNECT(self) -> None:
-        """End the TLS of the requested host here."""
+        """Terminate TLS for the requested host here."""
         if not self.path.removesuffix(":443").endswith(SUFFIX):
             self.send_error(403)
             return
@@ -129,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         super().finish()
-        self.connection.close()  # the TLS; the base closes only its socket
+        self.connection.close()  # closes TLS; the base class closes only its socket
 
     def do_PUT(self) -> None:
         if not isinstance(self.connection, ssl.SSLSocket):
@@ -216,7 +216,7 @@ class Handler(BaseHTTPRequestHandler):
         return found[1] if found else ""
 
     def _check_signature(self, secret: str | None) -> None:
-        """Check the signature of version 4, without that of the body."""
+        """Check the version 4 signature, except for the body."""
         found = _SIGNATURE.match(self.headers.get("Authorization", ""))
         if found is None or secret is None:
             raise Refused(403, "AccessDenied")

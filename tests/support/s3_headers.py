@@ -1,4 +1,4 @@
-"""Ask moto how it has encrypted an object."""
+"""Request from moto how it has encrypted an object."""
 
 import urllib.request
 
@@ -9,7 +9,7 @@ SSE_HEADERS = (SSE, f"{SSE}-aws-kms-key-id", f"{SSE}-bucket-key-enabled")
 
 
 def told_headers(config: S3Config, key: str) -> dict[str, str]:
-    """Return the headers of a HEAD, by their names in lower case."""
+    """Return the headers of a HEAD response, by lower-case name."""
     credential = "Credential=local/20260101/us-east-1/s3/aws4_request"
     request = urllib.request.Request(
         f"{config.endpoint}/{config.bucket}/{key}",

@@ -1,4 +1,4 @@
-"""Read the bill of materials of the image: CycloneDX, in JSON."""
+"""Read the image's bill of materials: CycloneDX in JSON."""
 
 import json
 from importlib.resources import files
@@ -11,11 +11,13 @@ from packaging.utils import canonicalize_name
 IN_THE_IMAGE: Final = Path("opt/penstock/sbom.cdx.json")
 _SCHEMA: Final = "bom-1.6"
 _ALSO: Final = ("spdx", "jsf-0.82")
-"""The schemas that it refers to."""
+"""The schemas that the CycloneDX schema refers to."""
 
 
 class Bill:
-    """A bill of materials. Raises ValueError if the schema of CycloneDX 1.6 refuses the text."""
+    """A bill of materials. Raises ValueError if the text does not match the schema of CycloneDX
+    1.6.
+    """
 
     def __init__(self, text: str) -> None:
         self._content: Any = json.loads(text)
@@ -28,7 +30,7 @@ class Bill:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The version of each package, Penstock included."""
+        """Return the version of each package, including Penstock."""
         return {
             canonicalize_name(it["name"]): it["version"]
             for it in (self.product, *self.components.values())
@@ -43,8 +45,10 @@ class Bill:
 
 
 def _refusal(content: Any) -> str:
-    """Return why the schemas of the library of CycloneDX refuse a document; empty if they do not.
-    Its own validator takes them too, and 17 s of CPU for this environment.
+    """Return why the schemas of the CycloneDX library reject a document; empty if they
+    accept it.
+
+    The library's own validator uses the same schemas, but takes 17 s of CPU for this environment.
     """
     schema = _schema(_SCHEMA)
     begin = schema["$id"].removesuffix(f"{_SCHEMA}.schema.json")
@@ -59,7 +63,7 @@ def _schema(name: str) -> Any:
 
 
 def installed(packages: Path) -> dict[str, str]:
-    """Return name and version of each distribution below a directory of site-packages."""
+    """Return name and version of each distribution below a site-packages directory."""
     found: dict[str, str] = {}
     for directory in packages.glob("*.dist-info"):
         name, version = directory.name.removesuffix(".dist-info").rsplit("-", 1)

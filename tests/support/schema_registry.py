@@ -1,6 +1,7 @@
 """A schema registry with the part of Confluent's REST API that serializers and brokers use, as a
-server of its own threads. It keeps its schemas in memory, checks no compatibility, and can be told
-to fail.
+server in its own threads.
+
+It keeps schemas in memory, does not check compatibility, and can be made to fail.
 """
 
 import base64
@@ -15,22 +16,22 @@ from uuid import UUID
 
 
 class SchemaRegistryServer:
-    """`url` is its address. Ids begin with 1."""
+    """`url` is its address. Ids start at 1."""
 
     def __init__(self, *, user_info: str = "") -> None:
-        """user_info: `USER:PASSWORD` that every request has to have."""
+        """user_info: `USER:PASSWORD` that every request must contain."""
         self.schemas: dict[int, dict[str, Any]] = {}
         self.versions: dict[str, list[int]] = {}
         self.requests: list[str] = []
         """Method and path of each request."""
         self.deleted: set[str] = set()
-        """Subjects that were deleted softly."""
+        """Soft-deleted subjects."""
         self.fails = False
         self.body: bytes | None = None
-        """Response to every request, in place of the regular one."""
+        """The response to every request, instead of the regular one."""
         self.hangs = threading.Event()
         self.hangs.set()
-        """Cleared: requests wait."""
+        """While it is cleared, requests wait."""
         encoded = base64.b64encode(user_info.encode()).decode()
         self.authorization = f"Basic {encoded}" if user_info else None
         self.headers: dict[str, str] = {}
@@ -40,11 +41,11 @@ class SchemaRegistryServer:
         self.token_body: bytes | None = None
         self.accepts_tokens = True
         self.tokens: list[str] = []
-        """Bodies of requests for tokens. The last token is valid: `token-N` for N requests."""
+        """Bodies of token requests. Only the last token is valid: `token-N` after N requests."""
         self.url = ""
 
     def register(self, subject: str, schema: dict[str, Any]) -> int:
-        """Return the id of the schema, the old one if it is known."""
+        """Return the id of the schema; a known schema keeps its id."""
         body = {"schemaType": "AVRO", "references": [], **schema}
         body = {name: body[name] for name in ("schema", "schemaType", "references")}
         number = next((at for at, known in self.schemas.items() if known == body), 0)
@@ -57,7 +58,7 @@ class SchemaRegistryServer:
         return number
 
     def grant(self, login: str | None, body: str) -> tuple[int, bytes]:
-        """Respond to a request for a token, of the client `client` with the secret `hunter2`."""
+        """Respond to a token request of the client `client` with the secret `hunter2`."""
         self.tokens.append(body)
         if login != f"Basic {base64.b64encode(b'client:hunter2').decode()}":
             return 401, b'{"error": "invalid_client"}'

@@ -1,4 +1,4 @@
-"""Clusters whose listeners authenticate, with made certificates and users."""
+"""Clusters whose listeners authenticate clients, with generated certificates and users."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ ITERATIONS = 4_096
 
 
 class SecureFiles:
-    """A CA, the keystore of brokers and the file of users in one directory."""
+    """A CA, the broker keystore and the user file in one directory."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def secure_cluster(
     files: SecureFiles | None = None,
     **settings: Any,
 ) -> Cluster:
-    """Return a cluster with these listeners on free ports, such as `SASL_SSL`."""
+    """Return a cluster with these listeners, such as `SASL_SSL`, on free ports."""
     files = files or SecureFiles(directory / "security")
     return Cluster(
         directory,
@@ -74,7 +74,7 @@ def secure_cluster(
 async def create_user(
     cluster: Cluster, user: str, password: str, *mechanisms: ScramMechanism
 ) -> None:
-    """Create a user under each mechanism; without one, under all."""
+    """Create a user with each mechanism; without mechanisms, with all."""
     for mechanism in mechanisms or ScramMechanism:
         salt = f"salt of {user}".encode()
         salted = salted_password(mechanism, password, salt, ITERATIONS)

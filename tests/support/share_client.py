@@ -1,6 +1,6 @@
-"""A member of a share group that sends single requests, for conversations with brokers.
+"""A share group member that sends single requests.
 
-It tracks the epochs of its group and its session, so that tests name only relevant fields.
+It tracks the epochs of its group and its session, so that tests specify only relevant fields.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,8 @@ from tests.support.waiting import wait_until
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 GAP = 0
 JOIN_S = 180.0
-"""Kafka creates the 50 partitions of `__share_group_state` for the first group, which took it more
-than 60 s beside a compiler and three other parts of the tests on two cores.
+"""For the first group, Kafka creates the 50 partitions of `__share_group_state`, which took more
+than 60 s on two cores beside a compiler and three other parts of the tests.
 """
 _FETCH: dict[str, Any] = {
     "max_wait_ms": 500,
@@ -45,7 +45,7 @@ class ShareMember:
         self.group = group
         self.member_id = member_id or str(uuid4())
         self.epoch = 0
-        """That of the next request of the session."""
+        """The epoch of the session's next request."""
         self.assigned: dict[str, list[int]] = {}
         self._member_epoch = 0
         self._client = WireClient(address)
@@ -97,15 +97,15 @@ class ShareMember:
 
     def coordinates_here(self) -> bool:
         """Return whether the broker of this connection is the coordinator of the group, once there
-        is one.
+        is a coordinator.
         """
         wait_until(lambda: not self._find_coordinator()["error_code"])
         found = self._find_coordinator()
         return self.address == f"{found['host']}:{found['port']}"
 
     def join(self, *topics: str, timeout_s: float = JOIN_S) -> "ShareMember":
-        """Become a member, and wait for all partitions of the topics. Close the connection if they
-        do not come. Raises TimeoutError.
+        """Become a member, and wait for all partitions of the topics. Raises TimeoutError and
+        closes the connection if they are not assigned.
         """
 
         def is_assigned() -> bool:
@@ -136,7 +136,7 @@ class ShareMember:
         epoch: int | None = None,
         **fields: Any,
     ) -> Any:
-        """Send ShareFetch. `partitions` are those that are new to the session."""
+        """Send ShareFetch. `partitions` are those to add to the session."""
         acks = acks or {}
         by_topic: dict[UUID, list[share_fetch.FetchPartition]] = {}
         for topic, index in dict.fromkeys([*partitions, *acks]):
@@ -190,8 +190,10 @@ class ShareMember:
 
 
 def acquired(response: Any) -> list[tuple[int, int, int]]:
-    """Return (first offset, last offset, delivery count) of all partitions. Neighbors with the same
-    count are joined: Kafka may return each record of a batch on its own.
+    """Return (first offset, last offset, delivery count) of all partitions.
+
+    Adjacent ranges with the same count are merged, because Kafka may return each record of a batch
+    separately.
     """
     found: list[tuple[int, int, int]] = []
     for topic in response["responses"]:
@@ -209,7 +211,7 @@ def acquired(response: Any) -> list[tuple[int, int, int]]:
 
 
 def batches(response: Any) -> list[tuple[int, int]]:
-    """Return (first offset, last offset) of the batches of all partitions."""
+    """Return (first offset, last offset) of the batches in all partitions."""
     return [
         (header.base_offset, header.last_offset)
         for topic in response["responses"]

@@ -1,4 +1,4 @@
-"""States of share partitions in memory, for coordinators without a share coordinator."""
+"""In-memory states of share partitions, for coordinators without a share coordinator."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class MemoryShareStates:
     def __init__(self) -> None:
         self.states = ShareStates(updates_max=500)
         self.error = ErrorCode.NONE
-        """With which all calls fail."""
+        """The error with which all calls fail."""
         self.calls: list[str] = []
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()

@@ -1,8 +1,8 @@
-"""A consumer of a share group that follows leaders and coordinators, and a ledger of what became of
+"""A share group consumer that follows leaders and coordinators, and a ledger with the outcome of
 each record.
 
-A worker accepts every record that it gets. The ledger finds a record that is delivered after its
-acceptance was acknowledged, and one that is accepted twice.
+A worker accepts every record that it acquires. The ledger finds a record that is delivered after
+its acceptance was acknowledged, and one that is accepted twice.
 """
 
 import threading
@@ -22,7 +22,7 @@ PAUSE_S = 0.05
 
 
 def coordinator_of(bootstrap: str, group: str, member_id: str = "") -> ShareMember:
-    """Return a member that is connected to the coordinator of its group. Raises KafkaFailed."""
+    """Return a member connected to the coordinator of its group. Raises KafkaFailed."""
     guide = ShareMember(bootstrap, group, member_id)
     try:
         request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
@@ -35,7 +35,7 @@ def coordinator_of(bootstrap: str, group: str, member_id: str = "") -> ShareMemb
 
 
 class ShareLedger:
-    """What all workers of a group have seen."""
+    """The deliveries and acceptances of all workers of a group."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -52,8 +52,8 @@ class ShareLedger:
 
     @property
     def settled(self) -> set[tuple[int, int]]:
-        """Return accepted records, and those with an acceptance in flight: a killed broker may have
-        stored an acceptance without responding.
+        """Return the accepted records, and those with an acceptance in flight: a killed broker may
+        have stored an acceptance without responding.
         """
         with self._lock:
             return self._accepted.keys() | self._requested

@@ -1,5 +1,5 @@
-"""Brokers in a thread of the test: one that responds to the first requests of clients, and sockets
-that accept connections and stay silent, as a hung broker does.
+"""Brokers in a thread of the test: one that responds to the initial requests of clients, and
+sockets that accept connections but never respond, like a hung broker.
 """
 
 import socket
@@ -22,14 +22,14 @@ RESPONSES: Mapping[ApiSpec, object] = {
 
 @contextmanager
 def listening() -> Generator[tuple[str, socket.socket]]:
-    """Yield the address of a socket without a server, and the socket."""
+    """Yield the address of a listening socket without a server, and the socket."""
     with socket.create_server((HOST, 0)) as server:
         yield f"{HOST}:{server.getsockname()[1]}", server
 
 
 @contextmanager
 def responding(responses: Mapping[ApiSpec, object] = RESPONSES) -> Generator[str]:
-    """Respond to these requests; may be changed later."""
+    """Respond to these requests; the mapping may be changed later."""
     with listening() as (address, server):
         serve(server, responses)
         try:

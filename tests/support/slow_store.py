@@ -1,5 +1,5 @@
-"""An S3 server that is slow to respond to the first read of records: it passes requests on to
-another one.
+"""An S3 server that responds slowly to the first read of records, and forwards requests to another
+server.
 """
 
 import threading
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 DELAY_S = 1.5
-"""Longer than what `deploy.output.Progress` waits for until it shows a bar."""
+"""Longer than the delay after which `deploy.output.Progress` shows a bar."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ _WAIT_S = 200.0
 
 
 def places(batches: Iterator[Any]) -> Iterator[Any]:
-    """Return the row count of a task, and where its process found Penstock."""
+    """Return the row count of a task, and the path from which its process imported Penstock."""
     import pyarrow as pa
 
     from penstock import lake

@@ -1,4 +1,4 @@
-"""Convert rows of Spark to the form of a Kafka consumer's records."""
+"""Convert Spark rows to the form of a Kafka consumer's records."""
 
 from pyspark.sql import DataFrame
 
@@ -6,7 +6,7 @@ from tests.support.threaded_cluster import Row
 
 
 def rows_of(frame: DataFrame) -> list[Row]:
-    """Return the rows sorted by partition and offset. The frame has headers."""
+    """Return the rows sorted by partition and offset. The frame must include headers."""
     rows: list[Row] = []
     for row in frame.collect():
         headers = (

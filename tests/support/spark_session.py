@@ -1,4 +1,4 @@
-"""A Spark session of this process whose workers run this interpreter instead of any `python3`, and
+"""A Spark session in this process whose workers use this interpreter instead of any `python3`, and
 find `pyspark_penstock` in the checkout.
 """
 
@@ -29,8 +29,8 @@ def limits(**options: str) -> dict[str, str]:
 def spark_session() -> Generator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
-    # The docs recommend the Unix domain socket. Jobs in processes of their own keep the default, so
-    # that both are tested.
+    # The docs recommend the Unix domain socket. Jobs in separate processes use the default, so that
+    # both are tested.
     with TemporaryDirectory() as warehouse:
         session = (
             SparkSession.builder.master("local[2]")

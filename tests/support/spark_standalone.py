@@ -27,11 +27,13 @@ START_S: Final = PATIENCE_S
 """For a JVM on a busy machine."""
 JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MEMORY: Final = "600m"
-"""Of drivers and executors. A worker has 1 GiB and one core: it runs one executor at a time."""
+"""The memory of drivers and executors. A worker has 1 GiB and one core, so it runs one executor at
+a time.
+"""
 
 
 def clean_environment() -> dict[str, str]:
-    """Return an environment without Python's, Penstock's and the store's variables."""
+    """Return the environment without variables of Python, Penstock and the store."""
     kept = {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
     return kept | {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -116,13 +118,14 @@ class Standalone:
 
 @contextmanager
 def connect_server(master: str, directory: Path, python: Path, *arguments: str) -> Generator[str]:
-    """Run a Spark Connect server, as PySpark's script does. Yield its address.
-    python: the absolute path of the Python of server and executors.
+    """Run a Spark Connect server as PySpark's script does. Yield its address.
+
+    python: the absolute path of the Python interpreter for server and executors.
     """
     port = free_port()
     environment = clean_environment() | {
         "PYSPARK_PYTHON": str(python),
-        "SPARK_CONNECT_MODE": "0",  # as the script says
+        "SPARK_CONNECT_MODE": "0",  # as in the script
     }
     settings = {
         "spark.driver.host": "127.0.0.1",
@@ -169,8 +172,11 @@ def build_wheel(directory: Path) -> Path:
 
 
 def environment_without_penstock(directory: Path) -> Path:
-    """Create a virtual environment that finds PySpark and pyarrow of this one, but not Penstock:
-    path files in a directory that a path file names have no effect. Return it.
+    """Create a virtual environment that can import PySpark and pyarrow of this one, but not
+    Penstock, and return it.
+
+    The directory with them is named in a path file, and path files inside such a directory have no
+    effect.
     """
     venv.EnvBuilder(symlinks=True, with_pip=False).create(directory)
     installed = Path(pyarrow.__file__).parents[1]
@@ -212,7 +218,7 @@ def start_job(
 
 
 def until_ended(process: "subprocess.Popen[bytes]", directory: Path, timeout_s: float) -> str:
-    """Return the output of the job, which must succeed."""
+    """Wait for the job, which must succeed, and return its output."""
     try:
         process.wait(timeout_s)
     finally:

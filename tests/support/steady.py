@@ -1,4 +1,4 @@
-"""A producer that sends without a pause, beside the event loop that serves the cluster."""
+"""A producer that sends continuously, in the event loop that serves the cluster."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ TIMEOUT_S = PATIENCE_S
 
 
 class SteadyProducer:
-    """An idempotent client that sends without a pause. Number n goes to partition n mod
+    """An idempotent client that sends continuously. Number n goes to partition n mod
     `partitions`.
     """
 
@@ -27,7 +27,7 @@ class SteadyProducer:
         await until(lambda: len(self.acknowledged) >= expected)
 
     async def stop(self) -> int:
-        """Return the number of records sent, all of which are acknowledged."""
+        """Stop, and return the number of records sent, all of which are acknowledged."""
         self._stopping.set()
         sent = await self._thread
         assert self._failed == []

@@ -1,4 +1,6 @@
-"""Follow one topic through the store alone, and check that nothing that was read changes."""
+"""Follow one topic through the store alone, and check that records never change after they have
+been read.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -68,7 +70,7 @@ class Follower:
         self.moment = (0, 0)
 
     async def look(self) -> dict[int, int]:
-        """Return the current ends."""
+        """Refresh, and return the current end offsets."""
         root = await self.view.refresh()
         assert root.moment >= self.moment
         self.moment = root.moment
@@ -85,7 +87,7 @@ class Follower:
         return ends
 
     async def until_seen(self, load: Load) -> None:
-        """Wait until the view has every record that is acknowledged now."""
+        """Wait until the view contains every record that is acknowledged now."""
         acknowledged = {
             partition: max((offset for _, offset in acks), default=-1)
             for partition, acks in load.acks.items()
@@ -93,11 +95,11 @@ class Follower:
         async with asyncio.timeout(PATIENCE_S):
             ends = await self.look()
             while any(ends[partition] <= offset for partition, offset in acknowledged.items()):
-                await asyncio.sleep(0.01)  # a pace: the store announces no change
+                await asyncio.sleep(0.01)  # sets the pace: the store does not announce changes
                 ends = await self.look()
 
     async def log(self) -> dict[int, list[tuple[int, int]]]:
-        """Return all rows up to the observed ends. Plan again if objects were deleted
+        """Return all rows up to the observed end offsets. Plan again if objects were deleted
         meanwhile, as readers do.
         """
         requested = [

@@ -64,9 +64,11 @@ NAMES: Final = (
     S3_EXPRESS,
     *(pytest.param(name, marks=pytest.mark.long) for name in LOCAL),
 )
-"""MinIO and SeaweedFS are long, and the unit tests hold those without a server to the contract."""
+"""The contract tests of MinIO and SeaweedFS take long, and unit tests run those of stores without a
+server.
+"""
 WAL_PAIRS: Final = ("azurite+versitygw", "versitygw+gcs", "gcs+azurite", f"moto+{S3_EXPRESS}")
-"""Stores of different kinds for data and WALs."""
+"""Different types of stores for data and WALs."""
 ACCESS_KEY: Final = "local"
 SECRET_KEY: Final = "local-secret"
 START_S: Final = PATIENCE_S
@@ -86,7 +88,7 @@ _SEAWEEDFS: Final = (
     "-s3.port.lance=0",
     "-s3.autoCreateBucket=false",
     "-s3.allowBackslashInKey=true",
-    "-volume.max=2000",  # each bucket takes several
+    "-volume.max=2000",  # each bucket takes several requests
     "-admin.port.legacy=0",
 )
 _SEAWEEDFS_PORTS: Final = (
@@ -101,13 +103,13 @@ _SEAWEEDFS_PORTS: Final = (
     "filer.port.grpc",
 )
 _NO_HEADERS: Final = "\n" * 12
-"""The signed text of a request has a line for each of twelve headers."""
+"""The string to sign of a request has a line for each of twelve headers."""
 
 _bucket_numbers = itertools.count()
 
 
 def version_of(name: str) -> str:
-    """Return the version of one of NAMES, or of a pair; "" for those of this repository."""
+    """Return the version of one of NAMES, or of a pair; "" for servers in this repository."""
     if "+" in name:
         return "+".join(filter(None, map(version_of, name.split("+"))))
     if name in COMPILED:
@@ -131,14 +133,14 @@ class StoreServer(ABC):
 
     @abstractmethod
     def new_store(self) -> ObjectStore:
-        """Create an empty bucket and open it, without retries."""
+        """Create an empty bucket, and open it without retries."""
 
     @abstractmethod
     def new_url(self) -> str:
         """Create an empty bucket and return its store URL."""
 
     def new_config(self) -> RemoteConfig:
-        """Create an empty bucket and return its config. Skips where there are no buckets."""
+        """Create an empty bucket and return its config. Skips the test if there are no buckets."""
         config = parse_store_url(self.new_url())
         if isinstance(config, DirectoryConfig | MemoryConfig):
             pytest.skip("this store has neither keys nor buckets")
@@ -197,7 +199,7 @@ class GcsServer(StoreServer):
 
 
 class AzureServer(StoreServer):
-    """Azurite, Microsoft's emulator of Azure Blob Storage."""
+    """Azurite, Microsoft's emulator for Azure Blob Storage."""
 
     def new_store(self) -> ObjectStore:
         account, container = _AZURITE_ACCOUNT, self._new_container()
@@ -222,8 +224,8 @@ class AzureServer(StoreServer):
 
 
 class S3ExpressServer(StoreServer):
-    """The stand-in for S3 Express One Zone: an HTTPS proxy that the environment names, so that
-    errors name the service.
+    """The stand-in for S3 Express One Zone: an HTTPS proxy set by environment variables, so that
+    errors contain the name of the service.
     """
 
     def __init__(self, name: str, address: str) -> None:
@@ -264,7 +266,9 @@ _KINDS: Final[dict[str, type[StoreServer]]] = {
 
 @contextmanager
 def s3_server(name: str, directory: Path) -> Generator[S3Server]:
-    """Run moto, versitygw, minio or seaweedfs. Skips where it is not compiled; in CI that fails."""
+    """Run moto, versitygw, minio or seaweedfs. Skips the test if it has not been compiled, and
+    fails it in CI.
+    """
     with store_server(name, directory) as server:
         assert isinstance(server, S3Server)
         yield server
@@ -272,7 +276,7 @@ def s3_server(name: str, directory: Path) -> Generator[S3Server]:
 
 @contextmanager
 def store_server(name: str, directory: Path) -> Generator[StoreServer]:
-    """Run one of NAMES. Skips where it is not compiled; in CI that fails."""
+    """Run one of NAMES. Skips the test if it has not been compiled, and fails it in CI."""
     if name in LOCAL:
         yield LocalStore(name, str(directory))
         return

@@ -72,10 +72,10 @@ class MemoryController:
         self.commits: list[CommitObjects] = []
         """Every commit that took effect, in order."""
         self.data_streams: dict[StreamId, StreamId] = {}
-        """The data stream beside each stream that is not a data stream."""
+        """The data stream to which each other stream belongs."""
         self.accepted: dict[BrokerIncarnation, set[WalSequence]] = {}
         self.wal_stores: dict[BrokerIncarnation, WalStoreIdentity] = {}
-        """The stores of WALs that are not in the cluster's own store."""
+        """The stores of WALs outside of the cluster's data store."""
         self._next_object_id = 1
 
     def create_stream(self, stream_id: int) -> StreamId:
@@ -245,7 +245,7 @@ class MemoryController:
 
 @dataclass
 class Disturbance:
-    """A call that fails. `method`: its name in StreamMetadata."""
+    """A call to fail. `method`: its name in StreamMetadata."""
 
     method: str
     error: Exception
@@ -316,7 +316,7 @@ class MemoryStreamMetadata:
         return len(self.controller.commits)
 
     async def backed_up(self, position: int) -> None:
-        """Do nothing: this controller loses no state."""
+        """Do nothing, because this controller never loses state."""
         assert position <= len(self.controller.commits)
 
     async def trim_stream(
@@ -376,7 +376,7 @@ class MemoryStreamMetadata:
         }
 
     def is_wal_store_ended(self, store_id: WalStoreId) -> bool:
-        """None is ever abandoned."""
+        """Return False: no WAL store is ever abandoned."""
         return False
 
     def wal_store_of(self, writer: BrokerIncarnation) -> WalStoreIdentity | None:

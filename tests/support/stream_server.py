@@ -1,4 +1,4 @@
-"""Serve connections in a test, and close every one of them."""
+"""Serve connections in a test, and close all of them."""
 
 import asyncio
 import socket
@@ -31,7 +31,7 @@ class StreamServer:
         return self.port
 
     def close(self) -> None:
-        """Refuse connections and abort those that exist. A second call does nothing."""
+        """Refuse new connections and abort existing ones. Calling it again has no effect."""
         if self._listening is not None:
             asyncio.get_running_loop().remove_reader(self._listening)
             self._listening.close()
@@ -45,7 +45,7 @@ class StreamServer:
             task = asyncio.ensure_future(self._converse(connection))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            task.add_done_callback(lambda _: connection.close())  # it may not have begun
+            task.add_done_callback(lambda _: connection.close())  # it may not have started
 
     async def _converse(self, connection: socket.socket) -> None:
         connection.setblocking(False)

@@ -1,4 +1,4 @@
-"""Parts of stream tests: entries with real batches, brokers with storages, and a store that holds
+"""Parts of stream tests: entries with real batches, brokers with storage, and a store that holds
 PUTs until the test releases them.
 """
 
@@ -32,7 +32,9 @@ FAST = StreamConfig(
     block_age_max_ms=600_000,
     block_slots_max=1_000_000,
 )
-"""A configuration without long waits. Blocks are cut only by the test or by their size."""
+"""A configuration with short delays. Blocks are closed only by the test or at their
+maximum size.
+"""
 
 
 def entry(
@@ -72,7 +74,7 @@ def entry(
 
 
 def offsets(batches: Sequence[bytes | bytearray | memoryview]) -> list[int]:
-    """Return the offsets of all records in the result of a read."""
+    """Return the offsets of all records returned by a read."""
     found: list[int] = []
     for chunk in batches:
         view = memoryview(chunk)
@@ -146,13 +148,13 @@ class GatedStore:
 
 
 async def settle(turns: int = 30) -> None:
-    """Run everything that is ready."""
+    """Run all tasks that are ready."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
 class Node:
-    """One start of one broker: its storage, and the appends that were acknowledged and refused."""
+    """One start of a broker: its storage, and its acknowledged and rejected appends."""
 
     def __init__(
         self,
@@ -216,7 +218,7 @@ class Node:
         await self.storage.flush()
 
     async def read_all(self, stream_id: int, start: int = 0) -> list[int]:
-        """Return every offset from `start` to this node's end."""
+        """Return every offset from `start` to the end of this node's log."""
         handle = self.handles.get(stream_id)
         end = (
             handle.confirmed_offset

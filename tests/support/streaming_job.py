@@ -1,7 +1,7 @@
 """Run a streaming query as a process that tests kill: `python -m tests.support.streaming_job JSON`.
 
-Its sink is idempotent by batch id: the rows of a batch become one file with the batch's name. The
-rows of every attempt are kept beside it.
+Its sink is idempotent by batch id: the rows of a batch are written to one file named after the
+batch. The rows of every attempt are kept as well.
 """
 
 import json
@@ -22,11 +22,11 @@ _WAIT_S = 200.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run.
+    """A query to run.
 
-    die: ("before", 3): end before the sink has the rows of batch 3; ("after", 3): end after. gate:
-    every task waits in the middle of its rows until a file `go` exists. master:
-    `local-cluster[...]` has executors in processes of their own.
+    die: ("before", 3): exit before the sink gets the rows of batch 3; ("after", 3): exit
+    afterwards. gate: every task waits in the middle of its rows until a file `go` exists. master:
+    `local-cluster[...]` runs executors in separate processes.
     """
 
     store_url: str
@@ -71,7 +71,7 @@ def start(spark: Any, job: Job) -> Any:
     }
     frame = spark.readStream.format("penstock").options(**options).load()
     if job.gate:
-        with warnings.catch_warnings():  # of a pandas that mapInArrow does not use
+        with warnings.catch_warnings():  # warnings of a pandas version that mapInArrow does not use
             warnings.filterwarnings(
                 "ignore", "PySpark does not yet fully support pandas", FutureWarning
             )

@@ -1,4 +1,5 @@
-"""Talk to the coordinator of streams groups (KIP-1071) as Kafka Streams does, by single requests.
+"""Send single requests to the coordinator of streams groups (KIP-1071), as Kafka
+Streams does.
 
 A scenario sends requests: it yields each response with a label.
 """
@@ -35,7 +36,7 @@ from tests.support.host_client import ADMIN_HOST, HostClient
 from tests.support.waiting import wait_until
 
 TOPICS = {"st-pages": 4, "st-clicks": 2}
-"""Topics with their numbers of partitions, which every scenario has."""
+"""Topics with their partition counts that exist in every scenario."""
 PAGES, CLICKS = TOPICS
 GROUP = 32
 ROLES = ("active", "standby", "warmup")
@@ -88,7 +89,9 @@ def _found(tasks: Any) -> dict[str, list[int]] | None:
 
 
 def _sorted_names(detail: str) -> str:
-    """Sort the topics of a status, which have no order in Kafka; drop why one was not created."""
+    """Sort the topics in a status, because Kafka returns them in any order; drop the reason why one
+    was not created.
+    """
     parts = [part.partition(" (")[0].rstrip(".") for part in detail.split("; ")]
     if not parts[0].startswith("Internal topics are missing: "):
         return detail
@@ -100,7 +103,7 @@ class StreamsTalk:
     """One connection, with the epochs and tasks of members as a client has them."""
 
     def __init__(self, address: str, host: str = ADMIN_HOST) -> None:
-        """host: from where it connects."""
+        """host: the address from which it connects."""
         self.address = address
         self._client = HostClient(address, host)
         self.epochs: dict[str, int] = {}
@@ -145,7 +148,7 @@ class StreamsTalk:
         return found["node_id"], f"{found['host']}:{found['port']}"
 
     def beat(self, group: str, member: str, epoch: int | None = None, **fields: Any) -> Any:
-        """Send a heartbeat. The owned tasks are sent only if given."""
+        """Send a heartbeat. Owned tasks are included only if given."""
         for role in ROLES:
             fields[f"{role}_tasks"] = _tasks(fields.pop(role, None))
         if (address := fields.pop("endpoint", None)) is not None:
@@ -194,7 +197,7 @@ class StreamsTalk:
         )
 
     def settle(self, group: str, *members: str) -> None:
-        """Send heartbeats until all tasks are where they belong."""
+        """Send heartbeats until all tasks are assigned as intended."""
 
         def is_settled() -> bool:
             for member in members:
@@ -258,7 +261,7 @@ class StreamsTalk:
 
 
 def talk_to_coordinator(bootstrap: str, group: str) -> StreamsTalk:
-    """Return a connection to the broker that coordinates a group."""
+    """Return a connection to the coordinator of a group."""
     with closing(StreamsTalk(bootstrap.partition(",")[0])) as guide:
         wait_until(lambda: guide.coordinator(group)[0] >= 0)
         talk = StreamsTalk(guide.coordinator(group)[1])
@@ -267,7 +270,7 @@ def talk_to_coordinator(bootstrap: str, group: str) -> StreamsTalk:
 
 
 def begin(talk: StreamsTalk, *groups: str, **configs: str) -> None:
-    """Wait for coordinators. configs: of the groups, applied at the end."""
+    """Wait for coordinators. configs: group configs, applied at the end."""
     for topic, count in TOPICS.items():
         talk.create(topic, count)
     talk.coordinate(*groups)
@@ -276,7 +279,8 @@ def begin(talk: StreamsTalk, *groups: str, **configs: str) -> None:
     values = {f"streams.{name.replace('_', '.')}": value for name, value in configs.items()}
     for group in groups:
         assert alter_configs(talk.address, (GROUP, group), values)[0] == 0
-    # A broker learns of configs in their order: here one that a heartbeat shows.
+    # A broker learns about configs in order: here, it has the one that a heartbeat response
+    # contains.
     probe = f"{groups[0]}-probe"
     talk.coordinate(probe)
     interval = {"streams.heartbeat.interval.ms": "6000"}
@@ -297,7 +301,9 @@ def until_ready(talk: StreamsTalk, group: str, *members: str) -> None:
 
 
 def timeless(response: Any) -> Any:
-    """Return a response without epochs: internal topics appear in one step or in several."""
+    """Return a response without epochs, because internal topics may be created in one step or in
+    several.
+    """
     epochs = {"group_epoch", "assignment_epoch", "member_epoch"}
     kept = {name: value for name, value in response.items() if name not in epochs}
     if "members" in kept:
@@ -310,7 +316,9 @@ def _numbers(tasks: Any) -> Any:
 
 
 def sized(response: Any) -> Any:
-    """Return the response with task counts instead of tasks, because brokers may choose others."""
+    """Return the response with task counts instead of tasks, because Kafka may assign
+    other tasks.
+    """
     return response | {role: _numbers(response[role]) for role in ("active", "standby", "warmup")}
 
 

@@ -47,7 +47,7 @@ class Sent:
 
     @property
     def row(self) -> dict[str, Any] | None:
-        """Return the value parsed as JSON; None if it is not JSON, or lacks required fields."""
+        """Return the value parsed as JSON, or None if it is not JSON or lacks required fields."""
         try:
             found = json.loads(self.value or b"")
         except ValueError:
@@ -62,7 +62,7 @@ class Log:
     sent: list[Sent]
 
     def of_key(self) -> dict[tuple[int, bytes], Sent]:
-        """Return the rows that an upsert keeps."""
+        """Return the rows that remain after upserts."""
         last: dict[tuple[int, bytes], Sent] = {}
         for record in sorted(self.sent, key=lambda record: record.offset):
             if record.key is not None and (record.value is None or record.row is not None):
@@ -71,7 +71,7 @@ class Log:
 
 
 def value_of(number: int) -> bytes | None:
-    """Return a value of some kind: mostly rows, some invalid values, some tombstones."""
+    """Return a random value: mostly rows, some invalid values, some tombstones."""
     if number % 17 == 5:
         return b"{broken"
     if number % 17 == 9:
@@ -87,7 +87,9 @@ def value_of(number: int) -> bytes | None:
 async def write_log(
     directory: Path, *, records: int = 300, partitions: int = 3, rounds: int = 3
 ) -> Log:
-    """Write the records of each partition, over three days. Some have no key, and keys repeat."""
+    """Write records to each partition, over three days. Some records have no key, and
+    keys repeat.
+    """
     sent: list[Sent] = []
 
     def produce(bootstrap: str) -> None:
@@ -118,7 +120,7 @@ async def write_messages(
 async def _write_topic(
     directory: Path, produce: Callable[[str], None], counts: dict[int, int]
 ) -> str:
-    """Return the URL of the store, which has the records of each partition."""
+    """Write the records of each partition. Return the URL of the store."""
     store_directory = directory / "store"
     async with Cluster(
         directory,
@@ -134,7 +136,7 @@ async def _write_topic(
         follower = Follower(cluster.store, "t", counts)
         async with asyncio.timeout(PATIENCE_S):
             while await follower.look() != counts:  # noqa: ASYNC110 - of no one event
-                await asyncio.sleep(0.05)  # a pace: the store announces no change
+                await asyncio.sleep(0.05)  # sets the pace: the store does not announce changes
     return f"file:{store_directory}"
 
 

@@ -1,4 +1,4 @@
-"""Run exports to both kinds of table, and make tables fail or stop at chosen points."""
+"""Run exports to both table formats, and make tables fail or stop at chosen points."""
 
 import threading
 import time
@@ -22,11 +22,11 @@ from tests.support.waiting import PATIENCE_S
 
 JSON = ValueFormat("json", SCHEMA)
 SMALL = 20_000
-"""Bytes of the log in one batch. The test's topic has several."""
+"""Bytes of the log per batch. The test's topic has several batches."""
 
 
 class Stopped(BaseException):
-    """The process ends here. A BaseException, so that no handler catches it."""
+    """The simulated end of the process. A BaseException, so that no handler catches it."""
 
 
 class Watched:
@@ -49,7 +49,7 @@ class Watched:
 
 
 class OlderIcebergTable(Watched):
-    """An existing table as an export with layout version 1 sees it."""
+    """An existing table, exported with layout version 1."""
 
     def upgrade(self) -> None: ...
 
@@ -85,7 +85,7 @@ class Run:
         older: bool = False,
         **options: Any,
     ) -> TableSync:
-        """With `older`, export with layout version 1. An Iceberg table must exist then."""
+        """Export. With `older`, use layout version 1, for which an Iceberg table must exist."""
         given = SyncOptions(**({"value_format": JSON, "batch_bytes": SMALL} | options))
         layout = given.layout.with_partition_column(OLDER_PARTITION) if older else given.layout
         kind = OlderIcebergTable if older and self.kind == "iceberg" else Watched
@@ -103,7 +103,7 @@ class Run:
         )
 
     def all(self, **options: Any) -> list[BatchReport]:
-        """Export until the table has everything."""
+        """Export until the table contains all records."""
         sync, reports = self.sync(**options), []
         while (report := sync.run_batch()) is not None:
             reports.append(report)
@@ -132,7 +132,9 @@ class Run:
         return [row for file in table.files() for row in table.place().read(file).to_pylist()]
 
     def check(self) -> None:
-        """Check that rows and dead letters equal the sent records, each once, field by field."""
+        """Check that rows and dead letters equal the sent records, each one once and in
+        all fields.
+        """
         rows = {(row["_kafka_partition"], row["_offset"]): row for row in self.rows()}
         rejects = {(row["partition"], row["offset"]): row for row in self.rows("t__dlq")}
         assert len(rows) == len(self.rows())
@@ -158,8 +160,8 @@ class Run:
             assert "DecodeError" in reject["error"] or "ValidationError" in reject["error"]
 
     def stray_files(self) -> set[str]:
-        """Return the names of files that no table refers to. Dead letters have the names of the
-        rows.
+        """Return the names of files that no table refers to. Dead letters have the same names as
+        the rows.
         """
         strays: set[str] = set()
         for name in ("t", "t__dlq"):
@@ -179,7 +181,7 @@ class Run:
 
 @dataclass
 class RestRun(Run):
-    """A run on a REST catalog, whose own warehouse is the directory."""
+    """A run with a REST catalog, whose own warehouse is the directory."""
 
     url: str = ""
     properties: dict[str, str] = field(default_factory=dict[str, str])

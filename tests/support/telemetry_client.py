@@ -1,6 +1,5 @@
-"""A client that pushes its metrics (KIP-714) by single requests, with its own encoding of them.
-
-It sends its name and version only, so that a test names every field of each request.
+"""A client that pushes its metrics (KIP-714) in single requests, with its own encoding. Only name
+and version are sent automatically, so that a test specifies every field of each request.
 """
 
 import struct
@@ -32,7 +31,7 @@ class Subscriptions:
 
 
 class TelemetryClient:
-    """One connection. software: name and version, which it sends first; None to send nothing."""
+    """A connection. software: name and version, which it sends first; None to send nothing."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class TelemetryClient:
         return int(self._socket.getsockname()[1])
 
     def announced(self, name: str, version: str) -> dict[int, tuple[int, int]]:
-        """Return the versions of each API that the broker announces."""
+        """Return the versions of each API that the broker advertises."""
         body = self._send_request(
             _API_VERSIONS, 3, _compact(name.encode()) + _compact(version.encode()) + NO_TAGS
         )
@@ -85,7 +84,7 @@ class TelemetryClient:
         terminating: bool = False,
         compression_type: int = 0,
     ) -> int:
-        """Return the error code."""
+        """Push metrics and return the error code."""
         fixed = struct.pack(">i?b", subscription_id, terminating, compression_type)
         body = self._send_request(
             PUSH_TELEMETRY, 0, client_instance_id.bytes + fixed + _compact(metrics) + NO_TAGS
@@ -95,7 +94,7 @@ class TelemetryClient:
         return int(error_code)
 
     def _send_request(self, api_key: int, version: int, body: bytes) -> bytes:
-        """Return the response after its correlation id."""
+        """Send a request; return the response after its correlation id."""
         self._correlation_id += 1
         client_id = b"" if self._client_id is None else self._client_id.encode()
         length = -1 if self._client_id is None else len(client_id)

@@ -1,4 +1,4 @@
-"""Run programs whose stdout and stderr are a terminal, and check what reaches it."""
+"""Run programs whose stdout and stderr are a terminal, and check their output."""
 
 import os
 import pty
@@ -21,7 +21,7 @@ HOSTILE = "\r\n".join(
         "level=info event=admin_change\x9b31m\u202e\u2066\x7f\u2028[red]b[/]",
     )
 )
-"""ANSI and C1 controls, line breaks, marks of direction, and markup of rich."""
+"""ANSI and C1 control characters, line breaks, direction marks, and rich markup."""
 _ACTING = tuple("\x07\x1b\r\x9b\x7f\u202e\u2066\u2028")
 
 
@@ -33,11 +33,11 @@ def check_harmless(text: str) -> None:
 
 
 def on_terminal(program: Sequence[str], environment: Mapping[str, str] | None = None) -> bytes:
-    """Run a program to its end. Return its terminal output. environment: added to that of the
+    """Run a program until it exits. Return its terminal output. environment: added to that of the
     tests.
     """
     ours, theirs = pty.openpty()
-    tty.setraw(theirs)  # the terminal adds no "\r"
+    tty.setraw(theirs)  # the terminal does not add "\r"
     plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "160"}
     variables = {**os.environ, **plain, **(environment or {})}
     started = subprocess.Popen(program, stdout=theirs, stderr=theirs, env=variables)
@@ -58,7 +58,7 @@ def on_terminal(program: Sequence[str], environment: Mapping[str, str] | None = 
 
 
 class Terminal:
-    """A program on a pseudo-terminal, with input that the test types."""
+    """A program on a pseudo-terminal, with input typed by the test."""
 
     def __init__(self, program: Sequence[str], environment: Mapping[str, str]) -> None:
         """environment: added to that of the tests."""
@@ -78,7 +78,9 @@ class Terminal:
         os.write(self._fd, text.encode())
 
     def until(self, pattern: str) -> str:
-        """Read until the pattern appears in what came since the last call, and return that."""
+        """Read until the pattern appears in the output since the last call, and return
+        that output.
+        """
         deadline = time.monotonic() + _WAIT_S
         while not (found := re.search(pattern, self.seen)):
             ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
@@ -95,8 +97,10 @@ class Terminal:
 def on_a_terminal(
     bootstrap: str, *command: str, steps: tuple[tuple[str, bytes], ...], stdout: Path | None = None
 ) -> str:
-    """Run `penstock` on a terminal, and type each text after the output that it follows. Return the
-    output. stdout: a file for it instead of the terminal.
+    """Run `penstock` on a terminal, and type each text after the output that precedes it. Return
+    the output.
+
+    stdout: a file for it instead of the terminal.
     """
     main, child = pty.openpty()
     arguments = [sys.executable, "-m", "penstock", *command, "--bootstrap", bootstrap]

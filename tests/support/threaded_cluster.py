@@ -40,8 +40,8 @@ from tests.support.waiting import PATIENCE_S, wait_until
 _T = TypeVar("_T")
 _WAIT_S = PATIENCE_S
 FAST_UPLOADS = StreamConfig(wal_linger_ms=0, block_age_max_ms=500, wal_delete_grace_ms=3_000)
-"""Brokers upload data soon, and the slots of the WAL go soon after: a reader sees both, and objects
-that vanish.
+"""Brokers upload data soon, and WAL slots are deleted soon afterwards: a reader encounters both,
+and objects that disappear.
 """
 
 Row = tuple[
@@ -147,10 +147,10 @@ class ThreadedCluster:
         if self._store is not None:
             await self._store.close()
 
-    # --- what tests do with it --------------------------------------------------------------------
+    # --- operations of tests ----------------------------------------------------------------------
 
     def kill_broker(self, node_id: int, *, recovered: bool = True) -> None:
-        """Kill the broker. recovered: return when another broker has taken over its WAL."""
+        """Kill the broker. recovered: return after another broker has recovered its WAL."""
         assert self._cluster is not None
         self.run(self._cluster.kill_broker(node_id))
         if not recovered:
@@ -176,7 +176,7 @@ class ThreadedCluster:
         self.run(self._cluster.stop_broker(node_id))
 
     def image(self, look: Callable[[MetadataImage], _T]) -> _T:
-        """Return the result of `look` on the first broker's image."""
+        """Return the result of `look` for the image of the first broker."""
 
         async def looked() -> _T:
             assert self._cluster is not None
@@ -192,11 +192,12 @@ class ThreadedCluster:
         published: bool = True,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create the topic. published: return when the manifest has it.
+        """Create the topic. published: return when the manifest contains it.
 
-        A broker repeats a request to a slow controller, and the first one may have been done.
+        A broker repeats a request to a slow controller, and the first request may have been
+        executed.
         """
-        admin = self._admin()  # ends its requests when it is deleted
+        admin = self._admin()  # stops its requests when it is deleted
         assert topic not in admin.list_topics(timeout=PATIENCE_S).topics, (
             f"{topic!r} is another test's"
         )
@@ -209,16 +210,16 @@ class ThreadedCluster:
         wait_until(lambda: not published or self.has(topic))
 
     def grow(self, topic: str, partitions: int) -> None:
-        admin = self._admin()  # ends its requests when it is deleted
+        admin = self._admin()  # stops its requests when it is deleted
         _wait(admin.create_partitions([NewPartitions(topic, partitions)]).values())
 
     def delete(self, topic: str) -> None:
-        admin = self._admin()  # ends its requests when it is deleted
+        admin = self._admin()  # stops its requests when it is deleted
         _wait(admin.delete_topics([topic]).values())
 
     def trim(self, topic: str, before: int) -> None:
-        """Move the log start of the only partition, as retention does; return when the manifest has
-        it.
+        """Move the log start of the only partition, as retention does; return when the manifest
+        contains it.
         """
 
         async def trimmed() -> None:
@@ -260,7 +261,7 @@ class ThreadedCluster:
     def look(self, topic: str) -> Found:
         return SparkCluster(self.store_url, "").find(Topics(names=(topic,)), read_committed=False)
 
-    # --- what lies in the store -------------------------------------------------------------------
+    # --- contents of the store --------------------------------------------------------------------
 
     def keys(self, prefix: str) -> set[str]:
         async def listed() -> set[str]:
@@ -272,8 +273,8 @@ class ThreadedCluster:
         wait_until(lambda: not keys & self.keys("wal/"))
 
     def until_uploaded(self, topic: str, before: set[str]) -> str:
-        """Return the key of the object that holds all of the topic's only partition, once there is
-        one.
+        """Return the key of the object that contains all of the topic's only partition, once there
+        is one.
         """
 
         def planned() -> list[Slice]:
@@ -290,7 +291,7 @@ class ThreadedCluster:
         return planned()[0].key
 
     def damage(self, key: str, value: bytes) -> None:
-        """Flip a bit of this value only, because the object may hold other topics too."""
+        """Flip a bit of this value only, because the object may also contain other topics."""
 
         async def flip() -> None:
             data = bytearray(await self.store.get(key))
@@ -299,7 +300,7 @@ class ThreadedCluster:
 
         self.run(flip())
 
-    # --- what clients do --------------------------------------------------------------------------
+    # --- operations of clients --------------------------------------------------------------------
 
     def produce(self, records: Iterable[Mapping[str, Any]], **settings: Any) -> int:
         """Produce the records and return when all are acknowledged. A record has the keyword

@@ -1,4 +1,4 @@
-"""Sign tokens for OAUTHBEARER, give them to clients, and serve the keys that verify them."""
+"""Sign OAUTHBEARER tokens, issue them to clients, and serve the keys that verify them."""
 
 import asyncio
 import base64
@@ -23,8 +23,10 @@ from tests.support.stream_server import StreamServer
 
 
 class TokenIssuer:
-    """Signs tokens, and serves its keys over HTTP. POST gives a token to the client that logs in
-    with `LOGIN`, or that sends an assertion signed with `client_key`.
+    """Signs tokens and serves its keys over HTTP.
+
+    POST issues a token to a client that logs in with `LOGIN`, or that sends an assertion signed
+    with `client_key`.
     """
 
     LOGIN = "client:its secret"
@@ -34,10 +36,10 @@ class TokenIssuer:
         self.keys = {"one": rsa.generate_private_key(public_exponent=65_537, key_size=2_048)}
         self.request_count = 0
         self.forms: list[str] = []
-        """The requests of clients with a token."""
+        """Token requests of clients."""
         self.client_key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
         self.assertions: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        """The headers and claims of the assertions that were accepted."""
+        """The headers and claims of accepted assertions."""
         self.port = 0
         self._server = StreamServer(self._respond)
 
@@ -70,7 +72,7 @@ class TokenIssuer:
     def write_assertion_files(
         self, directory: Path, *, key: RSAPrivateKey | None = None, passphrase: str = ""
     ) -> str:
-        """Write the key of the client, or another one, and a template of assertions. Return the
+        """Write the key of the client, or another key, and an assertion template. Return the
         properties of a client that uses both.
         """
         pem = (key or self.client_key).private_bytes(

@@ -1,7 +1,5 @@
-"""A client that sends the requests of transactions one by one, in any version.
-
-It repeats requests after transient errors: that of a coordinator that is
-not there yet, and of the previous transaction that is still ending.
+"""A client that sends single transaction requests, in any version. It retries transient errors: a
+coordinator that is not available yet, and a previous transaction that is still ending.
 """
 
 import time
@@ -48,7 +46,7 @@ def create_ledger(address: str, partitions: int = 2) -> None:
 
 
 def _wait_for_leaders(address: str, partitions: int) -> None:
-    """Kafka responds to CreateTopics before its brokers lead the partitions."""
+    """Kafka responds to CreateTopics before its brokers are leaders of the partitions."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "leaders"})
 
     def are_led() -> bool:
@@ -65,8 +63,8 @@ def _wait_for_leaders(address: str, partitions: int) -> None:
 
 
 class TransactionClient:
-    """One connection. Producer ids are numbered in order of appearance, and epochs from the first
-    one on.
+    """A connection. Producer ids are numbered in order of appearance, and epochs relative to the
+    first one.
     """
 
     def __init__(self, address: str) -> None:
@@ -86,7 +84,7 @@ class TransactionClient:
         return msgspec.to_builtins(response)
 
     def _who(self, response: Any) -> tuple[str, str, int]:
-        """Return the error, the producer and the epoch of a response."""
+        """Return the error, the producer and the epoch in a response."""
         code = ErrorCode(response["error_code"])
         name = self._ids.setdefault(response["producer_id"], f"p{len(self._ids)}")
         epoch = response["producer_epoch"]
@@ -153,7 +151,9 @@ class TransactionClient:
     def ask_as_leader(
         self, *requested: tuple[str, tuple[int, int], bool, list[int]], version: int = 5
     ) -> Any:
-        """Ask as the leader of partitions: (transactional id, producer, verifies, indexes)."""
+        """Send requests as partition leaders do: (transactional id, producer, verifies,
+        indexes).
+        """
         request = add_partitions_to_txn.AddPartitionsToTxnRequest(
             [
                 add_partitions_to_txn.AddPartitionsToTxnTransaction(
@@ -182,7 +182,7 @@ class TransactionClient:
         transactional: bool = True,
         version: int = 12,
     ) -> Any:
-        """Return the error and, if present, its message in Kafka's words."""
+        """Produce, and return the error and, if present, its message in Kafka's words."""
         batch = encode_batch(
             [Record(0, time.time_ns() // 1_000_000, None, b"value")],
             producer_id=self.producer_id if producer_id is None else producer_id,
@@ -213,7 +213,7 @@ class TransactionClient:
         version: int = 5,
         takes: bool = True,
     ) -> tuple[str, str, int]:
-        """End the transaction. takes: continue with the identity in the response."""
+        """End the transaction. takes: continue with the producer id and epoch in the response."""
         request = end_txn.EndTxnRequest(
             name,
             self.producer_id if producer_id is None else producer_id,
@@ -229,7 +229,7 @@ class TransactionClient:
         return self._who(response)
 
     def describe(self, name: str) -> Any:
-        """Return the state of the transaction, once no markers are being written."""
+        """Return the state of the transaction, once all markers have been written."""
         request = DescribeTransactionsRequest([name])
         while True:
             (found,) = self.send_request(apis.DESCRIBE_TRANSACTIONS, request)["transaction_states"]

@@ -1,4 +1,4 @@
-# ruff: noqa: T201 - its test reads what it prints
+# ruff: noqa: T201 - its test reads its output
 """Consume one partition, and produce each value to another topic exactly once.
 
 Arguments: BOOTSTRAP ID PARTITION COUNT HOLD. The program prints "committed N" (the next offset)
@@ -61,7 +61,7 @@ class Transformer:
 
     def _begin_anew(self) -> int:
         """Start a new instance: abort the open transaction of the previous one, then return the
-        offset to continue from.
+        offset at which to continue.
         """
         producer = Producer(self._producer_settings)
         producer.init_transactions(_TIMEOUT_S)
@@ -101,8 +101,8 @@ class Transformer:
         return position
 
     def _recover(self, error: KafkaException) -> None:
-        """Abort if the error requires it, then begin again, because only the group knows what was
-        committed.
+        """Abort if the error requires it, then start again, because only the group's offsets show
+        what was committed.
         """
         producer, self._producer = self._producer, None
         if producer is not None and error.args[0].txn_requires_abort():

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 PATIENCE_S = 180
-"""How long tests wait for what must happen. Only a failure takes so long; on a machine with a load
-of 20, everything takes 10 times longer than on an idle one.
+"""How long tests wait for what must happen. Only failures take this long. On a machine with a load
+of 20, everything takes 10 times as long as on an idle one.
 """
 _PAUSE_MIN_S = 0.001
 _PAUSE_MAX_S = 0.05
@@ -59,5 +59,7 @@ def _pauses_s() -> Iterator[float]:
 
 
 def _lengthened_s(pause_s: float, check_s: float) -> float:
-    """Return the pause after a check that took so long: checks get a quarter of the time."""
+    """Return the pause after a check that took this long: checks get at most a quarter
+    of the time.
+    """
     return max(pause_s, min(3 * check_s, _PAUSE_AFTER_WORK_MAX_S))
