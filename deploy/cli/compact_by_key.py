@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.base.clock import wall_ms
 from penstock.base.errors import ExpectedError
-from penstock.base.ids import Offset
+from penstock.base.ids import Offset, StreamId
 from penstock.broker.partition.cleaning import CleaningPolicy
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.follower import MetadataFollower
@@ -91,8 +91,8 @@ class ControllerCleaner(ControllerRewrites):
         self._follower = follower
         self._store = store
 
-    async def checkpoints(self, topic: str) -> Mapping[int, Checkpoint]:
-        """Return the checkpoint of each partition that has a committed one. Needs one or two GETs
+    async def checkpoints(self, topic: str) -> Mapping[StreamId, Checkpoint]:
+        """Return the committed checkpoints by data stream. Needs one or two GETs
         for each partition. Raises ObjectStoreError, ObjectCorrupt.
         """
         return await read_checkpoints(self._follower.image, self._store, topic)
@@ -100,29 +100,29 @@ class ControllerCleaner(ControllerRewrites):
 
 async def read_checkpoints(
     image: MetadataImage, store: ObjectStore, topic: str
-) -> dict[int, Checkpoint]:
+) -> dict[StreamId, Checkpoint]:
     """See `ControllerCleaner.checkpoints`."""
     state = image.topics.by_name(topic)
     if state is None:
         return {}
-    found: dict[int, Checkpoint] = {}
+    found: dict[StreamId, Checkpoint] = {}
     reader, turns = ObjectReader(store, BlockCache(1)), asyncio.Semaphore(_READS_AT_ONCE)
 
-    async def read(partition: int, ranges: Sequence[ObjectRange], end: Offset) -> None:
+    async def read(stream_id: StreamId, ranges: Sequence[ObjectRange], end: Offset) -> None:
         async with turns:
             batches = await reader.read(ranges, end - 1, _CHECKPOINT_BYTES)
         checkpoint = _checkpoint(bytes(batches[0]))
         if checkpoint is not None:
-            found[partition] = checkpoint
+            found[stream_id] = checkpoint
 
     try:
         async with asyncio.TaskGroup() as group:
-            for number, partition in enumerate(state.partitions):
+            for partition in state.partitions:
                 stream = image.streams.known(partition.meta_stream_id)
                 end = stream.end_offset
                 if end > stream.start_offset:
                     ranges = image.find_ranges(stream.stream_id, Offset(end - 1), end, 1)
-                    group.create_task(read(number, ranges, end))
+                    group.create_task(read(partition.data_stream_id, ranges, end))
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     finally:

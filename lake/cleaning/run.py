@@ -52,8 +52,10 @@ class PassMetadata(Protocol):
         """
         ...
 
-    async def checkpoints(self, topic: str) -> Mapping[int, Checkpoint]:
-        """Return the checkpoint of each partition that has a committed one."""
+    async def checkpoints(self, topic: str) -> Mapping[StreamId, Checkpoint]:
+        """Return the committed checkpoints by data stream: the topic may be recreated before its
+        logs are read.
+        """
         ...
 
 
@@ -176,7 +178,7 @@ class TopicCleaner:
         now_ms = self._now_ms()
         found: list[PassPlan] = []
         for log in await self._view.committed(self._topic):
-            checkpoint, ends = checkpoints.get(log.partition), offsets[log.partition]
+            checkpoint, ends = checkpoints.get(log.stream_id), offsets[log.partition]
             ranges = ranges_of(log)
             if checkpoint is None or not ranges or log.partition in self._is_done:
                 continue

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import ExpectedError, StreamError
+from penstock.base.ids import StreamId
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import ControllerError
 from penstock.deploy.cli.compact_by_key import read_checkpoints
@@ -97,5 +98,5 @@ class _Metadata(ControllerRewrites):
         super().__init__(client)
         self._job = job
 
-    async def checkpoints(self, topic: str) -> Mapping[int, Checkpoint]:
+    async def checkpoints(self, topic: str) -> Mapping[StreamId, Checkpoint]:
         return await read_checkpoints(self._job.world.metadata.image, self._job.retrying, topic)
