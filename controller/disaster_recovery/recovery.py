@@ -188,7 +188,7 @@ class Recovery:
             raise RecoveryRefused(
                 f"something was written {max(report.quiet_ms, 0) / 1_000:.1f} s ago: a controller"
                 " or broker may be alive. Make sure that all of them are stopped, and wait until"
-                " it is {QUIET_MS_MIN // 1_000} s; or use --force: running processes are then"
+                f" it is {QUIET_MS_MIN // 1_000} s; or use --force: running processes are then"
                 " fenced, and lose unacknowledged records"
             )
         # A running cluster deletes objects without references. If the image is older than such a
