@@ -152,10 +152,16 @@ def wals_to_walk(
 ) -> list[tuple[BrokerIncarnation, WalSequence]]:
     """Return every WAL that has not ended, with the slot at which to start.
 
-    A WAL that is not in the image is read from its first slot.
+    A WAL that was registered after the backup is read from its first slot. Slots of a WAL that is
+    removed in the image were written by a process that was paused until its fence was gone, and
+    were never acknowledged.
     """
     running = [(wal.writer, wal.committed) for wal in image.nodes.running_wals()]
-    unknown = [(writer, _FIRST_SLOT) for writer in set(listed) if image.nodes.wal(writer) is None]
+    unknown = [
+        (writer, _FIRST_SLOT)
+        for writer in set(listed)
+        if writer.node_epoch >= image.next_node_epoch and image.nodes.wal(writer) is None
+    ]
     return sorted(running + unknown, key=lambda item: (item[0].node_id, item[0].node_epoch))
 
 

@@ -52,6 +52,7 @@ from penstock.controller.raft.messages import Base, Members
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import Body
 from penstock.stream.errors import FormatUnknown
+from penstock.stream.format.builder import RunEntry, StreamRun, build_object
 from penstock.stream.format.keys import backup_key, wal_key
 from penstock.stream.ports import (
     IN_STORE,
@@ -574,6 +575,27 @@ async def test_missing_objects_stop_a_recovery_unless_the_loss_is_accepted(start
         [(entry.start_offset, entry.end_offset) for entry in stream.entries],
     ) == (8, [(8, 12)])
     fresh.image.check_invariants()
+
+
+async def test_a_slot_that_was_written_after_its_wal_was_removed_is_not_read(start: Start) -> None:
+    """A process that was paused until its fence was gone can still write its next slot."""
+    cluster = await start(read_grace_ms=1, late_put_grace_ms=1, janitor_interval_ms=20)
+    broker, ended = await cluster.broker(), await cluster.broker()
+    writer, slot = ended.node, WalSequence(9)
+    request = m.UnregisterBroker(node_id=writer.node_id, node_epoch=writer.node_epoch, wal_end=slot)
+    await ended.client.unregister_broker(request)
+    await until(lambda: broker.image.nodes.wal(writer) is None)
+    await broker.metadata.backed_up(broker.metadata.position())
+    await cluster.server.stop()
+
+    entry = RunEntry(Offset(0), Offset(1), 1, Millis(1), Millis(1), 70, b"x" * 70)
+    late = build_object(
+        ObjectRole.WAL, writer, slot, Millis(1), [StreamRun(StreamId(1), [entry])], depth=1
+    )
+    await cluster.store.put_if_absent(wal_key(writer, slot, IN_STORE), late.chunks)
+    looked = await Recovery(cluster.store, "c", now_ms=now_ms).look()
+    assert looked.gaps == []
+    assert [wal.node_id for wal in looked.wals] == [broker.node.node_id]
 
 
 async def test_an_interrupted_recovery_is_completed_by_the_next_one(start: Start) -> None:
