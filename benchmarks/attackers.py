@@ -484,4 +484,4 @@ OF_TLS: Final[dict[str, Attack]] = {
     "TLS handshakes that are abandoned": _begins_handshakes,
     "resets of 300 TLS connections at once": _resets_connections,
 }
-"""Attacks on a listener with TLS, before a login."""
+"""Attacks on a listener with TLS."""

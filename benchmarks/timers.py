@@ -27,7 +27,7 @@ _DELAY_S: Final = 0.5
 
 
 def timers() -> list[Measure]:
-    """Compare a timer of the loop, one of a wheel, and the total cost of a waiting Fetch."""
+    """Compare an event loop timer, a wheel timer, and the total cost of a waiting Fetch."""
     loop_us, wheel_us = _loop_timer_us(), _wheel_timer_us()
     fetch_us = _waiting_fetch_us()
     return [

@@ -280,7 +280,7 @@ def test_config_table_fits_a_small_window(chrome: Chrome, console: ConsoleProces
     assert width <= shown
 
 
-def test_charts_form_a_square_and_phones_show_that_there_is_more(
+def test_charts_form_a_two_by_two_grid_and_tables_on_phones_show_that_they_scroll(
     chrome: Chrome, console: ConsoleProcess
 ) -> None:
     resize(chrome, (1600, 900))

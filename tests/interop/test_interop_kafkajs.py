@@ -21,7 +21,7 @@ CHECKS = (
 NODE_ID = 1
 """The id of the only broker on both sides."""
 READ = 3
-"""Operation codes as kafkajs numbers them."""
+"""The code of the operation in kafkajs."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -42,7 +42,7 @@ from tests.support.record_cases import (
 
 _BYTES_MAX = 10 << 20
 MUTATIONS = (b"", bytes(4), b"\0\0\0\x80", b"\xff" * 4, b"\1\0\0\0")
-"""Bytes that replace others in mutated batches, such as the end mark of an lz4 frame."""
+"""Bytes that are inserted or replace others, such as empty block lengths of lz4."""
 MUTATION_SEED, MUTATIONS_COUNT = 6, 1_500
 _OTHER_TIMES = {"append time with deltas"}
 """Kafka takes the producer's max timestamp as the timestamp of each record."""

@@ -1,4 +1,4 @@
-"""Planted bugs of ACLs and delegation tokens, for `tests.sim.mutants`."""
+"""Planted bugs in ACLs and delegation tokens, for `tests.sim.mutants`."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping

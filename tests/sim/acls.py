@@ -37,7 +37,7 @@ RULED: Final = frozenset({"acls"})
 CONTROLLERS: Final = 3
 _ADMINS: Final = 4
 _HOLDERS: Final = 2
-"""Lifetime of tokens."""
+"""Number of token holders."""
 _OWNER: Final = "User:alice"
 _PERIOD_MS: Final = 30 * 86_400_000
 """No token expires during a run."""
@@ -47,7 +47,7 @@ _Ruled = AclEntry | str
 _COPIES_LATE_S: Final = 20.0
 """Long enough for two leader changes; copies go to the controller to which the request was sent."""
 _REPLY_CACHE_COUNT_MAX: Final = 4_096
-"""The default of controllers."""
+"""The default value of controllers."""
 
 
 def ruled_limits(drawn: Limits) -> Limits:

@@ -41,7 +41,7 @@ store.
 class Chaos:
     paces_s = (0.3, 1.0, 3.0)
     rare_paces_s = (2.0, 6.0)
-    """Scenarios in which clients must make progress between two faults."""
+    """For scenarios in which clients must make progress between two faults."""
 
     def __init__(self, world: "World", weights: Mapping[str, int]) -> None:
         self._world = world

@@ -187,7 +187,7 @@ _NEAR_SHARE = 0.5
 (KIP-392).
 """
 _MOVE_SHARE = 0.02
-"""Number of fetches after which the reader moves to another rack."""
+"""Share of fetches after which the reader moves to another rack."""
 
 
 class CommittedReader:

@@ -25,7 +25,7 @@ def _fences_never_go() -> list[Patch]:
 
 
 def _fences_go_at_once() -> list[Patch]:
-    """A broker that was paused finds its next slot free."""
+    """Fences are deleted immediately, so a broker that was paused finds its next slot free."""
     real = Janitor.remove_old_wals
 
     async def remove_old_wals(self: Janitor) -> int:

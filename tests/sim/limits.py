@@ -20,7 +20,9 @@ from penstock.stream.config import StreamConfig
 _MIB = 1 << 20
 PREPARED_TTL_MS = 8_000
 LATE_PUT_GRACE_MS = 30_000
-"""Together longer than two of the longest pauses and the deadline of the following PUT."""
+"""Both together are longer than two of the longest pauses plus the deadline of the
+following PUT.
+"""
 FENCE_KEPT_MS = 20_000
 """Longer than the longest pause of a broker and than wall clock differences. For the scenarios of
 `tests.sim.leaks`, whose store backdates objects; in others, no fence is deleted.

@@ -28,7 +28,7 @@ LATE_S: Final = 1.5
 """Maximum delay of a copy."""
 _GIVEN_UP_SHARE: Final = 0.6
 _FURTHER_SHARE: Final = 0.1
-"""Maximum delay for an API of which enough copies were overtaken."""
+"""The share for an API of which enough copies were overtaken."""
 _DELAYS_S: Final = (0.02, 0.2, 1.0)
 _ROUNDS_MAX: Final = 60
 

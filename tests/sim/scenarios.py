@@ -404,7 +404,7 @@ COORDINATED = GROUPED | SUBSCRIBING | STREAMING
 COMPACTING = (
     frozenset({"groups", "short_logs"}) | SUBSCRIBING | STREAMING | SHARING | WORKING | JOINING
 )
-"""Coordinators compact their logs again and again."""
+"""Coordinators compact their logs continuously."""
 
 LONG = COORDINATED | LATE | LOADING | SHARING | JOINING
 """Faults last twice as long."""

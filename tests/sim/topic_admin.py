@@ -40,7 +40,7 @@ _DELETE_VERSION: Final = 6
 _GROW_VERSION: Final = 3
 _PARTITIONS_MAX: Final = 6
 _SNAPSHOTS_MAX: Final = 4
-"""Number of administrators in a run."""
+"""Maximum number of snapshots in a run."""
 _STATUS: Final = {
     ErrorCode.NONE: Status.OK,
     ErrorCode.INVALID_PARTITIONS: Status.INVALID_PARTITIONS,

@@ -64,9 +64,9 @@ class Incarnation:
     """The leader epoch of each partition at the last deletion of the topic."""
     streams: list[tuple[StreamId, ...]] = field(default_factory=list[tuple[StreamId, ...]])
     origin: "Incarnation | None" = None
-    """The snapshot with which it started, if it was restored."""
+    """The incarnation from which its snapshot was taken, if it was restored."""
     inherited: list[int] = field(default_factory=list[int])
-    """By partition: end offset of the records from that snapshot."""
+    """By partition: end offset of the records inherited from the origin."""
 
     def inherited_end(self, index: int) -> int:
         return self.inherited[index] if index < len(self.inherited) else 0

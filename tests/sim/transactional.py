@@ -130,7 +130,7 @@ class Application:
 
 class Instance:
     pauses_s: tuple[float, ...] = (0, 0, 0.3)
-    """Time before the end of a transaction."""
+    """Pause before the end of a transaction."""
     timeouts_s: tuple[float, ...] = (2.0, 3.0, 5.0)
     """Response timeout; instances differ."""
     renewed_share = 0.1
@@ -140,7 +140,7 @@ class Instance:
     offset_share = 0.7
     """The share of transactions that commit an offset of the group."""
     versions: tuple[int, ...] = (_V1, _V2)
-    """Timeout of transactions; instances differ."""
+    """Transaction versions; instances differ."""
     hasty_share = 0.2
     """The share of version 2 aborts that do not wait for batches."""
 

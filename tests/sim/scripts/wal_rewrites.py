@@ -15,7 +15,7 @@ from tests.sim.directed import JANITOR_S, Held, Script, in_cluster
 
 PART: Part = ("t", 0)
 _REWRITTEN_S: Final = 10.0
-"""Less than the interval of other compaction."""
+"""Time within which ranges are rewritten, less than the interval of other compaction."""
 
 
 _TERM_S: Final = 30.0
