@@ -8,7 +8,7 @@ from heapq import nsmallest
 
 import msgspec
 
-from penstock.base.ids import Millis, NodeId
+from penstock.base.ids import Millis, NodeId, StreamEpoch
 from penstock.controller.api.messages import (
     CommitObject,
     CommitRecovered,
@@ -30,6 +30,7 @@ from penstock.controller.metadata.records import (
 )
 from penstock.controller.metadata.streams import StreamState
 from penstock.controller.metadata.topics import (
+    NO_LEADER,
     PartitionKey,
     PartitionMetadata,
     in_order,
@@ -256,7 +257,9 @@ def _hand_over(
         is_due = _is_due(partition, failed, elector)
         record = elector.elect(partition, now_ms) if is_due else partition
         if is_lost:
-            record = msgspec.structs.replace(record, undeleted_epoch=record.leader_epoch)
+            # A partition that waits for an eligible broker is led with the next epoch.
+            epoch = record.leader_epoch + (leader_of(record) == NO_LEADER)
+            record = msgspec.structs.replace(record, undeleted_epoch=StreamEpoch(epoch))
         if record is not partition:
             changes.records.append(record)
     return max(len(streams) - ELECTIONS_PER_TRANSACTION_MAX, 0)

@@ -23,7 +23,7 @@ from penstock.controller.api.messages import (
 )
 from penstock.controller.config import ControllerConfig
 from penstock.controller.disaster_recovery.plan import END_UNKNOWN, gaps_of_lost_stores
-from penstock.controller.managers import commits, failover, features, lost_ranges, nodes
+from penstock.controller.managers import commits, elections, failover, features, lost_ranges, nodes
 from penstock.controller.managers.log_changes import slot_of
 from penstock.controller.managers.lost_ranges import objects_in
 from penstock.controller.managers.result import Refused, Result
@@ -234,6 +234,24 @@ def test_dead_wals_end_at_their_committed_slots(cluster: LostStore) -> None:
     (led,) = cluster.partitions("t")
     assert (led.leader, led.leader_epoch) == (2, record.leader_epoch + 1)
     assert led.undeleted_epoch == led.leader_epoch, "open transactions are not aborted"
+
+
+def test_a_partition_that_moves_later_aborts_open_transactions(cluster: LostStore) -> None:
+    """While no broker is live, a partition that was moving away from a dead broker has no leader.
+    Its next leader has a later epoch than the dead one, whose transactions it aborts.
+    """
+    cluster.topic("t")
+    cluster.open_led(cluster.one)
+    cluster.move("t", 0, 2)
+    for node in (cluster.one, cluster.two):
+        cluster.die(node)
+    cluster.abandon()
+    cluster.apply(failover.end_lost_wals(cluster.image, [cluster.one], Millis(0), live=()))
+    third = cluster.register(registration(3, **DOWN))
+    cluster.apply(elections.elect_leaderless(cluster.image, cluster.live, Millis(0)))
+    (led,) = cluster.partitions("t")
+    assert led.leader == third.node_id
+    assert led.undeleted_epoch == led.leader_epoch, "transactions of the dead leader stay open"
 
 
 async def _replace_all(cluster: LostStore) -> MemoryStore:
