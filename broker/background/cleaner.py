@@ -221,13 +221,16 @@ class CleanerDuty:
         if end <= dirty_from:
             return None
         await self._checkpoint(partition)
+        stream = self._image().streams.get(log.data.stream_id)
+        keep_ms = 0 if stream is None else stream.keep_ms
         task = CleaningTask(
             stream_id=log.data.stream_id,
             start=start,
             dirty_from=dirty_from,
             end=end,
             young_from_ms=Millis(now_ms - policy.lag_ms_min) if policy.lag_ms_min else None,
-            tombstones_kept_ms=policy.tombstones_kept_ms,
+            # Records removed by DeleteRecords may return without the passes that removed others.
+            tombstones_kept_ms=max(policy.tombstones_kept_ms, keep_ms),
             aborted=await partition.read_aborted(start, end),
         )
         report = await self._clean(task)

@@ -115,6 +115,12 @@ class StreamState(msgspec.Struct, gc=False):
         return () if self.kept is None else self.kept.entries
 
     @property
+    def keep_ms(self) -> int:
+        """Return the longest grace period of the retained records, or 0 if there are none."""
+        trims = () if self.kept is None else self.kept.trims
+        return max((trim.grace.keep_ms for trim in trims), default=0)
+
+    @property
     def next_offset(self) -> Offset:
         """Return the offset at which an owner without uncommitted data continues.
 

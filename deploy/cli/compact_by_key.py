@@ -113,7 +113,8 @@ async def read_checkpoints(
             batches = await reader.read(ranges, end - 1, _CHECKPOINT_BYTES)
         checkpoint = _checkpoint(bytes(batches[0]))
         if checkpoint is not None:
-            found[stream_id] = checkpoint
+            keep_ms = image.streams.known(stream_id).keep_ms
+            found[stream_id] = checkpoint._replace(keep_ms=keep_ms)
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -31,10 +31,13 @@ _SOURCES_MAX: Final = 10_000
 
 
 class Checkpoint(NamedTuple):
-    """The newest committed checkpoint of a partition."""
+    """The newest committed checkpoint of a partition. keep_ms: the longest grace period of its
+    deleted records that can be restored.
+    """
 
     recovery_offset: Offset
     cleaned: CleanedPart
+    keep_ms: int = 0
 
 
 class PassMetadata(Protocol):
@@ -198,7 +201,7 @@ class TopicCleaner:
                 dirty_from=Offset(dirty_from),
                 end=Offset(end),
                 young_from_ms=Millis(now_ms - lag_ms) if lag_ms else None,
-                tombstones_kept_ms=self._options.tombstones_kept_ms,
+                tombstones_kept_ms=max(self._options.tombstones_kept_ms, checkpoint.keep_ms),
             )
             wanted = tuple(
                 item

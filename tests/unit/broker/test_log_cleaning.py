@@ -340,6 +340,32 @@ async def test_tombstone_retention_starts_at_the_first_compaction(log, world):
     assert [record.timestamp_ms for record in await log.records()] == [NOW]
 
 
+async def test_a_tombstone_outlives_deleted_records_that_can_be_restored(log, world):
+    """Otherwise a fork with these records would contain the key."""
+    world.configure("t", "delete.retention.ms", "0")
+    world.configure("t", "penstock.delete.grace.ms", "9")
+    await log.produce(keyed((b"k", b"1"), (b"a", b"1")))
+    partition = await log.leader.opened("t")
+    assert await log.leader.partitions.trim_all([(partition, Offset(2))], keep=True) == [None]
+    await log.produce(keyed((b"k", None)))
+    await log.clean()
+    world.now_ms += 8
+    await log.produce(keyed((b"b", b"1")))
+    await log.clean()
+    assert await log.leader.values_from("t", 2) == [None, b"1"]
+    topic_id = world.image.topics.by_name("t").topic_id
+    point = (await find_fork_points(log.leader, [("t", {0: WantedPoint()})]))[0][0]
+    fork = m.TopicFork(source_topic_id=topic_id, partitions=[point], with_kept=True)
+    world.topic("f", fork=fork)
+    world.lead("f", log.brokers[1])
+    await log.brokers[1].opened("f")
+    assert await log.brokers[1].values_from("f", 0) == [b"1", b"1", None, b"1"]
+    world.now_ms += 1
+    await log.produce(keyed((b"c", b"1")))
+    await log.clean()
+    assert await log.leader.values_from("t", 2) == [b"1", b"1"]
+
+
 # --- records that are not uploaded yet ------------------------------------------------------------
 
 

@@ -39,10 +39,11 @@ class Checkpoints:
         self.stream_id = stream_id
 
     async def checkpoints(self, topic: str) -> dict[StreamId, Checkpoint]:
-        return {self.stream_id: Checkpoint(Offset(20), CleanedPart())}
+        return {self.stream_id: Checkpoint(Offset(20), CleanedPart(), keep_ms=9)}
 
 
-async def planned_ends(stream_id: StreamId) -> list[Offset]:
+async def planned(stream_id: StreamId) -> list[tuple[Offset, int]]:
+    """Return the end of each pass, and how long it keeps tombstones."""
     cleaner = TopicCleaner(
         cast("ClusterView", View()),
         TOPIC,
@@ -51,7 +52,7 @@ async def planned_ends(stream_id: StreamId) -> list[Offset]:
         CleaningOptions(lag_ms_min=0, tombstones_kept_ms=0),
         now_ms=lambda: Millis(0),
     )
-    return [item.log.end for item in await cleaner.plan()]
+    return [(item.log.end, item.log.tombstones_kept_ms) for item in await cleaner.plan()]
 
 
 async def run_nothing(tasks: Sequence[PassTask]) -> list[PassResult]:
@@ -62,5 +63,5 @@ async def test_a_log_is_compacted_up_to_its_own_checkpoint() -> None:
     """A checkpoint of a deleted topic with the same name says nothing about the new log: the next
     leader would scan records that the pass has removed, and forget their producers.
     """
-    assert await planned_ends(NOW) == [20]
-    assert await planned_ends(BEFORE) == []
+    assert await planned(NOW) == [(20, 9)]
+    assert await planned(BEFORE) == []
