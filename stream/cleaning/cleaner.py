@@ -54,6 +54,7 @@ _RECORDS_PER_SLICE: Final = 1_000
 """Records processed between two yields to the event loop: at most about 1 ms."""
 
 _SLICE_S: Final = 0.001
+_INT64_MAX: Final = (1 << 63) - 1
 
 _Entries = list[tuple[ObjectRange, Entry]]
 _IsNeeded = Callable[[Offset, Offset], bool]
@@ -188,7 +189,7 @@ class LogCleaner:
             await self._pace.turn()
         if report.clean_end <= task.start:
             return report
-        horizon_ms = Millis(self._now_ms() + task.tombstones_kept_ms)
+        horizon_ms = Millis(min(self._now_ms() + task.tombstones_kept_ms, _INT64_MAX))
         rewriter = _Rewriter(
             keys,
             dense,

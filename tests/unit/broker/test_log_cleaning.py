@@ -340,6 +340,17 @@ async def test_tombstone_retention_starts_at_the_first_compaction(log, world):
     assert [record.timestamp_ms for record in await log.records()] == [NOW]
 
 
+async def test_tombstones_can_be_kept_forever(log, world):
+    world.configure("t", "delete.retention.ms", str(2**63 - 1))
+    await log.produce(keyed((b"a", b"1")), keyed((b"a", None)))
+    await log.clean()
+    world.now_ms += 30 * DAY_MS
+    await log.produce(keyed((b"b", b"1"), timestamp=NOW + 1))
+    await log.clean()
+    assert await log.pairs() == [(1, b"a", None), (2, b"b", b"1")]
+    assert [record.timestamp_ms for record in await log.records()] == [NOW, NOW + 1]
+
+
 async def test_a_tombstone_outlives_deleted_records_that_can_be_restored(log, world):
     """Otherwise a fork with these records would contain the key."""
     world.configure("t", "delete.retention.ms", "0")
