@@ -72,7 +72,8 @@ def goal_of(options: ResetGoal) -> "Goal":
     if options.to_datetime is not None:
         time_ms = reset.parse_time(options.to_datetime)
     if options.by_duration is not None:
-        time_ms = time.time_ns() // 1_000_000 - reset.parse_duration(options.by_duration)
+        now_ms = time.time_ns() // 1_000_000
+        time_ms = max(0, now_ms - reset.parse_duration(options.by_duration))
     given = (
         options.to_earliest,
         options.to_latest,

@@ -380,11 +380,14 @@ def integer(text: str, otherwise: int = 0) -> int:
 
 
 def utc_time(text: str) -> datetime:
-    """Parse a UTC time as sent by browsers. Raises UsageError."""
+    """Parse a UTC time since 1970 as sent by browsers. Raises UsageError."""
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+        found = datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
-        raise UsageError(f"{text!r} is not a time in UTC, as in 2026-11-26T14:00") from None
+        found = None
+    if found is None or found.timestamp() < 0:
+        raise UsageError(f"{text!r} is not a time in UTC since 1970, as in 2026-11-26T14:00")
+    return found
 
 
 def _current(path: str) -> str:

@@ -141,8 +141,8 @@ def read_offsets(path: Path) -> dict[Partition, int]:
 
 
 def parse_time(text: str) -> int:
-    """Return an ISO time (UTC if it has no offset) in milliseconds since 1970. Raises
-    UsageError.
+    """Return an ISO time (UTC if it has no offset) in milliseconds since 1970. Raises UsageError,
+    also for earlier times: in ListOffsets, negative numbers mean other offsets, -1 the end.
     """
     try:
         found = datetime.fromisoformat(text)
@@ -153,6 +153,8 @@ def parse_time(text: str) -> int:
         ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
+    if found.timestamp() < 0:
+        raise UsageError(f"the time {text!r} is invalid: it is before 1970")
     return int(found.timestamp() * 1_000)
 
 
@@ -166,7 +168,10 @@ def parse_duration(text: str) -> int:
             f"the duration {text!r} is invalid: use a format such as PT1H30M, P7D, 90m or 7d"
         )
     parts = {name: float(value) for name, value in found.groupdict().items() if value}
-    return int(timedelta(**parts) / timedelta(milliseconds=1))
+    try:
+        return int(timedelta(**parts) / timedelta(milliseconds=1))
+    except OverflowError:
+        raise UsageError(f"the duration {text!r} is invalid: it is too long") from None
 
 
 def _resolved(

@@ -14,6 +14,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.admin.groups.reset import parse_duration, parse_time, read_offsets
+from penstock.deploy.cli.reset_options import ResetGoal, goal_of
+from penstock.deploy.console.console import utc_time
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output.csv_rows import encode_csv
 from penstock.deploy.records.decode_worker import DecodeValue, decoded
@@ -410,6 +412,22 @@ def test_times_and_durations_are_parsed_like_in_kafka() -> None:
             parse_duration(bad)
     with pytest.raises(UsageError, match="is invalid"):
         parse_time("yesterday")
+
+
+def test_times_before_1970_are_rejected() -> None:
+    """As a timestamp of ListOffsets, -1 is the end of the log: all records would be deleted."""
+    for text in ("1969-12-31T23:59:59.999", "1970-01-01T00:00:00+01:00", "0001-01-01"):
+        with pytest.raises(UsageError, match="before 1970"):
+            parse_time(text)
+    with pytest.raises(UsageError, match="since 1970"):
+        utc_time("1969-12-31T23:59:59.999")
+
+
+def test_durations_that_are_too_long_are_rejected() -> None:
+    with pytest.raises(UsageError, match="too long"):
+        parse_duration("P99999999999D")
+    found = goal_of(ResetGoal(by_duration="P30000D"))
+    assert found.time_ms == 0, "it begins before 1970"
 
 
 def test_offset_files_of_kafka_and_of_penstock_are_parsed(tmp_path: Path) -> None:
