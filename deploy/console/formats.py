@@ -4,17 +4,20 @@ Invariant: pure. Unknown values are dashes, never zeros. Results are plain text:
 them.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+
+import msgspec
 
 from penstock.deploy.output import counted, size
 
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash as wide as a number
 SHOWN_BYTES_MAX: Final = 16 << 10
 """Longest part of a key or value that a page shows."""
+JSON_CHARS_MAX: Final = 64 << 10
+"""Longest indented JSON; JSON that is longer with indents is shown unchanged."""
 HEX_BYTES_MAX: Final = 1 << 10
 LINE_CHARS_MAX: Final = 200
 _HEX_COLUMNS: Final = 16
@@ -107,10 +110,11 @@ def shown_bytes(data: bytes | None) -> BytesView:
         return BytesView("hex", hex_dump(shown), len(data), len(shown) < len(data), _note(data))
     if not is_cut and text[0] in '{["':
         try:
-            indented = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            indented = msgspec.json.format(text, indent=2)
+        except (msgspec.DecodeError, RecursionError):
+            indented = ""
+        if 0 < len(indented) <= JSON_CHARS_MAX:
             return BytesView("json", indented, len(data))
-        except (ValueError, RecursionError):
-            pass
     return BytesView("text", text, len(data), is_cut)
 
 

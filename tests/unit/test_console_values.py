@@ -247,6 +247,25 @@ def test_types_of_values_are_recognized(data: bytes | None, kind: str, text: str
     assert (shown.kind, shown.text) == (kind, text)
 
 
+@pytest.mark.parametrize("text", [r'"\ud800"', r'{"a": "\ud800"}', "[NaN]"])
+def test_json_that_has_no_utf_8_or_no_value_is_shown_unchanged(text: str) -> None:
+    shown = formats.shown_bytes(text.encode())
+    assert (shown.kind, shown.text) == ("text", text)
+
+
+def test_numbers_and_names_in_json_are_shown_as_written() -> None:
+    shown = formats.shown_bytes(b'{"a":1.00000000000000000001,"a":1e999}')
+    assert shown.text == '{\n  "a": 1.00000000000000000001,\n  "a": 1e999\n}'
+
+
+def test_indents_do_not_multiply_the_size_of_json() -> None:
+    """Without a limit, each of these 16 KiB takes 4.8 MB on the page."""
+    data = b"[" * 300 + b",".join([b"1"] * 7_800) + b"]" * 300
+    assert len(data) <= formats.SHOWN_BYTES_MAX
+    shown = formats.shown_bytes(data)
+    assert (shown.kind, shown.text) == ("text", data.decode())
+
+
 def test_long_values_are_truncated_between_characters() -> None:
     shown = formats.shown_bytes(("x" + "\u00e9" * formats.SHOWN_BYTES_MAX).encode())
     assert (shown.kind, shown.is_cut) == ("text", True)
