@@ -21,6 +21,7 @@ def main() -> None:
     from penstock.base.errors import ExpectedError
     from penstock.base.installation import ForeignFiles, check_package
     from penstock.deploy.errors import print_error
+    from penstock.protocol.errors import UnencodableValue
 
     try:
         check_package()
@@ -51,9 +52,9 @@ def main() -> None:
     except ExpectedError as error:
         print_error(error)
         sys.exit(error.exit_code)
-    except ForeignFiles as error:
+    except (ForeignFiles, UnencodableValue) as error:
         print_error(error)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, UnencodableValue) else 1)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:

@@ -4,8 +4,9 @@ Invariant: no call takes longer than its timeout, and every failure is a KafkaFa
 log lines do not reach the terminal. Import it only when it is needed, because it loads librdkafka.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -19,7 +20,7 @@ from penstock.deploy.clients.security import ClientSecurity, current_security
 from penstock.deploy.clients.silent_brokers import INTERVAL_MS, SilentBrokers
 from penstock.deploy.clients.target import find_brokers
 from penstock.deploy.clients.wire import check_reachable
-from penstock.deploy.errors import near_hint
+from penstock.deploy.errors import UsageError, near_hint
 from penstock.deploy.output import counted
 from penstock.protocol.client.errors import AuthenticationRefused, KafkaFailed, NoResponse
 from penstock.protocol.offset_specs import EARLIEST, LATEST
@@ -67,6 +68,17 @@ class PartitionView:
 class TopicView:
     name: str
     partitions: list[PartitionView]
+
+
+@contextmanager
+def accepted_by_client(failed: str) -> Generator[None]:
+    """Raise UsageError for numbers out of range and names with a null character, which librdkafka
+    does not accept.
+    """
+    try:
+        yield
+    except (OverflowError, ValueError) as error:
+        raise UsageError(f"{failed}: {error}") from None
 
 
 def interruptible(call: partial[_T]) -> _T:
@@ -180,20 +192,20 @@ class Kafka:
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]
     ) -> None:
-        topic = NewTopic(name, partitions, replication_factor, config=dict(config))
-        self._result(
-            self._admin.create_topics([topic], request_timeout=TIMEOUT_S)[name],
-            f"topic {name!r} was not created",
-        )
+        failed = f"topic {name!r} was not created"
+        with accepted_by_client(failed):
+            topic = NewTopic(name, partitions, replication_factor, config=dict(config))
+            created = self._admin.create_topics([topic], request_timeout=TIMEOUT_S)[name]
+        self._result(created, failed)
 
     def add_partitions(self, name: str, total: int) -> None:
         """Add partitions to a topic. total: the new partition count."""
-        self._result(
-            self._admin.create_partitions([NewPartitions(name, total)], request_timeout=TIMEOUT_S)[
-                name
-            ],
-            f"topic {name!r} did not get {counted(total, 'partition')}",
-        )
+        failed = f"topic {name!r} did not get {counted(total, 'partition')}"
+        with accepted_by_client(failed):
+            added = self._admin.create_partitions(
+                [NewPartitions(name, total)], request_timeout=TIMEOUT_S
+            )[name]
+        self._result(added, failed)
 
     def delete_topic(self, name: str) -> None:
         self._result(
@@ -247,7 +259,8 @@ class Kafka:
 
         Returns the new earliest offset by partition, or the reason why it did not change.
         """
-        wanted = [TopicPartition(topic, index, offset) for index, offset in starts.items()]
+        with accepted_by_client(f"records of {topic!r} were not deleted"):
+            wanted = [TopicPartition(topic, index, offset) for index, offset in starts.items()]
         futures = self._admin.delete_records(
             wanted, request_timeout=TIMEOUT_S, operation_timeout=TIMEOUT_S
         )

@@ -53,6 +53,7 @@ from penstock.lake.manifest.errors import ManifestNotFound, WalStoreRequired
 from penstock.objectstore.errors import ObjectStoreError
 from penstock.protocol.client.connection import wait_at_most
 from penstock.protocol.client.errors import KafkaFailed, NoResponse
+from penstock.protocol.errors import UnencodableValue
 
 HEALTH: Final = "/live/health"
 _UNCHECKED: Final = (HEALTH, "/login", "/logout")
@@ -64,6 +65,7 @@ _FAILURES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (NoSuchGroup, 404, "This does not exist"),
     (NotAllowed, 403, "This is not allowed"),
     (UsageError, 400, "This cannot be done"),
+    (UnencodableValue, 400, "This cannot be done"),
     (WalStoreRequired, 400, "Records of this cluster need its WAL store"),
     (Busy, 503, "Too busy"),
     (NoController, 502, "The controllers do not respond"),
@@ -93,6 +95,7 @@ def application(console: Console) -> ASGIApp:
             ObjectStoreError: _explain,
             StreamError: _explain,
             ManifestNotFound: _explain,
+            UnencodableValue: _explain,
             TimeoutError: _explain,
             HTTPException: _explain,
         },

@@ -375,7 +375,9 @@ def confirmed(form: Mapping[str, str], name: str) -> None:
 def integer(text: str, otherwise: int = 0) -> int:
     """Parse a number in a query; return `otherwise` if it is not a number."""
     return (
-        int(text) if text.isascii() and text.lstrip("-").isdigit() and len(text) < 19 else otherwise
+        int(text)
+        if text.isascii() and text.removeprefix("-").isdigit() and len(text) < 19
+        else otherwise
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 from confluent_kafka import KafkaError
 
 from penstock.deploy.clients.brokers import Brokers
-from penstock.deploy.clients.kafka import Kafka, interruptible
+from penstock.deploy.clients.kafka import Kafka, accepted_by_client, interruptible
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import counted, remark
 from penstock.deploy.records.stored_batch import StoredBatch, stored_batch
@@ -451,4 +451,6 @@ def _starts(
 def _assign(consumer: "Consumer", topic: str, starts: Mapping[int, int]) -> None:
     from confluent_kafka import TopicPartition
 
-    consumer.assign([TopicPartition(topic, index, start) for index, start in starts.items()])
+    with accepted_by_client(f"records of {topic!r} cannot be read from this offset"):
+        wanted = [TopicPartition(topic, index, start) for index, start in starts.items()]
+    consumer.assign(wanted)

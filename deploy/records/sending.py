@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.base.errors import ExpectedError
 from penstock.deploy.clients.kafka import Kafka, interruptible
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import counted, remark
 from penstock.deploy.records.lines import NewRecord
 from penstock.deploy.records.refusals import Refused, refusal
@@ -165,6 +166,11 @@ class _Run:
                 return
             except BufferError:
                 interruptible(partial(self._producer.poll, 0.5))
+            except OverflowError:
+                raise UsageError(
+                    f"partition {record.partition} or timestamp {record.timestamp_ms} of a record"
+                    " is out of range"
+                ) from None
             except KafkaException as error:
                 raise self._kafka.failure(
                     error.args[0], f"topic {self._sending.topic!r} rejected the record"

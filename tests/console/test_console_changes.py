@@ -220,3 +220,17 @@ def test_many_topics_are_paginated(visitor: Visitor, cluster: LocalCluster) -> N
     assert response.text.count("<tr>") == 101
     assert len(response.text) < 100_000
     assert visitor.get("/topics?q=many&page=2").text.count("<tr>") == 21
+
+
+def test_numbers_out_of_range_are_rejected(visitor: Visitor) -> None:
+    for page, path, fields in (
+        ("/topics", "/topics", {"name": "many", "partitions": "99999999999"}),
+        ("/topics", "/topics", {"name": "nul\0", "partitions": "1"}),
+        ("/security/quotas", "/security/quotas", {"user": "u" * 40_000, "value": "1"}),
+        ("/topics", "/groups/reset", {"id": "g", "topic": "orders", "to": "9" * 5_000}),
+    ):
+        extra = {"key": "producer_byte_rate", "confirm": "g", "csrf": visitor.get(page).csrf}
+        response = visitor.post(path, fields | extra)
+        assert response.status == 400, (path, response.words[:200])
+        assert "This cannot be done" in response.words
+    assert visitor.get("/topics?page=--5").status == 200

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -109,3 +111,26 @@ async def test_partition_errors_are_listed_below_the_table(cli: Cli) -> None:
         (True, True),
         (True, False),
     ]
+
+
+async def test_numbers_out_of_range_are_rejected(cli: Cli) -> None:
+    """Neither librdkafka nor the protocol can represent them."""
+    for command in (
+        ("topics", "create", "many", "--partitions", "99999999999"),
+        ("topics", "create", "many", "--replication-factor", "-7"),
+        ("topics", "alter", "orders", "--partitions", "99999999"),
+        ("topics", "delete-records", "orders", "--before-offset", "9" * 20, "--yes"),
+        ("produce", "orders", "--value", "x", "--partition", "99999999999"),
+        ("consume", "orders", "--offset", "9" * 20, "--timeout", "1"),
+    ):
+        with pytest.raises(UsageError, match=r"range|greater|big"):
+            await cli.run(*command)
+    penstock = (sys.executable, "-m", "penstock")
+    wanted = (*penstock, "topics", "offsets", "orders", "-b", cli.bootstrap, "--time", "9" * 20)
+    done = await asyncio.to_thread(
+        subprocess.run, wanted, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ListOffsetsRequest")
+    assert "out of range" in done.stderr
+    assert done.stderr.count("\n") == 1

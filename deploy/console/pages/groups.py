@@ -1,6 +1,7 @@
 """Show groups of all types with members and lag; delete groups, and reset offsets."""
 
 from collections.abc import Collection, Mapping
+from typing import Final
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -23,6 +24,8 @@ from penstock.deploy.console.console import (
 from penstock.deploy.console.group_list import with_known_end
 from penstock.deploy.console.paging import page_of
 from penstock.deploy.errors import UsageError
+
+OFFSET_DIGITS_MAX: Final = 19
 
 
 async def groups(request: Request) -> Response:
@@ -106,6 +109,6 @@ def _targets(bounds: Mapping[int, tuple[int, int]], to: str) -> dict[int, int]:
         return {index: low for index, (low, _) in bounds.items()}
     if to == "latest":
         return {index: high for index, (_, high) in bounds.items()}
-    if not to.isascii() or not to.isdigit():
+    if not to.isascii() or not to.isdigit() or len(to) > OFFSET_DIGITS_MAX:
         raise UsageError(f"{to!r} is not an offset: use earliest, latest or a number")
     return {index: min(max(low, int(to)), high) for index, (low, high) in bounds.items()}
