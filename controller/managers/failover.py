@@ -8,7 +8,7 @@ from heapq import nsmallest
 
 import msgspec
 
-from penstock.base.ids import Millis, NodeId, StreamEpoch
+from penstock.base.ids import Millis, NodeId, StreamEpoch, WalStoreId
 from penstock.controller.api.messages import (
     CommitObject,
     CommitRecovered,
@@ -37,7 +37,7 @@ from penstock.controller.metadata.topics import (
     is_moving,
     leader_of,
 )
-from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.ports import IN_STORE, BrokerIncarnation
 
 
 def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Record]:
@@ -46,7 +46,9 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
 
     The broker with the fewest recoveries is chosen. Among equals, it is the one that will lead most
     of the dead broker's partitions, because it caches data that it reads during recovery. Draining
-    brokers are only chosen if there are no others. This takes O(partitions of the dead broker).
+    brokers are only chosen if there are no others. A WAL in a WAL store is recovered by brokers
+    whose own WALs are there, if there are any, because others may not reach the store. This takes
+    O(partitions of the dead broker + brokers).
     """
     able = [node for node in image.nodes if node.node_id in live and not node.fenced]
     alive = {node.node_id: BrokerIncarnation(node.node_id, node.node_epoch) for node in able}
@@ -63,10 +65,17 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
     )
     records: list[Record] = []
     for wal in sorted(waiting, key=_writer):
-        if not alive or alive.get(wal.recoverer.node_id) == wal.recoverer:
+        inside = [item for item in staying if _is_inside(image, alive[item], wal.store_id)]
+        if not alive or (
+            alive.get(wal.recoverer.node_id) == wal.recoverer
+            and (not inside or _is_inside(image, wal.recoverer, wal.store_id))
+        ):
             continue
         next_leaders = _count_next_leaders(image, wal.writer, frozenset(staying))
-        chosen = min(staying, key=lambda node_id: (load[node_id], -next_leaders[node_id], node_id))
+        chosen = min(
+            inside or staying,
+            key=lambda node_id: (load[node_id], -next_leaders[node_id], node_id),
+        )
         load[chosen] += 1
         recoverer = alive[chosen]
         records.append(
@@ -79,6 +88,14 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
             )
         )
     return records
+
+
+def _is_inside(image: MetadataImage, node: BrokerIncarnation, store_id: WalStoreId) -> bool:
+    """Return whether the broker's own WAL is in this WAL store. All brokers reach the cluster's own
+    store.
+    """
+    wal = image.nodes.wal(node)
+    return store_id == IN_STORE or (wal is not None and wal.store_id == store_id)
 
 
 def _count_next_leaders(

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 import penstock.broker.background.wal_place as wal_place
+import penstock.controller.managers.failover as failover
 import penstock.controller.managers.nodes as nodes
 import penstock.lake.manifest.tail as tail
 import penstock.lake.manifest.view as view
@@ -56,6 +57,10 @@ def _recovery_reads_the_wrong_store() -> list[Patch]:
 
 def _recovery_trusts_an_empty_store() -> list[Patch]:
     return [(recoverer, "check_identity", _trust), (recoverer, "was_opened", _always)]
+
+
+def _any_broker_recovers_from_a_wal_store() -> list[Patch]:
+    return [(failover, "_is_inside", lambda *_: False)]
 
 
 def _fence_not_checked_afterwards() -> list[Patch]:
@@ -316,6 +321,7 @@ def _failed_lists_count() -> list[Patch]:
 WAL_STORE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "recovery_reads_the_wrong_store": _recovery_reads_the_wrong_store,
     "recovery_trusts_an_empty_store": _recovery_trusts_an_empty_store,
+    "any_broker_recovers_from_a_wal_store": _any_broker_recovers_from_a_wal_store,
     "fence_not_checked_afterwards": _fence_not_checked_afterwards,
     "vanished_wals_are_empty": _vanished_wals_are_empty,
     "wals_opened_without_a_marker": _wals_opened_without_a_marker,

@@ -685,6 +685,12 @@ _WAL_STORES: _Found = {
     "recovery_trusts_an_empty_store": [
         (wal_stores.fail_over_with_an_empty_store_mounted, "handed over without its WAL")
     ],
+    "any_broker_recovers_from_a_wal_store": [
+        (
+            wal_stores.fail_over_while_a_broker_does_not_reach_the_store,
+            "no broker that reaches the WAL store recovers the WAL",
+        )
+    ],
     "fence_not_checked_afterwards": [
         (wal_stores.fence_while_the_store_is_replaced, "ended the WAL")
     ],

@@ -85,6 +85,25 @@ async def fail_over_with_an_empty_store_mounted(script: Script) -> None:
     await _check_values(script)
 
 
+@in_cluster(wal_stores=1, brokers=3)
+async def fail_over_while_a_broker_does_not_reach_the_store(script: Script) -> None:
+    """Kill a leader while one of two other brokers has an empty store mounted in place of the WAL
+    store. The other one recovers the WAL.
+    """
+    await _write(script)
+    client, dead = script.broker(2).raw_wal_store, script.broker(1).me
+    assert client is not None
+    client.mount(_empty_bucket(script))
+    await _until_in(script, 2, IN_STORE)
+    script.kill(1)
+    await asyncio.sleep(20.0)
+    wal = script.world.metadata.image.nodes.wal(dead)
+    assert wal is None or wal.ended, "no broker that reaches the WAL store recovers the WAL"
+    client.mount(_wal_bucket(script))
+    await script.until_led(PART, 2)
+    await _check_values(script)
+
+
 @in_cluster(wal_stores=1)
 async def fence_while_the_store_is_replaced(script: Script) -> None:
     """Mount an empty store between the reads of a recovery and its fence."""

@@ -254,6 +254,31 @@ def test_a_partition_that_moves_later_aborts_open_transactions(cluster: LostStor
     assert led.undeleted_epoch == led.leader_epoch, "transactions of the dead leader stay open"
 
 
+def test_brokers_that_may_not_reach_the_wal_store_recover_only_if_there_are_no_others(
+    cluster: LostStore,
+) -> None:
+    """Broker 2 has left the WAL store, perhaps because only it does not reach the store."""
+
+    def recoverer() -> BrokerIncarnation:
+        wal = cluster.image.nodes.wal(cluster.one)
+        assert wal is not None
+        return wal.recoverer
+
+    cluster.topic("t")
+    cluster.die(cluster.one)
+    cluster.tick()
+    assert recoverer() == cluster.two
+    third = cluster.register(registration(3))
+    cluster.tick()
+    assert recoverer() == third
+    before = cluster.image.end_offset
+    cluster.tick()
+    assert cluster.image.end_offset == before
+    cluster.die(third)
+    cluster.tick()
+    assert recoverer() == cluster.two
+
+
 async def _replace_all(cluster: LostStore) -> MemoryStore:
     store = MemoryStore()
     task = LostRanges(cast("Any", CommittedAtOnce(cluster)), store, now_ms=lambda: Millis(5))
