@@ -160,28 +160,30 @@ class IcebergPlace:
         return FileEntry(path, footer.num_rows, len(data), group, first, FileScanTask(file))
 
     def read(self, file: FileEntry, columns: list[str] | None = None) -> Table:
-        """Return the columns by their field ids. If other engines have added delete files,
-        pyiceberg reads the file; it returns empty lists for null lists.
+        """Return the columns by their field ids, also those in structs. pyiceberg reads files with
+        delete files, and files without field ids; it returns empty lists for null lists.
         """
         schema = self.metadata.schema()
         wanted = schema if columns is None else schema.select(*columns)
-        if file.native.delete_files:
+        found: Any = None
+        if not file.native.delete_files:
+            with _store_errors(file.path), self._io().new_input(file.path).open() as stream:
+                found = pq.ParquetFile(pa.BufferReader(stream.read()))
+        if found is None or not _has_field_ids(found.schema_arrow):
             scan = _arrow_io.ArrowScan(self.metadata, self._io(), wanted, AlwaysTrue())
             with _store_errors(file.path):
                 return scan.to_table([file.native])
-        with _store_errors(file.path), self._io().new_input(file.path).open() as stream:
-            found = pq.ParquetFile(pa.BufferReader(stream.read()))
         held_fields: list[Any] = list(found.schema_arrow)
         names = {_field_id(field.metadata): field.name for field in held_fields}
         held = {
             field.name: names[field.field_id] for field in wanted.fields if field.field_id in names
         }
-        rows = (
-            found.read(columns=list(held.values()))
-            .select(list(held.values()))
-            .rename_columns(list(held))
-        )
-        return fitted(rows, _arrow_io.schema_to_pyarrow(wanted))
+        rows = found.read(columns=list(held.values())).select(list(held.values()))
+        target = _arrow_io.schema_to_pyarrow(wanted)
+        # Arrow converts structs by name, so ids are the names meanwhile.
+        by_id = _named_by_id(rows.schema)
+        rows = _viewed(rows, by_id).rename_columns(list(held))
+        return _viewed(fitted(rows, _named_by_id(target)), target)
 
     def delete(self, files: list[FileEntry]) -> None:
         io = self._io()
@@ -503,6 +505,48 @@ def _store_errors(path: str) -> Generator[None, None, None]:
 def _field_id(metadata: Any) -> int:  # noqa: ANN401 - pyarrow is untyped
     """Return the field id, or -1 if the file has none."""
     return int(metadata.get(_FIELD_ID, -1)) if metadata else -1
+
+
+def _has_field_ids(fields: Any) -> bool:  # noqa: ANN401 - a schema or a type
+    """Return whether all fields have ids, also those in structs."""
+    if isinstance(fields, pa.Schema) or pa.types.is_struct(fields):
+        return all(
+            _field_id(field.metadata) >= 0 and _has_field_ids(field.type) for field in fields
+        )
+    if pa.types.is_map(fields):
+        return _has_field_ids(fields.key_type) and _has_field_ids(fields.item_type)
+    return not pa.types.is_nested(fields) or _has_field_ids(fields.value_type)
+
+
+def _named_by_id(schema: Schema) -> Schema:
+    """Return the schema with ids as the names of fields in structs."""
+    return pa.schema([field.with_type(_type_by_id(field.type)) for field in schema])
+
+
+def _type_by_id(kind: Any) -> Any:  # noqa: ANN401 - pyarrow is untyped
+    types: Any = pa.types
+    if types.is_struct(kind):
+        return pa.struct(
+            [
+                pa.field(str(_field_id(field.metadata)), _type_by_id(field.type), field.nullable)
+                for field in kind
+            ]
+        )
+    if types.is_map(kind):
+        return pa.map_(_type_by_id(kind.key_type), _type_by_id(kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind):
+        make = pa.list_ if types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_type_by_id(kind.value_type)))
+    return kind
+
+
+def _viewed(rows: Table, schema: Schema) -> Table:
+    """Return the rows with other names of fields in structs."""
+    columns = [
+        pa.chunked_array([chunk.view(field.type) for chunk in column.chunks], field.type)
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _layout_of(metadata: TableMetadata) -> Layout:

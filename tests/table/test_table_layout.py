@@ -8,11 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import penstock.lake.table.sync as sync
 from penstock.base.partition_spec import DAY
+from penstock.lake.table.catalog import open_catalog
 from penstock.lake.table.compact import compact
 from penstock.lake.table.errors import InvalidTable, OtherTopic, RecordsLost, TableAhead
 from penstock.lake.table.model import Commit, Layout
@@ -45,6 +47,24 @@ def test_raw_values_and_headers_are_unchanged(run: Run) -> None:
             [{"key": "trace", "value": str(number).encode()}] if number % 2 else None
         )
     assert run.rows("t__dlq") == []
+
+
+@pytest.mark.parametrize("run", ["iceberg"], indirect=True)
+def test_compaction_keeps_fields_renamed_in_structs_and_files_without_ids(run: Run) -> None:
+    """Another engine renames a field in a struct, and adds a file that has names only."""
+    run.all()
+    rows = run.rows()
+    table = open_catalog(run.catalog_name, run.warehouse.properties()).load_table("default.t")
+    added = pa.Table.from_pylist(rows[:5], schema=table.scan().to_arrow().schema)
+    path = run.directory / "added.parquet"
+    pq.write_table(added.replace_schema_metadata(), path)
+    table.add_files([f"file://{path}"])
+    with table.update_schema() as update:
+        update.rename_column("at.x", "y")
+    before = [row | {"at": row["at"] and {"y": row["at"]["x"]}} for row in rows + rows[:5]]
+    assert sorted(map(str, run.rows())) == sorted(map(str, before))
+    assert compact(run.warehouse.existing("t"), run.engine).files_replaced > 1
+    assert sorted(map(str, run.rows())) == sorted(map(str, before))
 
 
 def test_table_partitioned_by_day_has_one_day_in_each_file(run: Run) -> None:
