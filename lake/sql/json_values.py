@@ -32,6 +32,10 @@ _EXACT_MAX: Final = float(1 << 53)
 _MANY_DIGITS: Final = "'(^|[^0-9.eE])-?[0-9]{16,20}([^0-9.eE]|$)'"
 """Matches JSON that may contain an integer beyond 53 bits."""
 
+_BEYOND_63_BITS: Final = "'(^|[^0-9.eE])(9[2-9][0-9]{17}|[0-9]{20})([^0-9.eE]|$)'"
+"""Matches JSON that may contain a positive integer beyond 63 bits, for which DuckDB returns NULL.
+"""
+
 _VIEW_BYTES: Final = 16
 """Size of one element of a `string_view` array (Arrow columnar format, "Variable-size Binary View
 Layout").
@@ -287,8 +291,10 @@ class JsonDecoder:
         look = pc.is_in(structures, value_set=pa.array(unclear, structures.type))
         if unfit:
             lost = pc.or_(lost, pc.is_in(structures, value_set=pa.array(unfit, structures.type)))
-        if _holds_doubles(column.kind):
-            sql = f"SELECT regexp_matches(v, {_MANY_DIGITS}) AS v FROM batch"  # noqa: S608 - a literal
+        holds_doubles = _holds(column.kind, "DOUBLE")
+        if holds_doubles or _holds(column.kind, "BIGINT"):
+            pattern = _MANY_DIGITS if holds_doubles else _BEYOND_63_BITS
+            sql = f"SELECT regexp_matches(v, {pattern}) AS v FROM batch"  # noqa: S608 - a literal
             look = pc.or_(look, self._column(sql, raw).fill_null(False))
         if pc.any(look, min_count=0).as_py():
             clear = pc.and_(lost, pc.invert(look))
@@ -320,12 +326,13 @@ def _text_fits(text: str, kind: JsonType) -> bool:
         return False
 
 
-def _holds_doubles(kind: JsonType) -> bool:
+def _holds(kind: JsonType, scalar: str) -> bool:
+    """Return whether a type contains a scalar type."""
     if isinstance(kind, ListOf):
-        return _holds_doubles(kind.item)
+        return _holds(kind.item, scalar)
     if isinstance(kind, StructOf):
-        return any(_holds_doubles(item) for _, item in kind.fields)
-    return kind == "DOUBLE"
+        return any(_holds(item, scalar) for _, item in kind.fields)
+    return kind == scalar
 
 
 def _groups(columns: Sequence[JsonColumn]) -> list[list[JsonColumn]]:
