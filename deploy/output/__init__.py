@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _SLOW_S: Final = 1.0
+_TIME_MAX_MS: Final = 253_402_300_799_000
+"""The end of the year 9999, after which there is no ISO time."""
 _LAYOUT: Final = "\n\t"
 _PADDING_CHARS: Final = 3
 """Added to the width of a column: a space on both sides, and the border between columns."""
@@ -197,8 +199,11 @@ def _text_of(value: Any) -> str:  # noqa: ANN401 - a cell is anything that has a
 
 
 def iso_time(time_ms: int) -> str:
-    """Return a time in UTC, as in 2026-01-31T12:00:00.000Z. time_ms: since 1970."""
-    found = datetime.fromtimestamp(time_ms / 1_000, UTC)
+    """Return a time in UTC, as in 2026-01-31T12:00:00.000Z, at most in the year 9999.
+
+    time_ms: since 1970.
+    """
+    found = datetime.fromtimestamp(min(time_ms, _TIME_MAX_MS) / 1_000, UTC)
     return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

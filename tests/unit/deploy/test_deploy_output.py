@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.deploy.output import counted, print_table
+from penstock.deploy.output import counted, iso_time, print_table
 from tests.support.cli import run_here
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -34,6 +34,12 @@ def test_a_narrow_terminal_gets_the_first_columns(
     shown = " ".join(capsys.readouterr().out.split())
     assert ("too narrow for:" in shown) == bool(hidden)
     assert f"too narrow for: {hidden}; --output json prints all" in shown or not hidden
+
+
+def test_a_time_is_at_most_in_the_year_9999() -> None:
+    """Topics may be kept forever after their deletion."""
+    assert iso_time(1_769_860_800_123) == "2026-01-31T12:00:00.123Z"
+    assert iso_time(2**63 - 1 + 1_769_860_800_123) == "9999-12-31T23:59:59.000Z"
 
 
 def test_an_empty_table_prints_a_message(capsys: pytest.CaptureFixture[str]) -> None:
