@@ -207,12 +207,16 @@ class CoordinatorLogCompactor:
         size_bytes = 0
         for count, key in enumerate(self._live.keys(), 1):
             found = self._live.get(key)
+            if found is not None and size_bytes + len(found.value) > self._limits.slice_bytes:
+                await self._append(copies)
+                copies, size_bytes = [], 0
+                found = self._live.get(key)  # it may have changed
             if found is not None and self._is_settled(key, found):
                 copies.append((key, found.value))
                 size_bytes += len(key) + len(found.value)
             elif found is not None:
                 postponed[key] = found.value
-            if count % self._limits.slice_count == 0 or size_bytes >= self._limits.slice_bytes:
+            if count % self._limits.slice_count == 0:
                 await self._append(copies)
                 copies, size_bytes = [], 0
         await self._append(copies)

@@ -229,6 +229,26 @@ async def test_loads_process_one_slice_per_event_loop_iteration() -> None:
     table.led.close()
 
 
+async def test_a_large_record_gets_a_batch_of_its_own() -> None:
+    """The copies before it and the record together exceed `max.message.bytes` of the topic."""
+    harness = PartitionHarness()
+    harness.brokers = [await harness.broker(1)]
+    harness.topic("t")
+    (broker,) = harness.brokers
+    partition = await broker.opened("t")
+    log = TopicLog(broker, "t")
+    table = await Table(log, CompactionLimits(log_bytes_min=1 << 30)).open()
+    written = {b"a": b"x" * 200_000, b"b": b"y" * 900_000}
+    for key, value in [*written.items()] * 5:
+        assert await table.put(key, value) is ErrorCode.NONE
+    table.led.close()
+    again = await Table(log, CompactionLimits(log_bytes_min=1_000)).open()
+    await until(lambda: partition.log_start_offset == 10)
+    assert [len(batch.records) async for batch in log.read(0)] == [1, 1]
+    again.led.close()
+    await broker.close()
+
+
 async def test_the_next_leader_does_not_need_trimmed_records() -> None:
     harness = PartitionHarness()
     harness.brokers = [await harness.broker(number) for number in range(2)]
