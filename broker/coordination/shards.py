@@ -129,10 +129,14 @@ class CoordinatorShards(Generic[State]):
         if state is not None:
             may_respond = self._log.leads_alone if is_read else self._log.can_write
             return state if may_respond else ErrorCode.NOT_COORDINATOR
-        is_ours = partition in self._loaders or (
-            partition not in self._released and self._log.is_ours(partition)
-        )
+        is_ours = self._is_loading(partition)
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
+
+    def _is_loading(self, partition: int) -> bool:
+        return partition not in self._states and (
+            partition in self._loaders
+            or (partition not in self._released and self._log.is_ours(partition))
+        )
 
     async def ready(self, key: str) -> None:
         """Wait up to LOAD_WAIT_S while the partition of the key is loading, because FindCoordinator
@@ -149,6 +153,17 @@ class CoordinatorShards(Generic[State]):
             async with asyncio.timeout(LOAD_WAIT_S):
                 while self.find(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                     await self._changed.wait()
+
+    async def all_ready(self) -> bool:
+        """Wait up to LOAD_WAIT_S until no partition that this broker leads is loading. Return False
+        if one still is, so that a list of all states would be incomplete.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOAD_WAIT_S):
+                while any(map(self._is_loading, range(self._log.partition_count))):
+                    await self._changed.wait()
+                return True
+        return False
 
     # --- the log ----------------------------------------------------------------------------------
 

@@ -481,7 +481,8 @@ def _described(
 
 async def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
     """ListTransactions (66): return the transactional ids that this broker coordinates. Clients
-    send this request to every broker.
+    send this request to every broker, and consider open transactions hanging that none of them
+    lists. As in Kafka, a broker that is loading therefore returns an error, not an incomplete list.
     """
     request = decoded(ctx, list_transactions.decode_request)
     labels = {state.label for state in TransactionState}
@@ -490,6 +491,9 @@ async def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
         expression = compiled(pattern) if pattern else None
     except RegexInvalid:
         code = ErrorCode.INVALID_REGULAR_EXPRESSION
+        return encode_response(ctx, list_transactions.ListTransactionsResponse(error_code=code))
+    if not await node.transactions.all_ready():
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return encode_response(ctx, list_transactions.ListTransactionsResponse(error_code=code))
     found: list[TransactionMetadata] = []
     async for item in sliced(list(_filtered(request, node.transactions.listed(), node.now_ms()))):

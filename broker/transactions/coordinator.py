@@ -276,6 +276,10 @@ class TransactionCoordinator:
             else transaction.current
         )
 
+    async def all_ready(self) -> bool:
+        """See `CoordinatorShards.all_ready`."""
+        return await self._shards.all_ready()
+
     def listed(self) -> list[TransactionMetadata]:
         """Return the transactions in the loaded partitions."""
         return [

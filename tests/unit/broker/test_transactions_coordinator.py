@@ -3,7 +3,7 @@ completes decided transactions.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.ids import NodeId
+from penstock.broker.coordination import shards
 from penstock.broker.coordination.connection_order import LateRequest
+from penstock.broker.coordination.log import LogBatch
 from penstock.broker.coordination.shards import partition_for
+from penstock.broker.handlers.transactions import handle_list_transactions
 from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.markers import MarkerSender, Target
 from penstock.broker.transactions.model import (
@@ -30,8 +33,11 @@ from penstock.broker.transactions.records import (
     encode_key,
     encode_value,
 )
+from penstock.protocol import apis
 from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import list_transactions as wire_list
 from tests.support.coordinator_log import MemoryLog
+from tests.support.partition_harness import PartitionHarness
 from tests.support.waiting import PATIENCE_S, until
 
 LIMITS = TransactionLimits(transactions_max=2)
@@ -459,6 +465,38 @@ async def test_the_next_coordinator_also_aborts_on_timeout() -> None:
     harness.restart()
     assert await harness.coordinator.describe("tid") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     harness.coordinator.close()
+
+
+async def test_a_coordinator_that_is_loading_does_not_list_only_some_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Administrators would consider the transactions that are not listed hanging."""
+    monkeypatch.setattr(shards, "LOAD_WAIT_S", 0.01)
+    harness, cluster = CoordinatorHarness(), PartitionHarness()
+    await harness.begun(T0)
+    broker = await cluster.broker(1)
+    read, may_read = harness.log.read, asyncio.Event()
+
+    async def read_later(partition: int) -> AsyncIterator[LogBatch]:
+        await may_read.wait()
+        async for batch in read(partition):
+            yield batch
+
+    monkeypatch.setattr(harness.log, "read", read_later)
+    harness.restart()
+    broker.transactions = harness.coordinator
+    context = broker.context(api := apis.LIST_TRANSACTIONS, 1, wire_list.ListTransactionsRequest())
+
+    async def listed() -> tuple[int, list[str]]:
+        response = broker.decode_response(api, 1, await handle_list_transactions(broker, context))
+        return response.error_code, [item.transactional_id for item in response.transaction_states]
+
+    assert await listed() == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
+    may_read.set()
+    await harness.until_state(TransactionState.ONGOING)
+    assert await listed() == (ErrorCode.NONE, ["tid"])
+    harness.coordinator.close()
+    await broker.close()
 
 
 # --- version 2 ------------------------------------------------------------------------------------
