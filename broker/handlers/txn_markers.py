@@ -110,6 +110,8 @@ class LedMarkers:
             found = _led_partition(self._node, marker, key, has_next_epoch=has_next_epoch)
             if not isinstance(found, Partition) or found.log.producers.is_repeated(marker):
                 return None
+            if found.log.rules.mirror_source:
+                return None  # takes no marker of a transaction without records there
             parts.append((found, marker))
         return parts
 

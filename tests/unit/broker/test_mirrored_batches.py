@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
+from penstock.broker.handlers.txn_markers import LedMarkers
 from penstock.broker.partition.validation import TopicRules
 from penstock.controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE, VALUE_SCHEMA
+from penstock.protocol.batch.control import Marker
 from penstock.protocol.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, iter_headers
 from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.error_codes import ErrorCode
@@ -112,6 +114,20 @@ async def test_requests_with_a_forbidden_batch_are_rejected_as_a_whole(records, 
     response = await broker.produce("t", records, mirror_source=SOURCE)
     assert ErrorCode(response.error_code) == code
     assert (await broker.produce("t", at(0, b"a"), mirror_source=SOURCE)).base_offset == 0
+    await broker.close()
+
+
+async def test_a_transaction_with_a_mirrored_topic_is_not_completed_in_one_group():
+    """The mirrored topic takes no marker, so that the group would be rejected, but only after the
+    batches of the mirror in flight are durable. The end of the transaction would fail until then.
+    """
+    harness, broker = await mirrored_topic(1)
+    harness.topic("other")
+    await broker.opened("other")
+    marker, markers = Marker(7, 0, False, 3, 10), LedMarkers(broker)
+    assert markers.parts(marker, [("other", 0), ("t", 0)], 0) is None
+    assert markers.parts(marker, [("other", 0)], 0) == [(await broker.opened("other"), marker)]
+    assert await broker.mark("t", 7, commit=False, coordinator_epoch=3) == ErrorCode.NONE
     await broker.close()
 
 
