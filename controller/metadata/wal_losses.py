@@ -13,11 +13,11 @@ from penstock.controller.metadata.topics import PartitionKey
 from penstock.stream.ports import BrokerIncarnation
 
 _ROOT = "wal-loss-accepted/"
-SLOTS_MAX = 3_000
-"""Maximum number of slots of one WAL whose loss can be accepted.
-
-A value in the key/value store has up to 64 KiB, and a slot takes 21 bytes.
-"""
+SLOTS_MAX = 100_000
+"""Maximum number of slots of one WAL whose loss can be accepted."""
+_SINGLE_MAX = 3_000
+_RUNS_MAX = 1_500
+"""A value in the key/value store has up to 64 KiB. A slot takes 21 bytes, a run of slots 42."""
 
 
 def acceptance_key(writer: BrokerIncarnation) -> str:
@@ -25,21 +25,33 @@ def acceptance_key(writer: BrokerIncarnation) -> str:
 
 
 def encode_slots(slots: Collection[WalSequence]) -> bytes:
-    """Encode the slots. Raises ValueError if there are more than SLOTS_MAX."""
-    if len(slots) > SLOTS_MAX:
+    """Encode the slots: each one, or, if there are many, the first and last slot of each run.
+    Raises ValueError if they do not fit.
+    """
+    if len(slots) <= _SINGLE_MAX:
+        return ",".join(str(slot) for slot in sorted(slots)).encode()
+    runs: list[tuple[int, int]] = []
+    for slot in sorted(slots):
+        if runs and runs[-1][1] + 1 == slot:
+            runs[-1] = runs[-1][0], slot
+        else:
+            runs.append((slot, slot))
+    if len(slots) > SLOTS_MAX or len(runs) > _RUNS_MAX:
         raise ValueError(
-            f"the loss of {len(slots):,} slots cannot be accepted at once: at most {SLOTS_MAX:,}"
+            f"the loss of {len(slots):,} slots in {len(runs):,} runs cannot be accepted: at most"
+            f" {SLOTS_MAX:,} slots in {_RUNS_MAX:,} runs"
         )
-    return ",".join(str(slot) for slot in sorted(slots)).encode()
+    return ",".join(f"{first}-{last}" for first, last in runs).encode()
 
 
 def accepted_losses(image: MetadataImage, writer: BrokerIncarnation) -> frozenset[WalSequence]:
-    value = image.kv.get(acceptance_key(writer))
-    return (
-        frozenset(WalSequence(int(slot)) for slot in value.split(b",") if slot.isdigit())
-        if value
-        else frozenset()
-    )
+    found: set[WalSequence] = set()
+    for item in (image.kv.get(acceptance_key(writer)) or b"").split(b","):
+        first, _, last = item.partition(b"-")
+        if first.isdigit() and (last or first).isdigit():
+            end = min(int(last or first) + 1, int(first) + SLOTS_MAX)
+            found.update(map(WalSequence, range(int(first), end)))
+    return frozenset(found)
 
 
 def data_streams_of(

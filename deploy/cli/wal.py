@@ -151,9 +151,11 @@ async def _repair(
             slots = accepted_losses(metadata.image, survey.writer) | {
                 WalSequence(slot.sequence) for slot in survey.slots
             }
-            await client.put_key_value(
-                PutKeyValue(key=acceptance_key(survey.writer), value=encode_slots(slots))
-            )
+            try:
+                value = encode_slots(slots)
+            except ValueError as error:
+                raise ExpectedError(str(error)) from error
+            await client.put_key_value(PutKeyValue(key=acceptance_key(survey.writer), value=value))
         deadline = asyncio.get_running_loop().time() + wait_s
         while running := {wal.writer for wal in metadata.image.nodes.running_wals()} & {
             item.writer for item in surveys

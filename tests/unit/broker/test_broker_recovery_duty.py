@@ -11,6 +11,7 @@ import pytest
 from penstock.base.ids import NodeEpoch, NodeId, WalSequence
 from penstock.broker.background import recovery as recovery_duty
 from penstock.broker.background.recovery import RecoveryDuty
+from penstock.controller.managers.kv import VALUE_BYTES_MAX
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import (
@@ -136,3 +137,26 @@ async def test_recovery_of_a_damaged_wal_is_retried_when_an_operator_accepts_the
     assert looks[recovery_duty.DAMAGED_ATTEMPTS_COUNT :] == [{3, 4}]
     await harness.duty.close()
     assert not harness.duty.damaged
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [
+        pytest.param([], id="none"),
+        pytest.param([0, 7, 8], id="few"),
+        pytest.param(range(3_001), id="one long run"),
+        pytest.param([*range(10**19, 10**19 + 98_000), *range(0, 2_998, 2)], id="most"),
+    ],
+)
+def test_the_loss_of_many_slots_can_be_accepted(slots: list[int]) -> None:
+    image = MetadataImage()
+    encoded = encode_slots([WalSequence(slot) for slot in slots])
+    assert len(encoded) <= VALUE_BYTES_MAX
+    image.apply_all([KeyValueRecord(acceptance_key(DEAD), encoded)])
+    assert accepted_losses(image, DEAD) == set(slots)
+
+
+@pytest.mark.parametrize("slots", [range(100_001), range(0, 6_002, 2)])
+def test_a_loss_that_does_not_fit_is_refused(slots: range) -> None:
+    with pytest.raises(ValueError, match="cannot be accepted"):
+        encode_slots([WalSequence(slot) for slot in slots])
