@@ -203,8 +203,8 @@ async def test_redirects_of_the_endpoint_are_not_followed(
 async def test_the_key_refresh_continues_after_the_client_disconnects(
     cluster: Cluster, endpoint: Endpoint
 ) -> None:
-    """Otherwise anyone could block all logins: by triggering a refresh and disconnecting before the
-    response, again and again.
+    """Otherwise anyone could block all logins by repeatedly triggering a refresh and disconnecting
+    before the response.
     """
     found, issuer = keys_of(cluster), TokenIssuer()
     found._unknown_interval_s, found._read_timeout_s = 3_600.0, 20.0

@@ -2,9 +2,9 @@
 """Upgrade and scale a cluster deployed by the chart under a load of 5 MB/s: `python -m
 tests.helm`.
 
-The steps are a rolling upgrade of brokers and of controllers, and scaling the brokers from 3 to 6
-and to 2. Processes run the commands that the chart renders. The exit status is 1 if a produce
-request fails, or if a record is lost or duplicated.
+Brokers and controllers are upgraded in turn, then brokers are scaled from 3 to 6 and to 2.
+Processes run the commands of the chart. Exits with 1 if a produce request fails or a record is lost
+or duplicated.
 """
 
 import argparse

@@ -1,9 +1,7 @@
-"""The same requests under different sets of ACLs, with responses that can be compared with those of
-Apache Kafka.
+"""The same requests under different sets of ACLs, with responses comparable to those of Kafka.
 
 All clients are User:ANONYMOUS, distinguished by host: the administrator is 127.0.0.1, the client
-127.0.0.2. `kafka_acl_responses.json` contains the responses of Kafka 4.2; `python -m
-tests.support.acl_rights` renews it.
+127.0.0.2. `python -m tests.support.acl_rights` records the responses of Kafka 4.2.
 """
 
 import asyncio

@@ -34,7 +34,7 @@ _AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-pract
 
 
 class PageChrome(Chrome):
-    """A browser whose `get` waits until a slow page has replaced its skeleton."""
+    """A browser whose `get` waits until the skeleton of a slow page is replaced by the page."""
 
     def get(self, url: str) -> None:
         super().get(url)

@@ -47,7 +47,8 @@ def _children(pid: str) -> list[str]:
 
 
 class CpuSeconds:
-    """A pytest plugin. A fixture that several tests share does not count for the first of them.
+    """A pytest plugin. The time of a shared fixture is not attributed to the first test that uses
+    it.
 
     listed_count: how many files and shared fixtures to list.
     """

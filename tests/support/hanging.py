@@ -15,7 +15,7 @@ from penstock.protocol.gen import produce as wire
 HANGING_ID: Final = 424_242
 HANGING_EPOCH: Final = 3
 _PRODUCE: Final = replace(apis.PRODUCE, max=11)
-"""From the next version on, Produce adds the partition to the transaction."""
+"""In later versions, Produce itself adds the partition to the transaction."""
 
 
 def produce_hanging(bootstrap: str, topic: str, producer_id: int = HANGING_ID) -> None:

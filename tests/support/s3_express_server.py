@@ -1,9 +1,8 @@
-"""Stand-in for S3 Express One Zone: the part of the API of directory buckets that obstore uses, in
-memory. It is an HTTPS proxy for the real addresses, so that clients use real URLs.
+"""Stand-in for S3 Express One Zone: the part of the directory bucket API that obstore uses, in
+memory.
 
-It follows the AWS reference, and is weaker than the service: one lock for all conditions, no rate
-limits. Sources: S3 API reference (CreateSession, ListObjectsV2), "Differences for directory
-buckets".
+It is an HTTPS proxy for the real addresses, so that clients use real URLs. It follows the AWS
+reference ("Differences for directory buckets"), but is weaker: one lock, no rate limits.
 """
 
 import argparse

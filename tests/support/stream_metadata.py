@@ -75,7 +75,7 @@ class MemoryController:
         """The data stream to which each other stream belongs."""
         self.accepted: dict[BrokerIncarnation, set[WalSequence]] = {}
         self.wal_stores: dict[BrokerIncarnation, WalStoreIdentity] = {}
-        """The stores of WALs outside of the cluster's data store."""
+        """The store of each WAL that is not in the cluster's data store."""
         self._next_object_id = 1
 
     def create_stream(self, stream_id: int) -> StreamId:

@@ -87,7 +87,7 @@ def test_a_failed_measurement_replaces_its_old_values() -> None:
     assert merged.values["small"] == {"kafka": 1.0}
 
 
-def test_stored_results_are_read_back(tmp_path: Path) -> None:
+def test_stored_results_survive_a_round_trip(tmp_path: Path) -> None:
     file = tmp_path / "build" / "results.json"
     assert results.load(file) == {}
     stored = {"small": result({"small": {"kafka": 1.0}})}
@@ -160,7 +160,7 @@ def test_a_warm_up_ends_with_two_windows_of_about_the_same_speed() -> None:
     assert warmed([100, 94, 90], 10) == 3
 
 
-def test_a_warm_up_has_a_limit() -> None:
+def test_the_warm_up_time_is_limited() -> None:
     assert warmed([100, 200, 400, 800, 1_600, 3_200], 3) == 4
     assert warmed([], 0) == 0
 

@@ -162,7 +162,7 @@ async def test_intact_cached_records_are_served(damaged):
         )
 
 
-async def test_damage_is_logged_once_a_minute_and_counted(damaged):
+async def test_damage_is_logged_at_most_once_a_minute_and_counted(damaged):
     await damaged.lose(1)
     await damaged.spoil(3, value(3, 2))
     with capture_logs() as logs:

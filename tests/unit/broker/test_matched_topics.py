@@ -58,7 +58,7 @@ def test_the_work_of_one_slice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert matched == 2 * len(names) - 1, "the new name alone, by one expression"
 
 
-def test_memory_is_bounded() -> None:
+def test_the_memory_of_results_is_limited() -> None:
     names = dict.fromkeys(["a"])
     matches = MatchedTopics(names.keys())
     for number in range(EXPRESSIONS_MAX + 50):

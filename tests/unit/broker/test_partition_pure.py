@@ -88,7 +88,7 @@ class TestLeaderEpochs:
         assert epochs.end_offset(3, 300) == (3, 200)
         assert epochs.epoch_at(0) == -1
 
-    def test_trimming_keeps_the_epoch_that_covers_the_start(self):
+    def test_trimming_keeps_the_leader_epoch_of_the_log_start(self):
         epochs = LeaderEpochs([(1, 0), (4, 100), (5, 180)])
         epochs.trim(150)
         assert list(epochs.entries) == [(4, 150), (5, 180)]

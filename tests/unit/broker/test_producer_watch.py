@@ -89,7 +89,7 @@ def test_each_client_is_reported_once_and_listed_for_a_while() -> None:
     assert not found.listed(2 * WINDOW_S + LISTED_S)
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_watched_clients_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ProducerWatch()
     for connection in range(CONNECTIONS_MAX + 10):
         found.began(connection, "c" * 10_000, "h", 0.0, size_bytes=1, records=None)

@@ -130,7 +130,7 @@ async def test_fetches_in_one_event_loop_iteration_share_one_lookup(one, looks):
     assert one.coalesced_fetches.response(same_key(request_of(one))) is None
 
 
-async def test_fetches_that_arrive_while_another_is_about_to_wait_follow_it(one, looks):
+async def test_fetches_join_one_that_is_about_to_wait(one, looks):
     tasks = [send_request(one) for _ in range(10)]
     await turns()
     assert len(looks) == 2

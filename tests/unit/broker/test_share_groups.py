@@ -128,7 +128,7 @@ async def test_failed_initializations_are_retried(
     coordinator.close()
 
 
-async def test_the_next_coordinator_finishes_an_initialization(
+async def test_the_next_coordinator_completes_an_initialization(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -280,7 +280,7 @@ async def test_deleting_a_group_deletes_its_states(
     following.close()
 
 
-async def test_the_next_coordinator_finishes_a_deletion(
+async def test_the_next_coordinator_completes_a_deletion(
     log: MemoryLog, states: MemoryShareStates
 ) -> None:
     coordinator = coordinator_on(log, states)
@@ -493,7 +493,7 @@ async def test_share_groups_never_expire(log: MemoryLog, states: MemoryShareStat
     coordinator.close()
 
 
-async def test_a_group_has_one_type(log: MemoryLog, states: MemoryShareStates) -> None:
+async def test_a_group_cannot_have_two_types(log: MemoryLog, states: MemoryShareStates) -> None:
     coordinator = coordinator_on(log, states)
     await joined(coordinator, "a")
     await send(coordinator, "a", -1)

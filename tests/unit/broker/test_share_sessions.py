@@ -25,7 +25,7 @@ def code_of(sessions: ShareSessions, key: ShareSessionKey, epoch: int) -> ErrorC
     return refused.value.code
 
 
-def test_each_request_has_the_next_epoch() -> None:
+def test_each_request_must_have_the_next_session_epoch() -> None:
     sessions = ShareSessions(10)
     assert code_of(sessions, A, 1) is ErrorCode.SHARE_SESSION_NOT_FOUND
     sessions.open(A, 1, P[:2])

@@ -106,8 +106,8 @@ async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
 async def send_frames_in_two_pieces(listener: Listener) -> None:
     """Send each frame in two pieces.
 
-    The second piece is the end of the last TLS record. It usually follows once the server has read
-    all of the first piece; if some of that is still in the kernel, the frame arrives all the same.
+    The second piece is the end of the last TLS record. It usually arrives after the server has read
+    all of the first piece; if some of that is still in the kernel, the frame arrives as well.
     """
     await listener.start(sweep_interval_s=3_600)
     peer = await listener.connect()

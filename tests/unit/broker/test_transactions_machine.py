@@ -129,7 +129,7 @@ def test_only_the_last_epoch_of_the_previous_producer_id_counts_as_ended(
     assert end(ProducerIdentity(7, EPOCH_LAST_GIVEN)) is ErrorCode.NONE
 
 
-def test_an_epoch_of_the_previous_producer_id_is_not_mistaken_for_the_last_one() -> None:
+def test_an_earlier_epoch_of_the_previous_producer_id_does_not_count_as_ended() -> None:
     current = TransactionMetadata(
         "tid", 8, 0, TIMEOUT_MS, TransactionState.EMPTY, last_producer_id=7
     )

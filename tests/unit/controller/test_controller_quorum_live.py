@@ -251,7 +251,7 @@ async def test_random_stops_lose_no_acknowledged_write(quorum: Quorum) -> None:
     await client.close()
 
 
-async def test_five_controllers_survive_two(tmp_path: Path) -> None:
+async def test_a_quorum_of_five_survives_the_loss_of_two_controllers(tmp_path: Path) -> None:
     quorum = Quorum(tmp_path, size=5)
     await quorum.start()
     client = quorum.client()

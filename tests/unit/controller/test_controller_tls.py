@@ -275,7 +275,7 @@ async def test_a_broker_with_a_rejected_certificate_retries_and_is_not_fenced(
     assert broker.follower.can_write()
 
 
-async def test_only_a_controllers_certificate_joins_raft_and_only_as_itself(
+async def test_only_controllers_can_send_raft_messages_and_only_as_themselves(
     tmp_path: Path, authority: Authority
 ) -> None:
     quorum = Quorum(
@@ -415,7 +415,7 @@ def test_unusable_files_prevent_startup(
     assert str(path) in str(failed.value)
 
 
-def test_all_three_files_are_needed() -> None:
+def test_all_three_tls_files_are_required() -> None:
     assert TlsFiles.open(TlsConfig()) is None
     with pytest.raises(SettingInvalid, match="ca"):
         TlsConfig(certificate="a", key="b")

@@ -163,7 +163,7 @@ class TestCreate:
         assignment = [[NodeId(node_id) for node_id in row] for row in rows]
         cluster.create(NewTopic(name="t", assignment=assignment), Status.INVALID_REPLICA_ASSIGNMENT)
 
-    def test_an_assignment_excludes_counts(self, cluster: ManagersCluster) -> None:
+    def test_an_assignment_cannot_be_combined_with_counts(self, cluster: ManagersCluster) -> None:
         cluster.create(
             NewTopic(name="t", partitions=1, assignment=[[NodeId(1)]]), Status.INVALID_REQUEST
         )

@@ -201,7 +201,7 @@ def move(
     )
 
 
-def test_a_wal_moves_and_a_late_copy_of_the_request_changes_nothing(
+def test_a_late_copy_of_the_request_to_move_a_wal_changes_nothing(
     separate: ManagersCluster,
 ) -> None:
     writer = registered(separate)

@@ -544,7 +544,7 @@ def test_a_wal_store_must_not_overlap_with_the_store(store: str, wal_store: str)
         ("file:/data/store", "file:/data/store-wals"),
     ],
 )
-def test_a_wal_store_may_be_anywhere_else(store: str, wal_store: str) -> None:
+def test_a_wal_store_may_be_in_any_other_place(store: str, wal_store: str) -> None:
     flags = ("--store", store, "--wal-store", wal_store)
     loaded = load("controller", flags, {}, complete=False)
     assert loaded.part(ProcessConfig).wal_store == wal_store

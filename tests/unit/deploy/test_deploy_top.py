@@ -59,7 +59,7 @@ def test_a_broker_that_does_not_respond_is_reported() -> None:
 
 
 @pytest.mark.parametrize("width", [200, 80, 40])
-def test_a_narrow_terminal_shows_whole_columns(width: int) -> None:
+def test_a_narrow_terminal_shows_only_complete_columns(width: int) -> None:
     """Previously, columns were cut to `(as cli…` and `requ…`."""
     view = view_top(CLUSTER, STORED, RecordCounts().add(STORED, [], 0.0))
     console = Console(width=width)

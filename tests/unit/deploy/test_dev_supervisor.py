@@ -72,8 +72,10 @@ async def test_other_exits_before_the_cluster_is_ready_stop_it(
         await run(plan(code, tmp_path, restart=restart))
 
 
-async def test_another_broker_on_the_port_is_not_mistaken_for_the_own_one(tmp_path: Path) -> None:
-    """The own broker exits because it cannot listen."""
+async def test_another_broker_on_the_port_is_not_mistaken_for_the_broker_of_the_cluster(
+    tmp_path: Path,
+) -> None:
+    """The cluster's broker exits because it cannot listen."""
     with responding() as address:
         wanted = plan(
             EXIT_NOT_LISTENING, tmp_path, restart=True, port=int(address.rpartition(":")[2])

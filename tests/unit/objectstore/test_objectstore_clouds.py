@@ -136,7 +136,7 @@ async def test_a_busy_account_counts_as_throttling_only_if_the_response_says_so(
         ("az", error_response(412, "ConditionNotMet"), error_response(404, ""), '"0x1"'),
     ],
 )
-async def test_a_412_without_an_object_is_the_404_of_s3(
+async def test_a_412_without_an_object_is_reported_as_object_not_found(
     scheme: str, refused: bytes, absent: bytes, token: str
 ) -> None:
     async with raw_store(scheme, refused, absent, refused, error_response(503, "")) as (raw, store):

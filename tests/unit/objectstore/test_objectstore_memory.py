@@ -45,7 +45,7 @@ def test_a_list_matches_the_sorted_model_for_any_page_size(
 
 
 @given(data=st.binary(max_size=20), start=st.integers(0, 25), length=st.integers(1, 25))
-def test_ranges_and_tails_are_slices(data: bytes, start: int, length: int) -> None:
+def test_ranges_and_tails_match_slices_of_the_body(data: bytes, start: int, length: int) -> None:
     async def run() -> None:
         store = MemoryStore(now_ms=lambda: 0)
         await store.put("k", data)

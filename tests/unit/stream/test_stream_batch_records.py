@@ -135,7 +135,7 @@ def test_decompression_bombs_stop_at_the_limit(compression: Compression) -> None
         b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x05\xff\xff\xff\xff\x0f",
     ],
 )
-def test_declared_sizes_allocate_nothing(lie: bytes) -> None:
+def test_no_memory_is_allocated_for_declared_sizes(lie: bytes) -> None:
     with pytest.raises(BatchCorrupt):
         decompress(Compression.SNAPPY, lie)
 

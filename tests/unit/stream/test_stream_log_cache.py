@@ -167,7 +167,7 @@ def test_only_committed_blocks_are_evicted_oldest_first() -> None:
         cache.mark_committed(blocks[5])
 
 
-def test_overhead_is_counted() -> None:
+def test_memory_overhead_is_included_in_the_size() -> None:
     cache = LogCache(CONFIG)
     item = entry(1, 0)
     add(cache, 0, item)

@@ -176,7 +176,7 @@ async def test_transient_failures_and_lost_responses_keep_the_slot(
     assert store.scripted_count == 0
 
 
-async def test_a_damaged_comparison_is_not_a_fence(
+async def test_a_damaged_read_during_a_slot_comparison_is_not_a_fence(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
@@ -286,7 +286,7 @@ async def test_nothing_is_acknowledged_while_the_session_is_lost(
     assert node.storage.backlog_bytes == 0
 
 
-async def test_the_session_is_checked_between_a_put_and_its_acknowledgment(
+async def test_the_session_is_checked_between_a_put_and_its_acknowledgement(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     """The slot of a broker that was suspended for days may be free, because its fence has been

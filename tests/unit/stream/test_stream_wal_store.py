@@ -323,7 +323,7 @@ def slot_keys(node: Node, *sequences: int, store: WalStoreId = FIRST) -> list[st
     return [wal_key(node.identity, WalSequence(sequence), store) for sequence in sequences]
 
 
-async def test_a_wal_moves_with_a_slot_in_doubt_and_back(losing: Cluster) -> None:
+async def test_a_wal_with_a_slot_in_doubt_can_move_away_and_back(losing: Cluster) -> None:
     cluster, node = losing, losing.node(1)
     assert isinstance(cluster.wals, LosingStore)
     await node.storage.start()
@@ -450,7 +450,7 @@ async def test_a_broker_is_stalled_while_it_cannot_read_the_identity(losing: Clu
     assert node.acknowledged == [(1, 1)]
 
 
-async def test_an_unexpected_error_of_a_check_ends_the_storage(losing: Cluster) -> None:
+async def test_an_unexpected_error_of_a_check_stops_the_storage(losing: Cluster) -> None:
     """Otherwise there would be no further check, and acknowledgements would be withheld forever."""
     node, wals = await in_doubt(losing)
 
@@ -469,7 +469,7 @@ def test_a_wal_leaves_its_store_before_it_fails(fallback_ms: int, leave_ms: int)
     assert config.wal_leave_after_ms == leave_ms
 
 
-async def test_the_session_is_checked_after_the_store(losing: Cluster) -> None:
+async def test_the_session_is_checked_after_the_store_identity(losing: Cluster) -> None:
     node, wals = await in_doubt(losing)
     is_checked = asyncio.Event()
 

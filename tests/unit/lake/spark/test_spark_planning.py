@@ -76,7 +76,7 @@ def offsets_of(slices: Sequence[Slice]) -> list[tuple[int, str, int]]:
 
 @settings(deadline=None)
 @given(planned(), st.integers(1, 8_000), st.none() | st.integers(1, 300), st.integers(1, 12))
-def test_each_offset_is_in_one_task(
+def test_each_offset_is_in_exactly_one_task(
     slices: list[Slice], bytes_max: int, rows_max: int | None, tasks_min: int
 ) -> None:
     tasks = pack(slices, TaskLimits(bytes_max=bytes_max, rows_max=rows_max, tasks_min=tasks_min))
