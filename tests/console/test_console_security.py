@@ -162,6 +162,9 @@ def test_user_changes_only_resources_that_the_acls_allow(
     acl |= {"csrf": csrf, "permission": "allow", "pattern": "literal"}
     response = visitor.post("/security/acls", acl)
     assert (response.status, "CLUSTER_AUTHORIZATION_FAILED" in response.words) == (502, True)
+    for topic in ("secrets", "absent"):  # no response says which of them exists
+        response = visitor.post(f"/topics/{topic}/0/move", {"csrf": csrf, "target": "0"})
+        assert (response.status, "you may not describe it" in response.words) == (403, True), topic
 
 
 def test_security_changes_require_a_token_and_a_writable_console(

@@ -90,6 +90,7 @@ async def begin(request: Request) -> Response:
     form = await form_of(request)
     name, index = request.path_params["topic"], request.path_params["partition"]
     console = console_of(request)
+    rights_of(request).need_topic(name)
     record = views.partition_record(console.live.image, name, index)
     target = integer(form.get("target", ""), -1)
     if all(node.node_id != target for node in console.live.image.nodes):
