@@ -14,6 +14,7 @@ from penstock.base.errors import ExpectedError
 from penstock.base.listening import EXIT_NOT_LISTENING
 from penstock.base.printable import printable
 
+PORT_MAX: Final = 65_535
 _LISTED_MAX: Final = 20
 
 
@@ -90,6 +91,12 @@ def check_utf_8(text: str, what: str) -> None:
     except UnicodeEncodeError:
         shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
         raise UsageError(f"{what} is not UTF-8: '{shown}'") from None
+
+
+def check_port(flag: str, port: int) -> None:
+    """Raise UsageError for a port that does not exist. 0 is any free port."""
+    if not 0 <= port <= PORT_MAX:
+        raise UsageError(f"{flag} {port} is not allowed: 0 to {PORT_MAX}")
 
 
 def near_hint(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.base.listeners import is_loopback
 from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
-from penstock.deploy.errors import UsageError
+from penstock.deploy.errors import UsageError, check_port
 from penstock.protocol.registry.settings import RegistrySettings
 
 _PATH: Final = re.compile(r"(/[A-Za-z0-9_-]+)+")
@@ -63,6 +63,7 @@ class ConsoleOptions:
 
 def check(options: ConsoleOptions) -> ConsoleOptions:
     """Return the options if they are safe. Raises UsageError."""
+    check_port("--port", options.port)
     if bool(options.certificate) != bool(options.key):
         raise UsageError("--ssl-certificate and --ssl-key must be set together")
     if options.base and not _PATH.fullmatch(options.base):

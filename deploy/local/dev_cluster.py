@@ -23,7 +23,7 @@ from penstock.controller.config import QUORUM_SIZES
 from penstock.deploy.clients import state_file
 from penstock.deploy.clients.security import current_security, use
 from penstock.deploy.clients.state_file import ClusterState, Phase, ProcessState
-from penstock.deploy.errors import PortTaken, UsageError
+from penstock.deploy.errors import PortTaken, UsageError, check_port
 from penstock.deploy.local import client_snippets as snippets
 from penstock.deploy.local.contents import FirstContents
 from penstock.deploy.local.directories import (
@@ -184,6 +184,10 @@ def check(options: ClusterOptions) -> ClusterOptions:
         raise UsageError(f"--brokers {options.brokers} is not allowed: 1 to {BROKERS_MAX}")
     if options.controllers not in QUORUM_SIZES:
         raise UsageError(f"--controllers {options.controllers} is not allowed: 1, 3 or 5")
+    check_port("--port", options.port)
+    check_port("--controller-port", options.controller_port)
+    check_port("--store-port", options.store_port)
+    check_port("--console-port", options.console_port or 0)
     store = (
         options.store.removesuffix(":") if options.store in {"memory:", "moto:"} else options.store
     )

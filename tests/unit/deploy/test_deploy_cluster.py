@@ -21,6 +21,8 @@ from penstock.controller.config import ControllerConfig
 from penstock.deploy.clients import profiles
 from penstock.deploy.clients import state_file as state
 from penstock.deploy.clients.state_file import ClusterState, ProcessState
+from penstock.deploy.console.options import ConsoleOptions
+from penstock.deploy.console.options import check as check_console
 from penstock.deploy.demo.story import Demo
 from penstock.deploy.errors import PortTaken, UsageError
 from penstock.deploy.local import moto_store
@@ -225,6 +227,20 @@ def test_ports_of_one_cluster_differ() -> None:
         find_ports(ClusterOptions(port=65_535), Random(1))
     with pytest.raises(UsageError, match="is too high for 1 broker: the last port is 65535"):
         find_ports(ClusterOptions(port=65_536, brokers=1), Random(1))
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_ports_out_of_range_are_rejected(port: int) -> None:
+    for options in (
+        ClusterOptions(port=port),
+        ClusterOptions(controller_port=port),
+        ClusterOptions(store_port=port),
+        ClusterOptions(console_port=port),
+    ):
+        with pytest.raises(UsageError, match=f"port {port} is not allowed: 0 to 65535"):
+            check(options)
+    with pytest.raises(UsageError, match=f"--port {port} is not allowed"):
+        check_console(ConsoleOptions(bootstrap="b:1", port=port))
 
 
 def make_state(pid: int) -> ClusterState:
