@@ -39,7 +39,14 @@ def dev(
     """
     from penstock.deploy.local.certificates import Authority, write_private
 
-    directory.mkdir(parents=True, exist_ok=True)
+    clients = clients or ["client"]
+    for client in clients:
+        if not client.replace("-", "").replace("_", "").isalnum() or client in {"ca", "broker"}:
+            raise UsageError(f"--client {client!r} is not allowed: letters, digits, - and _")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{directory} cannot be created: {error.strerror}") from None
     if any(directory.glob("*.pem")):
         raise UsageError(f"{directory} already contains PEM files; choose another directory")
     authority = Authority.make("penstock development CA")
@@ -47,10 +54,7 @@ def dev(
     truststore.write_bytes(authority.pem)
     hosts = hosts or ["localhost", "127.0.0.1", "::1"]
     write_private(keystore, authority.issue("broker", hosts=hosts).keystore)
-    clients = clients or ["client"]
     for client in clients:
-        if not client.replace("-", "").replace("_", "").isalnum() or client in {"ca", "broker"}:
-            raise UsageError(f"--client {client!r} is not allowed: letters, digits, - and _")
         write_private(directory / f"{client}.pem", authority.issue(client).keystore)
     report(
         output,

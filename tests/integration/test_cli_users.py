@@ -223,6 +223,16 @@ def test_certs_creates_certificates_for_development(tmp_path: Path) -> None:
     assert isinstance(again.exception, UsageError)
 
 
+def test_certs_creates_no_files_for_wrong_arguments(tmp_path: Path) -> None:
+    wrong = CliRunner().invoke(app, ["certs", "dev", str(tmp_path), "--client", "a/b"])
+    assert isinstance(wrong.exception, UsageError)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    wrong = CliRunner().invoke(app, ["certs", "dev", str(tmp_path / "file")])
+    assert isinstance(wrong.exception, UsageError)
+    assert "cannot be created: File exists" in str(wrong.exception)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
