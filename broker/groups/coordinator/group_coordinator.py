@@ -524,10 +524,10 @@ class GroupCoordinator:
             return ErrorCode.NOT_COORDINATOR
         group_id = group.classic.group_id
         pending = group.offsets.stage(producer.producer_id, offsets)
-        state.open_groups.setdefault(producer.producer_id, set()).add(group_id)
 
         def durable() -> None:
             pending.is_durable = True
+            state.open_groups.setdefault(producer.producer_id, set()).add(group_id)
 
         records = offset_records(group_id, offsets)
         return await self.append(

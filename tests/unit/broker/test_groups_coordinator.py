@@ -439,6 +439,24 @@ async def test_a_deleted_group_gets_no_offsets_from_a_transaction_that_ends_late
     coordinator.close()
 
 
+async def test_rejected_transactional_offsets_leave_nothing_in_memory() -> None:
+    """No marker would ever remove it, because the transaction does not include the partition."""
+    log = MemoryLog(1)
+    coordinator = coordinator_on(log)
+    await loaded(coordinator)
+    log.refuses = True
+    offsets = {("t", 0): CommittedOffset(9, -1, "", 1)}
+    for group_id in ("a", "b", "c"):
+        results = await coordinator.commit_transactional_offsets(
+            group_id, ANYBODY, PRODUCER, offsets
+        )
+        assert results == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    state = coordinator._shards.get(0)
+    assert state is not None
+    assert (state.groups, state.open_groups) == ({}, {})
+    coordinator.close()
+
+
 async def test_the_empty_group_id_accepts_only_offsets_of_standalone_consumers() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
