@@ -1,10 +1,9 @@
 # ruff: noqa: T201 - a command that prints its results
-"""Upgrade and scale a cluster deployed by the chart under a load of 5 MB/s: `python -m
-tests.helm`.
+"""Upgrade and scale a cluster of the chart under a load of 5 MB/s: `python -m tests.helm`.
 
 Brokers and controllers are upgraded in turn, then brokers are scaled from 3 to 6 and to 2.
-Processes run the commands of the chart. Exits with 1 if a produce request fails or a record is lost
-or duplicated.
+Processes run the commands of the chart. Exits with 1 if a produce request fails, or if a record is
+lost or duplicated.
 """
 
 import argparse
