@@ -1,9 +1,10 @@
 """Dispatch the `penstock` command by its first argument."""
 
 import atexit
+import errno
 import os
 import sys
-from typing import Final, Literal
+from typing import Final, Literal, NoReturn
 
 _NODES: Final[dict[str, Literal["broker", "controller"]]] = {
     "broker": "broker",
@@ -12,6 +13,7 @@ _NODES: Final[dict[str, Literal["broker", "controller"]]] = {
 COMPLETE: Final = "_PENSTOCK_COMPLETE"
 """Set by the scripts of `penstock completion`."""
 _INTERRUPTED: Final = 130
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 # Invariant: this module imports nothing expensive: nodes start before typer is imported, and
@@ -57,9 +59,20 @@ def main() -> None:
         sys.exit(2 if isinstance(error, UnencodableValue) else 1)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+    except OSError as error:
+        _output_failed(error)
+
+
+def _output_failed(error: OSError) -> NoReturn:
+    """End the process if its reader has ended, or if the disk is full; raise other errors."""
+    from penstock.deploy.errors import print_error
+
+    if error.errno in _FULL:
+        print_error(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
+    elif not isinstance(error, BrokenPipeError):
+        raise error
+    sys.stderr.close()  # Python would report the output that is left
+    sys.exit(1)
 
 
 def _leave(code: object) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,3 +121,16 @@ def test_sentences_use_the_helper_for_counts() -> None:
     files = [file for name in PRINTING for file in (DEPLOY / name).rglob("*.py")]
     assert files
     assert [place for file in files for place in uncounted(file)] == []
+
+
+def test_a_full_disk_is_reported_without_a_traceback() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            (sys.executable, "-m", "penstock", "completion", "bash"),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    said = "error: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
