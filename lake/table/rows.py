@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from penstock.lake.arrow.columns import HEADER
 from penstock.lake.arrow.pyarrow_untyped import (
     Array,
+    DataType,
     RecordBatch,
     Schema,
     pa,
@@ -75,7 +76,8 @@ def read_columns(*, headers: bool) -> tuple[str, ...]:
 
 def row_schema(values: Schema, *, headers: bool, partition_column: str = PARTITION) -> Schema:
     """Return the schema of the table. Raise InvalidSchema if a field of the values has the name of
-    a metadata column, in any case, because engines such as Spark ignore case.
+    a metadata column, in any case, because engines such as Spark ignore case, or contains a struct
+    without fields, which Parquet does not support.
     """
     names = _NAMES | {"partition": partition_column}
     origin = [
@@ -84,7 +86,24 @@ def row_schema(values: Schema, *, headers: bool, partition_column: str = PARTITI
         if name != "value"
     ]
     refuse_names((field.name for field in values), (field.name for field in origin), "Penstock")
+    for field in values:
+        _refuse_empty(field.type, field.name)
     return pa.schema([*origin, *values])
+
+
+def _refuse_empty(kind: DataType, path: str) -> None:
+    if pa.types.is_struct(kind):
+        if not kind.num_fields:
+            raise InvalidSchema(
+                f"{path}: an object without fields cannot become a column: add a field to it,"
+                " remove it from the schema, or use --format raw"
+            )
+        for field in kind:
+            _refuse_empty(field.type, f"{path}.{field.name}")
+    elif pa.types.is_map(kind):
+        _refuse_empty(kind.item_type, f"{path}.*")
+    elif pa.types.is_list(kind):
+        _refuse_empty(kind.value_type, f"{path}[]")
 
 
 def refuse_names(names: Iterable[str], reserved: Iterable[str], owner: str) -> None:

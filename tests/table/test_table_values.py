@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.rows import row_schema
 from penstock.lake.table.values import ValueDecoder, ValueFormat
 
 AVRO: dict[str, Any] = {
@@ -649,3 +650,18 @@ def decoded(schema: dict[str, Any], value: dict[str, Any]) -> tuple[Any, list[An
     decoder = ValueDecoder(ValueFormat("json", json.dumps(schema).encode()))
     found = decoder.decode(pa.array([json.dumps(value).encode()], pa.binary()))
     return (None if found.errors else found.columns["x"][0].as_py()), found.errors
+
+
+def test_objects_without_fields_cannot_become_columns() -> None:
+    """Parquet does not support structs without fields, and an export would fail to write them."""
+    empty = {"type": "object", "properties": {}}
+    inner = {"type": "object", "properties": {"l": {"type": "array", "items": empty}}}
+    record = {"type": "record", "name": "e", "fields": []}
+    fields = [{"name": "m", "type": {"type": "map", "values": ["null", record]}}]
+    for name, schema, path in (
+        ("json", {"type": "object", "properties": {"o": inner}}, r"o\.l\[\]"),
+        ("avro", {"type": "record", "name": "r", "fields": fields}, r"m\.\*"),
+    ):
+        columns = ValueDecoder(ValueFormat(name, json.dumps(schema).encode())).schema
+        with pytest.raises(InvalidSchema, match=f"{path}: an object without fields"):
+            row_schema(columns, headers=False)
