@@ -183,9 +183,13 @@ def unreadable_rows(errors: Sequence[ReadError], rejected: frozenset[int]) -> Ta
 
 
 def newest_by_key(rows: Table) -> Table:
-    """Return the last row of every key. All rows belong to one partition and have keys."""
-    last = rows.group_by(KEY).aggregate([(OFFSET, "max")])
-    return rows.filter(pc.is_in(rows.column(OFFSET), value_set=last.column(f"{OFFSET}_max")))
+    """Return the last row of every key. All rows belong to one partition and have keys. Rows may
+    have equal offsets: Kafka accepts batches that repeat one.
+    """
+    numbers = pa.array(range(rows.num_rows), pa.int64())
+    keys = pa.Table.from_arrays([rows.column(KEY), numbers], [KEY, "row"])
+    last = keys.group_by(KEY).aggregate([("row", "max")])
+    return rows.filter(pc.is_in(numbers, value_set=last.column("row_max")))
 
 
 def _rejects(batch: RecordBatch, errors: Sequence[tuple[int, str]]) -> Table:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.lake.table.errors import InvalidSchema
-from penstock.lake.table.rows import row_schema
+from penstock.lake.table.rows import newest_by_key, row_schema
 from penstock.lake.table.values import ValueDecoder, ValueFormat
 
 AVRO: dict[str, Any] = {
@@ -665,3 +665,11 @@ def test_objects_without_fields_cannot_become_columns() -> None:
         columns = ValueDecoder(ValueFormat(name, json.dumps(schema).encode())).schema
         with pytest.raises(InvalidSchema, match=f"{path}: an object without fields"):
             row_schema(columns, headers=False)
+
+
+def test_one_row_of_a_key_is_newest_in_a_batch_that_repeats_offsets() -> None:
+    keys = [b"a", b"b", b"a", b"c", b"c"]
+    rows = pa.table(
+        {"_key": pa.array(keys, pa.binary()), "_offset": [5, 5, 6, 7, 7], "n": range(5)}
+    )
+    assert newest_by_key(rows).column("n").to_pylist() == [1, 2, 4]
