@@ -48,6 +48,8 @@ def create_snapshot(bootstrap: str, name: str, topics: Sequence[str]) -> list[Fr
     """Create a snapshot of topics; without names, of all except internal ones. Raise
     KafkaFailed.
     """
+    if not name:  # without a name, topics would be forked to themselves
+        raise UsageError("the name of the snapshot is empty")
     chosen = list(topics) or [
         topic.name for topic in Kafka(bootstrap).topics() if topic.name not in INTERNAL_TOPICS
     ]

@@ -118,6 +118,8 @@ class _Ends:
 
         if self.max_messages is not None and self.max_messages < 1:
             raise UsageError(f"--max-messages {self.max_messages} is not allowed: 1 or more")
+        if self.timeout is not None and not self.timeout >= 0:
+            raise UsageError(f"--timeout {self.timeout} is not allowed: 0 or more seconds")
         return Limits(
             self.max_messages,
             self.timeout,

@@ -34,6 +34,7 @@ from penstock.deploy.records.writer import RecordWriter
 from penstock.protocol.registry.by_id import schemas_of
 from penstock.protocol.registry.model import StoredSchema
 from penstock.protocol.registry.settings import RegistrySettings
+from tests.support.cli import run_here
 from tests.support.schema_registry import SchemaRegistryServer, guid_of, serving
 
 AVRO = json.dumps(
@@ -445,3 +446,14 @@ def test_offset_files_of_kafka_and_of_penstock_are_parsed(tmp_path: Path) -> Non
     path.write_text("")
     with pytest.raises(UsageError, match="has no offsets"):
         read_offsets(path)
+
+
+@pytest.mark.parametrize("timeout", ["nan", "-1"])
+def test_timeouts_that_never_pass_are_rejected(timeout: str) -> None:
+    done = run_here("consume", "orders", "--bootstrap", "127.0.0.1:1", "--timeout", timeout)
+    assert (done.returncode, "is not allowed: 0 or more seconds" in done.stderr) == (2, True)
+
+
+def test_snapshots_without_a_name_are_rejected() -> None:
+    done = run_here("snapshots", "create", "", "--bootstrap", "127.0.0.1:1")
+    assert (done.returncode, done.stderr) == (2, "error: the name of the snapshot is empty\n")
