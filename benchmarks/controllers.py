@@ -179,8 +179,8 @@ async def _until_leading(address: str) -> None:
 
 
 def write_snapshot(store_url: str) -> int:
-    """Write a snapshot with 100,000 stream objects of 10,000 partitions and the end of the metadata
-    log; return the number of records.
+    """Write a snapshot of 10,000 partitions with 100,000 stream objects, and the end of the
+    metadata log. Return the number of records.
     """
     return asyncio.run(_write_snapshot(store_url))
 

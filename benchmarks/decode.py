@@ -130,7 +130,7 @@ def _copying(blocks: Sequence[bytes]) -> Work:
 
 
 class Decoding:
-    """The targets: uncompressed per core, and lz4 and zstd compared with decompression alone. There
+    """The targets: GB/s per core without compression; lz4 and zstd relative to decompression. There
     are no external targets for views.
     """
 

@@ -139,7 +139,7 @@ def from_protobuf(
     headers: "Column | str | None" = None,
     mode: Mode = "FAILFAST",
 ) -> "Column":
-    """Decode Protobuf values that begin with the schema ids of a registry, as `from_avro`.
+    """Decode Protobuf values that begin with the schema ids of a registry, as `from_avro` does.
 
     Args:
         data: The column, or its name.

@@ -81,11 +81,11 @@ class _ProduceCall:
 
     The parts for open partitions are appended immediately in one group, so that the requests of a
     connection enter the log in order. If a partition is still opening, its part is appended as soon
-    as it is open, before later requests. After a part was rejected, later batches of its producer
-    are rejected until that part is resent. Records are checked first: inline if that is fast,
-    otherwise after earlier batches of the partition (`broker.requests.record_checks`). The first
-    batch of a transaction waits for the transaction coordinator (`broker.handlers.verification`),
-    and later batches wait with it.
+    as it is open, before later requests. Once a part has been rejected, later batches of its
+    producer are rejected until that part is resent. Records are checked first: inline if that is
+    fast, otherwise after earlier batches of the partition (`broker.requests.record_checks`). The
+    first batch of a transaction waits for the transaction coordinator
+    (`broker.handlers.verification`), and later batches wait with it.
 
     acks=1 is the same as acks=-1. Clients cannot write to internal topics, regardless of their
     client id. If the broker has no session, nothing is appended and the connection is closed: after

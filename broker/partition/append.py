@@ -234,7 +234,7 @@ class PartitionAppend:
         return plan if is_damaged and isinstance(plan, Refusal) else self._refusal
 
     def _reason_to_wait(self, partition: Partition, content: Content | None) -> str | None:
-        """Return why the part cannot be appended now, or None."""
+        """Return the reason for which the part cannot be appended now, or None."""
         if not partition.accepts_records:
             return "this broker is giving up the partition"
         if not self._refused or not isinstance(content, memoryview):

@@ -35,7 +35,7 @@ class TokenKeys:
     """Reads the keys, and verifies tokens with them. Only one read runs at a time, limited in time
     and size, and it continues when the client that caused it disconnects. Tokens with unknown key
     ids cause at most one read per `unknown_interval_s`. After an error, the known keys stay in use.
-    A single thread verifies all tokens, because anyone can send forged ones.
+    A single thread verifies all tokens, so that a flood of forged ones cannot use every core.
 
     url: https://, http:// or file:PATH. now_ms: wall clock.
     """

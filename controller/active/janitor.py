@@ -79,9 +79,9 @@ def _id_of(wal_store: WalStoreIdentity | None) -> WalStoreId:
 class Janitor:
     """Deletes the unneeded objects of one cluster while its controller is active.
 
-    Objects are deleted only after the read grace period since their destruction was committed, by
-    this process's monotonic clock, and only after the record that allows it is in the backup, so
-    that a recovery finds everything to which its image refers (docs/design/disaster-recovery.md).
+    An object is deleted when the read grace period has passed since the commit of its destruction,
+    by this process's monotonic clock, and when the backup contains that record: a recovery finds
+    everything to which its image refers (docs/design/disaster-recovery.md).
     `ObjectRemoved` is written after the delete is confirmed; after a crash in between, the delete
     is repeated.
 

@@ -102,7 +102,7 @@ class ProblemLog(Message, frozen=True, kw_only=True):
 
 class ReportLoad(Message, frozen=True, kw_only=True):
     """The load and latencies of a broker, reported every few seconds. It contains at most 1,000
-    items; `rest` is the sum of the `rest_count` other partitions.
+    items; `rest` is the total load of the `rest_count` other partitions.
 
     append_*_ms: time from append to acknowledgment since the last report, including the age of
     pending appends; None if there were none. loop_lag_ms: maximum event loop lag. store: None if
@@ -122,9 +122,9 @@ class ReportLoad(Message, frozen=True, kw_only=True):
 
 
 class LoadReported(Message, frozen=True, kw_only=True):
-    """The reply to a report. excluded: the broker receives no partitions until it is faster;
-    without appends, it must measure the store itself. rewrite: closed streams for which the broker
-    must rewrite ranges in WAL stores until the next reply.
+    """The reply to a report. excluded: the broker receives no partitions until it is faster; if
+    it has no appends, it must measure the store itself. rewrite: closed streams for which the
+    broker must rewrite ranges in WAL stores until the next reply.
     """
 
     excluded: bool

@@ -52,7 +52,7 @@ class ResourceOptions:
         typer.Option(
             "--broker-logger",
             min=0,
-            help="Broker id, for the log levels of the broker; they are reset by a restart.",
+            help="Broker id, to change the log levels of one broker until it restarts.",
             autocompletion=complete_brokers,
         ),
     ] = None

@@ -269,7 +269,7 @@ class RowOptions(RegistryOptions):
 
 
 BatchMib = Annotated[int, typer.Option(min=1, help="MiB of the log in one commit, approximately.")]
-FileMib = Annotated[int, typer.Option(min=1, help="MiB of the log in one file, approximately.")]
+FileMib = Annotated[int, typer.Option(min=1, help="Approximate size of a file, in MiB of the log.")]
 
 
 @dataclass(frozen=True, kw_only=True)

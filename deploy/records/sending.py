@@ -1,7 +1,7 @@
 """Send records to brokers for `penstock produce`.
 
 Invariant: returns only when every record is acknowledged according to `acks` and a transaction is
-committed; after a failure, the transaction is aborted. A transaction contains all records or none.
+committed; after a failure, the transaction is aborted, and none of its records becomes visible.
 """
 
 import time

@@ -137,7 +137,7 @@ class TopicCleaner:
 
     Invariants: a pass ends at the newest checkpoint of the partition that is committed, because a
     scan after a crash would miss records that the pass removes, and at most at the last stable
-    offset. A commit stops at the first exchange in conflict, so no tombstone is removed before a
+    offset. A commit stops at the first exchange that conflicts, so no tombstone is removed before a
     record that it deletes; each exchange succeeds only if the log index still contains its sources,
     so the leader's own cleaner, compaction and other jobs may run at the same time. The job does
     not store a cleaned end; the leader's next pass does, with little work. Brokers are not

@@ -91,7 +91,9 @@ class QueryStart:
         except ObjectNotFound:
             return None
         except msgspec.DecodeError as error:
-            raise ObjectCorrupt(prefix + name, 0, f"is not a start of a query: {error}") from None
+            raise ObjectCorrupt(
+                prefix + name, 0, f"does not contain the start of a query: {error}"
+            ) from None
 
     async def _place(self) -> tuple[ObjectStore, str]:
         if self.location:

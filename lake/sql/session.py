@@ -65,8 +65,8 @@ _WRITES_FILE: Final = re.compile(r"\s*(copy|export)\b", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionOptions:
-    """as_of: read topics up to the first record that is not older. snapshot: read topics from this
-    snapshot.
+    """as_of: read only records before the first one with this timestamp or a newer one. snapshot:
+    read topics from this snapshot.
 
     on_error: how to handle unreadable records. formats: the formats of topics whose values are not
     JSON. memory_limit: DuckDB's setting, such as `2GB`; by default that of DuckDB. temp_directory:

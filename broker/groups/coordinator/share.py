@@ -269,8 +269,8 @@ class ShareGroups:
         self, group: Group, share: ShareGroup, offsets: StartOffsets
     ) -> dict[tuple[UUID, int], ErrorCode]:
         """Initialize states that an earlier group with this id has left or deleted, in an epoch
-        above theirs. The epoch must be recorded first, so a coordinator that has lost the partition
-        fails.
+        above theirs. The epoch must be recorded first, so that a coordinator which has lost the
+        partition fails.
         """
         keys = [
             SharePartitionKey(share.group_id, topic_id, index)

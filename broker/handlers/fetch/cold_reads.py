@@ -151,7 +151,7 @@ class ColdReads:
             await self._take_elsewhere(target, records, found, None)
         if target.result.records:
             return
-        # Later records are in the leader's tail. The next fetch waits for a report of the leader.
+        # Later records are in the leader's tail. The next fetch waits for a report from the leader.
         tail = self._node.tails.follow(found) if self._follows_tails else None
         if tail is None or not await await_report(tail):
             target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,7 +1,7 @@
 """Create the planner's input from the metadata image and the brokers' reports. This takes
 O(partitions).
 
-A moving partition is counted for its target, and is not moved again.
+A moving partition counts toward the load of its target, and is not moved again.
 """
 
 from collections.abc import Collection, Mapping

@@ -2,7 +2,7 @@
 moves, elections.
 
 Invariant: errors of single partitions are returned by partition; only errors of the whole request
-raise.
+are raised.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

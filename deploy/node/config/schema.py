@@ -48,7 +48,7 @@ def role_schema(role: Role, without: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _pattern(field: Field) -> str:
-    """Return the name pattern of a setting that can be set for single listeners."""
+    """Return the name pattern of a setting that individual listeners can override."""
     return rf"^listener\.name\.[a-z][a-z0-9_]*\.{re.escape(field.name)}$"
 
 

@@ -63,7 +63,7 @@ class Flags:
 
 def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
     """Parse `--num-partitions 3`, `--num-partitions=3` and `--set num.partitions=3`; the last one
-    wins. A flag of a BOOL without a value means true.
+    wins. A BOOL flag without a value means true.
 
     Invariant: nothing is silently dropped. An unknown flag, variable or key is an error that
     suggests the nearest setting. A setting of another role is an error in sources for this role
