@@ -151,7 +151,7 @@ def latency(system: System, size: Size) -> Mapping[str, float]:
         return clients.end_to_end_latencies_ms(bootstrap, 100, seconds, topic)
 
     def most_mb_per_s(seconds: float) -> float:
-        # Batches as at the constant rate, with as many bytes in flight as fan_out has.
+        # The same batches as at the constant rate, and the same bytes in flight as in fan_out.
         most = raw.fan_out(
             bootstrap, _topic(system), 1, seconds, records=raw.STEADY_RECORDS, in_flight=12
         )

@@ -76,7 +76,7 @@ class PeerConnections:
             if peer.is_broken:
                 return True
             poll.register(peer.fileno(), select.POLLIN)
-        # Brokers send nothing unsolicited, so only the end of a connection can be readable.
+        # Brokers send nothing unsolicited, so a readable connection has ended.
         return bool(poll.poll(0))
 
     async def refuses(self, node_id: NodeId, *, patience_s: float = 0.0) -> bool:

@@ -28,7 +28,7 @@ RANGES_MAX = 20_000
 
 class LogChanges:
     """Collects `records` on top of `image`, which does not change. A range is accepted only if it
-    starts at the end of its stream, including the collected changes.
+    starts at the end of its stream after the changes collected so far.
     """
 
     def __init__(self, image: MetadataImage, now_ms: Millis) -> None:

@@ -137,7 +137,7 @@ class StreamState(msgspec.Struct, gc=False):
     def find(self, start: Offset, end: Offset, limit: int) -> list[LogEntry]:
         """Return at most `limit` entries that intersect [start, end), in order.
 
-        This takes O(log n + result).
+        This takes O(log n + size of the result).
         """
         found: list[LogEntry] = []
         if start >= end:

@@ -180,7 +180,7 @@ def delete(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Delete groups without members, with their offsets.
+    """Delete groups that have no members, and their offsets.
 
     For example: penstock groups delete billing --dry-run
     """

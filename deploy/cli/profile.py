@@ -27,9 +27,7 @@ Name = Annotated[
 def add(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME", help="Profile name, of the characters a-z, A-Z, 0-9, '_' and '-'."
-        ),
+        typer.Argument(metavar="NAME", help="Profile name: letters, digits, '_' and '-'."),
     ],
     *,
     bootstrap: Annotated[

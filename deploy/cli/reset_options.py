@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetGoal:
-    """The new offsets; exactly one option is allowed."""
+    """How the new offsets are determined: exactly one option must be set."""
 
     to_earliest: Annotated[
         bool, typer.Option("--to-earliest", help="The earliest offset of the log.")

@@ -233,7 +233,7 @@ class JsonDecoder:
         found: Array,
         misfits: list[MisfitRows],
     ) -> Array:
-        """Return the final column, and add the rows that do not fit."""
+        """Return the final column, and record the rows whose values have another type."""
         if column.kind == "VARCHAR":
             return found
         if not isinstance(column.kind, str):

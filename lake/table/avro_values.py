@@ -65,7 +65,7 @@ class AvroDecoder:
     def __init__(
         self, columns: SchemaSource, find: FindSchema | None, given: Sequence[int] = ()
     ) -> None:
-        """`find` returns the schema of an id. `given`: ids whose schemas must be valid."""
+        """`find` returns the schema with the given id. `given`: ids whose schemas must be valid."""
         self._columns = _parsed(columns)
         self.struct = _Types(self._columns.named).type_of(self._columns.schema, "", 0)
         decode_defaults(self._columns)

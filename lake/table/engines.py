@@ -33,7 +33,7 @@ class Engine(Protocol):
 
 
 def new_attempt() -> str:
-    """Return a unique part of file names for this attempt."""
+    """Return a string that makes the file names of this attempt unique."""
     return uuid.uuid4().hex[:12]
 
 

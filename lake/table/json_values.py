@@ -77,7 +77,7 @@ class JsonDecoder:
     errors = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
 
     def __init__(self, columns: SchemaSource, find: FindSchema | None = None) -> None:
-        """`find` returns the schema of an id, which must be a JSON Schema."""
+        """`find` returns the schema with the given id, which must be a JSON Schema."""
         references: dict[str, _Json] = {}
         if isinstance(columns, StoredSchema):
             references = {name: _document(text) for name, text in columns.references}

@@ -47,7 +47,7 @@ class AwaitTopic(Command, frozen=True, kw_only=True, tag="await-topic"):
 
 
 class AddFaults(Command, frozen=True, kw_only=True, tag="add-faults"):
-    """Start to inject store failures, for all brokers or for `node_id`. `operations` are names of
+    """Start injecting store failures, for all brokers or for `node_id`. `operations` are names of
     ObjectStore methods; if empty, all are affected.
 
     Rates are probabilities per call.

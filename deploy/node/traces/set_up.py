@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def of_requests(config: "ProcessConfig") -> "Generator[Tracing | None]":
-    """Yield the tracing of a broker. Raises UsageError if the extra or a file is missing."""
+    """Yield the tracer of a broker. Raises UsageError if the extra or a file is missing."""
     with _exporter(config, "penstock-broker") as exporter:
         if exporter is None:
             yield None
@@ -40,7 +40,7 @@ def of_requests(config: "ProcessConfig") -> "Generator[Tracing | None]":
 
 @contextmanager
 def of_moves(config: "ProcessConfig") -> "Generator[MoveListener | None]":
-    """Yield the tracing of a controller. Raises UsageError if the extra or a file is missing."""
+    """Yield the tracer of a controller. Raises UsageError if the extra or a file is missing."""
     with _exporter(config, "penstock-controller") as exporter:
         if exporter is None:
             yield None

@@ -125,7 +125,7 @@ class ShareStateStore(Protocol):
     def summary(
         self, key: SharePartitionKey, leader_epoch: int = -1
     ) -> Awaitable[ShareStateSummary]:
-        """Return the state without its batches, without fencing a leader."""
+        """Return the state without its batches. Fences no leader."""
         ...
 
 
