@@ -109,7 +109,9 @@ class StreamsGroup:
         try:
             return self._heartbeat(request, topics, now_ms, changes), changes
         except HeartbeatRefused:
+            sent_over = self._sent_over.copy()  # `reset` clears it
             changes.undo()
+            self._sent_over = sent_over
             raise
 
     def _heartbeat(
