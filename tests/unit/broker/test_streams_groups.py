@@ -655,7 +655,7 @@ async def test_tasks_are_sent_again_after_a_heartbeat_that_could_not_be_written(
     following = await own(coordinator, "a", again.member_epoch, again.tasks, connection_id=2)
     assert following.tasks is None
     other_topology = Topology(1, (Subtopology("0", ("u",)),))
-    rejected = await send(coordinator, "a", again.member_epoch, topology=other_topology)
+    rejected = await join(coordinator, "c", topology=other_topology)
     assert rejected.error is ErrorCode.INVALID_REQUEST
     following = await own(coordinator, "a", again.member_epoch, again.tasks, connection_id=2)
     assert following.tasks is None, "a rejected heartbeat has no effect"
