@@ -199,7 +199,7 @@ def test_config_is_chosen_from_a_list_with_descriptions(
     chrome.find_element(By.XPATH, "//summary[.='Alter a config']").click()
     Select(chrome.find_element(By.NAME, "key")).select_by_visible_text("retention.ms")
     explained = chrome.find_element(By.CSS_SELECTOR, "[data-choice]").text
-    assert re.search(r"\w.*Unit: milliseconds\. Default: (\d+)\. Now: \1\.", explained)
+    assert re.search(r"\w.*Unit: milliseconds, or as in 7d\. Default: (\d+)\. Now: \1\.", explained)
     chrome.get(f"{console.url}/configs?q=num.partitions")
     row = chrome.find_element(By.CSS_SELECTOR, "[aria-label=Configs] tbody tr").text
     assert re.search(r"num\.partitions\n\w.*number", row, re.DOTALL)
