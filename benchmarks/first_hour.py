@@ -169,7 +169,7 @@ def first_record(machine: Machine) -> Timed:
 
 
 def ready(machine: Machine) -> Timed:
-    """Start after `pip install` into a new environment in which nothing has run yet."""
+    """Measure the first start after `pip install` into a new environment."""
     machine.developed()
     directory = machine.empty("ready")
     began = time.monotonic()

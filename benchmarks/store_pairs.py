@@ -81,7 +81,7 @@ class ProduceRequests:
 
 
 def _cpu_ns(pid: int) -> int:
-    """Return the CPU time of all threads, more precisely than the ticks in `stat`."""
+    """Return the CPU time of all threads. `stat` would contain only ticks of 10 ms."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(path.read_text().split()[0]) for path in tasks)
 

@@ -93,8 +93,8 @@ class FrameReader:
         return memoryview(frame)[self._filled :]
 
     def received(self, count: int) -> list[bytearray]:
-        """Process `count` bytes in the last buffer. Return the complete frames. Raises
-        FrameTooLarge.
+        """Parse `count` bytes that were received into the last buffer, and return the complete
+        frames. Raises FrameTooLarge.
         """
         frame = self._frame
         if frame is None:

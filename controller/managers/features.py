@@ -34,9 +34,9 @@ def update_features(
     controller_id: int,
     has_wal_store: bool = False,
 ) -> Result[None]:
-    """Set levels. Either all updates are made or none. If there are several updates of one feature,
-    the last one takes effect, as in Kafka. has_wal_store: whether this controller is configured
-    with a WAL store.
+    """Set feature levels. Either all updates are applied or none. If a feature is updated several
+    times, the last update takes effect, as in Kafka. has_wal_store: whether this controller is
+    configured with a WAL store.
     """
     if len(request.updates) > UPDATES_MAX:
         return Result(

@@ -200,7 +200,7 @@ class Install(_Message, frozen=True, array_like=True, tag=5):
 
 
 class TimeoutNow(_Message, frozen=True, array_like=True, tag=6):
-    """Request to campaign immediately, because the leader transfers leadership."""
+    """Asks a voter to campaign immediately, because the leader transfers leadership to it."""
 
 
 Message = Vote | VoteReply | Append | AppendReply | HeartbeatReply | Install | TimeoutNow

@@ -281,7 +281,7 @@ def _is_local_name(host: str) -> bool:
 
 
 def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._exit) -> None:
-    """Run the process. SIGTERM and SIGINT end it immediately, because there is no state to save."""
+    """Run the server. SIGTERM and SIGINT stop it immediately, because it has no state to save."""
     lifeline.die_with_parent(os.environ)
     parser = argparse.ArgumentParser(
         prog="python -m penstock.deploy.local.moto_store", allow_abbrev=False

@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from penstock.base.errors import ExpectedError
-from penstock.deploy.errors import PortTaken, UsageError
+from penstock.deploy.errors import PORT_MAX, PortTaken, UsageError
 from penstock.deploy.local.plan import (
     PORT_FLAGS,
     ClusterOptions,
@@ -38,14 +38,14 @@ def find_ports(options: ClusterOptions, rng: Random, reserved: Collection[int] =
     def claim(host: str, port: int, role: Role) -> int:
         return _claim(host, port, PORT_FLAGS[role], taken, reserved=reserved, rng=rng)
 
-    if options.port and options.port + options.brokers - 1 > 65_535:
+    if options.port and options.port + options.brokers - 1 > PORT_MAX:
         raise UsageError(
             f"--port {options.port} is too high for {counted(options.brokers, 'broker')}: the last"
             " port is 65535"
         )
     taken: set[int] = set()
     brokers = [claim(options.host, port, "broker") for port in broker_ports(options)]
-    if options.controller_port and options.controller_port + options.controllers - 1 > 65_535:
+    if options.controller_port and options.controller_port + options.controllers - 1 > PORT_MAX:
         raise UsageError(
             f"--controller-port {options.controller_port} is too high for "
             f"{counted(options.controllers, 'controller')}: the last port is 65535"

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _SLOW_S: Final = 1.0
+_TIME_MIN_MS: Final = -62_135_596_800_000
 _TIME_MAX_MS: Final = 253_402_300_799_000
-"""The end of the year 9999, after which there is no ISO time."""
+"""The years 1 to 9999, outside of which there is no ISO time."""
 _LAYOUT: Final = "\n\t"
 _PADDING_CHARS: Final = 3
 """Added to the width of a column: a space on both sides, and the border between columns."""
@@ -203,7 +204,7 @@ def iso_time(time_ms: int) -> str:
 
     time_ms: since 1970.
     """
-    found = datetime.fromtimestamp(min(time_ms, _TIME_MAX_MS) / 1_000, UTC)
+    found = datetime.fromtimestamp(max(_TIME_MIN_MS, min(time_ms, _TIME_MAX_MS)) / 1_000, UTC)
     return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

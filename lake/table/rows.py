@@ -8,6 +8,8 @@ Aiven's Iceberg topics.
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from penstock.lake.arrow.columns import HEADER
 from penstock.lake.arrow.pyarrow_untyped import (
     Array,
@@ -186,7 +188,7 @@ def newest_by_key(rows: Table) -> Table:
     """Return the last row of every key. All rows belong to one partition and have keys. Rows may
     have equal offsets: Kafka accepts batches that repeat one.
     """
-    numbers = pa.array(range(rows.num_rows), pa.int64())
+    numbers = pa.array(np.arange(rows.num_rows))
     keys = pa.Table.from_arrays([rows.column(KEY), numbers], [KEY, "row"])
     last = keys.group_by(KEY).aggregate([("row", "max")])
     return rows.filter(pc.is_in(numbers, value_set=last.column("row_max")))

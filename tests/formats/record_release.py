@@ -51,7 +51,7 @@ TOPICS: Final[dict[str, tuple[int, dict[str, Any]]]] = {
     "trimmed": (1, {}),
     "jobs": (1, {}),
 }
-"""Topics with partition count and configs. They have no retention limit."""
+"""Topics with their partition counts and configs. None has a retention limit."""
 
 KEPT: Final[dict[str, Any]] = {"retention_ms": "-1"}
 SHARE_GROUP: Final = "workers"

@@ -118,12 +118,16 @@ async def test_broker_restarts_in_its_process_after_its_session_expired(
         bootstrap = f"{world.cluster.bootstrap},127.0.0.1:{world.port}"
         await asyncio.to_thread(create_topic, bootstrap, TOPIC, 2)
         values = [b"%d" % number for number in range(100)]
-        await asyncio.to_thread(produce, bootstrap, TOPIC, values[:50], range(2))
+        await asyncio.to_thread(
+            produce, bootstrap, TOPIC, values[:50], range(2), enable_idempotence=True
+        )
         for turn in range(2):  # the second expiry must not differ
             await world.cut_until_fenced()
             epoch = await world.until_alive(epoch)
             more = values[50 + 25 * turn : 75 + 25 * turn]
-            await asyncio.to_thread(produce, bootstrap, TOPIC, more, range(2))
+            await asyncio.to_thread(
+                produce, bootstrap, TOPIC, more, range(2), enable_idempotence=True
+            )
         consumer = confluent_consumer(bootstrap, "g")
         consumer.assign([TopicPartition(TOPIC, at, 0) for at in range(2)])
         messages = await asyncio.to_thread(read_records, consumer, 100)

@@ -36,7 +36,7 @@ class OffsetHistory:
     _given: tuple[int, float] = (-1, -inf)
     """The value of the newest read, and the end of that read."""
     _gone_s: dict[int, float] = field(default_factory=dict[int, float])
-    """Values that a reader has seen replaced, with the time by which."""
+    """Replaced values, with the time by which a reader had seen that they were replaced."""
 
     def commit(self, now_s: float) -> Change:
         value = len(self.commits)

@@ -22,8 +22,8 @@ def project() -> dict[str, Any]:
 
 @cache
 def packages() -> tuple[str, ...]:
-    """Return the folders at the root that the wheel contains: the top-level packages and the
-    targets of the links in `penstock/`.
+    """Return the top-level directories of the repository that the wheel contains: its packages,
+    and the targets of the links in `penstock/`.
     """
     top_level = project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     links = sorted(path.name for path in (ROOT / "penstock").iterdir() if path.is_symlink())

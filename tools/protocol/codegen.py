@@ -1,7 +1,7 @@
 """Generate `protocol/gen/` from the schemas of `kio` (`python -m tools.protocol.codegen`).
 
-Each API gets a module with a slotted class per struct (with the fields of all served versions) and
-functions such as `decode_request` with a version argument, so handlers are independent of versions.
+The module of an API has a slotted class for each struct, with the fields of all versions served,
+and functions such as `decode_request` that take a version, so handlers do not depend on versions.
 docs/reference/kafka-apis.md lists the versions.
 """
 

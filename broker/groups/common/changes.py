@@ -1,6 +1,6 @@
 """The records of one step of a consumer, share or streams group, which can be undone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from penstock.broker.groups.common.deadlines import Deadlines
@@ -58,7 +58,12 @@ class GroupChanges:
         """The deadlines before the first record of the step. They are copied only then, because
         most heartbeats produce no record.
         """
+        self._undone: list[Callable[[], object]] = []
         self.records: list[ConsumerRecord] = []
+
+    def on_undo(self, call: Callable[[], object]) -> None:
+        """Undo a change that is not in a record, if the step cannot be written."""
+        self._undone.append(call)
 
     def put(self, kind: ConsumerRecordKind, value: ConsumerValue | None, name: str = "") -> None:
         if self._deadlines is None:
@@ -74,6 +79,9 @@ class GroupChanges:
             self._group.apply(key, value)
         if self._deadlines is not None:
             self._group.reset(self._deadlines)
+        for call in self._undone:
+            call()
         self._deadlines = None
         self._before.clear()
+        self._undone.clear()
         self.records.clear()

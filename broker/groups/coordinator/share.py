@@ -472,8 +472,8 @@ class ShareGroups:
     async def delete_offsets(
         self, group_id: str, topic_ids: Iterable[UUID]
     ) -> dict[UUID, ErrorCode]:
-        """Delete the states of an empty group for these topics. Return an error for each topic that
-        has states. Raises HeartbeatRefused if the whole request is rejected.
+        """Delete the states of an empty group for these topics. Return an error code for each topic
+        that has states. Raises HeartbeatRefused if the whole request is rejected.
         """
         chosen = frozenset(topic_ids)
         return await self._in_turn(group_id, lambda: self._delete_offsets(group_id, chosen))

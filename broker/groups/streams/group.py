@@ -7,6 +7,7 @@ members send the topology of their application, the group determines the require
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, cast
 
 from penstock.broker.groups.common.changes import GroupChanges, apply_in_order
@@ -109,9 +110,7 @@ class StreamsGroup:
         try:
             return self._heartbeat(request, topics, now_ms, changes), changes
         except HeartbeatRefused:
-            sent_over = self._sent_over.copy()  # `reset` clears it
             changes.undo()
-            self._sent_over = sent_over
             raise
 
     def _heartbeat(
@@ -144,6 +143,7 @@ class StreamsGroup:
             before,
             configured,
             topics,
+            changes,
             is_new=is_new,
             statuses=self._statuses(metadata, topology, configured, is_delayed=is_delayed),
         )
@@ -213,6 +213,7 @@ class StreamsGroup:
         before: StreamsMember,
         configured: ConfiguredTopology,
         topics: TopicsView,
+        changes: GroupChanges,
         *,
         is_new: bool,
         statuses: tuple[tuple[Status, str], ...],
@@ -227,6 +228,8 @@ class StreamsGroup:
         is_sent = is_changed or request.connection_id != self._sent_over.get(member.member_id)
         if request.connection_id is not None:
             self._sent_over[member.member_id] = request.connection_id
+            if changes.records:
+                changes.on_undo(partial(self._sent_over.pop, member.member_id, None))
         if not is_new:  # Kafka does not keep the endpoint epoch of the first heartbeat of a group
             self.endpoint_epoch = endpoint_epoch
         endpoints = None
@@ -417,12 +420,11 @@ class StreamsGroup:
         return changes
 
     def reset(self, deadlines: Deadlines) -> None:
-        """Restore the deadlines to an earlier copy after a step that could not be written. In the
-        next heartbeats, check the topics again, and resend the tasks, which the response lacked.
+        """Restore the deadlines to an earlier copy, and check the topics again in the next
+        heartbeat.
         """
         self.deadlines = deadlines
         self._topics_version = -1
-        self._sent_over.clear()
 
     # --- offsets ----------------------------------------------------------------------------------
 

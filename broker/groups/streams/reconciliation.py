@@ -85,13 +85,14 @@ def has_any(owned: Tasks | None, tasks: HeldTasks) -> bool:
 
 def is_within(owned: Tasks | None, held: Sequence[HeldTasks]) -> bool:
     """Return True if the member reported its tasks and has only tasks in `held`."""
-    if owned is None:
-        return False
-    active = [(key, index) for key, indexes in owned.active.items() for index in indexes]
-    standby = [(key, index) for key, indexes in owned.standby.items() for index in indexes]
-    return all(
-        any(index in each.active.get(key, ()) for each in held) for key, index in active
-    ) and all(any(index in each.standby.get(key, ()) for each in held) for key, index in standby)
+    return owned is not None and all(
+        indexes <= {index for part in parts for index in part.get(key, ())}
+        for mine, parts in (
+            (owned.active, [each.active for each in held]),
+            (owned.standby, [each.standby for each in held]),
+        )
+        for key, indexes in mine.items()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,15 +86,14 @@ async def acknowledge(
     client may not read. If the session has ended, its member may have acquired the same records
     again in another one, so nothing is acknowledged.
     """
-    is_open = node.share_sessions.is_open(session)
+    if not node.share_sessions.is_open(session):
+        return dict.fromkeys((item for item, _ in wanted), ErrorCode.INVALID_RECORD_STATE)
     outcomes: dict[TopicIdPartition, Outcome] = {}
     for item, batches in wanted:
         outcomes[item] = (
             ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if item.topic_id in denied
             else _begin(node, session.key, item, batches, may_renew=may_renew)
-            if is_open
-            else ErrorCode.INVALID_RECORD_STATE
         )
     return {
         item: outcome if isinstance(outcome, ErrorCode) else await asyncio.shield(outcome)

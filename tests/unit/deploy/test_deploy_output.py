@@ -41,6 +41,7 @@ def test_a_time_is_at_most_in_the_year_9999() -> None:
     """Topics may be kept forever after their deletion."""
     assert iso_time(1_769_860_800_123) == "2026-01-31T12:00:00.123Z"
     assert iso_time(2**63 - 1 + 1_769_860_800_123) == "9999-12-31T23:59:59.000Z"
+    assert iso_time(-(2**63)) == "0001-01-01T00:00:00.000Z"
 
 
 def test_an_empty_table_prints_a_message(capsys: pytest.CaptureFixture[str]) -> None:
