@@ -14,7 +14,7 @@ from penstock.protocol.apis import ApiSpec
 from penstock.protocol.batch.records import Record, encode_batch
 from penstock.protocol.client.brokers import MOVED
 from penstock.protocol.client.errors import KafkaFailed
-from penstock.protocol.gen import find_coordinator, metadata, offset_fetch, produce
+from penstock.protocol.gen import find_coordinator, list_offsets, metadata, offset_fetch, produce
 from tests.support.clients import create_topic
 from tests.support.waiting import wait_until
 
@@ -46,14 +46,20 @@ class EdgeClient:
         return found
 
     def topic(self, name: str, **configs: str) -> None:
-        """Create a topic with one partition and wait for its leader."""
+        """Create a topic with one partition and wait until its leader responds."""
         create_topic(self.address, name, 1, **configs)
         request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=name)])
+        partition = list_offsets.ListOffsetsPartition(0, timestamp=-1)
+        offsets = list_offsets.ListOffsetsRequest(
+            topics=[list_offsets.ListOffsetsTopic(name, [partition])]
+        )
 
         def is_led() -> bool:
             (found,) = self.send_request(apis.METADATA, request)["topics"]
             self.ids[name] = found["topic_id"]
-            return not found["error_code"] and found["partitions"][0]["leader_id"] >= 0
+            # Kafka lists a new leader before it creates the log, and rejects requests until then
+            (listed,) = self.send_request(apis.LIST_OFFSETS, offsets)["topics"]
+            return not found["error_code"] and not listed["partitions"][0]["error_code"]
 
         wait_until(is_led)
 
