@@ -1,5 +1,5 @@
-"""Publish the public manifest to the store, as one object per version, at most one per second, and
-only after changes. See docs/design/manifest.md.
+"""Publish the public manifest to the store, as one object per version: at most one per second, and
+only after changes or a day. See docs/design/manifest.md.
 """
 
 import asyncio
@@ -34,6 +34,12 @@ _log = structlog.get_logger(__name__)
 CAPTURE_ENTRIES_MAX = 3_000
 """Entries captured between two batches, which takes 3 to 5 ms. A partition counts as ten
 entries.
+"""
+
+VERSION_S_MAX = 86_400.0
+"""A new version is published after this time even if nothing has changed. Otherwise leases on the
+manifest of an idle cluster would have no effect, because they expire seven days after its
+publication.
 """
 
 LOOKS_PER_DOUBLING = 16
@@ -123,6 +129,7 @@ class ManifestPublisher:
         """Lost WAL stores that are no longer in the manifest."""
         self._behind: _Behind | None = _Behind(MetadataOffset(0), now())
         self._drawn_behind: _Behind | None = self._behind
+        self._sent_at = now()
         self._shown: deque[tuple[float, MetadataOffset]] = deque()
         """For each version in the store that is younger than the grace period, the time of the
         write and the offset of the oldest change that it contains.
@@ -174,7 +181,8 @@ class ManifestPublisher:
         return 0.0 if self._behind is None else self._now() - self._behind.since
 
     async def publish(self) -> bool:
-        """Publish one version now if anything changed. Return whether one was written.
+        """Publish one version now if anything changed or a day has passed. Return whether one was
+        written.
 
         Raises Superseded, ObjectStoreError, and the exceptions of `Runtime.with_committed_image`.
         """
@@ -196,11 +204,14 @@ class ManifestPublisher:
             self._wake.set()
 
     async def _until_due(self) -> None:
-        """Wait until something has changed, or until old versions may be deleted."""
+        """Wait until something has changed, until old versions may be deleted, or until the newest
+        version is a day old.
+        """
+        wait_s = max(0.0, self._sent_at + VERSION_S_MAX - self._now())
+        if self._retired:
+            wait_s = min(wait_s, self._config.manifest_grace_ms / 1_000)
         try:
-            async with asyncio.timeout(
-                self._config.manifest_grace_ms / 1_000 if self._retired else None
-            ):
+            async with asyncio.timeout(wait_s):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -208,7 +219,9 @@ class ManifestPublisher:
     # --- capture and encoding ---------------------------------------------------------------------
 
     async def _draw_up(self) -> bool:
-        """Capture and encode changes in steps. Return False if nothing changed."""
+        """Capture and encode changes in steps. Return False if nothing changed and the newest
+        version is not old.
+        """
         draft = self._draft = self._draft or Draft(self._newest + 1)
         looks_count = 0
         while True:
@@ -220,7 +233,7 @@ class ManifestPublisher:
                 await asyncio.sleep(0)
             if moment is not None:
                 break
-        if not self._ledger.changed:
+        if not self._ledger.changed and self._now() - self._sent_at < VERSION_S_MAX:
             self._behind = self._drawn_behind
             return False
         self._ledger.changed = False
@@ -298,7 +311,7 @@ class ManifestPublisher:
                 await self._adopt()
                 return
         size_bytes = sum(map(len, chunks))
-        self._newest = version
+        self._newest, self._sent_at = version, self._now()
         self._draft = self._unsent = None
         if self._behind is not None:
             self._shown.append((self._now(), self._behind.offset))

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Iterable
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.base.ids import Millis
+from penstock.controller.active.leases import LeaseBook
 from penstock.controller.active.manifest.publisher import ManifestPublisher, Superseded
 from penstock.controller.api.messages import AlterConfigs, ConfigChange
 from penstock.controller.managers.configs import alter_configs
@@ -17,6 +20,7 @@ from penstock.controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from penstock.controller.metadata.records import ConfigRecord
 from penstock.controller.metadata.topic_configs import CONFIG_DEFAULTS
 from penstock.lake.manifest.errors import ManifestNotFound, ManifestRegressed, SeveralClusters
+from penstock.lake.manifest.leases import HeldLease
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.manifest.sections import load_root
 from penstock.lake.manifest.view import ClusterView
@@ -31,6 +35,7 @@ from tests.support.published_cluster import GRACE_MS, PublishedCluster
 from tests.support.waiting import until
 
 READ_GRACE_S = 60.0
+DAY_S = 86_400.0
 
 
 class CountingStore(MemoryStore):
@@ -67,6 +72,30 @@ async def test_publishing_writes_only_what_has_changed() -> None:
     await view.refresh()
     ends = [state.end_offset for state in await view.partitions(["t"])]
     assert ends == [{290: 60, 3: 750}.get(partition, 50) for partition in range(300)]
+
+
+async def test_leases_protect_the_objects_of_an_idle_cluster() -> None:
+    """A lease expires seven days after the publication of its manifest."""
+    published = PublishedCluster()
+    now_ms = lambda: Millis(int(published.now_s * 1_000))  # noqa: E731
+    store = MemoryStore(now_ms)
+    publisher = published.publisher(store, 1)
+    for _ in range(9):
+        await publisher.publish()
+        published.now_s += DAY_S
+    newest = max(await versions(store))
+    root = await load_root(store, "test", newest)
+    await HeldLease(store, "test", UUID(int=1), "").create(root, 60_000)
+    book = LeaseBook(store, "test", now=lambda: published.now_s, now_ms=now_ms)
+    assert await book.protected_from() == root.metadata_offset
+
+    async def is_published_again() -> bool:
+        return max(await versions(store)) > newest
+
+    publishing = asyncio.create_task(publisher.run())
+    await until(is_published_again)
+    publishing.cancel()
+    await asyncio.wait([publishing])
 
 
 def appending_before_each_look(
