@@ -55,6 +55,14 @@ def test_records_without_a_timestamp_have_the_age_of_their_object():
     assert start_of(log, age_ms=100, committed_ms=NOW - 100) is None
 
 
+def test_a_range_emptied_by_log_compaction_does_not_keep_older_records():
+    empty = LogEntry(Offset(0), Offset(10), ObjectId(9), 0, 61, Millis(-1))
+    log = [empty, *entries((1, NOW), (1, NOW - 300), (1, NOW))[1:]]
+    assert start_of(log, age_ms=200) == 20
+    assert start_of(log, age_ms=300) is None
+    assert start_of([empty], age_ms=0, size_bytes=0) is None
+
+
 @pytest.mark.parametrize(
     ("known_ms", "committed_ms", "expected"),
     [
