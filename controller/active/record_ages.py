@@ -10,6 +10,10 @@ from bisect import bisect_right
 from penstock.controller.metadata.records import MetadataOffset
 
 MOMENTS_MAX = 4_096
+GAP_MAX = 1 / 64
+"""The largest gap between two moments after some in between were dropped, as a part of their age:
+4,096 moments at intervals of 1 s suffice for years.
+"""
 
 
 class Timeline:
@@ -28,16 +32,28 @@ class Timeline:
             return
         self._ends.append(end)
         self._times_s.append(now_s)
-        if len(self._ends) > MOMENTS_MAX:
-            half = MOMENTS_MAX // 2
-            del self._ends[:half:2], self._times_s[:half:2]
+        gap_max = GAP_MAX
+        while len(self._ends) > MOMENTS_MAX:
+            self._drop_some(now_s, gap_max)
+            gap_max *= 2
 
     def age_s(self, offset: MetadataOffset, now_s: float) -> float:
         """Return a lower bound for the seconds since the record at `offset` was committed, or 0.0
         if this is unknown or it was not committed.
 
-        Above `MOMENTS_MAX`, every second moment of the older half is dropped, which reduces ages by
-        at most the gap.
+        Above `MOMENTS_MAX`, moments are dropped, which reduces ages by at most `GAP_MAX`.
         """
         at = bisect_right(self._ends, offset)
         return now_s - self._times_s[at] if at < len(self._ends) else 0.0
+
+    def _drop_some(self, now_s: float, gap_max: float) -> None:
+        """Drop the moments whose neighbors are at most `gap_max` times their age apart."""
+        times_s = self._times_s
+        kept = [0]
+        for at in range(1, len(times_s) - 1):
+            later_s = times_s[at + 1]
+            if later_s - times_s[kept[-1]] > gap_max * (now_s - later_s):
+                kept.append(at)
+        kept.append(len(times_s) - 1)
+        self._ends = [self._ends[at] for at in kept]
+        self._times_s = [times_s[at] for at in kept]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.controller.active.record_ages import MOMENTS_MAX, Timeline
+from penstock.controller.active.record_ages import GAP_MAX, MOMENTS_MAX, Timeline
 from penstock.controller.metadata.records import MetadataOffset
 
 
@@ -39,3 +39,15 @@ def test_the_timeline_is_limited_and_thinning_only_underestimates_ages() -> None
     for offset in range(0, 5 * MOMENTS_MAX - 1, 97):
         age_s = timeline.age_s(MetadataOffset(offset), now)
         assert 0 < age_s <= now - (offset + 1)
+
+
+def test_long_grace_periods_end_on_a_busy_controller() -> None:
+    """`delete.grace.ms` may be days, and the log grows every second."""
+    timeline, seconds = Timeline(), 100_000
+    for second in range(1, seconds):
+        timeline.note(MetadataOffset(second), float(second))
+        assert len(timeline) <= MOMENTS_MAX
+    for offset in range(0, seconds - 1, 97):
+        true_s = seconds - (offset + 1)
+        age_s = timeline.age_s(MetadataOffset(offset), float(seconds))
+        assert true_s * (1 - GAP_MAX) - 1 <= age_s <= true_s
