@@ -185,7 +185,9 @@ def managers(
         m.PutKeyValue: lambda image, request, _: kv.put_key_value(image, request),
         m.GetKeyValue: lambda image, request, _: kv.get_key_value(image, request),
         m.DeleteKeyValue: lambda image, request, _: kv.delete_key_value(image, request),
-        m.ConfirmMetadata: lambda _image, _request, _now_ms: Result(),
+        m.ConfirmMetadata: lambda image, _request, _now_ms: Result(
+            value=m.MetadataConfirmed(next_node_epoch=image.next_node_epoch)
+        ),
         rm.PrepareRewrite: rewrites.prepare_rewrite,
         rm.CommitRewrite: rewrites.commit_rewrite,
         m.DrainWalStore: lambda image, request, _: drain_wal_store(image, request),

@@ -182,7 +182,15 @@ class ControllerClient:
     async def register_broker(
         self, request: m.RegisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> m.BrokerRegistered:
-        return await self._call(request, m.BrokerRegistered, timeout_s)
+        """Register the broker. The controller rejects the request if it arrives after a later start
+        of the node has registered.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = now() + timeout_s
+        confirmed = await self._exchange(m.ConfirmMetadata(), m.MetadataConfirmed, timeout_s)
+        if confirmed is not None:
+            request = msgspec.structs.replace(request, next_node_epoch=confirmed.next_node_epoch)
+        return await self._call(request, m.BrokerRegistered, deadline - now())
 
     async def unregister_broker(
         self, request: m.UnregisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S
@@ -352,7 +360,7 @@ class ControllerClient:
 
     async def confirm_metadata(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Return after the local image includes everything that was committed before this call."""
-        await self._exchange(m.ConfirmMetadata(), m.ItemResult, timeout_s)
+        await self._exchange(m.ConfirmMetadata(), m.MetadataConfirmed, timeout_s)
 
     async def prepare_rewrite(
         self, request: rm.PrepareRewrite, *, timeout_s: float = DEFAULT_TIMEOUT_S

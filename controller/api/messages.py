@@ -179,6 +179,11 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     """Whether the broker is configured without a WAL store, which is allowed after the cluster has
     abandoned its WAL store.
     """
+    next_node_epoch: NodeEpoch | None = None
+    """The `MetadataConfirmed.next_node_epoch` that this start of the broker received. If the node
+    has registered with this epoch or a later one, this request is late and is rejected. Older
+    versions send None.
+    """
 
 
 class BrokerRegistered(Message, frozen=True, kw_only=True):
@@ -722,8 +727,13 @@ class KeyValue(Message, frozen=True, kw_only=True):
 
 class ConfirmMetadata(Message, frozen=True, kw_only=True):
     """Does not change anything. The reply contains the end of all metadata committed before the
-    request.
+    request. Reply: MetadataConfirmed.
     """
+
+
+class MetadataConfirmed(Message, frozen=True, kw_only=True):
+    next_node_epoch: NodeEpoch
+    """Epoch of the next broker that registers."""
 
 
 class DescribeController(Message, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from heapq import nsmallest
 
 import msgspec
 
-from penstock.base.ids import Millis, NodeId, WalSequence, WalStoreId
+from penstock.base.ids import Millis, NodeEpoch, NodeId, WalSequence, WalStoreId
 from penstock.controller.api.messages import (
     BrokerRegistered,
     Progress,
@@ -46,7 +46,8 @@ FIRST_NODE_ID = NodeId(1)
 
 def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[BrokerRegistered]:
     """Register a broker. A new incarnation gets the next node epoch and an empty WAL. A repeated
-    request of the same incarnation receives the same reply, without new records.
+    request of the same incarnation receives the same reply, without new records. A request that
+    arrives after a later start of the node has registered is rejected (NODE_EPOCH_EXPIRED).
     """
     try:
         _check_registration(request)
@@ -60,6 +61,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
                     node_id=known.node_id, node_epoch=known.node_epoch, cluster_id=image.cluster_id
                 )
             )
+        _check_newest(image, request)
         if known is None and len(image.nodes) >= BROKERS_MAX:
             raise Refused(
                 Status.INVALID_REQUEST, f"{BROKERS_MAX} brokers are registered, the maximum"
@@ -248,6 +250,24 @@ def _known(image: MetadataImage, request: RegisterBroker) -> NodeState | None:
     return next(
         (node for node in image.nodes if node.incarnation_id == request.incarnation_id), None
     )
+
+
+def _check_newest(image: MetadataImage, request: RegisterBroker) -> None:
+    """Check that the node has not registered since the start that sent this request. Otherwise the
+    request was delayed, and its process may no longer run. Raises Refused.
+    """
+    if request.next_node_epoch is None:
+        return
+    epochs = (
+        w.writer.node_epoch for w in image.nodes.wals() if w.writer.node_id == request.node_id
+    )
+    newest = max(epochs, default=NodeEpoch(-1))
+    if newest >= request.next_node_epoch:
+        raise Refused(
+            Status.NODE_EPOCH_EXPIRED,
+            f"node {request.node_id} has registered with epoch {newest} since this process started"
+            " to register: this process must exit",
+        )
 
 
 def _wal_store(image: MetadataImage, request: RegisterBroker) -> WalStoreId:

@@ -15,7 +15,7 @@ from penstock.broker.network import peer_watch
 from penstock.broker.network.peer_watch import PeerWatch
 from penstock.broker.network.server import PortTaken
 from penstock.broker.node import Broker
-from penstock.controller.api.messages import CreateTopics, NewTopic, RegisterBroker
+from penstock.controller.api.messages import ConfirmMetadata, CreateTopics, NewTopic
 from penstock.deploy.clients.wire import WireClient
 from penstock.objectstore.errors import ConditionalWritesIgnored
 from penstock.objectstore.memory import MemoryStore
@@ -166,7 +166,7 @@ async def test_start_without_a_reachable_controller_fails_with_a_clear_error() -
     config = BrokerConfig(
         listeners=("127.0.0.1:0",), controllers=("127.0.0.1:1",), registration_timeout_ms=300
     )
-    with pytest.raises(TimeoutError, match=RegisterBroker.__name__):
+    with pytest.raises(TimeoutError, match=ConfirmMetadata.__name__):
         await Broker.start(config, MemoryStore())
 
 

@@ -172,7 +172,7 @@ def test_controllers_accept_only_certificates_of_nodes_and_admins(
     reasons = {
         "if it uses TLS, set": None,
         "controller.ssl.broker.names": authority.make("alice"),
-        "RegisterBroker is for broker": authority.make("penstock-admin"),
+        "ConfirmMetadata is for broker": authority.make("penstock-admin"),
         "refuses this side's certificate": other.make(BROKER, ca=authority.file),
         "expired at": authority.make(BROKER, file="old", days=(-5, -1)),
         "not of broker 9": authority.make(f"{BROKER}-8"),

@@ -175,6 +175,10 @@ def _late_removals_take_live_brokers() -> list[Patch]:
     return [(nodes, "_check_gone", lambda image, node: None)]
 
 
+def _late_registrations_replace_later_ones() -> list[Patch]:
+    return [(nodes, "_check_newest", lambda image, request: None)]
+
+
 def _late_upgrades_downgrade() -> list[Patch]:
     real = features._refusal
 
@@ -226,6 +230,7 @@ LATE_ADMIN_MUTANTS: Mapping[str, Callable[[], list[Patch]]] = {
     "late_reassignments_move_again": _late_reassignments_move_again,
     "late_elections_move_again": _late_elections_move_again,
     "late_removals_take_live_brokers": _late_removals_take_live_brokers,
+    "late_registrations_replace_later_ones": _late_registrations_replace_later_ones,
     "late_upgrades_downgrade": _late_upgrades_downgrade,
     "reads_create_groups": _reads_create_groups,
     "metadata_always_creates_topics": _metadata_always_creates_topics,

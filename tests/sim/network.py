@@ -101,6 +101,8 @@ class Network:
         """How late the second copy of a unary request may arrive."""
         self.first_messages_late_s: deque[float] = deque()
         """How late the first messages of the next streams arrive."""
+        self.requests_late_s: dict[str, deque[float]] = {}
+        """How late the next unary requests of a method arrive."""
         self.streams_begun: Counter[str] = Counter()
         """Number of streams that each process has begun, by its link."""
         self.links = Links()
@@ -439,6 +441,8 @@ class SimChannel:
         await asyncio.sleep(network.delay_s())
         if network.chance(0.3):
             await asyncio.sleep(rng.uniform(0, 8))
+        if late_s := network.requests_late_s.get(method):
+            await asyncio.sleep(late_s.popleft())
         request_id = dict(metadata).get(REQUEST_ID_KEY, "")
         if (
             network.links.blocked(self._process.link, server := _host(self.address))

@@ -1,6 +1,7 @@
 """Scripts about the journal of the controller, its snapshots, ACLs and delegation tokens."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -245,6 +246,19 @@ async def replace_a_broker_while_its_stream_is_silent(script: Script) -> None:
         await asyncio.sleep(1.0)
         assert broker.follower.fenced, "the broker did not learn that it was replaced"
         assert broker.follower.replaced
+
+
+async def register_a_start_after_its_successor(script: Script) -> None:
+    """Kill a broker while its registration is delayed, and start the next one."""
+    world = script.world
+    late_s = world.network.requests_late_s["RegisterBroker"] = deque([5.0])
+    script.kill(1)
+    world.start_broker(1)
+    await script.until(lambda: not late_s)
+    await script.restart(1)
+    broker = script.broker(1)
+    await asyncio.sleep(6.0)
+    assert not broker.follower.fenced, "a late registration has fenced the next start"
 
 
 async def abandon_a_stream_whose_first_message_is_late(script: Script) -> None:

@@ -461,6 +461,12 @@ _CONTROLLERS: _Found = {
             "the broker did not learn that it was replaced",
         )
     ],
+    "late_registrations_replace_later_ones": [
+        (
+            controllers.register_a_start_after_its_successor,
+            "a late registration has fenced the next start",
+        )
+    ],
     "abandoned_streams_take_over": [
         (
             controllers.abandon_a_stream_whose_first_message_is_late,

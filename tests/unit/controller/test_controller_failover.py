@@ -68,6 +68,29 @@ class TestRegistration:
         assert not cluster.image.nodes.is_alive(old)
         cluster.commit(old, status=Status.NODE_EPOCH_EXPIRED)
 
+    @pytest.mark.parametrize("has_left", [False, True])
+    def test_a_registration_that_arrives_after_that_of_the_next_start_is_rejected(
+        self, cluster: ManagersCluster, has_left: bool
+    ) -> None:
+        next_epoch = cluster.image.next_node_epoch
+        late = registration(1, 7, next_node_epoch=next_epoch)
+        new = cluster.broker(1)
+        if has_left:
+            leave(cluster, new, 0)
+        cluster.run(
+            nodes.register_broker(cluster.image, late), Status.NODE_EPOCH_EXPIRED, records=0
+        )
+        assert cluster.image.nodes.is_alive(new) is not has_left
+
+    def test_a_registration_of_another_node_in_the_meantime_is_no_obstacle(
+        self, cluster: ManagersCluster
+    ) -> None:
+        request = registration(1, 7, next_node_epoch=cluster.image.next_node_epoch)
+        cluster.broker(2)
+        registered = cluster.run(nodes.register_broker(cluster.image, request), records=2)
+        again = cluster.run(nodes.register_broker(cluster.image, request), records=0)
+        assert registered == again
+
     def test_epochs_are_never_reused_even_after_a_node_has_left(
         self, cluster: ManagersCluster
     ) -> None:
