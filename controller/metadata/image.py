@@ -351,7 +351,11 @@ class MetadataImage:
                 self.objects.refer(record.object_id, part.stream_id, part.start_offset)
 
     def _ranges_replaced(self, record: RangesReplaced) -> None:
-        dropped = self.streams.drop(record.stream_id, frozenset(record.removed_object_ids))
+        dropped = self.streams.drop(
+            record.stream_id,
+            frozenset(record.removed_object_ids),
+            record.replacement.start_offset,
+        )
         self.streams.record_cleaned(record.stream_id, record.cleaned_end)
         if self.streams.add(record.object_id, record.replacement):
             self.objects.refer(record.object_id, record.stream_id, record.replacement.start_offset)

@@ -334,9 +334,22 @@ class StreamsImage:
         state = self.known(stream_id)
         state.cleaned_end = max(state.cleaned_end, cleaned_end)
 
-    def drop(self, stream_id: StreamId, object_ids: frozenset[ObjectId]) -> list[LogEntry]:
-        """Remove the entries of these objects from one stream's index and return the entries."""
+    def drop(
+        self, stream_id: StreamId, object_ids: frozenset[ObjectId], start_offset: Offset
+    ) -> list[LogEntry]:
+        """Remove the entries of these objects from one stream's index and return the entries.
+
+        They are found in O(log n + dropped entries) if they are adjacent and the first one contains
+        `start_offset`: a request may replace the ranges of a long log 1,000 times.
+        """
         state = self.known(stream_id)
+        first = last = state.index_of(start_offset)
+        while last < len(state.entries) and state.entries[last].object_id in object_ids:
+            last += 1
+        dropped = state.entries[first:last]
+        if len(dropped) == len(object_ids):
+            del state.entries[first:last]
+            return dropped
         dropped = [entry for entry in state.entries if entry.object_id in object_ids]
         state.entries = [entry for entry in state.entries if entry.object_id not in object_ids]
         return dropped

@@ -117,6 +117,19 @@ def test_a_replacement_changes_neither_end_nor_owner_and_can_be_repeated(
     cluster.commit(one, slot(one, 2, part(1, 12, 13)), closes=[close(1, 0, 13)])
 
 
+def test_a_replacement_does_not_rebuild_the_log_index(
+    cluster: ManagersCluster, one: BrokerIncarnation
+) -> None:
+    """A request may replace 1,000 ranges of a log with 100,000, which is one step of the event
+    loop.
+    """
+    entries = cluster.image.streams.known(DATA).entries
+    (target,) = prepare(cluster)
+    commit(cluster, item(target, 5, 12, sources(cluster, 5, 12)))
+    assert cluster.spans(1)[1:] == [(5, 12, target.object_id)]
+    assert cluster.image.streams.known(DATA).entries is entries
+
+
 def test_ranges_can_be_replaced_without_a_leader(
     cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
