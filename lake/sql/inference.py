@@ -105,6 +105,24 @@ def structure_fits(structure: Any, kind: JsonType) -> bool:  # noqa: ANN401 - pa
     return structure in _FITTING.get(kind, ())
 
 
+def text_holds_fraction(structure: Any, kind: JsonType) -> bool:  # noqa: ANN401 - parsed JSON
+    """Return whether values with this structure may contain fractions in VARCHAR. DuckDB reports
+    lists of mixed types as JSON.
+    """
+    if kind == "VARCHAR":
+        text = json.dumps(structure)
+        return "DOUBLE" in text or "JSON" in text
+    if isinstance(kind, ListOf) and isinstance(structure, list):
+        return any(text_holds_fraction(item, kind.item) for item in cast("Any", structure))
+    if isinstance(kind, StructOf) and isinstance(structure, dict):
+        known = dict(kind.fields)
+        return any(
+            name in known and text_holds_fraction(item, known[name])
+            for name, item in cast("dict[str, Any]", structure).items()
+        )
+    return bool(structure == "JSON")
+
+
 def value_fits(value: Any, kind: JsonType) -> bool:  # noqa: ANN401 - parsed JSON
     """Return whether a value fits into a column of this type without loss. This is needed in
     addition to `structure_fits`, because DuckDB reports `{}` and lists of mixed types as JSON, and

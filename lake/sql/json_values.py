@@ -2,18 +2,21 @@
 
 Only the fields that a statement uses become columns. A value that does not fit its column becomes
 NULL and is reported; whether it fits depends only on the value and the column. Nothing is rounded:
-1.5 does not fit BIGINT, and 9007199254740993 does not fit DOUBLE.
+1.5 does not fit BIGINT, 9007199254740993 does not fit DOUBLE, and VARCHAR keeps all digits.
 """
 
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import duckdb
+import numpy as np
 
 from penstock.lake.arrow.pyarrow_untyped import Array, DataType, Table, pa, pc
+from penstock.lake.sql.exact_numbers import exact_field
 from penstock.lake.sql.inference import (
     TIME,
     ZONE,
@@ -21,6 +24,7 @@ from penstock.lake.sql.inference import (
     ListOf,
     StructOf,
     structure_fits,
+    text_holds_fraction,
     value_fits,
 )
 from penstock.lake.sql.tokens import text_literal
@@ -35,6 +39,12 @@ _MANY_DIGITS: Final = "'(^|[^0-9.eE])-?[0-9]{16,20}([^0-9.eE]|$)'"
 _BEYOND_63_BITS: Final = "'(^|[^0-9.eE])(9[2-9][0-9]{17}|[0-9]{20})([^0-9.eE]|$)'"
 """Matches JSON that may contain a positive integer beyond 63 bits, for which DuckDB returns NULL.
 """
+
+_LONG_FRACTION: Final = "'[1-9]([0-9]{15}|[0-9.]{16})'"
+"""Matches JSON that may contain a fraction with more than 15 digits, which DOUBLE may round."""
+
+_FRACTION_OR_NESTED: Final = r"^(-?[0-9]+[.e]|[\[{])"
+"""Matches the text of fractions, lists and objects in a VARCHAR column, and a few strings."""
 
 _VIEW_BYTES: Final = 16
 """Size of one element of a `string_view` array (Arrow columnar format, "Variable-size Binary View
@@ -235,7 +245,8 @@ class JsonDecoder:
     ) -> Array:
         """Return the final column, and record the rows whose values have another type."""
         if column.kind == "VARCHAR":
-            return found
+            look = pc.match_substring_regex(found, _FRACTION_OR_NESTED).fill_null(False)
+            return self._with_digits(column, values, found, look)
         if not isinstance(column.kind, str):
             return self._checked_nested(column, values, found, misfits)
         if column.kind == "BIGINT":
@@ -272,6 +283,28 @@ class JsonDecoder:
             values,
         )
 
+    def _with_digits(self, column: JsonColumn, values: Array, found: Array, look: Array) -> Array:
+        """Parse the rows `look` again if they may contain fractions in VARCHAR that DuckDB has
+        rounded to DOUBLE.
+        """
+        if not pc.any(look, min_count=0).as_py():
+            return found
+        chosen = _filtered(values, look)
+        sql = f"SELECT regexp_matches(v, {_LONG_FRACTION}) AS v FROM batch"  # noqa: S608 - a literal
+        is_long = self._column(sql, chosen)
+        rows = [row for row, long in zip(_numbers(look), is_long.to_pylist(), strict=True) if long]
+        if not rows:
+            return found
+        exact = dict[int, Any]()
+        for row, text in zip(rows, _filtered(chosen, is_long).to_pylist(), strict=True):
+            with suppress(RecursionError):  # more levels than Python parses
+                exact[row] = exact_field(text, column.field, column.kind)
+        places = np.arange(len(found))
+        places[list(exact)] = np.arange(len(found), len(found) + len(exact))
+        return pa.concat_arrays([found, pa.array(list(exact.values()), found.type)]).take(
+            pa.array(places)
+        )
+
     def _checked_nested(
         self, column: JsonColumn, values: Array, found: Array, misfits: list[MisfitRows]
     ) -> Array:
@@ -281,10 +314,14 @@ class JsonDecoder:
         """
         raw = self._raw(column, values)
         structures = self._column("SELECT TRY(json_structure(v))::VARCHAR FROM batch", raw)
+        known = {
+            text: json.loads(text) for text in pc.unique(structures).to_pylist() if text is not None
+        }
         unfit = [
-            text
-            for text in pc.unique(structures).to_pylist()
-            if text is not None and not structure_fits(json.loads(text), column.kind)
+            text for text, structure in known.items() if not structure_fits(structure, column.kind)
+        ]
+        rounded = [
+            text for text, structure in known.items() if text_holds_fraction(structure, column.kind)
         ]
         lost = pc.and_(pc.is_null(structures), pc.is_valid(raw))
         unclear = [text for text in unfit if '"JSON"' in text]
@@ -299,10 +336,11 @@ class JsonDecoder:
         if pc.any(look, min_count=0).as_py():
             clear = pc.and_(lost, pc.invert(look))
             lost = pc.or_(clear, _misfits(look, raw.filter(look), column.kind))
-        if not pc.any(lost, min_count=0).as_py():
-            return found
-        misfits.append(MisfitRows(column.name, _numbers(lost)))
-        return pc.if_else(lost, pa.scalar(None, found.type), found)
+        if pc.any(lost, min_count=0).as_py():
+            misfits.append(MisfitRows(column.name, _numbers(lost)))
+            found = pc.if_else(lost, pa.scalar(None, found.type), found)
+        look = pc.is_in(structures, value_set=pa.array(rounded, structures.type))
+        return self._with_digits(column, values, found, pc.and_(look, pc.is_valid(found)))
 
 
 def _has_large(found: Array) -> bool:

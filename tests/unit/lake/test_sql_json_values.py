@@ -133,6 +133,51 @@ def test_nothing_is_rounded_or_lost(
     assert [list(item.rows) for item in found.misfits] == [list(range(len(fits), len(rows)))]
 
 
+LONG = "0.12345678901234567890"
+LONG_IN_TEXT: dict[str, str | None] = {
+    LONG: LONG,
+    f"-{LONG}e-7": f"-{LONG}e-7",
+    "1234567890123456.789012": "1234567890123456.789012",
+    "12345678901234567891e3": "12345678901234567891e3",
+    "0.10000000000000000001": "0.10000000000000000001",
+    f'"{LONG}"': LONG,
+    f'[ {LONG}, 1, "a\\"b\u00e9", null ]': f'[{LONG},1,"a\\"b\u00e9",null]',
+    f'{{"x": true, "x": {LONG}, "y": {{}}}}': f'{{"x":true,"x":{LONG},"y":{{}}}}',
+    "null": None,
+    "1.5": "1.5",
+}
+
+
+@pytest.mark.parametrize("others", [0, EXTRACTED_COLUMNS_MAX])
+def test_text_keeps_all_digits_of_fractions(others: int) -> None:
+    rows = {f'{{"x": {text}, "x": 1}}': value for text, value in LONG_IN_TEXT.items()}
+    columns = [JsonColumn("x", "x", "VARCHAR")]
+    columns += [JsonColumn(f"f{i}", f"f{i}", "VARCHAR") for i in range(others)]
+    with closing(JsonDecoder(columns)) as decoder:
+        found = decoder.parse(pa.array([None, *rows], pa.string_view()))
+    assert found.arrays[0].to_pylist() == [None, *rows.values()]
+    assert found.misfits == []
+
+
+def test_nested_text_keeps_all_digits_of_fractions() -> None:
+    item = StructOf((("t", "VARCHAR"), ("n", "BIGINT"), ("d", "DOUBLE"), ("b", "BOOLEAN")))
+    rows = {
+        f'{{"x": [{{"t": {text}, "n": 7, "d": {LONG}, "b": true, "t": 1}}, null, {{}}]}}': value
+        for text, value in LONG_IN_TEXT.items()
+    }
+    rows[f'{{"x": [{{"t": {LONG}, "n": "no"}}]}}'] = None
+    with closing(JsonDecoder([JsonColumn("x", "x", ListOf(item))])) as decoder:
+        found = decoder.parse(pa.array(list(rows), pa.string_view()))
+    *fitting, unfit = found.arrays[0].to_pylist()
+    empty = dict.fromkeys("tndb")
+    assert fitting == [
+        [{"t": value, "n": 7, "d": float(LONG), "b": True}, None, empty]
+        for value in LONG_IN_TEXT.values()
+    ]
+    assert unfit is None
+    assert [list(misfits.rows) for misfits in found.misfits] == [[len(LONG_IN_TEXT)]]
+
+
 ODD_TIMES = [
     *('"epoch"', '"infinity"', '"2026-01-02"', '"2026-01-02T03:04"', '" 2026-01-02T03:04:05"'),
     *('"2026-1-2 3:4:5"', '"2026-01-02T03:04:05.1234567"', '"2026-01-02T03:04:05 Europe/Berlin"'),
