@@ -430,7 +430,7 @@ class Broker:
                 recoverer=me,
                 now_ms=self.now_ms(),
                 config=self.stream_config,
-                cache_slot=self.storage.cache_object,
+                cache_slot=self.storage.reader.cache_object,
             ),
             self._rng,
         )

@@ -25,7 +25,6 @@ from penstock.stream.cache.log_cache import AppendEntry, CacheSegment, LogCache
 from penstock.stream.config import StreamConfig
 from penstock.stream.errors import (
     NotContiguous,
-    ObjectCorrupt,
     StreamFenced,
     StreamNotClosed,
     WalClosed,
@@ -34,13 +33,10 @@ from penstock.stream.errors import (
     WalFull,
     WalStoreWrong,
 )
-from penstock.stream.format.decoder import ObjectIndex
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import (
     IN_STORE,
     BrokerIncarnation,
-    CommittedBorder,
-    ObjectRange,
     OpenStream,
     StreamMetadata,
     WalStoreIdentity,
@@ -69,7 +65,7 @@ _log = structlog.get_logger(__name__)
 
 class Storage:
     """Owns the open streams of one (node, node epoch). Construct it inside the running loop. Its
-    WAL begins at slot 0.
+    WAL begins at slot 0. `reader` reads streams, also those of other owners.
 
     `done(None)` is called in WAL order, for durable groups only, after confirmed offsets have
     advanced and the data is in the cache. It is never called after a fence, while acknowledgments
@@ -131,7 +127,7 @@ class Storage:
         self.damage = DamageLog()
         """Damaged or missing objects found by reads of this process."""
         self.decompressed_batch_bytes_max = config.decompressed_batch_bytes_max
-        self._reader = StreamReader(self._cache, metadata, self._objects, config, self.damage)
+        self.reader = StreamReader(self._cache, metadata, self._objects, config, self.damage)
         self.cached_read_count = 0
         """Stream reads served by the log cache."""
         self.missed_read_count = 0
@@ -365,7 +361,7 @@ class Storage:
             task.cancel()
         while self._closings:
             await asyncio.wait(self._closings)
-        self._reader.close()
+        self.reader.close()
         await self._objects.close()
 
     def stop_acknowledging(self) -> None:
@@ -706,21 +702,15 @@ class Storage:
     def read_cached(
         self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int
     ) -> list[Buffer] | None:
-        """Read like `read`, but from memory only. Return None if any part is only in the store."""
+        """Read like `StreamReader.read`, but from the log cache only. Return None if any part is
+        not there.
+        """
         found = self._cache.read(stream_id, offset, end_offset, max_bytes)
         if found is None:
             self.missed_read_count += 1
         else:
             self.cached_read_count += 1
         return found
-
-    def read_loaded(
-        self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
-    ) -> list[memoryview] | None:
-        """Read like `read`, but only read-ahead data in the block cache, for a sequential reader,
-        and at most 4 MiB. Return None if there is none; the caller then uses `read`.
-        """
-        return self._reader.read_loaded(stream_id, offset, end_offset, max_bytes)
 
     def cached_entries(
         self, stream_id: StreamId, start: Offset, end: Offset
@@ -738,64 +728,11 @@ class Storage:
         """
         self._cache.forget(stream_id, end)
 
-    async def read(
-        self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
-    ) -> list[Buffer]:
-        """Read whole batches from the one that contains `offset`, none that begins at or after
-        `end_offset`: at least one, then up to max_bytes.
-
-        May return less than max_bytes at the boundary between objects and memory, and before
-        damage; continue at the end. Also reads the committed part of streams of other owners.
-        Raises OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), and errors of the store.
-        """
-        return await self._reader.read(stream_id, offset, end_offset, max_bytes)
-
     def tail(self, stream_id: StreamId, offset: Offset, limit: int) -> list[SlotRange]:
         """Return up to `limit` tail ranges of a stream that is open on this node, beginning with
         the range that contains `offset`. Earlier ranges are committed.
         """
         return self._slots.tail(stream_id, offset, limit)
-
-    async def read_tail(
-        self, ranges: Sequence[ObjectRange], offset: Offset, end_offset: Offset, max_bytes: int
-    ) -> list[Buffer]:
-        """Read like `read`, from the tail of a stream of another owner.
-
-        ranges: contiguous and in order; the first contains the offset. Sends one GET for each slot
-        of up to 1 MiB, which also caches its other streams, and at least two for a larger one.
-        Raises ObjectNotFound if a slot was uploaded and deleted meanwhile, ObjectCorrupt, and
-        errors of the store.
-        """
-        return [*await self._objects.read(ranges, offset, max_bytes, end_offset=end_offset)]
-
-    def read_tail_kept(
-        self, ranges: Sequence[ObjectRange], offset: Offset, end_offset: Offset, max_bytes: int
-    ) -> list[memoryview]:
-        """Read like `read_tail`, but only slots in memory, and at most 4 MiB. Return nothing if the
-        first one is not in memory, or damaged.
-        """
-        try:
-            return self._objects.read_kept(ranges, offset, max_bytes, end_offset)[0]
-        except ObjectCorrupt:
-            return []  # `read_tail` finds the damage again
-
-    async def load_tail(self, source: ObjectRange) -> None:
-        """Load a slot into the read caches, as far as one GET does. Raises the errors of
-        `read_tail`.
-        """
-        await self._objects.index(source)
-
-    async def committed_border(self, stream_id: StreamId, offset: Offset) -> CommittedBorder:
-        """Return the last boundary between two batches at or below a committed offset, in the
-        objects: the log cache may still contain batches that log compaction has merged.
-
-        Reads one block if the offset lies inside a range. Raises the errors of `read`.
-        """
-        return await self._reader.committed_border(stream_id, offset)
-
-    def cache_object(self, key: str, index: ObjectIndex, data: bytes) -> None:
-        """Add an object that was read whole to the read caches. See `ObjectReader.cache_object`."""
-        self._objects.cache_object(key, index, data)
 
     async def offset_for_timestamp(
         self, stream_id: StreamId, timestamp_ms: int, end_offset: Offset
@@ -805,7 +742,7 @@ class Storage:
         """
         handle = self._handles.get(stream_id)
         start_offset = Offset(0) if handle is None else handle.start_offset
-        return await self._reader.offset_for_timestamp(
+        return await self.reader.offset_for_timestamp(
             stream_id, timestamp_ms, start_offset, end_offset
         )
 
@@ -817,7 +754,7 @@ class Storage:
         """
         handle = self._handles.get(stream_id)
         start_offset = Offset(0) if handle is None else handle.start_offset
-        return await self._reader.newest_timestamp(stream_id, start_offset, end_offset)
+        return await self.reader.newest_timestamp(stream_id, start_offset, end_offset)
 
     # --- callbacks --------------------------------------------------------------------------------
 

@@ -48,13 +48,13 @@ async def read_aborted(
     storage: Storage, txn: TxnStream, start_offset: Offset, end_offset: Offset
 ) -> list[AbortedTransaction]:
     """Return the aborted transactions that overlap [start, end), by first offset. This takes at
-    least one cold read. Raises the errors of `Storage.read`.
+    least one cold read. Raises the errors of `StreamReader.read`.
     """
     within = AbortedWithin(start_offset, end_offset)
     offset, stop = max(start_offset, txn.start_offset), txn.end_offset
     while offset < stop and not within.is_complete:
         before = offset
-        for chunk in await storage.read(txn.stream_id, Offset(offset), stop, _EVENTS_BYTES):
+        for chunk in await storage.reader.read(txn.stream_id, Offset(offset), stop, _EVENTS_BYTES):
             view = memoryview(chunk)
             for at, header in iter_headers(chunk):
                 within.take(decode_events(view[at : at + header.size_bytes]))
@@ -65,13 +65,13 @@ async def read_aborted(
 
 async def first_unstable_offset(storage: Storage, txn: TxnStream) -> Offset | None:
     """Return the first offset of the earliest transaction that is open after the last event, or
-    None. This takes one read of one block. Raises the errors of `Storage.read`.
+    None. This takes one read of one block. Raises the errors of `StreamReader.read`.
     """
     if txn.end_offset <= txn.start_offset:
         return None
     unstable = NO_OFFSET
     last = Offset(txn.end_offset - 1)
-    for chunk in await storage.read(txn.stream_id, last, txn.end_offset, _EVENTS_BYTES):
+    for chunk in await storage.reader.read(txn.stream_id, last, txn.end_offset, _EVENTS_BYTES):
         view = memoryview(chunk)
         for at, header in iter_headers(chunk):
             for found in decode_events(view[at : at + header.size_bytes]):

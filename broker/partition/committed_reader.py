@@ -57,7 +57,7 @@ class CommittedPartition:
 
     async def last_stable_offset(self) -> Offset:
         """Return the last stable offset of the committed part. This takes at most one GET. Raises
-        the errors of `Storage.read`.
+        the errors of `StreamReader.read`.
 
         Transaction events are committed together with their batches, so the newest committed event
         describes the committed log.
@@ -67,7 +67,7 @@ class CommittedPartition:
 
     async def read(self, offset: Offset, end_offset: Offset, max_bytes: int) -> Sequence[Buffer]:
         """Return whole batches; the first one is returned regardless of its size. Empty batches are
-        skipped, as in `Partition.read`. Raises the errors of `Storage.read`.
+        skipped, as in `Partition.read`. Raises the errors of `StreamReader.read`.
         """
         return await read_records(self.storage, self.data_stream_id, offset, end_offset, max_bytes)
 

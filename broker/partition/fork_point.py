@@ -43,7 +43,7 @@ async def find_fork_point(
 
     high_watermark: upper limit for the end of the fork, which must not exceed the committed end.
     This takes a timestamp lookup and up to three reads. Raises OffsetOutOfRange for an offset
-    outside the log, and the errors of `Storage.read`.
+    outside the log, and the errors of `StreamReader.read`.
     """
     data = partition.log.data
     start, end, object_id = data.start_offset, high_watermark, NO_OBJECT
@@ -57,7 +57,7 @@ async def find_fork_point(
         )
         end = high_watermark if found is None else found[0]
     if start < end:
-        end, object_id = await storage.committed_border(data.stream_id, end)
+        end, object_id = await storage.reader.committed_border(data.stream_id, end)
         end = max(start, end)
     epochs = [entry for entry in partition.log.epochs.entries if entry[1] < end]
     unstable, txn_end = await _unstable_at(storage, partition.log, end)
@@ -81,7 +81,7 @@ async def _unstable_at(
     """
     txn, position = log.txn, min(end_offset, log.txn.confirmed_offset)
     while position > txn.start_offset:
-        (chunk, *_) = await storage.read(
+        (chunk, *_) = await storage.reader.read(
             txn.stream_id, Offset(position - 1), Offset(position), _EVENTS_BYTES
         )
         view, before = memoryview(chunk), position

@@ -388,7 +388,7 @@ class PartitionLog:
         self, storage: Storage, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
         """Return aborted transactions like `Transactions.aborted_within`, but from the txn stream.
-        This takes at least one cold read. Raises the errors of `Storage.read`.
+        This takes at least one cold read. Raises the errors of `StreamReader.read`.
         """
         txn = TxnStream(self.txn.stream_id, self.txn.start_offset, self.txn.confirmed_offset)
         return await read_aborted(storage, txn, start_offset, end_offset)
@@ -454,7 +454,7 @@ async def restore_log(
     also read. For a fork without its own checkpoint, the headers of the transactions that were open
     at the fork point are read.
 
-    Raises MetaCorrupt or LogInconsistent (fail closed), and the errors of `Storage.read`
+    Raises MetaCorrupt or LogInconsistent (fail closed), and the errors of `StreamReader.read`
     (retriable).
     """
     meta = await MetaStream.restore(storage, meta_handle)
@@ -516,7 +516,7 @@ async def _scan(
     data, offset = log.data, recovery_offset
     while offset < end:
         before = offset
-        for chunk in await storage.read(data.stream_id, offset, end, _SCAN_BYTES):
+        for chunk in await storage.reader.read(data.stream_id, offset, end, _SCAN_BYTES):
             for at, header in iter_headers(chunk):
                 # The log may start inside a batch, which may have started a transaction.
                 if header.next_offset > offset:

@@ -47,12 +47,12 @@ class MetaStream:
     @classmethod
     async def restore(cls, storage: Storage, handle: StreamHandle) -> "MetaStream":
         """Read the newest batch, with one read of one block. Raises MetaCorrupt, and the errors of
-        `Storage.read`.
+        `StreamReader.read`.
         """
         end = handle.next_offset
         if end <= handle.start_offset:
             return cls(handle, {}, end)
-        batches = await storage.read(handle.stream_id, Offset(end - 1), end, _READ_BYTES)
+        batches = await storage.reader.read(handle.stream_id, Offset(end - 1), end, _READ_BYTES)
         try:
             base_offset, values = decode_map(batches[0])
             next_offset = parse_header(batches[0]).next_offset

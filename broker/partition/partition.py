@@ -203,11 +203,13 @@ class Partition:
     def read_loaded(
         self, offset: Offset, max_bytes: int, *, committed: bool = False
     ) -> Sequence[Buffer] | None:
-        """Return whole batches of read-ahead data, or None. See `Storage.read_loaded`. Empty
+        """Return whole batches of read-ahead data, or None. See `StreamReader.read_loaded`. Empty
         batches are skipped, as in `read`.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
-        found = self._storage.read_loaded(self.log.data.stream_id, offset, end_offset, max_bytes)
+        found = self._storage.reader.read_loaded(
+            self.log.data.stream_id, offset, end_offset, max_bytes
+        )
         return None if found is None or _end_without_records(found) is not None else found
 
     async def read(
@@ -240,7 +242,7 @@ async def read_records(
     size. See `Partition.read`.
     """
     while True:
-        found = await storage.read(stream_id, offset, end_offset, max_bytes)
+        found = await storage.reader.read(stream_id, offset, end_offset, max_bytes)
         empty_end = _end_without_records(found)
         if empty_end is None or empty_end >= end_offset:
             return found

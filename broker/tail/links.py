@@ -95,7 +95,7 @@ class _Link:
 
 
 class SlotRead(NamedTuple):
-    """The arguments of one `Storage.read_tail`."""
+    """The arguments of one `StreamReader.read_tail`."""
 
     ranges: Sequence[ObjectRange]
     offset: Offset
@@ -206,7 +206,7 @@ class TailLinks:
 
     async def _read(self, read: SlotRead) -> list[Buffer]:
         async with asyncio.timeout(SLOT_READ_MAX_S):
-            return await self._node.storage.read_tail(*read)
+            return await self._node.storage.reader.read_tail(*read)
 
     def back_off(self, leader: NodeId, unread: SlotRead | None) -> None:
         """Stop following this leader for at least BACKOFF_S, and until `unread` can be read.
@@ -422,7 +422,7 @@ class TailLinks:
         # A fetch that reads this slot will fail and handle the error.
         with suppress(ObjectStoreError, StreamError, TimeoutError):
             async with asyncio.timeout(SLOT_READ_MAX_S):
-                await self._node.storage.load_tail(source)
+                await self._node.storage.reader.load_tail(source)
 
     def _broke(self, link: _Link, error: Exception) -> None:
         if link.is_reached:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,6 +15,7 @@ from penstock.protocol.batch.header import batch_span, iter_headers, may_be_as_y
 from penstock.stream.cache.log_cache import LogCache
 from penstock.stream.config import StreamConfig
 from penstock.stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing, OffsetOutOfRange
+from penstock.stream.format.decoder import ObjectIndex
 from penstock.stream.ports import NO_OBJECT, CommittedBorder, ObjectRange, StreamMetadata
 from penstock.stream.read.damage import DamageKind, DamageLog
 from penstock.stream.read.object_reader import ObjectReader
@@ -70,7 +71,13 @@ class StreamReader:
     async def read(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[Buffer]:
-        """See Storage.read."""
+        """Read whole batches from the one that contains `offset`, none that begins at or after
+        `end_offset`: at least one, then up to max_bytes.
+
+        May return less than max_bytes at the boundary between objects and memory, and before
+        damage; continue at the end. Also reads the committed part of streams of other owners.
+        Raises OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), and errors of the store.
+        """
         attempts = _ReadAttempts(self._damage, stream_id)
         while offset < end_offset:
             cached = self._cache.read(stream_id, offset, end_offset, max_bytes)
@@ -102,7 +109,9 @@ class StreamReader:
     def read_loaded(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[memoryview] | None:
-        """See Storage.read_loaded."""
+        """Read like `read`, but only read-ahead data in the block cache, for a sequential reader,
+        and at most 4 MiB. Return None if there is none; the caller then uses `read`.
+        """
         if self._damage:
             return None  # a successful read clears damage
         ranges = self._metadata.objects(stream_id, offset, end_offset, _LOADED_OBJECTS_MAX)
@@ -115,8 +124,41 @@ class StreamReader:
         except ObjectCorrupt:
             return None  # `read` finds it again and counts attempts
 
+    async def read_tail(
+        self, ranges: Sequence[ObjectRange], offset: Offset, end_offset: Offset, max_bytes: int
+    ) -> list[Buffer]:
+        """Read like `read`, from the tail of a stream of another owner.
+
+        ranges: contiguous and in order; the first contains the offset. Sends one GET for each slot
+        of up to 1 MiB, which also caches its other streams, and at least two for a larger one.
+        Raises ObjectNotFound if a slot was uploaded and deleted meanwhile, ObjectCorrupt, and
+        errors of the store.
+        """
+        return [*await self._objects.read(ranges, offset, max_bytes, end_offset=end_offset)]
+
+    def read_tail_kept(
+        self, ranges: Sequence[ObjectRange], offset: Offset, end_offset: Offset, max_bytes: int
+    ) -> list[memoryview]:
+        """Read like `read_tail`, but only slots in memory, and at most 4 MiB. Return nothing if the
+        first one is not in memory, or damaged.
+        """
+        try:
+            return self._objects.read_kept(ranges, offset, max_bytes, end_offset)[0]
+        except ObjectCorrupt:
+            return []  # `read_tail` finds the damage again
+
+    async def load_tail(self, source: ObjectRange) -> None:
+        """Load a slot into the read caches, as far as one GET does. Raises the errors of
+        `read_tail`.
+        """
+        await self._objects.index(source)
+
     async def committed_border(self, stream_id: StreamId, offset: Offset) -> CommittedBorder:
-        """See Storage.committed_border."""
+        """Return the last boundary between two batches at or below a committed offset, in the
+        objects: the log cache may still contain batches that log compaction has merged.
+
+        Reads one block if the offset lies inside a range. Raises the errors of `read`.
+        """
         attempts = _ReadAttempts(self._damage, stream_id)
         while True:
             ranges = self._metadata.objects(stream_id, Offset(offset - 1), offset, 1)
@@ -132,10 +174,14 @@ class StreamReader:
             is_inside = border > source.range.start_offset
             return CommittedBorder(border, source.object_id if is_inside else NO_OBJECT)
 
+    def cache_object(self, key: str, index: ObjectIndex, data: bytes) -> None:
+        """Add an object that was read whole to the read caches. See `ObjectReader.cache_object`."""
+        self._objects.cache_object(key, index, data)
+
     async def offset_for_timestamp(
         self, stream_id: StreamId, timestamp_ms: int, start_offset: Offset, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """See Storage.offset_for_timestamp. Timestamps in the metadata rule out older ranges
+        """See `Storage.offset_for_timestamp`. Timestamps in the metadata rule out older ranges
         without I/O.
         """
         offset, attempts = start_offset, _ReadAttempts(self._damage, stream_id)
@@ -168,7 +214,7 @@ class StreamReader:
     async def newest_timestamp(
         self, stream_id: StreamId, start_offset: Offset, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """See Storage.newest_timestamp. Uses only the metadata of a range, unless its newest
+        """See `Storage.newest_timestamp`. Uses only the metadata of a range, unless its newest
         timestamp is unknown or it crosses an end.
 
         The metadata may contain the timestamp of a record that is not in the range any more: it was

@@ -19,7 +19,7 @@ from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.objects import ObjectsImage
 from penstock.controller.metadata.records import StreamForked
 from penstock.stream.ports import OWN_STREAM, CommittedBorder
-from penstock.stream.storage import Storage
+from penstock.stream.read.stream_reader import StreamReader
 
 Patch = tuple[Any, str, Any]
 
@@ -94,12 +94,12 @@ def _snapshots_forget_the_stored_stream() -> list[Patch]:
 
 
 def _batches_cut_at_the_fork() -> list[Patch]:
-    async def border(self: Storage, stream_id: Any, offset: Any) -> CommittedBorder:
+    async def border(self: StreamReader, stream_id: Any, offset: Any) -> CommittedBorder:
         found = await real(self, stream_id, offset)
         return found._replace(offset=offset)
 
-    real = Storage.committed_border
-    return [(Storage, "committed_border", border)]
+    real = StreamReader.committed_border
+    return [(StreamReader, "committed_border", border)]
 
 
 def _snapshots_forget_open_transactions() -> list[Patch]:

@@ -331,7 +331,7 @@ class SimBroker:
                 recoverer=me,
                 now_ms=self.now_ms(),
                 config=limits.stream,
-                cache_slot=self.storage.cache_object,
+                cache_slot=self.storage.reader.cache_object,
             ),
             self.rng,
         )

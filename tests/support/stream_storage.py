@@ -228,7 +228,9 @@ class Node:
         found: list[int] = []
         at = start
         while at < end:
-            got = offsets(await self.storage.read(StreamId(stream_id), Offset(at), end, 1 << 20))
+            got = offsets(
+                await self.storage.reader.read(StreamId(stream_id), Offset(at), end, 1 << 20)
+            )
             found += [offset for offset in got if offset >= at]
             at = got[-1] + 1
         return found

@@ -397,7 +397,7 @@ class FetchCall:
         limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)
         if limit_bytes == 0 and self._size_bytes > 0:
             return True
-        records = self._node.storage.read_tail_kept(
+        records = self._node.storage.reader.read_tail_kept(
             view.ranges, offset, view.end_offset, limit_bytes
         )
         if not records:

@@ -34,7 +34,7 @@ async def test_appended_records_are_read_and_an_empty_read_is_an_error(harness, 
         await broker.produce("t", batch(value))
     log = TopicLog(broker, "t")
     assert [record[1] async for found in log.read(0) for record in found.records] == [b"a", b"b"]
-    monkeypatch.setattr(broker.storage, "read", nothing)
+    monkeypatch.setattr(broker.storage.reader, "read", nothing)
     with pytest.raises(LogInconsistent, match="no batch begins at offset 0, the log ends at 2"):
         [found async for found in log.read(0)]
 
@@ -46,7 +46,7 @@ async def test_missing_transaction_events_are_an_error(harness, monkeypatch):
     await broker.mark("t", 7, commit=False)
     end_offset = partition.high_watermark
     assert [found.producer_id for found in await partition.read_aborted(0, end_offset)] == [7]
-    monkeypatch.setattr(broker.storage, "read", nothing)
+    monkeypatch.setattr(broker.storage.reader, "read", nothing)
     with pytest.raises(LogInconsistent, match="no batch begins at offset 0"):
         await partition.read_aborted(0, end_offset)
 

@@ -232,9 +232,9 @@ async def test_stream_reads_raise_the_error(damaged, at_once):
     stream_id = damaged.harness.record("t").stream_ids[1]
     storage = damaged.broker.storage
     with pytest.raises(ObjectLost, match=damaged.keys[1]):
-        await storage.read(stream_id, 1, ROUNDS, 1 << 20)
+        await storage.reader.read(stream_id, 1, ROUNDS, 1 << 20)
     with pytest.raises(ObjectCorrupt, match=damaged.keys[2]):
-        await storage.read(stream_id, 2, ROUNDS, 1 << 20)
+        await storage.reader.read(stream_id, 2, ROUNDS, 1 << 20)
     assert issubclass(ObjectLost, ObjectMissing)
 
 

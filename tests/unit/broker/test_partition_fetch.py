@@ -290,14 +290,14 @@ async def test_a_continuing_consumer_gets_prefetched_records_without_a_task(one,
     one.harness.lead("t", two)
     await two.opened("t")
     cold_count = 0
-    real = two.storage.read
+    real = two.storage.reader.read
 
     async def counted(*args):
         nonlocal cold_count
         cold_count += 1
         return await real(*args)
 
-    monkeypatch.setattr(two.storage, "read", counted)
+    monkeypatch.setattr(two.storage.reader, "read", counted)
     each = {"partition_max_bytes": 3 * len(batch(b"00"))}
     values, fetches_count = [], 0
     while len(values) < 60:

@@ -385,7 +385,7 @@ async def test_a_leader_reports_the_tail_to_its_followers(one: Any) -> None:
     tail.take(2, 2, 0, decode_reported_tail(response.records))
     view = tail.view(Offset(1), found.committed_end, committed=True)
     assert view is not None
-    read = await one.storage.read_tail(view.ranges, Offset(1), view.end_offset, 1 << 20)
+    read = await one.storage.reader.read_tail(view.ranges, Offset(1), view.end_offset, 1 << 20)
     assert [record.value for record in decode_records(read[-1])] == [b"b"]
     assert (await requested(one, {found.key: tail})).records == b"", "nothing follows"
     assert one.tail_followers.has(one.node_id)

@@ -112,7 +112,7 @@ async def test_the_next_owner_compacts_the_wal_objects_of_the_dead_one(tmp_path:
             (compacted,) = alive.metadata.objects(handle.stream_id, Offset(0), Offset(1 << 60), 10)
             assert compacted.role != ObjectRole.WAL
             assert offsets(
-                await new.read(handle.stream_id, Offset(0), handle.confirmed_offset, 1 << 20)
+                await new.reader.read(handle.stream_id, Offset(0), handle.confirmed_offset, 1 << 20)
             ) == list(range(20))
 
         slot = wal_key(dead.node, WalSequence(0), IN_STORE)

@@ -104,7 +104,7 @@ async def test_recovered_small_slots_are_read_without_a_get(
     for slot in range(9):
         await dead.write(1 + slot % 3, 2)
     await dead.storage.abandon()
-    await recover(store, recoverer, dead, cache_slot=recoverer.storage.cache_object)
+    await recover(store, recoverer, dead, cache_slot=recoverer.storage.reader.cache_object)
     await recoverer.open(*STREAMS, epoch=2)
     walked = store.get_count
     for stream_id in STREAMS:

@@ -757,8 +757,8 @@ async def test_reads_continue_from_objects_into_memory(
     assert node.storage.read_cached(StreamId(1), 8, 14, 1 << 20)
     assert await node.read_all(1) == list(range(14))
     assert await node.read_all(1, 5) == list(range(5, 14))
-    assert offsets(await node.storage.read(StreamId(1), Offset(9), Offset(12), 1)) == [8, 9]
-    assert await node.storage.read(StreamId(1), Offset(14), Offset(14), 100) == []
+    assert offsets(await node.storage.reader.read(StreamId(1), Offset(9), Offset(12), 1)) == [8, 9]
+    assert await node.storage.reader.read(StreamId(1), Offset(14), Offset(14), 100) == []
 
 
 async def test_reading_beyond_the_end_of_a_stream_is_an_error(
@@ -768,7 +768,7 @@ async def test_reading_beyond_the_end_of_a_stream_is_an_error(
     nodes.append(node)
     await node.open(1)
     with pytest.raises(OffsetOutOfRange):
-        await node.storage.read(StreamId(1), Offset(3), Offset(9), 100)
+        await node.storage.reader.read(StreamId(1), Offset(3), Offset(9), 100)
 
 
 async def test_timestamps_are_found_in_objects_and_in_memory(
