@@ -249,8 +249,11 @@ class QuorumChanges:
             if self._loop.time() >= deadline:
                 break
             await asyncio.sleep(self._config.raft_heartbeat_ms / 4_000)
-        if core.is_leader:
-            return self._reply(m.Status.CONTROLLER_BUSY, f"controller {target} has not taken over")
+        if core.vote == core.id:
+            # A retry would make the controllers unavailable again.
+            return self._reply(
+                m.Status.VOTER_NOT_FOUND, f"controller {target} has not taken over in time"
+            )
         raise NotLeader(self._quorum.leadership.address)
 
     def _is_heard(self, core: RaftCore, voter: int) -> bool:

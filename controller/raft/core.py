@@ -209,7 +209,8 @@ class RaftCore:
             self._become_follower(self.term, None)
             return
         if self.transferring_to is not None and self._now_ms >= self._transfer_until_ms:
-            self.transferring_to = None
+            self._abandon_transfer()
+            return
         if self._now_ms >= self._heartbeat_at_ms:
             self._heartbeat()
             self._leave_slow_volume()
@@ -259,8 +260,9 @@ class RaftCore:
         return self._round
 
     def transfer(self, target: int) -> bool:
-        """Transfer leadership to another voter. The transfer is abandoned after one election
-        timeout. Proposals are rejected during the transfer. Return whether it has started.
+        """Transfer leadership to another voter. After one election timeout, the transfer is
+        abandoned, and this voter campaigns. Proposals are rejected during the transfer. Return
+        whether it has started.
         """
         if (
             not self.is_leader
@@ -338,6 +340,14 @@ class RaftCore:
                 self._after_write.append(
                     Vote(self.id, voter, self.term, last, last_term, transfer=transfer)
                 )
+
+    def _abandon_transfer(self) -> None:
+        """Campaign for a new term. What served the old term ended when the transfer started, so
+        late requests of that term must not be executed a second time.
+        """
+        self._become_follower(self.term, None)
+        if self.may_campaign:
+            self._start_election(transfer=True)
 
     def _on_vote(self, request: Vote) -> None:
         if self.is_ready_to_serve and request.sender not in self.log.members.everyone:

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.base.acls import Operation, PatternType, Permission, ResourceType
 from penstock.base.ids import NodeId
+from penstock.controller.active.quorum_changes import QuorumChanges
 from penstock.controller.api import messages as m
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel
@@ -21,7 +22,8 @@ from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import AclEntry
 from tests.support.controller_cluster import Cluster
-from tests.support.waiting import PATIENCE_S
+from tests.support.controller_quorum import Quorum
+from tests.support.waiting import PATIENCE_S, until
 
 _TIMEOUT_S = PATIENCE_S
 _ACL = AclEntry(
@@ -113,6 +115,42 @@ async def test_an_attempt_from_before_a_leader_change_has_no_effect(
     assert changed.status is m.Status.STALE_CONTROLLER_EPOCH, "also about the quorum"
     await channel.close()
     await client.close()
+
+
+async def test_an_attempt_from_before_an_abandoned_transfer_has_no_effect(quorum: Quorum) -> None:
+    """The same controller leads again, without the replies that it remembered."""
+    client = quorum.client()
+    create = m.CreateAcls(acls=[_ACL])
+    await client.create_acls(create)
+    leader = await quorum.leader()
+    server, target = quorum.servers[leader], (leader + 1) % 3
+    assert server.quorum is not None
+    epoch, core = server.quorum.leadership.epoch, server.quorum.core
+    transfer = QuorumChanges(quorum.configs[leader], server.quorum).methods()[m.TransferLeadership]
+
+    def is_heard() -> bool:
+        progress = core.progress_of(target)
+        return progress is not None and asyncio.get_running_loop().time() * 1_000 < (
+            progress.heard_ms + quorum.configs[leader].raft_heartbeat_ms
+        )
+
+    await until(is_heard)
+    quorum.cut_off(target)
+    abandoned = await transfer(m.TransferLeadership(node_id=target), None)
+    assert abandoned.status is m.Status.VOTER_NOT_FOUND
+    assert "has not taken over" in abandoned.detail
+    quorum.heal()
+    await client.delete_acls(
+        m.DeleteAcls(filters=[AclFilter(principal=_ACL.principal)]), timeout_s=_TIMEOUT_S
+    )
+    leader = await quorum.leader()
+    channel = Channel(quorum.servers[leader].address)
+    late = await _attempt(channel, create, m.Reply[m.ItemResults], epoch=epoch)
+    assert late.status is m.Status.STALE_CONTROLLER_EPOCH
+    runtime = quorum.servers[leader].runtime
+    assert runtime is not None
+    assert not list(runtime.image.acls)
+    await channel.close()
 
 
 class _NoPause(Random):
