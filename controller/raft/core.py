@@ -212,6 +212,8 @@ class RaftCore:
             self._abandon_transfer()
             return
         if self._now_ms >= self._heartbeat_at_ms:
+            # Rounds of reads do not postpone this, because only ticks detect a slow disk.
+            self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
             self._heartbeat()
             self._leave_slow_volume()
 
@@ -632,7 +634,6 @@ class RaftCore:
         self._round += 1
         self.promises.acknowledged(self.id, self.term, self.log.stable, self.commit)
         self._promises_to_send = self.promises.promises_of(self.log.members.voters)
-        self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
         for member, progress in self._progress.items():
             progress.probe_is_out = False
             if progress.state is State.SNAPSHOT:

@@ -544,6 +544,21 @@ def test_a_leader_without_a_majority_steps_down_within_an_election_timeout() -> 
     assert not core.is_leader
 
 
+def test_frequent_reads_do_not_keep_the_leadership_on_a_slow_disk() -> None:
+    core = lead(voter())
+    for now_ms in range(2_000, 20_000, 50):
+        core.propose([b"a"])
+        while core.take_write() is not None:
+            core.persisted(80_000)
+        core.step(AppendReply(1, 0, 1, core.log.last_index, sent_ms=now_ms, fsync_us=1_000), now_ms)
+        core.read_round()
+        if core.deadline_ms is not None and now_ms >= core.deadline_ms:
+            core.tick(now_ms)
+        if core.transferring_to is not None:
+            break
+    assert core.transferring_to == 1
+
+
 # --- majorities -----------------------------------------------------------------------------------
 
 
