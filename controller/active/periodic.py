@@ -167,9 +167,7 @@ class Ticks:
         """
         while True:
             self._due.clear()
-            await self._runtime.with_committed_image(
-                lambda image: self._timeline.note(image.end_offset, self._now())
-            )
+            await self._runtime.with_committed_image(self._note)
             for name, chore in self._chores:
                 await self._run_chore(name, chore)
             try:
@@ -177,6 +175,16 @@ class Ticks:
                     await self._due.wait()
             except TimeoutError:
                 continue
+
+    def _note(self, image: MetadataImage) -> None:
+        """Record the age of the log. Start the session of each registered broker without one: its
+        process may have died before the response to its registration, and would not be fenced.
+        """
+        now = self._now()
+        self._timeline.note(image.end_offset, now)
+        for node in image.nodes:
+            if not node.fenced:
+                self._sessions.registered(node.node_id, node.node_epoch, int(now * 1_000))
 
     def _end_lost_wals(self, image: MetadataImage, now_ms: Millis) -> list[Record]:
         """End WALs in lost WAL stores after the loss is in the backup. Otherwise, a recovery from

@@ -5,6 +5,7 @@ repeated, dead brokers are fenced.
 import asyncio
 import os
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -16,6 +17,7 @@ import pytest
 
 from penstock.base.ids import (
     Millis,
+    NodeId,
     Offset,
     StreamEpoch,
     StreamId,
@@ -219,6 +221,29 @@ async def test_a_dead_broker_is_fenced_recovered_and_replaced_as_leader(
     (opened,) = await alive.metadata.open_streams([data_stream(alive, "orders")])
     assert isinstance(opened, OpenedStream)
     assert opened.end_offset == 9
+
+
+async def test_a_broker_that_dies_while_it_registers_is_fenced(start: Start) -> None:
+    """The journal is slow, so the broker is gone before its registration is committed."""
+    cluster = await start()
+    gate = threading.Event()
+    cluster.server._directory.thread.submit(gate.wait)
+    request = m.RegisterBroker(
+        node_id=NodeId(-1),
+        incarnation_id=uuid4(),
+        host="",
+        port=9092,
+        machine_host="127.0.0.1",
+        features=SUPPORTED,
+    )
+    channel = Channel(cluster.server.address)
+    with pytest.raises(RpcFailed):
+        await channel.unary("RegisterBroker")(
+            msgspec.msgpack.encode(request), timeout=0.5, metadata=((EPOCH_KEY, "1"),)
+        )
+    await channel.close()
+    gate.set()
+    await until(lambda: [node.fenced for node in cluster.runtime.image.nodes] == [True])
 
 
 async def test_a_fenced_broker_is_notified_and_its_writes_are_rejected(start: Start) -> None:
