@@ -159,7 +159,9 @@ class Ticks:
         except TimeoutError:
             return
         if reply.status is Status.OK:
-            self._end_sessions(ended)
+            self._end_sessions(
+                [end for end in ended if self._sessions.is_current(end.node_id, end.node_epoch)]
+            )
 
     async def maintain(self) -> None:
         """Run all maintenance, now and then repeatedly, until cancelled or until the runtime
@@ -177,14 +179,18 @@ class Ticks:
                 continue
 
     def _note(self, image: MetadataImage) -> None:
-        """Record the age of the log. Start the session of each registered broker without one: its
-        process may have died before the response to its registration, and would not be fenced.
+        """Record the age of the log, and adapt the sessions to the image: the request that
+        registered or fenced a broker may have timed out before it was committed.
         """
         now = self._now()
         self._timeline.note(image.end_offset, now)
+        fenced: list[SessionEnded] = []
         for node in image.nodes:
             if not node.fenced:
                 self._sessions.registered(node.node_id, node.node_epoch, int(now * 1_000))
+            elif self._sessions.is_current(node.node_id, node.node_epoch):
+                fenced.append(SessionEnded(node.node_id, node.node_epoch, "a fence was delayed"))
+        self._end_sessions(fenced)
 
     def _end_lost_wals(self, image: MetadataImage, now_ms: Millis) -> list[Record]:
         """End WALs in lost WAL stores after the loss is in the backup. Otherwise, a recovery from

@@ -41,6 +41,7 @@ from penstock.controller.api.transport import (
     StreamCall,
 )
 from penstock.controller.main import ControllerServer
+from penstock.controller.managers.result import Result
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import MetadataOffset
@@ -244,6 +245,31 @@ async def test_a_broker_that_dies_while_it_registers_is_fenced(start: Start) -> 
     await channel.close()
     gate.set()
     await until(lambda: [node.fenced for node in cluster.runtime.image.nodes] == [True])
+
+
+async def test_a_broker_is_notified_of_a_fence_that_was_committed_late(start: Start) -> None:
+    """The request that fences the source of a move times out before the slow journal commits it."""
+    cluster = await start(request_timeout_ms=300, move_timeout_ms=300, session_timeout_ms=60_000)
+    brokers = [await cluster.broker(), await cluster.broker()]
+    await topic(brokers[0], "orders")
+    source = next(broker for broker in brokers if broker.node == leader(brokers[0], "orders"))
+    target = next(broker for broker in brokers if broker is not source)
+    await source.metadata.open_streams([data_stream(source, "orders")])
+    await target.client.alter_reassignments(
+        m.AlterReassignments(
+            partitions=[
+                m.PartitionTarget(topic="orders", partition=0, replicas=[target.node.node_id])
+            ]
+        )
+    )
+    gate = threading.Event()
+    cluster.server._directory.thread.submit(gate.wait)
+    runtime = cluster.runtime
+    await until(lambda: not runtime.image.nodes.is_alive(source.node))
+    with pytest.raises(TimeoutError):
+        await runtime.submit("LaterRequest", lambda _image, _now: Result())
+    gate.set()
+    await until(lambda: source.follower.fenced)
 
 
 async def test_a_fenced_broker_is_notified_and_its_writes_are_rejected(start: Start) -> None:
