@@ -1,6 +1,6 @@
 """A source or target cluster: Penstock, or Kafka 2.1 or newer."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ from penstock.protocol.client.brokers import MOVED, Brokers, Partition
 from penstock.protocol.client.connection import Connection
 from penstock.protocol.client.errors import KafkaFailed, NoBroker
 from penstock.protocol.error_codes import ErrorCode
+from penstock.protocol.gen import metadata
 
 _OUTDATED = MOVED | {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -62,17 +63,27 @@ class Cluster(Brokers):
     def topics(self) -> tuple[str, dict[str, TopicInfo]]:
         """Return the id of the cluster, and its topics by name."""
         response = self.metadata()
-        found = {
-            topic.name or "": TopicInfo(
-                topic.name or "",
-                "" if topic.topic_id is None else str(topic.topic_id),
-                len(topic.partitions),
-                topic.is_internal,
-            )
-            for topic in response.topics
-            if not topic.error_code
-        }
-        return response.cluster_id or "", found
+        return response.cluster_id or "", _by_name(response)
+
+    def topic_ids(self, names: Collection[str], node: int | None = None) -> dict[str, str]:
+        """Return the ids of the topics that exist, as `TopicInfo.topic_id`. node: the broker whose
+        metadata is read.
+        """
+        found = _by_name(self.metadata(names, node=node))
+        return {name: topic.topic_id for name, topic in found.items()}
+
+
+def _by_name(response: metadata.MetadataResponse) -> dict[str, TopicInfo]:
+    return {
+        topic.name or "": TopicInfo(
+            topic.name or "",
+            "" if topic.topic_id is None else str(topic.topic_id),
+            len(topic.partitions),
+            topic.is_internal,
+        )
+        for topic in response.topics
+        if not topic.error_code
+    }
 
 
 def grouped(values: Mapping[Partition, _T]) -> dict[str, list[tuple[int, _T]]]:

@@ -8,6 +8,7 @@ Source: KIP-545 (MirrorMaker's offset sync), whose translation is less exact.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
 from penstock.deploy.admin.groups.committed import CommittedOffset
 from penstock.deploy.mirror.cluster import Cluster, grouped
@@ -21,6 +22,8 @@ _WITH_OFFSETS: Final = frozenset({"", "consumer", "streams"})
 """Protocol types of groups that commit offsets. It is empty for consumers that only commit
 offsets.
 """
+_COMMIT_BY_ID: Final = 10
+"""The first version of OffsetCommit with topic ids."""
 _ACTIVE: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH}
 )
@@ -33,6 +36,11 @@ class GroupSync:
     set_offsets: dict[str, dict[Partition, int]] = field(
         default_factory=dict[str, dict[Partition, int]]
     )
+
+    def forget(self, key: Partition) -> None:
+        """Forget the offsets of a partition whose topic was recreated."""
+        for offsets in self.set_offsets.values():
+            offsets.pop(key, None)
 
 
 def to_commit(
@@ -84,18 +92,31 @@ def group_names(cluster: Cluster) -> tuple[list[str], list[int]]:
     return sorted(found), silent
 
 
-def commit(cluster: Cluster, group: str, offsets: Mapping[Partition, CommittedOffset]) -> bool:
-    """Set offsets of a group without members. Return False if it has members. Raises
-    KafkaFailed.
+def commit(
+    cluster: Cluster,
+    group: str,
+    offsets: Mapping[Partition, CommittedOffset],
+    ids: Mapping[str, str],
+) -> bool:
+    """Set offsets of a group without members. Return False if it has members. Raises KafkaFailed.
+
+    ids: the ids of the topics. Offsets of topics that were recreated are omitted, unless the
+    cluster only accepts names, as Kafka before 4.1.
     """
-    return cluster.retried(lambda: _commit(cluster, group, offsets))
+    return cluster.retried(lambda: _commit(cluster, group, offsets, ids))
 
 
-def _commit(cluster: Cluster, group: str, offsets: Mapping[Partition, CommittedOffset]) -> bool:
+def _commit(
+    cluster: Cluster,
+    group: str,
+    offsets: Mapping[Partition, CommittedOffset],
+    ids: Mapping[str, str],
+) -> bool:
     topics = [
         offset_commit.OffsetCommitRequestTopic(
-            name=topic,
-            partitions=[
+            UUID(ids[topic]) if ids[topic] else None,
+            topic,
+            [
                 offset_commit.OffsetCommitRequestPartition(
                     index, item.offset, committed_metadata=item.metadata
                 )
@@ -104,15 +125,20 @@ def _commit(cluster: Cluster, group: str, offsets: Mapping[Partition, CommittedO
         )
         for topic, items in grouped(offsets).items()
     ]
+    coordinator = cluster.coordinator(GROUP, group)
+    version = cluster.version_of(
+        apis.OFFSET_COMMIT, coordinator, _COMMIT_BY_ID if all(ids.values()) else _COMMIT_BY_ID - 1
+    )
     response = cluster.send_request(
         apis.OFFSET_COMMIT,
         offset_commit.OffsetCommitRequest(group, topics=topics),
         offset_commit.OffsetCommitResponse,
-        node=cluster.coordinator(GROUP, group),
+        node=coordinator,
+        version=version,
     )
     codes = {part.error_code for topic in response.topics for part in topic.partitions}
     if codes & _ACTIVE:
         return False
-    for code in codes:
+    for code in codes - {ErrorCode.UNKNOWN_TOPIC_ID}:
         cluster.check(code, None, f"the offsets of group {group!r} were not set")
     return True

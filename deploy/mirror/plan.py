@@ -83,7 +83,8 @@ class SourceTopic:
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
     """A topic of the target. is_empty: whether nothing was ever appended. mirrored_id: the source
-    topic whose records this mirror has copied with translated offsets; empty if none.
+    topic whose records this mirror has copied with translated offsets; empty if none. topic_id:
+    its id at the target, as `TopicInfo.topic_id`.
     """
 
     partition_count: int
@@ -91,6 +92,7 @@ class TargetTopic:
     is_empty: bool
     mirrored_id: str = ""
     is_finished: bool = False
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

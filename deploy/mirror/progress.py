@@ -31,20 +31,40 @@ class SegmentValue(msgspec.Struct, frozen=True):
     target: int
     count: int
     next_source: int
+    target_id: str = ""
+    """In a record that a topic has begun: its id at the target."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """The progress: the map of each partition, the id of each topic at the source, and the topics
-    whose mirror has ended.
+    """The progress: the map of each partition, the ids of each topic at the source and the target,
+    and the topics whose mirror has ended. Progress of other topics with the same name, which were
+    deleted at the source or the target, is omitted.
     """
 
     maps: dict[Partition, OffsetMap] = field(default_factory=dict[Partition, OffsetMap])
     topic_ids: dict[str, str] = field(default_factory=dict[str, str])
+    target_ids: dict[str, str] = field(default_factory=dict[str, str])
+    """Empty ids if the target has none, or the mirror began in an older version."""
     finished: set[str] = field(default_factory=set[str])
 
     def map_of(self, key: Partition) -> OffsetMap:
         return self.maps.setdefault(key, OffsetMap())
+
+    def begin(self, topic: str, topic_id: str, target_id: str) -> None:
+        """Forget the progress of earlier topics with this name."""
+        for key in [key for key in self.maps if key[0] == topic]:
+            del self.maps[key]
+        self.finished.discard(topic)
+        self.topic_ids[topic], self.target_ids[topic] = topic_id, target_id
+
+    def has_begun(self, topic: str, topic_id: str, target_id: str) -> bool:
+        """Return whether this is the progress of a topic with these ids."""
+        return self.topic_ids.get(topic) == topic_id and self.is_written_to(topic, target_id)
+
+    def is_written_to(self, topic: str, target_id: str) -> bool:
+        """Return whether this is the progress of a topic with this id at the target."""
+        return topic in self.topic_ids and self.target_ids.get(topic, "") in {"", target_id}
 
 
 def segment_record(key: Partition, topic_id: str, segment: Segment, now_ms: int) -> Record:
@@ -59,8 +79,8 @@ def finished_record(topic: str, topic_id: str, now_ms: int) -> Record:
     return _record(SegmentKey(topic, topic_id, _FINISHED, 0), SegmentValue(0, 0, 0), now_ms)
 
 
-def begun_record(topic: str, topic_id: str, now_ms: int) -> Record:
-    return _record(SegmentKey(topic, topic_id, _BEGUN, 0), SegmentValue(0, 0, 0), now_ms)
+def begun_record(topic: str, topic_id: str, target_id: str, now_ms: int) -> Record:
+    return _record(SegmentKey(topic, topic_id, _BEGUN, 0), SegmentValue(0, 0, 0, target_id), now_ms)
 
 
 def _record(key: SegmentKey, value: SegmentValue, now_ms: int) -> Record:
@@ -72,19 +92,22 @@ def read_progress(records: Iterable[Record]) -> Progress:
     write them.
     """
     found = Progress()
-    segments: dict[Partition, dict[int, Segment]] = {}
+    segments: dict[str, dict[int, dict[int, Segment]]] = {}
     for record in records:
         key, value = _decoded(record)
-        found.topic_ids[key.topic] = key.id
+        if key.partition == _BEGUN or key.id != found.topic_ids.get(key.topic):
+            found.begin(key.topic, key.id, value.target_id)
+            segments[key.topic] = {}
         if key.partition == _FINISHED:
             found.finished.add(key.topic)
         if key.partition < 0:
             continue
-        segments.setdefault((key.topic, key.partition), {})[key.source] = Segment(
+        segments[key.topic].setdefault(key.partition, {})[key.source] = Segment(
             key.source, value.target, value.count, value.next_source
         )
-    for partition, items in segments.items():
-        found.maps[partition] = OffsetMap(items[source] for source in sorted(items))
+    for topic, partitions in segments.items():
+        for index, items in partitions.items():
+            found.maps[topic, index] = OffsetMap(items[source] for source in sorted(items))
     return found
 
 

@@ -11,9 +11,9 @@ from typing import Final, Self
 
 from penstock.base.errors import ExpectedError
 from penstock.controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
-from penstock.deploy.admin.groups.committed import committed_offsets
+from penstock.deploy.admin.groups.committed import CommittedOffset, committed_offsets
 from penstock.deploy.mirror import acls, admin, groups
-from penstock.deploy.mirror.cluster import Cluster, ClusterAddress
+from penstock.deploy.mirror.cluster import Cluster, ClusterAddress, TopicInfo
 from penstock.deploy.mirror.plan import (
     PROGRESS_PREFIX,
     MirrorContext,
@@ -33,7 +33,7 @@ from penstock.deploy.mirror.translated import TranslatedOffsets, load_progress
 from penstock.deploy.mirror.views import MirrorView, TopicView, mirror_view, topic_view
 from penstock.deploy.mirror.worker import CopyTask
 from penstock.deploy.output import counted
-from penstock.protocol.client.brokers import Partition
+from penstock.protocol.client.brokers import GROUP, Partition
 from penstock.protocol.client.errors import KafkaFailed, Moved, Refused
 from penstock.protocol.offset_specs import EARLIEST, LATEST
 
@@ -136,41 +136,45 @@ class MirrorSession:
             if not topic.is_internal and self.options.selection.has_topic(name)
         }
         configs = admin.topic_configs(self.source, sorted(wanted))
+        _, read_again = self.source.topics()
         found = _Found()
         found.source_topics = {
             name: SourceTopic(name, topic.topic_id, topic.partition_count, configs[name])
             for name, topic in wanted.items()
+            # Configs are read by name: a topic that was recreated meanwhile is planned next time.
             if name in configs
+            and name in read_again
+            and read_again[name].topic_id == topic.topic_id
         }
         if self._sink is None and self.progress_topic in target_topics:
             self._loaded = load_progress(self.target, self.progress_topic)
-        counts = {
-            name: target_topics[name].partition_count for name in wanted if name in target_topics
-        }
-        found.target_topics = self._target_topics(counts)
+        found.target_topics = self._target_topics(
+            {name: target_topics[name] for name in wanted if name in target_topics}
+        )
         found.plan = plan_topics(found.source_topics, found.target_topics, self._context)
         self._found = found
         return found.plan
 
-    def _target_topics(self, counts: Mapping[str, int]) -> dict[str, TargetTopic]:
-        configs = admin.topic_configs(self.target, sorted(counts))
+    def _target_topics(self, topics: Mapping[str, TopicInfo]) -> dict[str, TargetTopic]:
+        configs = admin.topic_configs(self.target, sorted(topics))
         progress = self.progress
+        begun = {name for name in topics if progress.is_written_to(name, topics[name].topic_id)}
         doubtful = {
-            name
-            for name in configs
-            if MIRROR_SOURCE not in configs[name] and name not in progress.topic_ids
+            name for name in configs if MIRROR_SOURCE not in configs[name] and name not in begun
         }
         ends = self.target.offsets(
-            [(name, index) for name in doubtful for index in range(counts[name])], LATEST
+            [(name, index) for name in doubtful for index in range(topics[name].partition_count)],
+            LATEST,
         )
         written = {name for (name, _), end in ends.items() if end > 0}
         return {
             name: TargetTopic(
-                counts[name],
+                topics[name].partition_count,
                 configs[name],
                 name in doubtful and name not in written,
-                progress.topic_ids.get(name, ""),
-                name in progress.finished,
+                progress.topic_ids[name] if name in begun else "",
+                name in begun and name in progress.finished,
+                topics[name].topic_id,
             )
             for name in configs
         }
@@ -220,7 +224,8 @@ class MirrorSession:
         other = [state for state in self.states.values() if state.mode is OffsetKind.TRANSLATED]
         starts = self.source.offsets([state.key for state in other], EARLIEST)
         for state in other:
-            found = self.progress.map_of(state.key).next_source
+            has_begun = self.progress.has_begun(state.key[0], state.topic_id, state.target_id)
+            found = self.progress.map_of(state.key).next_source if has_begun else None
             state.position = starts[state.key] if found is None else found
         for key, end in self.source_ends(committed=False).items():
             self.states[key].end = end
@@ -233,6 +238,10 @@ class MirrorSession:
             )
         if topic.action == "create":
             self._create(topic)
+            target_id = self.target.topic_ids([topic.name]).get(topic.name, "")
+            self._found.target_topics[topic.name] = TargetTopic(
+                topic.partition_count, topic.configs, is_empty=True, topic_id=target_id
+            )
             return
         if topic.added_partitions:
             admin.add_partitions(self.target, topic.name, topic.partition_count)
@@ -283,14 +292,19 @@ class MirrorSession:
 
     def _add_states(self, topic: TopicPlan) -> None:
         source = self._found.source_topics[topic.name]
+        ids = source.topic_id, self._found.target_topics[topic.name].topic_id
         for index in range(topic.partition_count):
             key = topic.name, index
             known = self.states.get(key)
-            if known is not None and (known.topic_id, known.mode) == (source.topic_id, topic.mode):
+            if known is not None and (known.topic_id, known.target_id, known.mode) == (
+                *ids,
+                topic.mode,
+            ):
                 continue
             self.states[key] = PartitionState(
-                key, topic.mode, self._context.mirror_source(source), source.topic_id
+                key, topic.mode, self._context.mirror_source(source), *ids
             )
+            self._sync.forget(key)
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -360,6 +374,8 @@ class MirrorSession:
         if state is None:
             return None
         if state.mode is OffsetKind.TRANSLATED:
+            if not self.progress.has_begun(key[0], state.topic_id, state.target_id):
+                return None
             return self.progress.map_of(key).translated(offset)
         return None if state.position == UNKNOWN else min(offset, state.position)
 
@@ -367,11 +383,7 @@ class MirrorSession:
         """Set the offsets of groups at the target. Raises KafkaFailed."""
         count = 0
         for name in self.selected_groups():
-            source = {
-                key: item
-                for key, item in committed_offsets(self.source, name).items()
-                if key in self.states
-            }
+            source = self._committed(name)
             if not source:
                 continue
             count += 1
@@ -380,7 +392,8 @@ class MirrorSession:
             wanted = groups.to_commit(source, present, own, self.translated)
             if not wanted:
                 continue
-            if groups.commit(self.target, name, wanted):
+            ids = {key[0]: self.states[key].target_id for key in wanted}
+            if groups.commit(self.target, name, wanted, ids):
                 own |= {key: item.offset for key, item in wanted.items()}
             else:
                 self.warn(
@@ -388,6 +401,23 @@ class MirrorSession:
                     " target"
                 )
         self._group_count = count
+
+    def _committed(self, group: str) -> dict[Partition, CommittedOffset]:
+        """Return the offsets that a group has committed in the mirrored topics. Offsets of topics
+        that were recreated at the source since the plan are omitted: they are read by name, from
+        the coordinator, whose metadata therefore contains the new id.
+        """
+        found = committed_offsets(self.source, group)
+        found = {key: item for key, item in found.items() if key in self.states}
+        if not found:
+            return found
+        names = {key[0] for key in found}
+        ids = self.source.retried(
+            lambda: self.source.topic_ids(names, self.source.coordinator(GROUP, group))
+        )
+        return {
+            key: item for key, item in found.items() if ids.get(key[0]) == self.states[key].topic_id
+        }
 
     def selected_groups(self) -> list[str]:
         """Return the groups of the source whose offsets are copied. Raises KafkaFailed."""

@@ -14,13 +14,14 @@ UNKNOWN = -1
 @dataclass(slots=True)
 class PartitionState:
     """A partition. mirror_source: the config of a topic with the offsets of the source. topic_id:
-    of the source topic.
+    of the source topic. target_id: id of the target topic. Ids are empty if the cluster has none.
     """
 
     key: Partition
     mode: OffsetKind
     mirror_source: str
     topic_id: str
+    target_id: str = ""
     position: int = UNKNOWN
     """The next offset of the source."""
     end: int = UNKNOWN

@@ -68,7 +68,7 @@ class TranslatedOffsets:
         self.progress = _progress_of(records, self._topic)
 
     def find_positions(self, states: Sequence[PartitionState]) -> None:
-        self._begin({state.key[0]: state.topic_id for state in states})
+        self._begin({state.key[0]: (state.topic_id, state.target_id) for state in states})
         fresh: list[PartitionState] = []
         for state in states:
             found = self.progress.map_of(state.key).next_source
@@ -80,15 +80,20 @@ class TranslatedOffsets:
         for state in fresh:
             state.position = starts[state.key]
 
-    def _begin(self, topics: Mapping[str, str]) -> None:
-        """Record that this mirror writes to these topics, before it writes the first records."""
-        fresh = {name: id_ for name, id_ in topics.items() if name not in self.progress.topic_ids}
+    def _begin(self, topics: Mapping[str, tuple[str, str]]) -> None:
+        """Record that this mirror writes to these topics, before it writes the first records. The
+        progress of topics with other ids ends.
+        """
+        fresh = {
+            name: ids for name, ids in topics.items() if not self.progress.has_begun(name, *ids)
+        }
         if fresh:
             now_ms = _now_ms()
             self._producer.add([(self._topic, 0)])
-            self._append_progress([begun_record(*item, now_ms) for item in fresh.items()])
+            self._append_progress([begun_record(name, *fresh[name], now_ms) for name in fresh])
             self._producer.commit()
-            self.progress.topic_ids |= fresh
+            for name, ids in fresh.items():
+                self.progress.begin(name, *ids)
 
     def append(self, copies: Sequence[Copy]) -> None:
         """Append the fetched batches in one transaction. Raises KafkaFailed and Ended; then either
@@ -153,7 +158,12 @@ class TranslatedOffsets:
         target's own retention.
         """
         records, self._read_to = _records_from(self._target, self._topic, self._read_to)
-        self.progress.finished |= _progress_of(records, self._topic).finished
+        found = _progress_of(records, self._topic)
+        self.progress.finished |= {
+            name
+            for name in found.finished
+            if found.topic_ids[name] == self.progress.topic_ids.get(name)
+        }
 
     def _append_progress(self, records: Sequence[Record]) -> None:
         for start in range(0, len(records), _RECORDS_MAX):

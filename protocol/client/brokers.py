@@ -175,9 +175,13 @@ class Brokers:
     # --- who is responsible -----------------------------------------------------------------------
 
     def metadata(
-        self, topics: Iterable[str] | None = None, timeout_s: float = TIMEOUT_S
+        self,
+        topics: Iterable[str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+        *,
+        node: int | None = None,
     ) -> metadata.MetadataResponse:
-        """Return the brokers and these topics; all topics for None."""
+        """Return the brokers and these topics; all topics for None. node: as for `send_request`."""
         requested = (
             None if topics is None else [metadata.MetadataRequestTopic(name=t) for t in topics]
         )
@@ -185,6 +189,7 @@ class Brokers:
             apis.METADATA,
             metadata.MetadataRequest(requested, allow_auto_topic_creation=False),
             metadata.MetadataResponse,
+            node=node,
             timeout_s=timeout_s,
         )
         for broker in found.brokers:

@@ -110,10 +110,10 @@ def test_group_offsets_only_advance_unless_set_by_this_mirror():
 def test_progress_records_survive_a_round_trip():
     first, second = Segment(0, 10, 5, 7), Segment(7, 16, 2, 9)
     records = [
-        begun_record("t", "id", 1),
+        begun_record("t", "id", "T", 1),
         segment_record(("t", 1), "id", second, 1),
         segment_record(("t", 1), "id", first, 1),
-        begun_record("u", "id2", 1),
+        begun_record("u", "id2", "", 1),
         finished_record("u", "id2", 1),
     ]
     found = read_progress(records)
@@ -122,6 +122,24 @@ def test_progress_records_survive_a_round_trip():
     assert (found.topic_ids, found.finished) == ({"t": "id", "u": "id2"}, {"u"})
     with pytest.raises(ValueError, match="offset 3 is not from a mirror"):
         read_progress([Record(3, 1, b"{}", b"x")])
+
+
+@pytest.mark.parametrize("ids", [("new", "T"), ("id", "new")], ids=["source", "target"])
+def test_the_progress_of_a_recreated_topic_starts_over(ids: tuple[str, str]):
+    records = [
+        begun_record("t", "id", "T", 1),
+        segment_record(("t", 0), "id", Segment(0, 10, 5, 7), 1),
+        segment_record(("t", 1), "id", Segment(0, 10, 5, 7), 1),
+        finished_record("t", "id", 1),
+        begun_record("t", *ids, 1),
+        segment_record(("t", 0), ids[0], Segment(0, 0, 1, 1), 1),
+    ]
+    found = read_progress(records)
+    assert list(found.map_of(("t", 0))) == [Segment(0, 0, 1, 1)]
+    assert found.map_of(("t", 1)).next_source is None
+    assert not found.finished
+    assert found.has_begun("t", *ids)
+    assert not found.has_begun("t", "id", "T")
 
 
 def test_a_segment_that_does_not_follow_the_last_one_is_rejected():
