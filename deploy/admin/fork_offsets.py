@@ -26,11 +26,13 @@ def read_offsets(path: str, topic: str) -> Iterator[tuple[int, int]]:
         found = msgspec.json.decode(text, type=_File)
     except OSError as error:
         raise UsageError(f"--at-offsets {path}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"--at-offsets {path}: {error};"
             ' expected {"partitions": [{"topic": "orders", "partition": 0, "offset": 1}]}'
         ) from None
+    if not found.partitions:
+        raise UsageError(f"--at-offsets {path}: the file has no offsets")
     for item in found.partitions:
         if item.topic != topic:
             raise UsageError(f"--at-offsets {path}: {item.topic!r} is not {topic!r}")

@@ -13,6 +13,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from penstock.base.errors import ExpectedError
+from penstock.deploy.admin import fork_offsets
 from penstock.deploy.admin.groups.reset import parse_duration, parse_time, read_offsets
 from penstock.deploy.cli.reset_options import ResetGoal, goal_of
 from penstock.deploy.console.console import utc_time
@@ -429,6 +430,23 @@ def test_durations_that_are_too_long_are_rejected() -> None:
         parse_duration("P99999999999D")
     found = goal_of(ResetGoal(by_duration="P30000D"))
     assert found.time_ms == 0, "it begins before 1970"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b'{"partitions": [{"topic": "\xff", "partition": 0, "offset": 1}]}', "utf-8"),
+        (b'{"x": ' + b"[" * 100_000, "recursion"),
+        (b'{"partitions": []}', "has no offsets"),
+    ],
+)
+def test_unusable_files_with_the_offsets_of_a_fork_are_rejected(
+    tmp_path: Path, text: bytes, problem: str
+) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_bytes(text)
+    with pytest.raises(UsageError, match=problem):
+        list(fork_offsets.read_offsets(str(path), "orders"))
 
 
 def test_offset_files_of_kafka_and_of_penstock_are_parsed(tmp_path: Path) -> None:
