@@ -167,6 +167,7 @@ DIFFERENCES: Final[Mapping[str, str]] = {
         "The loggers of brokers (type 8) are packages of Penstock. A repeated resource is"
         " described once, and a response has at most 50,000 configs, excluding those of topics."
     ),
+    "JoinGroup": "A member offers at most 100 protocols, with 1 MiB of subscriptions.",
     "DescribeGroups": _ONCE,
     "ConsumerGroupDescribe": _ONCE,
     "ShareGroupDescribe": _ONCE,

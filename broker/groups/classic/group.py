@@ -4,7 +4,7 @@ KIP-814).
 EMPTY -> PREPARING_REBALANCE -> COMPLETING_REBALANCE -> STABLE -> PREPARING_REBALANCE ...
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from penstock.broker.groups.classic.model import (
@@ -16,6 +16,7 @@ from penstock.broker.groups.classic.model import (
     JoinResult,
     Member,
     PersistGroup,
+    Protocol,
     SyncRequest,
     SyncResult,
     Token,
@@ -86,8 +87,6 @@ class ClassicGroup:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not request.protocol_type or not request.protocols or not self._supports(request):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if sum(len(protocol.metadata) for protocol in request.protocols) > limits.join_bytes_max:
-            return ErrorCode.INVALID_REQUEST
         newcomer = (
             request.member_id not in self.members and request.instance_id not in self.static_members
         )
@@ -103,9 +102,7 @@ class ClassicGroup:
             return True
         if request.protocol_type != self.protocol_type:
             return False
-        return any(
-            all(member.offers(protocol.name) for member in others) for protocol in request.protocols
-        )
+        return bool(_common([request.protocols, *(member.protocols for member in others)]))
 
     def _join_unknown(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
         if request.instance_id is not None:
@@ -295,13 +292,10 @@ class ClassicGroup:
         """Choose the protocol. Each member votes for its first protocol that all members support.
         The protocol with the most votes wins; ties are broken alphabetically.
         """
+        common = _common(member.protocols for member in members)
         votes: dict[str, int] = {}
         for member in members:
-            choice = next(
-                offered.name
-                for offered in member.protocols
-                if all(other.offers(offered.name) for other in members)
-            )
+            choice = next(offered.name for offered in member.protocols if offered.name in common)
             votes[choice] = votes.get(choice, 0) + 1
         return max(sorted(votes), key=lambda name: votes[name])
 
@@ -617,6 +611,11 @@ class ClassicGroup:
             assert self.protocol is not None
         if self.state is GroupState.PREPARING_REBALANCE:
             assert self._rebalance_deadline_ms is not None
+
+
+def _common(offers: Iterable[Sequence[Protocol]]) -> set[str]:
+    """Return the names of the protocols that all members offer."""
+    return set.intersection(*({offered.name for offered in protocols} for protocols in offers))
 
 
 def _without_assigning(

@@ -1,8 +1,18 @@
 """Values of the classic group protocol: requests, results, and effects for the coordinator."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
 from penstock.protocol.error_codes import ErrorCode
+
+SUBSCRIPTION_BYTES_MAX: Final = 1 << 20
+"""Maximum size of one member's protocols and subscriptions, which are kept in memory and sent to
+the leader in every rebalance.
+"""
+PROTOCOLS_MAX: Final = 100
+"""Maximum number of protocols of one member. Clients offer a few, and each join compares those of
+all members.
+"""
 
 Token = int
 """Identifies a parked request. The coordinator maps it to the waiting request."""
@@ -32,6 +42,12 @@ class JoinRequest:
     """
     understands_skip: bool = False
     """KIP-814: clients with version 9 or later support `skip_assignment`."""
+
+    @property
+    def is_too_large(self) -> bool:
+        """Return whether the request exceeds a limit of one member."""
+        size_bytes = sum(len(offered.name) + len(offered.metadata) for offered in self.protocols)
+        return len(self.protocols) > PROTOCOLS_MAX or size_bytes > SUBSCRIPTION_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +102,6 @@ class Member:
     def is_parked(self) -> bool:
         return self.join_token is not None or self.sync_token is not None
 
-    def offers(self, protocol: str) -> bool:
-        return any(offered.name == protocol for offered in self.protocols)
-
     def metadata_for(self, protocol: str) -> bytes:
         return next(
             (offered.metadata for offered in self.protocols if offered.name == protocol), b""
@@ -132,8 +145,4 @@ class GroupLimits:
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     """How long offsets are kept after their commit or after the last member left the group,
     whichever is later.
-    """
-    join_bytes_max: int = field(default=1 << 20)
-    """Maximum size of one member's subscriptions, which are kept in memory and sent to the leader
-    in every rebalance.
     """

@@ -318,6 +318,8 @@ class GroupCoordinator:
         """
         if group_id == "":
             return JoinResult(error=ErrorCode.INVALID_GROUP_ID, member_id=request.member_id)
+        if request.is_too_large:
+            return JoinResult(error=ErrorCode.INVALID_REQUEST, member_id=request.member_id)
         group = self.find(group_id, create=request.member_id == "")
         if isinstance(group, ErrorCode):
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group

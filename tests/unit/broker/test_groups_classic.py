@@ -268,7 +268,6 @@ def test_a_sync_timeout_waits_for_a_slow_store() -> None:
         (join_request("unknown"), ErrorCode.UNKNOWN_MEMBER_ID),
         (join_request(protocols=("sticky",)), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         (join_request(protocols=()), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-        (join_request(metadata=bytes(2 << 20)), ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_invalid_joins_are_rejected(request_: JoinRequest, error: ErrorCode) -> None:

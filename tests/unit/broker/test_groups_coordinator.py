@@ -5,6 +5,7 @@ survives a coordinator failover.
 import asyncio
 import contextlib
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from penstock.broker.coordination.log import TransactionalProducer
 from penstock.broker.coordination.shards import partition_for
 from penstock.broker.groups.classic.model import (
+    PROTOCOLS_MAX,
+    SUBSCRIPTION_BYTES_MAX,
     GroupLimits,
     JoinRequest,
     Member,
@@ -98,6 +101,24 @@ async def test_a_coordinator_that_may_have_been_replaced_returns_no_offsets() ->
     assert coordinator.fetch_offsets("g") is ErrorCode.NOT_COORDINATOR
     log.leads_alone = True
     assert committed(coordinator.fetch_offsets("g")) == {key: CommittedOffset(7, -1, "", 1)}
+    coordinator.close()
+
+
+@pytest.mark.parametrize(
+    "protocols",
+    [
+        [Protocol(f"p{number}", b"") for number in range(PROTOCOLS_MAX + 1)],
+        [Protocol("range", bytes(SUBSCRIPTION_BYTES_MAX))],
+        [Protocol("r" * (SUBSCRIPTION_BYTES_MAX + 1), b"")],
+    ],
+    ids=["protocols", "subscription", "name"],
+)
+async def test_large_joins_are_rejected(protocols: list[Protocol]) -> None:
+    """Each join compares the protocols of all members on the event loop."""
+    coordinator = coordinator_on(MemoryLog())
+    await loaded(coordinator)
+    large = replace(joining(), protocols=tuple(protocols))
+    assert (await coordinator.join("g", large)).error is ErrorCode.INVALID_REQUEST
     coordinator.close()
 
 
