@@ -135,10 +135,13 @@ class RequestContext(Struct, eq=False):
     body: Any = None
     """The decoded request if it is long, or None if the handler must decode it."""
     on_wait: Callable[[], None] | None = None
-    """Set for long requests. Called before the request waits for records, so that other long
-    requests can start.
-    """
+    """Set for long requests. See `waits`."""
 
     @property
     def is_long(self) -> bool:
         return self.body is not None
+
+    def waits(self) -> None:
+        """Let other long requests start, because this one waits for records or other clients."""
+        if self.on_wait is not None:
+            self.on_wait()

@@ -1,13 +1,14 @@
 """Requests with thousands of elements do not block the event loop for other clients."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.broker.errors import ErrorCode
+from penstock.broker.groups.coordinator.group_coordinator import GroupCoordinator
 from penstock.broker.handlers.fetch.fetch_call import FetchCall
 from penstock.broker.partition.partition import Partition
 from penstock.broker.requests import yielding as slices
@@ -15,7 +16,14 @@ from penstock.broker.requests.long_requests import AT_ONCE_MAX, LongRequests
 from penstock.controller.api.messages import CreateTopics, NewTopic
 from penstock.protocol import apis, framing
 from penstock.protocol.batch.records import Record, encode_batch
-from penstock.protocol.gen import api_versions, fetch, heartbeat, produce
+from penstock.protocol.gen import (
+    api_versions,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    produce,
+)
 from penstock.protocol.primitives import ELEMENTS_AT_ONCE_MAX
 from tests.support.attacker import TIMEOUT_S, Attacker
 from tests.support.cluster import Cluster
@@ -176,6 +184,57 @@ async def test_waiting_fetches_do_not_occupy_slots_of_long_requests(
         long = LONG_REQUESTS["DescribeGroups"]
         await attacker.send_request(long.api, long.version, long.make(NAMED))
         await attacker.produce("wide", BATCH)
+
+
+def _join_frame(instance_id: str, tag_count: int) -> bytes:
+    """Return a JoinGroup of a static member, with tagged fields that the broker does not know."""
+    request = join_group.JoinGroupRequest(
+        group_id="parked",
+        session_timeout_ms=300_000,
+        rebalance_timeout_ms=3_600_000,
+        group_instance_id=instance_id,
+        protocol_type="consumer",
+        protocols=[join_group.JoinGroupRequestProtocol("range", b"")],
+    )
+    frame = framing.encode_request_frame(apis.JOIN_GROUP, 7, 1, join_group.encode_request, request)
+    tags = bytes([tag_count & 0x7F | 0x80, tag_count >> 7]) + b"\x63\x00" * tag_count
+    body = bytes(frame[4:-1]) + tags
+    return len(body).to_bytes(4, "big") + body
+
+
+async def test_waiting_members_do_not_occupy_slots_of_long_requests(
+    cluster: Cluster, attacker: Attacker
+) -> None:
+    """A member waits for the others, for as long as its rebalance timeout."""
+    groups = cluster.broker.groups
+    find = find_coordinator.FindCoordinatorRequest(coordinator_keys=["parked"])
+
+    async def has_coordinator() -> bool:
+        response = await attacker.send_request(apis.FIND_COORDINATOR, 4, find)
+        return not response.coordinators[0].error_code
+
+    await until(has_coordinator)
+    attacker.send(_join_frame("first", 0))
+    assert await attacker.frame() is not None
+
+    async def wait(instance_id: str) -> None:
+        async with Attacker.connected(cluster.broker.port) as waiting:
+            waiting.send(_join_frame(instance_id, NAMED))
+            assert await waiting.frame() is not None
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(AT_ONCE_MAX + 1):
+            tasks.create_task(wait(f"waiting-{number}"))
+        await until(lambda: len(_members(groups)) == AT_ONCE_MAX + 2)
+        long = LONG_REQUESTS["DescribeGroups"]
+        await attacker.send_request(long.api, long.version, long.make(NAMED))
+        attacker.send(_join_frame("first", 0))
+        assert await attacker.frame() is not None
+
+
+def _members(groups: GroupCoordinator) -> Sequence[object]:
+    described = groups.describe_group("parked")
+    return () if isinstance(described, ErrorCode) else described.members
 
 
 async def test_tagged_fields_are_limited_before_authentication(

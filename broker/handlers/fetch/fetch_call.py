@@ -589,8 +589,7 @@ class FetchCall:
         """Wait until enough bytes or an error are available, at most until max_wait. Return False
         if nothing has changed.
         """
-        if self._ctx.on_wait is not None:
-            self._ctx.on_wait()
+        self._ctx.waits()
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[bool] = loop.create_future()
 

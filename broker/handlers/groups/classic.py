@@ -77,6 +77,7 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
         )
         return encode_response(ctx, refused)
     await node.groups.ready(request.group_id)
+    ctx.waits()
     result = await node.groups.join(
         request.group_id,
         JoinRequest(
@@ -122,6 +123,7 @@ async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
         raise kafka_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     check_group(node, ctx, Operation.READ, request.group_id)
     await node.groups.ready(request.group_id)
+    ctx.waits()
     result = await node.groups.sync(
         request.group_id,
         SyncRequest(

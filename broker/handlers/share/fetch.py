@@ -481,8 +481,7 @@ class _ShareFetchCall:
 
     async def _park(self) -> bool:
         """Wait until records may have become available. Return False when max_wait has passed."""
-        if self._ctx.on_wait is not None:
-            self._ctx.on_wait()
+        self._ctx.waits()
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         wait = FetchWait(
             self._min_bytes - self._size_bytes,
