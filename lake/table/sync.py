@@ -213,7 +213,10 @@ class TableSync:
         if not self._commit_rejects(known, topic_id, results, slices):
             self._discard(results)
             raise _Overtaken
-        commit = self._commit_of(base, topic_id, results, end_offsets(base.offsets, slices))
+        # Also of empty partitions, so that records lost before the next batch are noticed.
+        starts = {partition: bound.start_offset for partition, bound in bounds.items()}
+        offsets = end_offsets(starts | dict(base.offsets), slices)
+        commit = self._commit_of(base, topic_id, results, offsets)
         if not commit_batch(self._table, commit):
             if self._wall_s() - began_s <= DISCARD_S_MAX:
                 self._discard(results)

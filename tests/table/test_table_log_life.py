@@ -32,12 +32,12 @@ def run(request: pytest.FixtureRequest, cluster: ThreadedCluster, tmp_path: Path
     return Run(Log(cluster.store_url, TOPIC, []), tmp_path / "warehouse", request.param)
 
 
-def produce(cluster: ThreadedCluster, first: int, count: int) -> None:
+def produce(cluster: ThreadedCluster, first: int, count: int, partition: int = 0) -> None:
     """Produce rows that contain their offsets, with repeating keys."""
     cluster.produce(
         {
             "topic": TOPIC,
-            "partition": 0,
+            "partition": partition,
             "key": b"k%d" % (number % KEYS),
             "value": json.dumps({"n": number}).encode(),
         }
@@ -45,9 +45,15 @@ def produce(cluster: ThreadedCluster, first: int, count: int) -> None:
     )
 
 
-def bounds(cluster: ThreadedCluster) -> tuple[int, int]:
+def bounds(cluster: ThreadedCluster, partition: int = 0) -> tuple[int, int]:
     """Return log start and end offset as store readers see them."""
-    return scan(cluster.store_url, TOPIC).offsets[0]
+    return scan(cluster.store_url, TOPIC).offsets[partition]
+
+
+def delete_records(cluster: ThreadedCluster, end: int, partition: int = 0) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    at = TopicPartition(TOPIC, partition, end)
+    admin.delete_records([at])[at].result(TIMEOUT_S)
 
 
 def exported(run: Run) -> list[int]:
@@ -58,14 +64,12 @@ def exported(run: Run) -> list[int]:
 
 
 def test_records_deleted_by_a_client_are_reported_once(cluster: ThreadedCluster, run: Run) -> None:
-    cluster.create(TOPIC, 1)
+    cluster.create(TOPIC, 2)
     produce(cluster, 0, 60)
     wait_until(lambda: bounds(cluster) == (0, 60))
     run.all()
     produce(cluster, 60, 40)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    at = TopicPartition(TOPIC, 0, 80)
-    admin.delete_records([at])[at].result(TIMEOUT_S)
+    delete_records(cluster, 80)
     wait_until(lambda: bounds(cluster) == (80, 100))
     with pytest.raises(RecordsLost):
         run.all()
@@ -82,6 +86,13 @@ def test_records_deleted_by_a_client_are_reported_once(cluster: ThreadedCluster,
     wait_until(lambda: bounds(cluster) == (80, 105))
     run.all()
     assert exported(run) == [*range(60), *range(80, 105)]
+    produce(cluster, 0, 10, partition=1)  # which was empty in all batches
+    delete_records(cluster, 4, partition=1)
+    wait_until(lambda: bounds(cluster, 1) == (4, 10))
+    with pytest.raises(RecordsLost, match=r"t-1: offsets \[0, 4\)"):
+        run.all()
+    run.all(skip_lost=True)
+    assert exported(run) == sorted([*range(60), *range(80, 105), *range(4, 10)])
 
 
 @pytest.mark.parametrize("upsert", [False, True])
