@@ -1,14 +1,16 @@
 """Run ad hoc SQL on the tables of a warehouse: DuckDB over the rows of the tables in the query.
 
 Invariant: the bytes read are bounded, and a table is read as of one version. Table names may
-include the namespace. DuckDB has no network access and does not load extensions.
+include the namespace, and must if it is not `default` and another one has a table with this name.
+DuckDB has no network access and does not load extensions.
 """
 
+from collections import Counter
 from typing import Any
 
 from penstock.lake.table.errors import InvalidTable
 from penstock.lake.table.pyarrow_untyped import Table
-from penstock.lake.table.warehouse import Warehouse
+from penstock.lake.table.warehouse import Warehouse, qualified
 
 BYTES_MAX = 2 << 30
 """Maximum size of the files of one table; their rows take a few times as much memory."""
@@ -21,19 +23,27 @@ def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
     import duckdb
 
     known = warehouse.tables()
+    uses = Counter(_short(name) for name in known)
     connection = duckdb.connect(
-        config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+        config={
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+        }
     )
     try:
-        for name in known:
+        for number, name in enumerate(known):
             if _is_named(name, sql):
-                rows = warehouse.read(name, bytes_max)
+                rows = f"table {number}"
+                connection.register(rows, warehouse.read(name, bytes_max))
                 space, _, short = name.rpartition(".")
-                connection.register(short, rows)
-                if space:
-                    connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{space}"')
+                spaces = {space or "main"}
+                if uses[_short(name)] == 1 or name == qualified(short):
+                    spaces.add("main")
+                for schema in map(_quoted, spaces):
+                    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
                     connection.execute(
-                        f'CREATE VIEW "{space}"."{short}" AS SELECT * FROM "{short}"'  # noqa: S608
+                        f"CREATE VIEW {schema}.{_quoted(short)} AS FROM main.{_quoted(rows)}"
                     )
         response: Any = connection.sql(sql)
         if response is None:
@@ -49,4 +59,13 @@ def _is_named(name: str, sql: str) -> bool:
     """Return whether the text contains the name anywhere. Reading an unneeded table is only slow,
     but a missing one would be an error.
     """
-    return name.rpartition(".")[2].lower() in sql.lower()
+    return _short(name) in sql.lower()
+
+
+def _short(name: str) -> str:
+    """Return the name without its namespace, in lowercase, because SQL ignores case."""
+    return name.rpartition(".")[2].lower()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

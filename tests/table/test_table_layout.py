@@ -180,6 +180,31 @@ def test_tables_are_queried_with_sql(run: Run) -> None:
         query(run.warehouse, "SELECT * FROM nothing")
 
 
+@pytest.mark.parametrize("run", ["iceberg"], indirect=True)
+def test_tables_with_the_same_name_are_queried_by_namespace(run: Run) -> None:
+    catalog = open_catalog(run.catalog_name, run.warehouse.properties())
+
+    def create(name: str) -> None:
+        catalog.create_namespace(name.partition(".")[0])
+        rows = pa.table({"x": [name]})
+        catalog.create_table(name, rows.schema).append(rows)
+
+    def found(name: str) -> list[dict[str, Any]]:
+        return query(run.warehouse, f"SELECT x FROM {name}").to_pylist()
+
+    create("sales.orders")
+    create("hr.orders")
+    create('odd"name.other')
+    for name in ("sales.orders", "hr.orders"):
+        assert found(name) == [{"x": name}]
+    assert found("other") == found('"odd""name".other') == [{"x": 'odd"name.other'}]
+    with pytest.raises(InvalidTable, match=r"orders does not exist"):
+        found("orders")
+    create("default.orders")
+    assert found("orders") == [{"x": "default.orders"}]
+    assert found("sales.orders") == [{"x": "sales.orders"}]
+
+
 def test_export_with_another_mode_or_topic_is_refused(run: Run) -> None:
     run.sync().run_batch()
     with pytest.raises(InvalidTable, match="created with --mode append"):
