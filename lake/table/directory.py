@@ -41,6 +41,7 @@ from penstock.lake.table.partition_values import check_partition_fields, directo
 from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
 from penstock.lake.table.rows import refuse_names
 from penstock.lake.table.tables import UPSERT, check_layout_version, check_mode, mode_of
+from penstock.lake.table.values import refuse_same_names
 from penstock.objectstore.errors import ConditionalConflict, ObjectStoreError, PreconditionFailed
 from penstock.objectstore.ports import ObjectInfo, ObjectStore
 
@@ -195,6 +196,7 @@ class DirectoryTable:
         fields = self.layout.fields
         names = [_path_name(field) for field in fields if field.transform != IDENTITY]
         refuse_names(schema.names, names, "the path of a file")
+        refuse_same_names([*(self._stored or ()), *schema])
         self._wanted = schema
         check_partition_fields(fields, self._schema())
 

@@ -71,6 +71,7 @@ from penstock.lake.table.partition_values import check_partition_fields
 from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
 from penstock.lake.table.rows import OFFSET, TIMESTAMP, refuse_names
 from penstock.lake.table.tables import APPEND, UPSERT, check_layout_version, check_mode, mode_of
+from penstock.lake.table.values import refuse_same_names
 
 LAYOUT: Final = "penstock.layout-version"
 MODE: Final = "penstock.write-mode"
@@ -263,6 +264,7 @@ class IcebergTable:
             if self._table is None:
                 self._create(schema)
             table = self._loaded()
+            refuse_same_names([*_arrow_io.schema_to_pyarrow(table.schema()), *schema])
             try:
                 with catalog_errors(address_of(self._catalog)), table.update_schema() as update:
                     cast("Any", update).union_by_name(schema)  # does not commit if no column is new

@@ -5,11 +5,11 @@ that a tombstone is a row of nulls, and a new field does not require a rewrite. 
 as bytes or by a function.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from penstock.lake.arrow.pyarrow_untyped import Array, Schema, pa
+from penstock.lake.arrow.pyarrow_untyped import Array, DataType, Schema, pa
 from penstock.lake.table.errors import InvalidSchema, InvalidTable
 from penstock.lake.table.pyarrow_untyped import pc
 from penstock.lake.table.writers import FindSchema, SchemaSource
@@ -236,7 +236,38 @@ def _columns(decoder: RowDecoder | None) -> Schema:
             "the schema has no fields: a table needs at least one; --format raw stores values"
             " unchanged"
         )
+    refuse_same_names(fields)
     return pa.schema(fields)
+
+
+def refuse_same_names(fields: Iterable[Any]) -> None:
+    """Raise InvalidSchema if two fields of a schema or of a struct differ only in case, because
+    engines such as Spark and DuckDB ignore case. Fields with the same name are the same field.
+    """
+    _refuse_same_names(((field.name, field.type) for field in fields), "")
+
+
+def _refuse_same_names(fields: Iterable[tuple[str, DataType]], path: str) -> None:
+    names: dict[str, str] = {}
+    inner: dict[str, list[tuple[str, DataType]]] = {}
+    for name, kind in fields:
+        first = names.setdefault(name.lower(), name)
+        if first != name:
+            raise InvalidSchema(
+                f"fields {path}{first} and {path}{name} differ only in case, which Iceberg, Spark"
+                " and DuckDB ignore: rename one of them; tables can also use --format raw"
+            )
+        inner.setdefault(name, []).extend(_fields_within(kind))
+    for name, within in inner.items():
+        _refuse_same_names(within, f"{path}{name}.")
+
+
+def _fields_within(kind: DataType) -> list[tuple[str, DataType]]:
+    if pa.types.is_struct(kind):
+        return [(field.name, field.type) for field in kind]
+    if pa.types.is_map(kind):
+        return _fields_within(kind.item_type)
+    return _fields_within(kind.value_type) if pa.types.is_list(kind) else []
 
 
 def _row_decoder(value_format: ValueFormat, find: FindSchema | None) -> RowDecoder | None:

@@ -16,7 +16,13 @@ import penstock.lake.table.sync as sync
 from penstock.base.partition_spec import DAY
 from penstock.lake.table.catalog import open_catalog
 from penstock.lake.table.compact import compact
-from penstock.lake.table.errors import InvalidTable, OtherTopic, RecordsLost, TableAhead
+from penstock.lake.table.errors import (
+    InvalidSchema,
+    InvalidTable,
+    OtherTopic,
+    RecordsLost,
+    TableAhead,
+)
 from penstock.lake.table.model import Commit, Layout
 from penstock.lake.table.plan import Bounds, wanted_ranges
 from penstock.lake.table.query import query
@@ -111,6 +117,15 @@ def test_field_with_another_type_is_refused(run: Run) -> None:
     schema = json.loads(SCHEMA)
     schema["properties"]["n"] = {"type": "string"}
     with pytest.raises(InvalidTable, match="another type"):
+        run.all(value_format=ValueFormat("json", json.dumps(schema).encode()))
+
+
+def test_field_that_differs_from_a_column_only_in_case_is_refused(run: Run) -> None:
+    """Spark and DuckDB could not read a table with both."""
+    assert run.sync().run_batch() is not None
+    schema = json.loads(SCHEMA)
+    schema["properties"]["at"]["properties"] = {"X": {"type": "number"}}
+    with pytest.raises(InvalidSchema, match=r"fields at\.x and at\.X differ only in case"):
         run.all(value_format=ValueFormat("json", json.dumps(schema).encode()))
 
 

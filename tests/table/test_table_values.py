@@ -667,6 +667,29 @@ def test_objects_without_fields_cannot_become_columns() -> None:
             row_schema(columns, headers=False)
 
 
+def test_fields_that_differ_only_in_case_are_refused() -> None:
+    """In a schema, a struct, a list and a map: DuckDB, Spark and Iceberg ignore case."""
+
+    def refused(format_name: str, schema: bytes, fields: str, message: str = "") -> None:
+        with pytest.raises(InvalidSchema, match=f"fields {fields} differ only in case"):
+            ValueDecoder(ValueFormat(format_name, schema, message=message))
+
+    both = {"type": "object", "properties": {"Id": INTEGER, "x": TEXT, "id": INTEGER}}
+    for outer, path in (
+        (both, ""),
+        ({"type": "object", "properties": {"o": both}}, "o."),
+        ({"type": "object", "properties": {"l": {"type": "array", "items": both}}}, "l."),
+    ):
+        refused("json", json.dumps(outer).encode(), f"{path}Id and {path}id")
+    fields = [{"name": name, "type": "int"} for name in ("ID", "iD")]
+    record = {"type": "record", "name": "e", "fields": fields}
+    avro = {"type": "map", "values": ["null", record]}
+    schema = {"type": "record", "name": "r", "fields": [{"name": "m", "type": avro}]}
+    refused("avro", json.dumps(schema).encode(), "m.ID and m.iD")
+    found = message_set(("user_id", 1, "INT64"), ("User_id", 2, "INT64"))
+    refused("protobuf", found, "user_id and User_id", "demo.Sale")
+
+
 def test_one_row_of_a_key_is_newest_in_a_batch_that_repeats_offsets() -> None:
     keys = [b"a", b"b", b"a", b"c", b"c"]
     rows = pa.table(
