@@ -7,6 +7,7 @@ per range of the source.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from penstock.base.ids import Offset, StreamEpoch, StreamId
@@ -17,6 +18,12 @@ from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.controller.metadata.records import ForkPoint, PartitionRecord, StreamForked
 from penstock.controller.metadata.streams import is_cleaned_beyond
 from penstock.controller.metadata.topic_configs import FORK_SOURCE, MIRROR_FINISHED, MIRROR_SOURCE
+
+EPOCHS_MAX: Final = 8
+"""Maximum number of leader epochs in a fork point, the newest ones, so that 10,000 partitions fit
+into a transaction. To clients, older epochs end where the first known one starts, which is never
+too early.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +165,7 @@ def _forks(image: MetadataImage, source: Source, wanted: TopicFork) -> list[Fork
         if wanted.with_kept and scan_offset <= data.start_offset:
             # A position at the log start means that it is unknown, so all records must be scanned.
             scan_offset = data.kept_offset
-        point = ForkPoint(source.topic_id, item.end_offset, scan_offset, tuple(item.epochs))
+        epochs = tuple(item.epochs[-EPOCHS_MAX:])
+        point = ForkPoint(source.topic_id, item.end_offset, scan_offset, epochs)
         forks.append(Fork(partition, point, item.txn_end_offset, wanted.with_kept))
     return forks

@@ -160,7 +160,7 @@ class ForkPoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
     scan_offset: Offset
     """No transaction that began below this offset was open at `end_offset`."""
     epochs: tuple[tuple[StreamEpoch, Offset], ...]
-    """The leader epochs below `end_offset`, each with its start offset."""
+    """The newest leader epochs below `end_offset`, each with its start offset."""
 
 
 class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):

@@ -13,6 +13,7 @@ from penstock.broker.handlers.topics.forks import (
 )
 from penstock.broker.partition.fork_point import WantedPoint
 from penstock.controller.api import messages as m
+from penstock.controller.managers.forks import EPOCHS_MAX
 from penstock.controller.metadata.topic_configs import FORK_SOURCE
 from tests.support.partition_harness import PartitionHarness, batch, idempotent, transactional
 
@@ -54,6 +55,20 @@ async def test_a_fork_continues_the_leader_epochs_of_its_source(cluster):
     ends = [(await second.epoch_end("f", epoch)).end_offset for epoch in (1, 2, 3, 4, 5)]
     assert ends == [2, 4, 4, 4, 4], "epoch 3 of the source has no records in the fork"
     assert await second.values("f") == [b"a", b"b"] * 2
+
+
+async def test_epochs_that_a_fork_does_not_know_never_end_too_early(cluster):
+    harness, first, second = cluster
+    harness.topic("t")
+    for leader in (first, second) * (EPOCHS_MAX // 2 + 1):
+        harness.lead("t", leader)
+        await leader.opened("t")
+        assert (await leader.produce("t", batch(b"a", b"b"))).error_code == 0
+    await fork(harness, second, "t", "f")
+    harness.lead("f", first)
+    await first.opened("f")
+    ends = [(await first.epoch_end("f", epoch)).end_offset for epoch in (1, 2, 3, 4)]
+    assert ends == [4, 4, 6, 8]
 
 
 async def test_a_fork_point_is_at_a_batch_boundary(cluster):

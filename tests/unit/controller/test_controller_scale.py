@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from penstock.base.ids import NodeId, WalSequence
+from penstock.base.ids import NodeId, Offset, StreamEpoch, WalSequence
 from penstock.controller.api.messages import (
     AlterReassignments,
     CommitRecovered,
@@ -15,12 +15,15 @@ from penstock.controller.api.messages import (
     DeleteTopics,
     DrainBroker,
     ElectPreferred,
+    ForkedPartition,
     ItemResults,
     NewTopic,
     PartitionName,
     PartitionTarget,
     Progress,
     Status,
+    TopicFork,
+    TopicsCreated,
 )
 from penstock.controller.api.transport import MESSAGE_BYTES_MAX
 from penstock.controller.config import ControllerConfig
@@ -28,7 +31,14 @@ from penstock.controller.managers import deleted_topics, failover, reassign, top
 from penstock.controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, elect_leaderless
 from penstock.controller.managers.result import Result
 from penstock.controller.metadata.codec import encode_record
-from penstock.controller.metadata.records import PartitionRecord, Record, StreamOpened
+from penstock.controller.metadata.records import (
+    PartitionRecord,
+    Record,
+    StreamClosed,
+    StreamOpened,
+    StreamTrimmed,
+)
+from penstock.controller.metadata.topic_configs import FORK_SOURCE
 from penstock.controller.metadata.topics import NO_LEADER, leader_of
 from penstock.controller.raft.core_config import CoreConfig
 from penstock.controller.raft.transport import GROUP_BYTES
@@ -68,7 +78,11 @@ class Large(ManagersCluster):
             self.broker(node_id)
         row = [NodeId(node_id) for node_id in range(1, CANDIDATES + 1)]
         request = CreateTopics(topics=[NewTopic(name="t", assignment=[row] * PARTITIONS)])
-        self.created = topics.create_topics(
+        self.created = self.create_topics(request).records
+        self.apply(self.created)
+
+    def create_topics(self, request: CreateTopics) -> Result[TopicsCreated]:
+        return topics.create_topics(
             self.image,
             request,
             new_uuid=self.new_uuid,
@@ -76,8 +90,7 @@ class Large(ManagersCluster):
             defaults=topics.TopicDefaults(),
             now_ms=self.now_ms,
             move_timeout_ms=10_000,
-        ).records
-        self.apply(self.created)
+        )
 
     def open_all(self) -> None:
         opened: list[Record] = []
@@ -121,6 +134,27 @@ def test_ten_thousand_partitions_are_created_and_deleted_in_one_transaction(clus
     deleted = deleted_topics.delete_topics(cluster.image, request, cluster.now_ms, grace_ms=0)
     assert len(deleted.records) == 3 * PARTITIONS + 1
     assert size_of(deleted.records) < limit
+
+
+def test_a_snapshot_of_ten_thousand_old_partitions_is_one_transaction(cluster: Large) -> None:
+    far = Offset(10**12)
+    cluster.apply([StreamTrimmed(item.data_stream_id, far) for item in cluster.partitions("t")])
+    cluster.apply(
+        [
+            StreamClosed(item.data_stream_id, StreamEpoch(-1), far)
+            for item in cluster.partitions("t")
+        ]
+    )
+    epochs = [(StreamEpoch(100 + number), Offset(far - 10**10 + number)) for number in range(100)]
+    point = ForkedPartition(
+        end_offset=far, scan_offset=far, txn_end_offset=Offset(0), epochs=epochs
+    )
+    source_id = cluster.partitions("t")[0].topic_id
+    fork = TopicFork(source_topic_id=source_id, partitions=[point] * PARTITIONS)
+    topic = NewTopic(name="t@s", configs={FORK_SOURCE: "t"}, fork=fork)
+    result = cluster.create_topics(CreateTopics(topics=[topic]))
+    assert partitions_in(result.records) == PARTITIONS
+    assert size_of(result.records) < default("transaction_bytes_max")
 
 
 def test_the_largest_message_between_voters_is_far_below_the_transport_limit() -> None:
