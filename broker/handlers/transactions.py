@@ -508,7 +508,9 @@ async def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
         ):
             found.append(item)
     response = list_transactions.ListTransactionsResponse(
-        unknown_state_filters=[name for name in request.state_filters if name not in labels],
+        unknown_state_filters=[
+            name for name in dict.fromkeys(request.state_filters) if name not in labels
+        ],
         transaction_states=[
             list_transactions.TransactionState(
                 item.transactional_id, item.producer_id, item.state.label
@@ -524,9 +526,9 @@ def _filtered(
     found: Iterable[TransactionMetadata],
     now_ms: int,
 ) -> Iterable[TransactionMetadata]:
-    wanted_ids = set(request.producer_id_filters)
+    labels, wanted_ids = set(request.state_filters), set(request.producer_id_filters)
     for item in found:
-        if request.state_filters and item.state.label not in request.state_filters:
+        if labels and item.state.label not in labels:
             continue
         if wanted_ids and item.producer_id not in wanted_ids:
             continue

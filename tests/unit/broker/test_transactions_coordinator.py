@@ -495,6 +495,10 @@ async def test_a_coordinator_that_is_loading_does_not_list_only_some_transaction
     may_read.set()
     await harness.until_state(TransactionState.ONGOING)
     assert await listed() == (ErrorCode.NONE, ["tid"])
+
+    unknown = wire_list.ListTransactionsRequest(state_filters=["Ongoing", "x", "x"])
+    response = await handle_list_transactions(broker, broker.context(api, 1, unknown))
+    assert broker.decode_response(api, 1, response).unknown_state_filters == ["x"]
     harness.coordinator.close()
     await broker.close()
 
