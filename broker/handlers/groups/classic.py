@@ -483,9 +483,9 @@ def _committed_partition(
     )
 
 
-def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
-    """ListGroups (16): return the groups that this broker coordinates. Clients send this request to
-    every broker.
+async def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
+    """ListGroups (16): return the groups that this broker coordinates, in slices. Clients send this
+    request to every broker.
     """
     request = decoded(ctx, list_groups.decode_request)
     states = {state.lower() for state in request.states_filter}
@@ -495,7 +495,7 @@ def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
         list_groups.ListedGroup(
             group.group_id, group.protocol_type, group.state.value, group.type.value
         )
-        for group in node.groups.list_groups()
+        async for group in sliced(node.groups.list_groups())
         if (not states or group.state.value.lower() in states)
         and (not types or group.type.value in types)
         and (sees_all or allows_group(node, ctx, Operation.DESCRIBE, group.group_id, logs=False))
