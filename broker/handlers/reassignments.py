@@ -297,7 +297,7 @@ async def _elect_preferred(
     begun = [
         name for name, (code, _) in zip(names, problems, strict=True) if code is ErrorCode.NONE
     ]
-    waiting = await _until_elected(node, begun, deadline)
+    waiting = set(await _until_elected(node, begun, deadline))
     return [
         (ErrorCode.REQUEST_TIMED_OUT, "the election started but did not complete in time")
         if name in waiting
