@@ -2,7 +2,7 @@
 fork.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 
 import msgspec
 
@@ -28,12 +28,13 @@ class KeptLog(msgspec.Struct, frozen=True, gc=False):
     together cover everything from `start_offset` on. Readers, compaction and accounting of the log
     ignore them.
 
-    trims: at least one, in order; the last one set the log start.
+    trims: at least one, in order; the last one set the log start. entries: changed only while a
+    snapshot is loaded.
     """
 
     start_offset: Offset
     trims: tuple[KeptTrim, ...]
-    entries: tuple[LogEntry, ...] = ()
+    entries: list[LogEntry] = msgspec.field(default_factory=list[LogEntry])
 
     def trimmed(self, trim: KeptTrim, entries: list[LogEntry]) -> "KeptLog":
         """Return the log after another trim, which removed `entries`. They replace all overlapping
@@ -41,20 +42,20 @@ class KeptLog(msgspec.Struct, frozen=True, gc=False):
         """
         trims = (*self.trims[: TRIMS_MAX - 1], trim)
         below = self._below(entries[0].start_offset) if entries else len(self.entries)
-        return KeptLog(self.start_offset, trims, (*self.entries[:below], *entries))
+        return KeptLog(self.start_offset, trims, [*self.entries[:below], *entries])
 
-    def with_entry(self, entry: LogEntry) -> "KeptLog":
-        """Return the log with another entry of a snapshot that is being loaded."""
-        at = self._below(entry.start_offset)
-        entries = (*self.entries[:at], entry, *self.entries[at:])
-        return KeptLog(self.start_offset, self.trims, entries)
+    def load(self, entry: LogEntry) -> None:
+        """Add an entry of a snapshot that is being loaded. A copy for each entry would take minutes
+        for 100,000.
+        """
+        insort(self.entries, entry, key=_start)
 
     def without(self, end_offset: Offset) -> "KeptLog | None":
         """Return the log without the trims up to `end_offset`, or None if no trims are left."""
         trims = tuple(trim for trim in self.trims if trim.end_offset > end_offset)
         if not trims:
             return None
-        entries = tuple(entry for entry in self.entries if entry.end_offset > end_offset)
+        entries = [entry for entry in self.entries if entry.end_offset > end_offset]
         return KeptLog(max(self.start_offset, end_offset), trims, entries)
 
     def _below(self, offset: Offset) -> int:

@@ -323,7 +323,7 @@ class StreamsImage:
         if part.stored_stream_id != OWN_STREAM:
             self._forks.add(part.stream_id)
         if state.kept is not None and part.end_offset <= state.start_offset:
-            state.kept = state.kept.with_entry(entry)
+            state.kept.load(entry)
         elif not state.entries or state.entries[-1].start_offset < entry.start_offset:
             state.entries.append(entry)
         else:

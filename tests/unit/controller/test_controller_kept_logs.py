@@ -19,9 +19,11 @@ from penstock.controller.disaster_recovery.plan import (
 )
 from penstock.controller.managers import configs, streams
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
-from penstock.controller.metadata.kept_log import TRIMS_MAX
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.kept_log import TRIMS_MAX, KeptLog
 from penstock.controller.metadata.objects import ObjectPhase
 from penstock.controller.metadata.records import PartitionRecord
+from penstock.controller.metadata.snapshot import ImageCopy
 from penstock.controller.metadata.streams import StreamState
 from penstock.controller.metadata.topic_configs import DELETE_GRACE
 from penstock.stream.ports import BrokerIncarnation
@@ -219,6 +221,20 @@ def test_object_compaction_does_not_duplicate_trimmed_ranges(cluster: Trimming) 
     cluster.cut(35)
     assert cluster.kept() == [(0, 30)]
     assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_a_snapshot_is_loaded_without_copies_of_the_kept_log(cluster: Trimming) -> None:
+    """Otherwise, a node would take a minute to start after 100,000 ranges were deleted."""
+    cluster.cut(25)
+    image = MetadataImage()
+    kept: list[KeptLog | None] = []
+    for record in ImageCopy.of(cluster.image).records():
+        image.load([record])
+        kept += [stream.kept for stream in image.streams if stream.stream_id == cluster.data]
+    image.loaded(cluster.image.end_offset)
+    assert kept[-1] is not None
+    assert image == cluster.image
+    assert len({id(item) for item in kept if item is not None and item.entries}) == 1
 
 
 def test_many_trims_are_merged(cluster: Trimming) -> None:
