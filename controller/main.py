@@ -344,6 +344,7 @@ class ControllerServer:
         service: ControllerService,
     ) -> None:
         """Apply committed records, and lead whenever elected, until cancelled."""
+        began_at = quorum.committed_offset
         while True:
             await standby.catch_up()
             if standby.image.end_offset != quorum.committed_offset:
@@ -354,7 +355,11 @@ class ControllerServer:
             self._active = active = ActiveController(
                 self._config,
                 quorum,
-                RecoveredState(standby.hand_over(), standby.since, quorum.began_empty),
+                RecoveredState(
+                    standby.hand_over(),
+                    standby.since,
+                    quorum.began_empty and quorum.committed_offset == began_at,
+                ),
                 self._store,
                 snapshots,
                 now=asyncio.get_running_loop().time,

@@ -26,7 +26,12 @@ from penstock.controller.active.sessions import Sessions
 from penstock.controller.active.snapshotter import Snapshotter
 from penstock.controller.active.wal_store import WalStoreRegistrar
 from penstock.controller.active.writer import Runtime
-from penstock.controller.api.errors import InvalidConfig, NotLeader, StoreNotEmpty
+from penstock.controller.api.errors import (
+    BackupCorrupt,
+    InvalidConfig,
+    NotLeader,
+    StoreNotEmpty,
+)
 from penstock.controller.backup.log import BackupLog
 from penstock.controller.backup.new_streams import NewStreams
 from penstock.controller.backup.snapshots import SnapshotStore
@@ -61,7 +66,7 @@ class RecoveredState:
 
     image: the image as of the quorum's committed end, which belongs to the writer from now on.
     snapshot_offset: the offset of the newest snapshot, or None. began_empty: whether the process
-    started with an empty disk.
+    started with an empty disk, and no leader has committed records since.
     """
 
     image: MetadataImage
@@ -264,7 +269,7 @@ class ActiveController:
         try:
             async with asyncio.timeout(None if self._began_empty else _CHECK_S):
                 await self.backup.open()
-        except (ObjectStoreError, TimeoutError) as error:
+        except (ObjectStoreError, BackupCorrupt, TimeoutError) as error:
             if self._began_empty:
                 raise
             _log.warning("backup_check_failed", error=str(error))

@@ -15,6 +15,7 @@ from penstock.controller.config import ControllerConfig
 from penstock.controller.main import ControllerServer
 from penstock.controller.raft.transport import PeerTransport
 from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectStore
 from tests.support.controller_cluster import Broker
 from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S, until
@@ -37,7 +38,7 @@ class Quorum:
         self._directory = directory
         ports = free_ports(size)
         self.addresses = [f"127.0.0.1:{port}" for port in ports]
-        self.store = MemoryStore()
+        self.store: ObjectStore = MemoryStore()
         values: dict[str, object] = {
             "cluster_id": "quorum",
             "peers": tuple(f"{number}@{address}" for number, address in enumerate(self.addresses)),

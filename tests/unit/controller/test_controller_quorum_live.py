@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from penstock.controller.api import messages as m
 from penstock.controller.api.client import ControllerClient
 from penstock.controller.api.errors import InvalidConfig, NotLeader, QuorumClosed
 from penstock.controller.api.follower import MetadataFollower
@@ -16,6 +17,8 @@ from penstock.controller.config import ControllerConfig
 from penstock.controller.managers.result import Result
 from penstock.controller.metadata.records import KeyValueRecord
 from penstock.controller.raft.replicated_log import RaftQuorum
+from penstock.objectstore.faults import FaultyStore
+from penstock.objectstore.memory import MemoryStore
 from tests.support.controller_quorum import Quorum, get, put
 from tests.support.waiting import PATIENCE_S, until
 
@@ -262,6 +265,23 @@ async def test_a_quorum_of_five_survives_the_loss_of_two_controllers(tmp_path: P
     assert await get(client, "before") == b"v"
     await client.close()
     await quorum.stop()
+
+
+async def test_a_new_cluster_changes_its_leader_while_the_store_is_down(tmp_path: Path) -> None:
+    quorum = Quorum(tmp_path)
+    store = quorum.store = FaultyStore(MemoryStore(), Random(1))
+    try:
+        await quorum.start()
+        client = quorum.client()
+        await put(client, "before")
+        first = await quorum.leader()
+        store.down = True
+        second = (first + 1) % 3
+        await client.transfer_leadership(m.TransferLeadership(node_id=second), timeout_s=PATIENCE_S)
+        await put(client, "after")
+        assert await quorum.leader() == second
+    finally:
+        await quorum.stop()
 
 
 @pytest.mark.parametrize(
