@@ -41,7 +41,7 @@ async def lead_again_after_a_record_was_lost(script: Script) -> None:
     async def create_in_vain() -> None:
         with suppress(ControllerError, TimeoutError):
             request = CreateTopics(topics=[NewTopic(name="lost", partitions=1)])
-            await world.admin.client.create_topics(request, timeout_s=2.0)
+            await world.admin.client.create_topics(request, timeout_s=0.5)
 
     for pair in pairs:
         world.network.links.cut(*pair)
