@@ -370,7 +370,10 @@ class ControllerServer:
             )
             await self._serve(quorum, active, service)
             self._active = None
-            await standby.rebuild()
+            if active.runtime.has_uncommitted:
+                await standby.rebuild()
+            else:
+                standby.take_back(active.snapshotter.since)
 
     async def _serve(
         self, quorum: RaftQuorum, active: ActiveController, service: ControllerService

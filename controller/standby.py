@@ -1,7 +1,7 @@
 """Keeps the image of a controller that does not lead up to date, so that it can take over quickly.
 
-A new leader's writer takes over the image. Afterwards the image is loaded again from snapshot and
-log, because the writer's image may contain records that were never committed.
+A new leader's writer takes over the image. Afterwards, if the writer's image may contain records
+that were never committed, it is loaded again from snapshot and log.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ class Standby:
 
     @property
     def committed_image(self) -> MetadataImage | None:
-        """The image if it contains only committed records. None from `hand_over` until `rebuild`
-        has completed.
+        """The image if it contains only committed records. None from `hand_over` until `take_back`
+        or the end of `rebuild`.
         """
         return None if self._is_handed_over else self.image
 
@@ -58,6 +58,12 @@ class Standby:
         self.image = loaded.image if loaded else MetadataImage()
         self.since = loaded.offset if loaded else self.since
         return loaded
+
+    def take_back(self, since: MetadataOffset) -> None:
+        """Continue with the writer's image, which contains only committed records. since: see
+        `since`.
+        """
+        self.since, self._is_handed_over = since, False
 
     async def rebuild(self) -> None:
         """Drop the image after leadership was lost, and load it again. This waits for the store

@@ -93,6 +93,10 @@ class Runtime:
         self._task: asyncio.Task[None] | None = None
         self._observers: list[Callable[[Sequence[Record]], None]] = []
         self.counters = RuntimeCounters()
+        self.has_uncommitted = False
+        """Whether the image may contain uncommitted records: during a proposal, and after a failed
+        one.
+        """
         self.failed: asyncio.Future[None] = loop.create_future()
         """Completes when the writer ends: with a result after `stop`, otherwise with the exception
         that ended it.
@@ -274,6 +278,7 @@ class Runtime:
         replies: list[Reply[Any]] = []
         encoded: list[bytes] = []
         size_bytes = 0
+        self.has_uncommitted = True
         try:
             for pending in batch:
                 reply, records = self._respond(pending)
@@ -288,11 +293,13 @@ class Runtime:
             if encoded:
                 proposed_at = self._now()
                 await self._quorum.propose(self._epoch, encoded)
+                self.has_uncommitted = False
                 self.counters.commits.observe((self._now() - proposed_at) * 1_000)
                 self.counters.batches += 1
                 self.counters.records += len(encoded)
                 self.counters.bytes += size_bytes
             else:
+                self.has_uncommitted = False
                 await self._quorum.confirm(self._epoch)
         except BaseException as error:
             lost: Exception = QuorumClosed(

@@ -280,6 +280,10 @@ async def test_a_new_cluster_changes_its_leader_while_the_store_is_down(tmp_path
         await client.transfer_leadership(m.TransferLeadership(node_id=second), timeout_s=PATIENCE_S)
         await put(client, "after")
         assert await quorum.leader() == second
+        # The first leader still has its image.
+        await client.transfer_leadership(m.TransferLeadership(node_id=first), timeout_s=PATIENCE_S)
+        assert await get(client, "after") == b"v"
+        assert await quorum.leader() == first
     finally:
         await quorum.stop()
 
