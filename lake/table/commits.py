@@ -65,8 +65,8 @@ def _commit_until_known(
         else:
             return True
         found = _looked_up(table, sleep)
-        paths = [file.path for file in table.files()] if commit.removed else []
-        match verdict(on_top_of(commit, found) if is_rewrite else commit, found, paths):
+        live = table.files() if commit.removed else []
+        match verdict(on_top_of(commit, found) if is_rewrite else commit, found, live):
             case Verdict.COMMITTED:
                 return True
             case Verdict.REPLAN:

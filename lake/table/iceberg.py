@@ -336,6 +336,7 @@ class IcebergTable:
                     task,
                     partition,
                     file.spec_id == metadata.default_spec_id,
+                    frozenset(delete.file_path for delete in task.delete_files),
                 )
             )
         return found

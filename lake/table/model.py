@@ -115,6 +115,9 @@ class FileEntry:
     upsert rewrites it.
     """
 
+    delete_paths: frozenset[str] = frozenset()
+    """Files of other engines that delete rows of this file."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableState:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum, auto
 
-from penstock.lake.table.model import Commit, TableState
+from penstock.lake.table.model import Commit, FileEntry, TableState
 
 
 class Verdict(Enum):
@@ -25,19 +25,24 @@ class Verdict(Enum):
     """
 
 
-def verdict(commit: Commit, found: TableState, live_paths: Iterable[str] | None = None) -> Verdict:
-    """Decide based on the table as read after the failure. `live_paths`: the files of the table,
-    needed if the commit removes some.
+def verdict(commit: Commit, found: TableState, live: Iterable[FileEntry] | None = None) -> Verdict:
+    """Decide based on the table as read after the failure. `live`: the files of the table, needed
+    if the commit removes some. If rows of these were deleted meanwhile, plan again, because they
+    are still in the rewritten files.
     """
     if commit.commit_id in found.commit_ids:
         return Verdict.COMMITTED
     if dict(found.offsets) != dict(commit.base.offsets) or found.batch_id != commit.base.batch_id:
         return Verdict.REPLAN
     if commit.removed:
-        assert live_paths is not None, "files are removed: say which are there"
-        if not {file.path for file in commit.removed} <= set(live_paths):
+        assert live is not None, "files are removed: say which are there"
+        if not _versions(commit.removed) <= _versions(live):
             return Verdict.REPLAN
     return Verdict.AGAIN
+
+
+def _versions(files: Iterable[FileEntry]) -> set[tuple[str, frozenset[str]]]:
+    return {(file.path, file.delete_paths) for file in files}
 
 
 def rebased(commit: Commit, found: TableState) -> Commit:

@@ -29,8 +29,9 @@ from penstock.lake.table.query import query
 from penstock.lake.table.rows import REJECTS
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.values import ValueFormat
+from tests.support.iceberg_deletes import delete_row
 from tests.support.table_log import BEGIN_MS, DAY_MS, SCHEMA, Log
-from tests.support.table_runs import Run
+from tests.support.table_runs import Run, Watched, nothing
 from tests.support.waiting import PATIENCE_S
 
 RAW = ValueFormat()
@@ -178,6 +179,27 @@ def test_upserts_during_compaction_lose_no_record(run: Run) -> None:
     assert {(row["_kafka_partition"], row["_key"]): row["_offset"] for row in run.rows()} == {
         key: record.offset for key, record in run.log.of_key().items()
     }
+
+
+@pytest.mark.parametrize("run", ["iceberg"], indirect=True)
+def test_rows_deleted_during_compaction_do_not_return(run: Run) -> None:
+    """Another engine deletes a row with merge-on-read, which does not replace the data file."""
+    run.all()
+    count = len(run.rows())
+
+    def other() -> Any:
+        return open_catalog(run.catalog_name, run.warehouse.properties()).load_table("default.t")
+
+    deleted: list[str] = []
+
+    def delete(_: Commit) -> None:
+        if not deleted:
+            deleted.append(next(iter(other().scan().plan_files())).file.file_path)
+            delete_row(other(), deleted[0], 0)
+
+    report = compact(Watched(run.warehouse.existing("t"), delete, nothing), run.engine)
+    assert report.files_after == 1
+    assert len(run.rows()) == count - 1
 
 
 def test_tables_are_queried_with_sql(run: Run) -> None:

@@ -2,6 +2,8 @@
 merges only files of one partition.
 """
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,8 +128,9 @@ def test_failed_commit_is_retried_or_planned_again_unless_it_took_effect() -> No
         verdict(commit, TableState("2", "t", "id", 4, {0: 10}, frozenset({"compaction"})))
         is Verdict.AGAIN
     )
-    removing = Commit("mine", base, "t", "id", 5, {0: 20}, removed=(old,))
-    assert (
-        verdict(removing, TableState("2", "t", "id", 4, {0: 10}), ["old", "new"]) is Verdict.AGAIN
-    )
-    assert verdict(removing, TableState("2", "t", "id", 4, {0: 10}), ["new"]) is Verdict.REPLAN
+    removing, found = Commit("mine", base, "t", "id", 5, {0: 20}, removed=(old,)), replace(base)
+    new = FileEntry("new", 1, 1, (), (0, 0))
+    assert verdict(removing, found, [old, new]) is Verdict.AGAIN
+    assert verdict(removing, found, [new]) is Verdict.REPLAN
+    less = replace(old, delete_paths=frozenset({"deletes"}))
+    assert verdict(removing, found, [less]) is Verdict.REPLAN, "its deleted row would return"
