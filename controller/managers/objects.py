@@ -100,17 +100,19 @@ def deletable(
 
     late_put_grace_ms: grace period of objects that were never committed, because the PUT of a
     paused writer may arrive after the object has expired. in_wal_stores: whether to return objects
-    in WAL stores instead of objects in the cluster's own store.
+    in WAL stores instead of objects in the cluster's own store. Younger objects are not examined,
+    because the deletion of a topic may destroy a million.
     """
-    late_ms = max(grace_ms, late_put_grace_ms)
-    due = sorted(
-        (state.since, state.object_id)
-        for state in image.objects.destroyed()
-        if state.key.startswith(WAL_STORE_ROOT) == in_wal_stores
-        and age_s(state.since) * 1_000 >= (grace_ms if state.was_committed else late_ms)
-    )
-    states = (image.objects.get(object_id) for _, object_id in due[:limit])
-    return [state for state in states if state is not None]
+    found: list[ObjectState] = []
+    for state in image.objects.destroyed():
+        age_ms = age_s(state.since) * 1_000
+        if age_ms < grace_ms or len(found) == limit:
+            break
+        if state.key.startswith(WAL_STORE_ROOT) == in_wal_stores and (
+            state.was_committed or age_ms >= late_put_grace_ms
+        ):
+            found.append(state)
+    return found
 
 
 def objects_removed(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[Record]:

@@ -74,7 +74,11 @@ class ObjectsImage:
     _in_place: dict[str, ObjectId] = field(default_factory=dict[str, ObjectId])
     _prepared: set[ObjectId] = field(default_factory=set[ObjectId])
     _unreferenced: set[ObjectId] = field(default_factory=set[ObjectId])
-    _destroyed: set[ObjectId] = field(default_factory=set[ObjectId])
+    _destroyed: dict[ObjectId, MetadataOffset] = field(
+        default_factory=dict[ObjectId, MetadataOffset]
+    )
+    """When each object was destroyed, oldest first unless `_is_unsorted`."""
+    _is_unsorted: bool = field(default=False, compare=False)
     _committed: Counter[int] = field(default_factory=Counter[int])
     """Number of committed objects by role."""
     _in_wal_stores: dict[StreamId, dict[Offset, ObjectId]] = field(
@@ -155,9 +159,12 @@ class ObjectsImage:
         return (self._objects[object_id] for object_id in self._unreferenced)
 
     def destroyed(self) -> Iterator[ObjectState]:
-        """Yield the destroyed objects. Their bytes may be deleted from the store after the grace
-        period.
+        """Yield the destroyed objects, oldest first. Their bytes may be deleted from the store
+        after the grace period.
         """
+        if self._is_unsorted:
+            self._destroyed = dict(sorted(self._destroyed.items(), key=lambda item: item[::-1]))
+            self._is_unsorted = False
         return (self._objects[object_id] for object_id in self._destroyed)
 
     def prepare(self, record: ObjectPrepared) -> None:
@@ -238,14 +245,16 @@ class ObjectsImage:
         state.ttl_ms = 0
         self._prepared.discard(record.object_id)
         self._unreferenced.discard(record.object_id)
-        self._destroyed.add(record.object_id)
+        if self._destroyed and record.offset < next(reversed(self._destroyed.values())):
+            self._is_unsorted = True  # snapshots contain objects in another order
+        self._destroyed[record.object_id] = record.offset
 
     def remove(self, record: ObjectRemoved) -> None:
         state = self._objects.get(record.object_id)
         if state is None or state.phase != ObjectPhase.DESTROYED:
             raise broken(f"object {record.object_id} is removed without having been destroyed")
         del self._objects[record.object_id]
-        self._destroyed.discard(record.object_id)
+        self._destroyed.pop(record.object_id, None)
         self._in_place.pop(state.key, None)
 
 

@@ -13,7 +13,10 @@ from penstock.base.ids import (
 )
 from penstock.controller.api.messages import Status
 from penstock.controller.managers import objects
+from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.objects import ObjectPhase
+from penstock.controller.metadata.records import MetadataOffset, ObjectCommitted, ObjectDestroyed
+from penstock.stream.format.keys import data_key
 from penstock.stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import (
     ManagersCluster,
@@ -21,6 +24,7 @@ from tests.support.managers_cluster import (
     part,
     replaced,
     slot,
+    snapshot_of,
     stale,
     uploaded,
 )
@@ -462,3 +466,27 @@ class TestObjects:
         )
         assert len(cluster.image.objects) == 0
         assert cluster.prepare(one)[0].object_id > item.object_id
+
+    def test_only_the_oldest_destroyed_objects_are_examined(self) -> None:
+        """The deletion of a topic may destroy a million objects."""
+        ids = [ObjectId(number) for number in (21, 22, 23, *range(1, 21), *range(24, 41))]
+        image = MetadataImage()
+        image.load(
+            ObjectCommitted(number, data_key(number), ObjectRole.STREAM, 1, Millis(0), ())
+            for number in sorted(ids)
+        )
+        image.loaded(MetadataOffset(100))
+        image.apply_all(
+            ObjectDestroyed(number, Millis(0), MetadataOffset(offset))
+            for offset, number in enumerate(ids, 100)
+        )
+        for found in (image, snapshot_of(image)):
+            examined: list[int] = []
+
+            def age_s(since: int, examined: list[int] = examined) -> float:
+                examined.append(since)
+                return 60.0
+
+            due = objects.deletable(found, age_s, 1_000, 1_000, 3)
+            assert [state.object_id for state in due] == [21, 22, 23]
+            assert len(examined) <= 4
