@@ -172,6 +172,8 @@ class CommitObjects:
     unchanged. wal_move: applied only if `wal_committed` increases, so that a late copy of the
     request has no effect. cleaned_end: log compaction removed records from the replaced ranges
     because newer records with their keys exist below this offset; 0 if nothing was removed.
+    tombstones_kept_ms: for how long log compaction keeps tombstones that it has not seen before;
+    the commit is rejected if records that DeleteRecords removed can be restored for longer.
     """
 
     objects: tuple[NewObject, ...] = ()
@@ -179,6 +181,7 @@ class CommitObjects:
     closes: tuple[CloseStream, ...] = ()
     wal_committed: WalSequence | None = None
     cleaned_end: Offset = NOTHING_CLEANED
+    tombstones_kept_ms: int | None = None
     wal_move: WalMove | None = None
 
 

@@ -380,7 +380,8 @@ class ReplacedItem(Message, frozen=True, kw_only=True):
 
 class Commit(Message, frozen=True, kw_only=True):
     """The message for `stream.ports.CommitObjects`: one transaction with at most 20,000 ranges and
-    2,000 closes. cleaned_end: see `CommitObjects`; 0 if the commit removes no records.
+    2,000 closes. cleaned_end, tombstones_kept_ms: see `CommitObjects`; 0 and None if the commit
+    removes no records. Older versions send no tombstones_kept_ms.
     """
 
     node_id: NodeId
@@ -388,6 +389,7 @@ class Commit(Message, frozen=True, kw_only=True):
     objects: list[CommitObject] = []
     replaced: list[ReplacedItem] = []
     cleaned_end: Offset = Offset(0)
+    tombstones_kept_ms: int | None = None
     closes: list[CloseItem] = []
     wal_committed: WalSequence | None = None
     moves_wal: bool = False

@@ -44,9 +44,11 @@ class CommitRewrite(Message, frozen=True, kw_only=True):
     A request contains at most 1,000 items and 10,000 sources. Reply: ItemResults.
 
     is_ordered: whether to reject all items after a rejected one. Log compaction needs this, because
-    a tombstone must not be removed before the earlier records that it deletes.
+    a tombstone must not be removed before the earlier records that it deletes. tombstones_kept_ms:
+    see `CommitObjects`; None if no records are removed.
     """
 
     stream_id: StreamId
     items: list[RewriteItem]
     is_ordered: bool = False
+    tombstones_kept_ms: int | None = None

@@ -137,6 +137,7 @@ class ControllerStreamMetadata:
             ],
             wal_committed=commit.wal_committed,
             cleaned_end=commit.cleaned_end,
+            tombstones_kept_ms=commit.tombstones_kept_ms,
         )
         if commit.wal_move is not None:
             message = _with_move(message, commit.wal_move)

@@ -107,6 +107,7 @@ class _Commit:
                     sources,
                     self._replacing.get(stream_id, []),
                     self._request.cleaned_end,
+                    self._request.tombstones_kept_ms,
                 )
         for close in self._request.closes:
             self._close(close)

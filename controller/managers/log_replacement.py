@@ -22,6 +22,7 @@ def replace_ranges(
     sources: Sequence[ReplacedItem],
     new: Sequence[NewRange],
     cleaned_end: Offset,
+    tombstones_kept_ms: int | None = None,
 ) -> list[RangesReplaced]:
     """Return records that replace `sources` with `new`, or none if all are trimmed. All of them
     must belong to this stream. The caller checks permissions first.
@@ -29,8 +30,11 @@ def replace_ranges(
     The end of the stream does not change, and the sources must still be in the index. Only offsets
     above the start of the stream are compared, because the sources may have been trimmed meanwhile.
     cleaned_end: offset below which later records superseded the records that `new` lacks, or 0 if
-    it lacks none.
+    it lacks none. tombstones_kept_ms: for how long `new` keeps tombstones, or None if it lacks no
+    records.
     """
+    if tombstones_kept_ms is not None:
+        _check_tombstones(stream, tombstones_kept_ms)
     living = [source for source in sources if source.end_offset > stream.start_offset]
     for source in living:
         _check_source(stream, source)
@@ -57,6 +61,19 @@ def replace_ranges(
         )
         for index, item in enumerate(replacing)
     ]
+
+
+def _check_tombstones(stream: StreamState, kept_ms: int) -> None:
+    """Check that tombstones outlive the records that DeleteRecords has removed from the log since
+    the pass began. The pass does not remove outdated values from these records, so a fork that
+    restores them without the tombstone of a key would contain the key.
+    """
+    if kept_ms < stream.keep_ms:
+        detail = (
+            f"stream {stream.stream_id}: deleted records can be restored for {stream.keep_ms} ms,"
+            f" and the new objects keep tombstones for {kept_ms} ms only: run log compaction again"
+        )
+        raise Refused(Status.COMPACTED_OBJECTS_NOT_FOUND, detail)
 
 
 def _check_source(stream: StreamState, source: ReplacedItem) -> None:

@@ -75,9 +75,6 @@ def commit_rewrite(
             )
     except Refused as refused:
         return refused.result()
-    # Only log compaction orders its replacements. The request does not contain the end of the
-    # cleaned part, so the end of the stream is used.
-    cleaned_end = stream.end_offset if request.is_ordered else Offset(0)
     records: list[Record] = []
     results: list[ItemResult] = []
     for item in request.items:
@@ -85,7 +82,7 @@ def commit_rewrite(
             results.append(ItemResult(status=results[-1].status, detail=results[-1].detail))
             continue
         try:
-            records += _exchange(image, stream, item, cleaned_end, now_ms)
+            records += _exchange(image, stream, item, request, now_ms)
             results.append(ItemResult())
         except Refused as refused:
             results.append(ItemResult(status=refused.status, detail=refused.detail))
@@ -119,7 +116,7 @@ def _exchange(
     image: MetadataImage,
     stream: StreamState,
     item: RewriteItem,
-    cleaned_end: Offset,
+    request: CommitRewrite,
     now_ms: Millis,
 ) -> Sequence[Record]:
     assert item.new.object_id is not None
@@ -136,6 +133,9 @@ def _exchange(
         )
         for source in item.sources
     ]
+    # Only log compaction orders its replacements. The request does not contain the end of the
+    # cleaned part, so the end of the stream is used.
+    cleaned_end = stream.end_offset if request.is_ordered else Offset(0)
     return [
         *changes.records,
         *replace_ranges(
@@ -143,6 +143,7 @@ def _exchange(
             sources,
             [NewRange(item.new.object_id, part) for part in item.new.ranges],
             cleaned_end,
+            request.tombstones_kept_ms,
         ),
     ]
 

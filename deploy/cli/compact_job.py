@@ -58,15 +58,22 @@ class ControllerRewrites:
         return [PreparedObject(item.object_id, item.key) for item in response.items]
 
     async def commit(
-        self, stream_id: StreamId, exchanges: Sequence[Exchange], *, is_ordered: bool = False
+        self,
+        stream_id: StreamId,
+        exchanges: Sequence[Exchange],
+        *,
+        is_ordered: bool = False,
+        tombstones_kept_ms: int | None = None,
     ) -> list[str]:
         """Commit exchanges and return a conflict or "" for each. is_ordered: reject every exchange
-        after a conflict. Raises NoController, ExpectedError.
+        after a conflict. tombstones_kept_ms: as in `CommitObjects`. Raises NoController,
+        ExpectedError.
         """
         request = CommitRewrite(
             stream_id=stream_id,
             items=[_item(exchange) for exchange in exchanges],
             is_ordered=is_ordered,
+            tombstones_kept_ms=tombstones_kept_ms,
         )
         try:
             response = await self._client.commit_rewrite(request, timeout_s=_TIMEOUT_S)

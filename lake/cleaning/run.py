@@ -48,10 +48,16 @@ class PassMetadata(Protocol):
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]: ...
 
     async def commit(
-        self, stream_id: StreamId, exchanges: Sequence[Exchange], *, is_ordered: bool = False
+        self,
+        stream_id: StreamId,
+        exchanges: Sequence[Exchange],
+        *,
+        is_ordered: bool = False,
+        tombstones_kept_ms: int | None = None,
     ) -> list[str]:
         """Commit in one transaction. Return "" for each exchange, or why it was in conflict.
-        is_ordered: reject every exchange after a conflict.
+        is_ordered: reject every exchange after a conflict. tombstones_kept_ms: as in
+        `CommitObjects`.
         """
         ...
 
@@ -201,7 +207,11 @@ class TopicCleaner:
                 dirty_from=Offset(dirty_from),
                 end=Offset(end),
                 young_from_ms=Millis(now_ms - lag_ms) if lag_ms else None,
-                tombstones_kept_ms=max(self._options.tombstones_kept_ms, checkpoint.keep_ms),
+                tombstones_kept_ms=max(
+                    self._options.tombstones_kept_ms,
+                    # The retention of tombstones starts before the pass, which may take this long.
+                    checkpoint.keep_ms + self._options.ttl_ms if checkpoint.keep_ms else 0,
+                ),
             )
             wanted = tuple(
                 item
@@ -278,7 +288,14 @@ class TopicCleaner:
         replaced: list[tuple[ObjectRange, ...]] = []
         conflict = ""
         for chunk in _chunks(result.exchanges):
-            responses = await self._metadata.commit(stream_id, chunk, is_ordered=True)
+            responses = await self._metadata.commit(
+                stream_id,
+                chunk,
+                is_ordered=True,
+                tombstones_kept_ms=max(
+                    0, result.task.log.tombstones_kept_ms - self._options.ttl_ms
+                ),
+            )
             for exchange, response in zip(chunk, responses, strict=True):
                 conflict = conflict or response
                 if not response:

@@ -189,7 +189,6 @@ class LogCleaner:
             await self._pace.turn()
         if report.clean_end <= task.start:
             return report
-        horizon_ms = Millis(min(self._now_ms() + task.tombstones_kept_ms, _INT64_MAX))
         rewriter = _Rewriter(
             keys,
             dense,
@@ -197,7 +196,7 @@ class LogCleaner:
             report,
             self._pace,
             now_ms=self._now_ms(),
-            horizon_ms=horizon_ms,
+            tombstones_kept_ms=task.tombstones_kept_ms,
             decompressed_bytes_max=self._config.decompressed_bytes_max,
         )
         at = task.start
@@ -335,6 +334,7 @@ class LogCleaner:
         group = self._group(stream_id, at, report.clean_end)
         end = group[-1].range.end_offset
         reads = await self._reads(group, report, rewriter.is_needed)
+        rewriter.start_group(self._now_ms())
         cleaned = await rewriter.clean(reads, group[0].range.start_offset, end)
         if cleaned is None:
             return end
@@ -357,7 +357,12 @@ class LogCleaner:
         new = NewObject(target.object_id, target.key, output.role, built.size_bytes, built.ranges)
         try:
             await self._metadata.commit(
-                CommitObjects(objects=(new,), replaced=replaced_by([output]), cleaned_end=task.end)
+                CommitObjects(
+                    objects=(new,),
+                    replaced=replaced_by([output]),
+                    cleaned_end=task.end,
+                    tombstones_kept_ms=task.tombstones_kept_ms,
+                )
             )
         finally:  # no response: the commit may have succeeded
             self._forget(stream_id, end)
@@ -408,7 +413,7 @@ class _Rewriter:
         pace: "_Pace",
         *,
         now_ms: Millis,
-        horizon_ms: Millis,
+        tombstones_kept_ms: int,
         decompressed_bytes_max: int,
     ) -> None:
         self._decompressed_bytes_max = decompressed_bytes_max
@@ -419,7 +424,14 @@ class _Rewriter:
         self._pace = pace
         self._clean_end = report.clean_end
         self._now_ms = now_ms
-        self._horizon_ms = horizon_ms
+        self._tombstones_kept_ms = tombstones_kept_ms
+        self._horizon_ms = now_ms
+
+    def start_group(self, now_ms: Millis) -> None:
+        """Start with the next ranges. Their tombstones are kept from now on, because DeleteRecords
+        may have removed earlier ranges from the log since the pass began.
+        """
+        self._horizon_ms = Millis(min(now_ms + self._tombstones_kept_ms, _INT64_MAX))
 
     def is_needed(self, start: Offset, end: Offset) -> bool:
         """Return False if the map alone shows that no record of this part remains."""

@@ -13,6 +13,7 @@ from penstock.base.suspensions import Suspensions
 from penstock.broker.background.cleaner import CleanerDuty
 from penstock.broker.partition.opener import PartitionOpener
 from penstock.broker.partition.partition import Partition
+from penstock.controller.managers import log_replacement
 from penstock.protocol.batch.control import decode_marker
 from penstock.stream.cleaning.cleaner import LogCleaner, _Rewriter
 from penstock.stream.cleaning.key_map import KeyMap
@@ -29,6 +30,10 @@ def _tombstones_dropped_at_once() -> list[Patch]:
         return [span for span in await real(self, plain, header) if not span.is_tombstone]
 
     return [(_Rewriter, "_kept", kept)]
+
+
+def _tombstones_may_go_before_deleted_records() -> list[Patch]:
+    return [(log_replacement, "_check_tombstones", lambda stream, kept_ms: None)]
 
 
 def _full_map_ignored() -> list[Patch]:
@@ -138,6 +143,7 @@ def _suspended_for_ever() -> list[Patch]:
 
 
 COMPACTED_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "tombstones_may_go_before_deleted_records": _tombstones_may_go_before_deleted_records,
     "tombstones_dropped_at_once": _tombstones_dropped_at_once,
     "full_map_ignored": _full_map_ignored,
     "oldest_record_kept": _oldest_record_kept,

@@ -14,8 +14,8 @@ _KEYS_COUNT: Final = 20
 """More keys than fit into a map of _MAP_BYTES."""
 
 
-async def create(script: Script) -> None:
-    await script.create("t", cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+async def create(script: Script, policy: str = "compact", **configs: str) -> None:
+    await script.create("t", cleanup_policy=policy, min_cleanable_dirty_ratio="0", **configs)
 
 
 async def clean(script: Script) -> int:
@@ -42,6 +42,31 @@ async def clean_a_value_and_its_tombstone(script: Script) -> None:
     await clean(script)
     found = await script.values(PART)
     assert found == {b"k": None}, f"the log has {found}"
+
+
+async def delete_records_during_a_pass(script: Script) -> None:
+    """Delete the value of a key while a pass replaces its range, which contains a tombstone that is
+    not retained otherwise. Restore the value after two more passes.
+    """
+    grace = {"penstock_delete_grace_ms": "3600000", "delete_retention_ms": "0"}
+    await create(script, "compact,delete", **grace)
+    await script.write(PART, (b"k", b"v"))
+    await script.upload(1)
+    await script.write(PART, (b"k", None))
+    await script.upload(1)
+    held = script.hold(1, "put", first=1)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(script.clean(1))
+        await script.until(lambda: held.count)
+        await script.delete_records(PART, 1)
+        held.release()
+    for value in (b"1", b"2"):
+        await asyncio.sleep(1.0)
+        await script.write(PART, (b"l", value))
+        await clean(script)
+    await script.fork("f", "t", penstock_fork_deleted_records="true")
+    found = await script.values(("f", 0))
+    assert found == {b"k": None, b"l": b"2"}, f"the fork has {found}"
 
 
 async def clean_more_keys_than_fit_into_the_map(script: Script) -> None:

@@ -119,6 +119,9 @@ _CLEANING: _Found = {
     "suspended_for_ever": [
         (cleaning.clean_after_a_damaged_object_was_restored, "the log is not cleaned after")
     ],
+    "tombstones_may_go_before_deleted_records": [
+        (cleaning.delete_records_during_a_pass, "the fork has {b'k': b'v'")
+    ],
     "tombstones_dropped_at_once": [(cleaning.clean_a_value_and_its_tombstone, "the log has {}")],
 }
 _OFFSETS: _Found = {

@@ -377,6 +377,42 @@ async def test_a_tombstone_outlives_deleted_records_that_can_be_restored(log, wo
     assert await log.leader.values_from("t", 2) == [b"1", b"1"]
 
 
+@pytest.mark.parametrize("group_bytes_max", [1, 8 << 20])
+async def test_records_deleted_during_a_pass_do_not_outlive_their_tombstone(
+    log, world, monkeypatch, group_bytes_max
+):
+    """The pass has begun before the records can be restored."""
+    world.configure("t", "delete.retention.ms", "0")
+    world.configure("t", "penstock.delete.grace.ms", "9")
+    await log.produce(keyed((b"k", b"1"), (b"a", b"1")))
+    await log.upload()
+    await log.produce(keyed((b"k", None)))
+    await log.commit()
+    partition = await log.leader.opened("t")
+    cleaner = log_cleaner_of(log.leader, group_bytes_max=group_bytes_max)
+    prepare = log.leader.metadata.prepare_objects
+
+    async def prepare_after_a_deletion(count):
+        await log.leader.partitions.trim_all([(partition, Offset(2))], keep=True)
+        return await prepare(count)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.leader.metadata, "prepare_objects", prepare_after_a_deletion)
+        duty = duty_of(log.leader, cleaner)
+        await duty.check()
+    assert duty.failures == 1
+    for later_ms in (1, 7):
+        world.now_ms += later_ms
+        await log.produce(keyed((b"b", b"1")))
+        await log.clean()
+        assert await log.leader.values_from("t", 2) == [None, b"1"]
+        await log.commit()
+    world.now_ms += 2
+    await log.produce(keyed((b"c", b"1")))
+    await log.clean()
+    assert await log.leader.values_from("t", 2) == [b"1", b"1"]
+
+
 # --- records that are not uploaded yet ------------------------------------------------------------
 
 
