@@ -161,17 +161,22 @@ class CleanerDuty:
         stream = self._image().streams.get(log.data.stream_id)
         size_bytes = self._log_bytes(partition)
         is_clean = stream is None or stream.end_offset <= log.cleaned.end
-        dirty_bytes = 0 if is_clean else max(1, size_bytes - log.cleaned.size_bytes)
+        # Retention and DeleteRecords may have removed ranges since the last pass.
+        clean_bytes = min(log.cleaned.size_bytes, self._log_bytes(partition, log.cleaned.end))
+        dirty_bytes = 0 if is_clean else max(1, size_bytes - clean_bytes)
         if is_clean and not buffered_bytes:
             log.dirty_since_ms = None
         elif log.dirty_since_ms is None:
             log.dirty_since_ms = now_ms
         return DirtyPart(size_bytes, dirty_bytes, log.dirty_since_ms or now_ms)
 
-    def _log_bytes(self, partition: Partition) -> int:
-        """Return the size of the part of the log that is in objects."""
+    def _log_bytes(self, partition: Partition, end: Offset | None = None) -> int:
+        """Return the size of the part of the log that is in objects: all of it, or the ranges that
+        start below `end`.
+        """
         stream = self._image().streams.get(partition.log.data.stream_id)
-        return sum(entry.size_bytes for entry in stream.entries) if stream else 0
+        entries = () if stream is None else stream.entries
+        return sum(item.size_bytes for item in entries if end is None or item.start_offset < end)
 
     async def _clean_one(self, partition: Partition, policy: CleaningPolicy) -> None:
         names: dict[str, str | int] = {

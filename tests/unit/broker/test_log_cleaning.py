@@ -413,6 +413,18 @@ async def test_records_deleted_during_a_pass_do_not_outlive_their_tombstone(
     assert await log.leader.values_from("t", 2) == [b"1", b"1"]
 
 
+async def test_deleted_records_do_not_count_as_clean(log, world):
+    """Otherwise the log would not be due before it is as large as it was."""
+    world.configure("t", "min.cleanable.dirty.ratio", "0.5")
+    await log.produce(keyed((b"a", bytes(10_000))))
+    await log.clean()
+    await log.produce(keyed((b"b", b"1")), keyed((b"b", b"2")))
+    partition = await log.leader.opened("t")
+    assert await log.leader.partitions.trim_all([(partition, Offset(1))], keep=False) == [None]
+    await log.clean()
+    assert await log.leader.values_from("t", 1) == [b"2"]
+
+
 # --- records that are not uploaded yet ------------------------------------------------------------
 
 
