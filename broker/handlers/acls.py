@@ -16,7 +16,7 @@ from penstock.broker.requests.authorization import allows_cluster, record_change
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
-from penstock.broker.requests.yielding import listed
+from penstock.broker.requests.yielding import listed, sliced
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.messages import CreateAcls, DeleteAcls, DeletedAcls, ItemResult, Status
 from penstock.controller.metadata.acls import AclFilter, acl_text
@@ -42,7 +42,7 @@ def _refusal(node: Node, ctx: RequestContext, operation: Operation) -> _Refusal 
 # --- describe -------------------------------------------------------------------------------------
 
 
-def handle_describe_acls(node: Node, ctx: RequestContext) -> Response:
+async def handle_describe_acls(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, describe_acls.decode_request)
     refusal = _refusal(node, ctx, Operation.DESCRIBE)
     if refusal is _DISABLED:
@@ -61,14 +61,15 @@ def handle_describe_acls(node: Node, ctx: RequestContext) -> Response:
     if problem := wanted.problem():
         raise CannotRespond(f"invalid DescribeAcls request: {problem}")
     patterns: dict[tuple[int, str, int], list[describe_acls.AclDescription]] = {}
-    for acl in node.image.acls.matching(wanted):
-        pattern = acl.resource_type, acl.resource_name, acl.pattern_type
-        patterns.setdefault(pattern, []).append(
-            describe_acls.AclDescription(acl.principal, acl.host, acl.operation, acl.permission)
-        )
-    resources = [
+    async for acl in sliced(list(node.image.acls)):
+        if wanted.matches(acl):
+            pattern = acl.resource_type, acl.resource_name, acl.pattern_type
+            patterns.setdefault(pattern, []).append(
+                describe_acls.AclDescription(acl.principal, acl.host, acl.operation, acl.permission)
+            )
+    resources = await listed(
         describe_acls.DescribeAclsResource(*pattern, acls) for pattern, acls in patterns.items()
-    ]
+    )
     return encode_response(
         ctx, describe_acls.DescribeAclsResponse(error_message=None, resources=resources)
     )
