@@ -127,6 +127,34 @@ def test_acls_above_the_limit_are_rejected(
     assert not matched.records
 
 
+def test_many_filters_are_compared_with_few_acls(
+    cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparisons block the controller."""
+    named = [msgspec.structs.replace(TOPIC, resource_name=f"topic-{at}") for at in range(100)]
+    users = [msgspec.structs.replace(TOPIC, principal=f"User:{at}") for at in range(100)]
+    create(cluster, *named, *users, PREFIX, WILDCARD)
+    monkeypatch.setattr(acls, "COMPARISONS_MAX", 1_000)
+    filters = [
+        *(AclFilter(resource_name=acl.resource_name, principal=acl.principal) for acl in named),
+        *(AclFilter(principal=acl.principal) for acl in users),
+        *(
+            AclFilter(resource_name=name, pattern_type=int(PatternType.MATCH))
+            for name in ("topic-1", "topic-55")
+        ),
+    ]
+    found = acls.delete_acls(cluster.image, DeleteAcls(filters=filters))
+    assert found.value is not None
+    expected = [cluster.image.acls.matching(wanted) for wanted in filters]
+    assert [item.acls for item in found.value.items] == expected
+    unnamed = [AclFilter(host=f"10.0.0.{at}") for at in range(6)]
+    refused = acls.delete_acls(cluster.image, DeleteAcls(filters=unnamed))
+    assert refused.status is Status.INVALID_REQUEST
+    assert "comparisons" in refused.detail
+    monkeypatch.setattr(acls, "COMPARISONS_MAX", 1)
+    assert acls.delete_acls(cluster.image, DeleteAcls(filters=unnamed[:1])).status is Status.OK
+
+
 def test_a_snapshot_contains_the_acls(cluster: ManagersCluster) -> None:
     create(cluster, TOPIC, GROUP)
     delete(cluster, AclFilter(resource_type=int(ResourceType.GROUP)))
