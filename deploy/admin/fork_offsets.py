@@ -1,12 +1,12 @@
 """Read the offsets at which a topic is to be forked, in the format of `kafka-delete-records`."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from penstock.deploy.errors import UsageError
+from penstock.protocol.primitives import MAX_STRING_BYTES
 
 
 class _Offset(msgspec.Struct):
@@ -19,8 +19,10 @@ class _File(msgspec.Struct):
     partitions: list[_Offset]
 
 
-def read_offsets(path: str, topic: str) -> Iterator[tuple[int, int]]:
-    """Yield (partition, offset) of the topic. path: "-" for standard input. Raises UsageError."""
+def read_offsets(path: str, topic: str) -> str:
+    """Return the offsets of the topic as the value of `penstock.fork.offsets`. path: "-" for
+    standard input. Raises UsageError.
+    """
     try:
         text = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         found = msgspec.json.decode(text, type=_File)
@@ -36,4 +38,10 @@ def read_offsets(path: str, topic: str) -> Iterator[tuple[int, int]]:
     for item in found.partitions:
         if item.topic != topic:
             raise UsageError(f"--at-offsets {path}: {item.topic!r} is not {topic!r}")
-        yield item.partition, item.offset
+    offsets = ",".join(f"{item.partition}:{item.offset}" for item in found.partitions)
+    if len(offsets) > MAX_STRING_BYTES:
+        raise UsageError(
+            f"--at-offsets {path}: the offsets take {len(offsets):,} bytes, and"
+            f" {MAX_STRING_BYTES:,} are allowed: omit partitions that are forked at their end"
+        )
+    return offsets

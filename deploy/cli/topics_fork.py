@@ -86,9 +86,7 @@ def fork(
     if at_offsets is not None:
         from penstock.deploy.admin.fork_offsets import read_offsets
 
-        configs["penstock.fork.offsets"] = ",".join(
-            f"{partition}:{offset}" for partition, offset in read_offsets(at_offsets, source)
-        )
+        configs["penstock.fork.offsets"] = read_offsets(at_offsets, source)
     from penstock.deploy.clients.kafka import Kafka
     from penstock.deploy.output import print_document, print_table
 

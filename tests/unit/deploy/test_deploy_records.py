@@ -438,6 +438,17 @@ def test_durations_that_are_too_long_are_rejected() -> None:
         (b'{"partitions": [{"topic": "\xff", "partition": 0, "offset": 1}]}', "utf-8"),
         (b'{"x": ' + b"[" * 100_000, "recursion"),
         (b'{"partitions": []}', "has no offsets"),
+        (
+            msgspec.json.encode(
+                {
+                    "partitions": [
+                        {"topic": "orders", "partition": at, "offset": 10**12}
+                        for at in range(2_000)
+                    ]
+                }
+            ),
+            "32,767",
+        ),
     ],
 )
 def test_unusable_files_with_the_offsets_of_a_fork_are_rejected(
@@ -446,7 +457,9 @@ def test_unusable_files_with_the_offsets_of_a_fork_are_rejected(
     path = tmp_path / "offsets.json"
     path.write_bytes(text)
     with pytest.raises(UsageError, match=problem):
-        list(fork_offsets.read_offsets(str(path), "orders"))
+        fork_offsets.read_offsets(str(path), "orders")
+    path.write_text('{"partitions": [{"topic": "orders", "partition": 1, "offset": 9}]}')
+    assert fork_offsets.read_offsets(str(path), "orders") == "1:9"
 
 
 def test_offset_files_of_kafka_and_of_penstock_are_parsed(tmp_path: Path) -> None:
