@@ -391,6 +391,29 @@ def test_start_of_a_query_is_determined_once(cluster: ThreadedCluster, tmp_path:
     )
 
 
+@pytest.mark.parametrize("options", [{}, {"queryId": "grown"}], ids=["resolved", "stored"])
+def test_first_micro_batch_is_replayed_after_partitions_were_added(
+    cluster: ThreadedCluster, options: dict[str, str]
+) -> None:
+    topic = f"grown{len(options)}"
+    cluster.create(topic, 1)
+    fill(cluster, topic, 10)
+    crashed = stream(cluster, topic, **options)
+    end = crashed.latestOffset(crashed.initialOffset(), ReadAllAvailable())
+    cluster.grow(topic, 2)
+    wait_until(lambda: len(cluster.look(topic).bounds) == 2)
+    fill(cluster, topic, 10, 2)
+    restarted = stream(cluster, topic, **options)
+    start = json.loads(json.dumps(restarted.initialOffset()))
+    assert ("1" in start[topic]) == (not options)
+    rows = read(restarted, restarted.partitions(start, end))
+    assert rows == [(0, offset) for offset in range(10)], "the same rows as before the crash"
+    later = restarted.latestOffset(end, ReadAllAvailable())
+    assert read(restarted, restarted.partitions(end, later)) == [
+        (partition, offset) for partition, ends in ((0, 15), (1, 5)) for offset in range(ends)
+    ][10:]
+
+
 def test_lease_is_held_while_a_query_runs(cluster: ThreadedCluster) -> None:
     cluster.create("lease", 1)
     fill(cluster, "lease", 3)
