@@ -65,6 +65,11 @@ def test_transaction_writes_with_java_client_properties(cluster: LocalCluster) -
         lambda: iter(TABLE.to_batches())
     )
     assert values_of(cluster, "once", 2) == [b"one", b"two"]
+    unverified = {"kafka.enable.ssl.certificate.verification": "false"}
+    unverified |= {"kafka.delivery.timeout.ms": "10000"}
+    given = {name: value for name, value in options_of(cluster).items() if "truststore" not in name}
+    options = parse_write(given | once | unverified, streaming=True, overwrite=False)
+    assert not Transaction(options, WriteId("job", 1, "me")).commit(list)
 
 
 def penstock(cluster: LocalCluster, *arguments: str) -> None:
