@@ -44,9 +44,15 @@ def check_rows(batch: RecordBatch, topic: str | None) -> None:
         raise InvalidRow(
             f"Invalid partition: {least}. Partition number should always be non-negative or null."
         )
-    if (least := _least(_milliseconds(_column(batch, "timestamp")))) < 0:
+    times_ms = _milliseconds(_column(batch, "timestamp"))
+    if (least := _least(times_ms)) < 0:
         raise InvalidRow(
             f"Invalid timestamp: {least}. Timestamp should always be non-negative or null."
+        )
+    if times_ms is not None and pc.any(pc.equal(times_ms, 0)).as_py():
+        raise InvalidRow(
+            "Invalid timestamp: 0. librdkafka would replace it by the current time, for which null"
+            " is also valid: set a later timestamp or null."
         )
     headers = _column(batch, "headers")
     if headers is not None:
