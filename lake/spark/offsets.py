@@ -66,7 +66,10 @@ def topic_ids_of(given: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
     try:
-        return dict(_entries(text))
+        offsets = dict(_entries(text))
+        if min(offsets.values(), default=0) < EARLIEST:
+            raise ValueError(text)
+        return offsets
     except (ValueError, RecursionError):
         raise InvalidOption(
             f'Expected e.g. {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {text}'

@@ -117,6 +117,8 @@ def test_the_error_of_offset_reset_names_the_right_option() -> None:
      "ending offset for a-0 can't be earliest for batch queries on Kafka"),
     ({"startingOffsets": '{"a":{"0":true}}'},
      'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got {"a":{"0":true}}'),
+    ({"startingOffsets": '{"a":{"0":-3}}'},
+     'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got {"a":{"0":-3}}'),
     ({"startingOffsets": "soon"},
      'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got soon'),
     ({"startingTimestamp": "now"}, "Expected a single long value, got now"),
