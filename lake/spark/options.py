@@ -91,6 +91,12 @@ class Topics:
     snapshot: str = ""
     """Read the topics of this snapshot; topic names already include it."""
 
+    def selects(self, topic: str) -> bool:
+        """Return whether the options select this topic if it exists."""
+        if self.pattern:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.names or any(item.topic == topic for item in self.partitions)
+
 
 @dataclass(frozen=True, slots=True)
 class Earliest:

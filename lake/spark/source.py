@@ -332,15 +332,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:
             self._query.warn()
             stored = self._start()
-            self._initial = stored.load() if stored else None
-            if self._initial is None:
+            initial = stored.load() if stored else None
+            if initial is None:
                 found = self._query.find()
                 offsets = to_json(
                     self._query.resolve(self._query.options.starting, found, starting=True),
                     found.topic_ids,
                 )
-                self._initial = stored.decide(offsets) if stored else offsets
+                initial = stored.decide(offsets) if stored else offsets
+            self._check_own(initial)
+            self._initial = initial
         return self._initial
+
+    def _check_own(self, stored: OffsetsJson) -> None:
+        """Raise OffsetsMismatch for a stored start with topics that this query does not read."""
+        options = self._query.options
+        if other := {
+            item.topic for item in from_json(stored) if not options.topics.selects(item.topic)
+        }:
+            where = (
+                f"queryId {options.query_id!r}" if options.query_id else "initialOffsetsLocation"
+            )
+            raise OffsetsMismatch(
+                f"{where} contains the start of a query that reads other topics:"
+                f" {', '.join(sorted(other))}. Each query needs its own"
+            )
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return one limit, because Spark cannot combine limits for Python sources. `latestOffset`
@@ -371,6 +387,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             start = self.initialOffset() if self._end is None else self._end
         found = self._find_since(start)
+        unread = set(self._query.options.topics.names) - found.topic_ids.keys() - start.keys()
+        if unread and self._query.options.fail_on_data_loss:
+            self._query.find()  # raises unless the topics were just created
         latest, topic_ids = ranges.ends(found.bounds), found.topic_ids
         if self._frozen is not None:
             self._is_frozen_used = True

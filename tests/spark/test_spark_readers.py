@@ -102,6 +102,20 @@ def test_query_waits_for_a_newly_created_topic(cluster: ThreadedCluster) -> None
         stream(cluster, "nothing").initialOffset()
 
 
+def test_restarted_query_rejects_topics_that_never_existed(cluster: ThreadedCluster) -> None:
+    cluster.create("known", 1)
+    fill(cluster, "known", 3)
+    names = "known,knwon"
+    start = {"known": {"0": 0}}
+    with pytest.raises(OffsetsMismatch, match="topics do not exist: knwon"):
+        stream(cluster, names).latestOffset(start, ReadAllAvailable())
+    loose = stream(cluster, names, failOnDataLoss="false")
+    assert plain(loose.latestOffset(start, ReadAllAvailable())) == {"known": {"0": 3}}
+    cluster.create("knwon", 1, published=False)
+    waiting = stream(cluster, names, **{"fetchOffset.retryIntervalMs": 2_000})
+    assert plain(waiting.latestOffset(start, ReadAllAvailable()))["known"] == {"0": 3}
+
+
 def test_objects_deleted_between_plan_and_read_are_planned_again(cluster: ThreadedCluster) -> None:
     cluster.create("gone", 2)
     before = cluster.keys("wal/")
@@ -381,6 +395,10 @@ def test_start_of_a_query_is_determined_once(cluster: ThreadedCluster, tmp_path:
         assert plain(reader.initialOffset()) == {"begin": {"0": 7}}
     reader = stream(cluster, "begin", startingOffsets="latest", queryId="another")
     assert plain(reader.initialOffset()) == {"begin": {"0": 12}}
+    with pytest.raises(
+        OffsetsMismatch, match=r"queryId 'begin' contains the start of a query .* topics: begin"
+    ):
+        stream(cluster, "other", queryId="begin").initialOffset()
     racing = QueryStart(SparkCluster(cluster.store_url, ""), "race", "")
     assert racing.load() is None
     assert (
@@ -409,9 +427,12 @@ def test_first_micro_batch_is_replayed_after_partitions_were_added(
     rows = read(restarted, restarted.partitions(start, end))
     assert rows == [(0, offset) for offset in range(10)], "the same rows as before the crash"
     later = restarted.latestOffset(end, ReadAllAvailable())
-    assert read(restarted, restarted.partitions(end, later)) == [
-        (partition, offset) for partition, ends in ((0, 15), (1, 5)) for offset in range(ends)
-    ][10:]
+    assert (
+        read(restarted, restarted.partitions(end, later))
+        == [(partition, offset) for partition, ends in ((0, 15), (1, 5)) for offset in range(ends)][
+            10:
+        ]
+    )
 
 
 def test_lease_is_held_while_a_query_runs(cluster: ThreadedCluster) -> None:
