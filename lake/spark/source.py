@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -90,7 +91,12 @@ def register(spark: SparkSession) -> None:
     """Register the source, which is not needed if `pyspark_penstock` is on the path. Also enable
     filter pushdown, which is off by default.
     """
-    spark.dataSource.register(PenstockSource)
+    try:
+        spark.dataSource.register(PenstockSource)
+    except AnalysisException as error:
+        # Spark 4.0 rejects a source that it has found by itself.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
@@ -282,8 +288,10 @@ class BatchReader(DataSourceReader):
             )
         )
 
-    def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
-        return self._query.task_reader(self._pushed).read(partition.value)
+    def read(self, partition: InputPartition | None) -> Iterator["RecordBatch"]:
+        # For an empty plan, Spark 4.0 and 4.1 pass None, and newer versions an empty partition.
+        task = None if partition is None else partition.value
+        return self._query.task_reader(self._pushed).read(task)
 
 
 def _required(options: ReadOptions) -> dict[TopicPartition, int]:
