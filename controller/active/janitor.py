@@ -1,8 +1,9 @@
 """Delete unneeded objects from the store: objects marked as destroyed, and remaining slots of ended
 WALs.
 
-This takes one DELETE request per 1,000 objects, one LIST of the leases whenever objects are due,
-and for each ended WAL, one LIST per controller start and one when the WAL is removed.
+This takes one DELETE request per 1,000 objects, one LIST of the leases whenever objects are due or
+every 10 minutes, and for each ended WAL, one LIST per controller start and one when the WAL is
+removed.
 """
 
 import asyncio
@@ -33,6 +34,10 @@ from penstock.stream.wal.wal_store import WalStores, check_identity
 
 _log = structlog.get_logger(__name__)
 WALS_PER_ROUND_MAX = 20
+HOLDS_INTERVAL_S = 600.0
+"""How often leases are read even if no objects are due. Otherwise, expired leases would remain
+until there are too many of them.
+"""
 
 Hold = Callable[[], Awaitable[int | None]]
 """Returns the log offset from which on destroyed objects must be kept, or None for no limit. After
@@ -119,6 +124,7 @@ class Janitor:
         self._now = now
         self._now_ms = now_ms
         self._holds = holds
+        self._holds_read_at = now()
         self._wal_hold = wal_hold
         self._seen_ended: dict[BrokerIncarnation, tuple[float, MetadataOffset]] = {}
         """When each ended WAL was first seen, and the end of the metadata log at that time."""
@@ -143,6 +149,8 @@ class Janitor:
                 await self._delete_in_wal_stores()
                 await self.clean_ended_wals()
                 await self.remove_old_wals()
+                if self._now() - self._holds_read_at >= HOLDS_INTERVAL_S:
+                    await self._read_holds()
             except ObjectStoreError as error:
                 _log.warning("janitor_round_failed", error=str(error))
             except TimeoutError:
@@ -212,8 +220,7 @@ class Janitor:
             return found, image.end_offset
 
         objects, offset = await self._runtime.with_committed_image(due)
-        holds = [await hold() for hold in self._holds] if objects else []
-        protected_from = min((found for found in holds if found is not None), default=None)
+        protected_from = await self._read_holds() if objects else None
         if in_wal_stores:
             self._protected_from = protected_from
         if protected_from is not None:
@@ -228,6 +235,12 @@ class Janitor:
         )
         _log.info("objects_deleted", count=len(objects))
         return len(objects) if reply.status is Status.OK else 0
+
+    async def _read_holds(self) -> int | None:
+        """Return the log offset from which on destroyed objects must be kept, or None."""
+        self._holds_read_at = self._now()
+        holds = [await hold() for hold in self._holds]
+        return min((found for found in holds if found is not None), default=None)
 
     async def clean_ended_wals(self) -> int:
         """Delete the remaining slots of WALs that ended at least a read grace period ago, or before

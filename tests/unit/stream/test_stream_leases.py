@@ -2,7 +2,10 @@
 renewed.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import msgspec
@@ -10,7 +13,10 @@ import pytest
 
 from penstock.base.ids import Millis
 from penstock.controller.active import leases
+from penstock.controller.active.janitor import Janitor
 from penstock.controller.active.leases import LeaseBook
+from penstock.controller.active.record_ages import Timeline
+from penstock.controller.config import ControllerConfig
 from penstock.lake.manifest import leases as held_leases
 from penstock.lake.manifest.errors import TooManyLeases
 from penstock.lake.manifest.leases import HeldLease
@@ -20,6 +26,9 @@ from penstock.objectstore.ports import ObjectInfo
 from penstock.stream.format.keys import lease_key, lease_prefix, parse_lease_key
 from penstock.stream.format.manifest.lease import LEASE_MS_MAX, Lease
 from penstock.stream.format.manifest.model import ManifestRoot
+from penstock.stream.wal.wal_store import WalStores
+from tests.support.managers_cluster import CommittedAtOnce, ManagersCluster
+from tests.support.waiting import until
 
 DAY_MS = 24 * 3_600_000
 HOUR_MS = 3_600_000
@@ -200,6 +209,33 @@ async def test_renewals_that_could_not_be_deleted_are_deleted_with_the_next(
     assert await harness.kept_from() == 200
     await lease.release()
     assert await harness.count() == 0
+
+
+async def test_expired_leases_are_deleted_while_no_objects_are_due(
+    harness: LeaseHarness, tmp_path: Path
+) -> None:
+    for _ in range(3):  # batch queries do not release their leases
+        await harness.lease().create(harness.root(), HOUR_MS)
+    runtime = CommittedAtOnce(ManagersCluster())
+    janitor = Janitor(
+        ControllerConfig(data_dir=tmp_path, janitor_interval_ms=1),
+        cast("Any", runtime),
+        cast("Any", runtime),
+        WalStores(harness.store, None),
+        timeline=Timeline(),
+        now=lambda: harness.now_s,
+        now_ms=lambda: Millis(harness.wall_ms),
+        holds=[harness.book.protected_from],
+    )
+    running = asyncio.create_task(janitor.run())
+
+    async def are_expired() -> bool:
+        harness.pass_time(HOUR_MS)
+        return await harness.count() == 0
+
+    await until(are_expired)
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_leases_apply_for_at_most_seven_days(harness: LeaseHarness) -> None:
