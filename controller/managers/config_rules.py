@@ -41,8 +41,11 @@ class Rules(Protocol):
     kept: frozenset[str]
     """Configs that are kept when all other configs of a resource are replaced."""
 
-    def check(self, image: MetadataImage, name: str) -> None:
-        """Check that the resource may have configs. Raises Refused."""
+    def check(self, image: MetadataImage, name: str, added_count: int) -> None:
+        """Check that the resource may have configs. Raises Refused.
+
+        added_count: number of resources of this type to which the request adds their first configs.
+        """
         ...
 
     def value(self, resource: str, name: str, value: str | None, present: str | None) -> str | None:
@@ -63,7 +66,7 @@ class TopicRules:
         {topic_configs.FORK_SOURCE, topic_configs.MIRROR_SOURCE, topic_configs.MIRROR_FINISHED}
     )
 
-    def check(self, image: MetadataImage, name: str) -> None:
+    def check(self, image: MetadataImage, name: str, added_count: int) -> None:
         check_topic_name(name)
         if image.topics.by_name(name) is None:
             raise Refused(Status.UNKNOWN_TOPIC, f"there is no topic {name[:260]!r}")
@@ -95,7 +98,7 @@ def _checked_topic_config(name: str, value: str) -> str:
 class GroupRules:
     kept = NOTHING
 
-    def check(self, image: MetadataImage, name: str) -> None:
+    def check(self, image: MetadataImage, name: str, added_count: int) -> None:
         if not name:
             raise Refused(Status.INVALID_REQUEST, "Default group resources are not allowed.")
         if len(name) > group_configs.GROUP_NAME_CHARS_MAX:
@@ -104,7 +107,8 @@ class GroupRules:
                 f" {group_configs.GROUP_NAME_CHARS_MAX} are allowed"
             )
             raise Refused(Status.INVALID_REQUEST, detail)
-        if image.configs.group(name) or len(image.configs.names(GROUP_RESOURCE)) < GROUPS_MAX:
+        count = image.configs.count(GROUP_RESOURCE) + added_count
+        if image.configs.group(name) or count < GROUPS_MAX:
             return
         detail = f"{GROUPS_MAX} groups have configs already: delete the configs of some first"
         raise Refused(Status.INVALID_CONFIG, detail)
@@ -123,7 +127,7 @@ class GroupRules:
 class ClientMetricsRules:
     kept = NOTHING
 
-    def check(self, image: MetadataImage, name: str) -> None:
+    def check(self, image: MetadataImage, name: str, added_count: int) -> None:
         if not name:
             raise Refused(Status.INVALID_REQUEST, "Subscription name can't be empty")
         if len(name) > client_metrics.NAME_CHARS_MAX:
@@ -133,8 +137,8 @@ class ClientMetricsRules:
             )
             raise Refused(Status.INVALID_REQUEST, detail)
         limit = client_metrics.SUBSCRIPTIONS_MAX
-        names = image.configs.names(CLIENT_METRICS_RESOURCE)
-        if len(names) >= limit and name not in names:
+        count = image.configs.count(CLIENT_METRICS_RESOURCE) + added_count
+        if count >= limit and not image.configs.client_metrics(name):
             detail = (
                 f"there are {limit} client metrics subscriptions, the maximum: delete some first"
             )
@@ -157,7 +161,7 @@ class ClientMetricsRules:
 class BrokerRules:
     kept = NOTHING
 
-    def check(self, image: MetadataImage, name: str) -> None:
+    def check(self, image: MetadataImage, name: str, added_count: int) -> None:
         if not name:
             return
         if _NODE_ID.fullmatch(name) is None:

@@ -2,6 +2,7 @@
 resource, either all changes are made or none.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import UNSET
@@ -40,12 +41,23 @@ def alter_configs(image: MetadataImage, request: AlterConfigs) -> Result[ItemRes
     replaced_set = set(replaced)
     records: list[Record] = []
     results: dict[tuple[int, str], ItemResult] = {}
+    added: Counter[int] = Counter()
     for resource, changes in resources.items():
         try:
-            records += _alter(image, resource, changes, is_replaced=resource in replaced_set)
-            results[resource] = ItemResult()
+            altered = _alter(
+                image,
+                resource,
+                changes,
+                added_count=added[resource[0]],
+                is_replaced=resource in replaced_set,
+            )
         except Refused as refused:
             results[resource] = ItemResult(status=refused.status, detail=refused.detail)
+            continue
+        records += altered
+        results[resource] = ItemResult()
+        if altered and not image.configs.get(*resource):
+            added[resource[0]] += 1
     changed = [(change.resource_type, change.resource_name) for change in request.changes]
     items = [results[resource] for resource in (*changed, *replaced)]
     return Result([] if request.validate_only else records, value=ItemResults(items=items))
@@ -56,10 +68,12 @@ def _alter(
     resource: tuple[int, str],
     changes: list[ConfigChange],
     *,
+    added_count: int,
     is_replaced: bool,
 ) -> list[Record]:
-    """Return the records for one resource. is_replaced: whether configs that the request does not
-    contain are reset, except for the source configs of forks and mirrors. Raises Refused.
+    """Return the records for one resource. added_count: see `Rules.check`. is_replaced: whether
+    configs that the request does not contain are reset, except for the source configs of forks and
+    mirrors. Raises Refused.
     """
     resource_type, name = resource
     rules = RULES.get(resource_type)
@@ -67,7 +81,7 @@ def _alter(
         allowed = "2 (topic), 4 (broker), 16 (client metrics) and 32 (group)"
         detail = f"resource type {resource_type} has no configs that can be altered; only {allowed}"
         raise Refused(Status.INVALID_REQUEST, detail)
-    rules.check(image, name)
+    rules.check(image, name, added_count)
     if len({change.name for change in changes}) != len(changes):
         raise Refused(Status.DUPLICATE_IN_REQUEST, f"a config of {name[:260]!r} is altered twice")
     present = image.configs.get(resource_type, name)

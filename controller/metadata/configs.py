@@ -1,5 +1,6 @@
 """Dynamic configs by resource, stored as strings. The config manager has validated them."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -38,6 +39,8 @@ class ConfigsImage:
     _values: dict[tuple[int, str], dict[str, str]] = field(
         default_factory=dict[tuple[int, str], dict[str, str]]
     )
+    _counts: Counter[int] = field(default_factory=Counter[int])
+    """Number of resources with explicit configs, by type."""
 
     def get(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
         """Return the explicit configs of one resource, without defaults. The defaults are in
@@ -63,6 +66,10 @@ class ConfigsImage:
         """Return the names of all resources of one type that have explicit configs."""
         return [name for kind, name in self._values if kind == resource_type]
 
+    def count(self, resource_type: int) -> int:
+        """Return the number of resources of one type that have explicit configs."""
+        return self._counts[resource_type]
+
     def items(self) -> Iterator[tuple[int, str, str, str]]:
         """Yield all explicit configs as (resource type, resource name, config name, value)."""
         for (resource_type, resource_name), values in self._values.items():
@@ -71,13 +78,20 @@ class ConfigsImage:
 
     def set(self, record: ConfigRecord) -> None:
         resource = (record.resource_type, record.resource_name)
-        values = self._values.setdefault(resource, {})
+        if resource not in self._values:
+            self._values[resource] = {}
+            self._counts[record.resource_type] += 1
+        values = self._values[resource]
         if record.value is None:
             values.pop(record.name, None)
         else:
             values[record.name] = record.value
         if not values:
-            del self._values[resource]
+            self._remove(resource)
 
     def remove_topic(self, name: str) -> None:
-        self._values.pop((TOPIC_RESOURCE, name), None)
+        self._remove((TOPIC_RESOURCE, name))
+
+    def _remove(self, resource: tuple[int, str]) -> None:
+        if self._values.pop(resource, None) is not None:
+            self._counts[resource[0]] -= 1

@@ -100,6 +100,14 @@ def test_the_number_of_groups_with_configs_is_limited(
     assert alter(cluster, GROUP_RESOURCE, "a", {SESSION: "51000"}) == {Status.OK}
     assert alter(cluster, GROUP_RESOURCE, "a", {SESSION: None}) == {Status.OK}
     assert alter(cluster, GROUP_RESOURCE, "c", {SESSION: "50000"}) == {Status.OK}
+    assert alter(cluster, GROUP_RESOURCE, "b", {SESSION: None}) == {Status.OK}
+    both = [
+        ConfigChange(resource_type=GROUP_RESOURCE, resource_name=group, name=SESSION, value="50000")
+        for group in ("d", "e")
+    ]
+    found = configs.alter_configs(cluster.image, AlterConfigs(changes=both)).value
+    assert found is not None
+    assert [item.status for item in found.items] == [Status.OK, Status.INVALID_CONFIG]
 
 
 INTERVAL, METRICS, MATCH = "interval.ms", "metrics", "match"
