@@ -478,11 +478,16 @@ def compact(
             Progress(f"compact {table}", None, "records") as progress,
         ):
             done = join(warehouse.existing(table), runner, target_mib << 20, progress.advance)
+    skipped = (
+        f"; {counted(done.conflicts, 'merge')} skipped, because others replaced the files meanwhile"
+        if done.conflicts
+        else ""
+    )
     report(
         output,
         done,
         f"{table}: {done.files_replaced} of {counted(done.files_before, 'file')} became"
-        f" {done.files_written}, {counted(done.rows, 'row')}",
+        f" {done.files_written}, {counted(done.rows, 'row')}{skipped}",
     )
 
 

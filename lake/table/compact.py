@@ -1,12 +1,13 @@
 """Merge small files into large ones, possibly during an export.
 
-Rows and offsets do not change. New batches do not conflict with a rewrite; another rewrite of the
-same files does, and is then discarded. Replaced files are kept for readers of older versions.
+Rows and offsets do not change. New batches do not conflict with a rewrite, unless they or another
+rewrite replace the same files; these parts are skipped. Replaced files are kept for readers of
+older versions.
 Source: Iceberg's `rewrite_data_files`.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,8 +15,9 @@ from penstock.lake.table.commits import commit_rewrite
 from penstock.lake.table.engines import Engine, new_attempt
 from penstock.lake.table.errors import BatchExpired, CommitConflict
 from penstock.lake.table.job import CompactionJob
-from penstock.lake.table.model import DISCARD_S_MAX, FILES_S_MAX, Commit, TaskResult
+from penstock.lake.table.model import DISCARD_S_MAX, FILES_S_MAX, Commit, FileEntry, TaskResult
 from penstock.lake.table.plan import compaction_tasks
+from penstock.lake.table.settle import versions_of
 from penstock.lake.table.tables import ExportTable, delete_unused
 
 TARGET_BYTES: Final = 256 << 20
@@ -31,6 +33,8 @@ class CompactReport:
     files_written: int
     rows: int
     duration_ms: int
+    conflicts: int = 0
+    """The number of merges that were skipped, because others replaced their files meanwhile."""
 
 
 def compact(
@@ -42,9 +46,10 @@ def compact(
     wall_s: Callable[[], float] = time.time,
 ) -> CompactReport:
     """Merge small files in one commit. `target_bytes` is the size of Parquet files. Raise
-    CommitConflict if others repeatedly rewrite the same files, and BatchExpired.
+    CommitConflict if others repeatedly replace files of every merge, and BatchExpired.
     """
     began = time.monotonic()
+    conflicts = 0
     for _ in range(ROUNDS_MAX):
         base = table.state()
         files = table.files()
@@ -58,37 +63,45 @@ def compact(
         for result in engine.map(CompactionJob(table.place(), table.layout, target_bytes), tasks):
             results.append(result)
             on_files(result.row_count)
-        added = [file for result in results for file in result.added]
-        removed = [file for result in results for file in result.removed]
         if wall_s() - began_s > FILES_S_MAX:
-            delete_unused(table, added)
+            delete_unused(table, _added(results))
             raise BatchExpired(
                 f"the compaction of table {table.name} took more than a day, so table maintenance"
                 " may have removed its files: it is not committed; start it again"
             )
-        commit = Commit(
-            new_attempt(),
-            base,
-            base.topic,
-            base.topic_id,
-            base.batch_id,
-            base.offsets,
-            added,
-            removed,
-        )
-        if commit_rewrite(table, commit):
-            rows, after = (
-                sum(result.row_count for result in results),
-                len(files) - len(removed) + len(added),
+        while results:
+            removed = [file for result in results for file in result.removed]
+            added = _added(results)
+            commit = Commit(
+                new_attempt(),
+                base,
+                base.topic,
+                base.topic_id,
+                base.batch_id,
+                base.offsets,
+                added,
+                removed,
             )
-            return CompactReport(
-                len(files),
-                after,
-                len(removed),
-                len(added),
-                rows,
-                int((time.monotonic() - began) * 1_000),
-            )
-        if wall_s() - began_s <= DISCARD_S_MAX:
-            delete_unused(table, added)
+            if commit_rewrite(table, commit):
+                return CompactReport(
+                    len(files),
+                    len(files) - len(removed) + len(added),
+                    len(removed),
+                    len(added),
+                    sum(result.row_count for result in results),
+                    int((time.monotonic() - began) * 1_000),
+                    conflicts,
+                )
+            base = table.state()
+            live = versions_of(table.files())
+            stale = [result for result in results if not versions_of(result.removed) <= live]
+            stale = stale or results
+            if wall_s() - began_s <= DISCARD_S_MAX:
+                delete_unused(table, _added(stale))
+            conflicts += len(stale)
+            results = [result for result in results if result not in stale]
     raise CommitConflict(f"other processes keep rewriting the files of table {table.name}")
+
+
+def _added(results: Iterable[TaskResult]) -> list[FileEntry]:
+    return [file for result in results for file in result.added]

@@ -36,12 +36,13 @@ def verdict(commit: Commit, found: TableState, live: Iterable[FileEntry] | None 
         return Verdict.REPLAN
     if commit.removed:
         assert live is not None, "files are removed: say which are there"
-        if not _versions(commit.removed) <= _versions(live):
+        if not versions_of(commit.removed) <= versions_of(live):
             return Verdict.REPLAN
     return Verdict.AGAIN
 
 
-def _versions(files: Iterable[FileEntry]) -> set[tuple[str, frozenset[str]]]:
+def versions_of(files: Iterable[FileEntry]) -> set[tuple[str, frozenset[str]]]:
+    """Return the paths of files, each with those of the files that delete rows of it."""
     return {(file.path, file.delete_paths) for file in files}
 
 

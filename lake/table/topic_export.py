@@ -181,4 +181,5 @@ class WarehouseExport:
             table=self._table.table,
             files_replaced=report.files_replaced,
             files_written=report.files_written,
+            conflicts=report.conflicts,
         )

@@ -15,7 +15,7 @@ import pytest
 import penstock.lake.table.sync as sync
 from penstock.base.partition_spec import DAY
 from penstock.lake.table.catalog import open_catalog
-from penstock.lake.table.compact import compact
+from penstock.lake.table.compact import TARGET_BYTES, compact
 from penstock.lake.table.errors import (
     InvalidSchema,
     InvalidTable,
@@ -23,8 +23,9 @@ from penstock.lake.table.errors import (
     RecordsLost,
     TableAhead,
 )
+from penstock.lake.table.job import CompactionJob
 from penstock.lake.table.model import Commit, Layout
-from penstock.lake.table.plan import Bounds, wanted_ranges
+from penstock.lake.table.plan import Bounds, compaction_tasks, wanted_ranges
 from penstock.lake.table.query import query
 from penstock.lake.table.rows import REJECTS
 from penstock.lake.table.source import TopicSource
@@ -200,6 +201,29 @@ def test_rows_deleted_during_compaction_do_not_return(run: Run) -> None:
     report = compact(Watched(run.warehouse.existing("t"), delete, nothing), run.engine)
     assert report.files_after == 1
     assert len(run.rows()) == count - 1
+
+
+def test_compaction_skips_files_that_others_replaced_meanwhile(run: Run) -> None:
+    """Another process merges the files of one day first."""
+    run.all(partition_by=(DAY,), batch_bytes=8_000)
+    before = sorted(map(str, run.rows()))
+    other = run.warehouse.existing("t")
+    count = 0
+
+    def replace_some(_: Commit) -> None:
+        nonlocal count
+        count += 1
+        if count > 1:
+            return
+        state = other.state()
+        task = compaction_tasks(other.files(), TARGET_BYTES, "other")[0]
+        done = CompactionJob(other.place(), other.layout, TARGET_BYTES)(task, lambda: "1")
+        position = "t", state.topic_id, state.batch_id, state.offsets
+        other.commit(Commit("other", state, *position, done.added, done.removed))
+
+    report = compact(Watched(run.warehouse.existing("t"), replace_some, nothing), run.engine)
+    assert (report.conflicts, report.files_written, count) == (1, 2, 2)
+    assert sorted(map(str, run.rows())) == before
 
 
 def test_tables_are_queried_with_sql(run: Run) -> None:
