@@ -40,6 +40,12 @@ class ObjectNotPrepared(StreamError):
     """The prepared object has expired at the controller. Prepare another one and upload again."""
 
 
+class RangesReplaced(StreamError):
+    """Ranges that the commit replaces are no longer in their stream. The local image shows which
+    ones. Nothing was committed.
+    """
+
+
 class OffsetOutOfRange(StreamError):
     """The offset lies before the start or after the end of the stream."""
 

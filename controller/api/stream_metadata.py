@@ -34,6 +34,7 @@ from penstock.controller.metadata.wal_store_usage import rewritable_bytes
 from penstock.stream.errors import (
     NotContiguous,
     ObjectNotPrepared,
+    RangesReplaced,
     StreamFenced,
     StreamNotClosed,
     StreamNotOpened,
@@ -146,6 +147,9 @@ class ControllerStreamMetadata:
         except StreamRefused as error:
             raise await self._commit_refused(error, commit) from error
         except ObjectRefused as error:
+            if error.status is m.Status.COMPACTED_OBJECTS_NOT_FOUND:
+                await self._image_at(error)
+                raise RangesReplaced(str(error)) from error
             is_prepared = any(item.object_id is not None for item in commit.objects)
             raise (ObjectNotPrepared(str(error)) if is_prepared else error) from error
         except (RequestRefused, FollowerStopped) as error:

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 import structlog
 
 from penstock.base.clock import WallClock
-from penstock.base.ids import Offset, StreamId
+from penstock.base.ids import ObjectId, Offset, StreamId
 from penstock.base.suspensions import Suspensions
 from penstock.objectstore.errors import ObjectNotFound
 from penstock.objectstore.ports import ObjectStore
@@ -36,6 +36,7 @@ from penstock.stream.errors import (
     FormatUnknown,
     NotContiguous,
     ObjectCorrupt,
+    RangesReplaced,
     StreamFenced,
     StreamNotOpened,
     WalFenced,
@@ -87,12 +88,14 @@ class CompactionCounts:
     """Counters of compaction.
 
     settled_at: event loop time when planning last found nothing to do, or when this broker started.
+    conflicts: streams that were left out of a commit, because others had replaced their ranges.
     from_wal_stores_bytes: rewritten bytes that were in WAL stores.
     """
 
     settled_at: float
     rounds: int = 0
     failures: int = 0
+    conflicts: int = 0
     sources: int = 0
     objects: int = 0
     written_bytes: int = 0
@@ -102,12 +105,13 @@ class CompactionCounts:
 class Compactor:
     """Compact the streams of this broker in the background.
 
-    Only streams that are open in this process are compacted. Streams that close during a round are
-    left out of its commit, and the controller checks ownership again. The commit is atomic; a
-    failed round leaves only prepared objects, which expire. Streams with damaged objects are
-    skipped for a while. Rounds run one at a time and hold `round_bytes_max` twice (blocks and the
-    body of a PUT). Ranges in WAL stores are replaced in rounds of their own, which take turns with
-    others, so that a WAL store that is down does not stop the compaction of other ranges.
+    Only streams that are open in this process are compacted. Streams that close during a round, or
+    whose ranges others replace, are left out of its commit, and the controller checks both again.
+    The commit is atomic; a failed round leaves only prepared objects, which expire. Streams with
+    damaged objects are skipped for a while. Rounds run one at a time and hold `round_bytes_max`
+    twice (blocks and the body of a PUT). Ranges in WAL stores are replaced in rounds of their own,
+    which take turns with others, so that a WAL store that is down does not stop the compaction of
+    other ranges.
 
     owned: returns the streams that are open here. assigned: returns closed streams whose ranges in
     WAL stores are rewritten here, because they have no leader. writer: this broker, for object
@@ -397,11 +401,13 @@ class Compactor:
     async def _commit(
         self, outputs: Sequence[Output], objects: Sequence[NewObject], ours: _Ours
     ) -> tuple[Sequence[Output], Sequence[NewObject]]:
-        """Commit the parts of streams that this process still owns, and return them. Other streams
-        keep their old ranges, although the new objects contain copies.
+        """Commit the parts of streams that this process still owns and whose ranges nobody else has
+        replaced, and return them. Other streams keep their ranges, although the new objects contain
+        copies.
         """
+        replaced: set[StreamId] = set()
         while True:
-            found = ours()
+            found = set(ours()) - replaced
             outputs = _parts_of(outputs, found)
             objects = [part for item in objects if (part := item.part_of(found)) is not None]
             if not outputs:
@@ -414,8 +420,26 @@ class Compactor:
                 # rejection.
                 if _parts_of(outputs, ours()) == outputs:
                     raise
+            except RangesReplaced:
+                before = len(replaced)
+                replaced |= self._replaced(outputs)
+                if len(replaced) == before:
+                    raise
+                self.counts.conflicts += len(replaced) - before
             else:
                 return outputs, objects
+
+    def _replaced(self, outputs: Sequence[Output]) -> set[StreamId]:
+        """Return the streams whose sources are no longer in the local image."""
+        found: set[StreamId] = set()
+        for output in outputs:
+            for compaction in output.compactions:
+                stream_id, sources = compaction.stream_id, compaction.sources
+                span = sources[0].range.start_offset, sources[-1].range.end_offset
+                ranges = self._metadata.objects(stream_id, *span, len(sources) + 1)
+                if [_place(item) for item in ranges] != [_place(item) for item in sources]:
+                    found.add(stream_id)
+        return found
 
     def _suspend_blamed(self, outputs: Sequence[Output], error: _Unreadable) -> None:
         for output in outputs:
@@ -432,6 +456,10 @@ class Compactor:
 
 def _is_in_wal_store(source: ObjectRange) -> bool:
     return source.key.startswith(WAL_STORE_ROOT)
+
+
+def _place(item: ObjectRange) -> tuple[ObjectId, Offset, Offset]:
+    return item.object_id, item.range.start_offset, item.range.end_offset
 
 
 def _parts_of(outputs: Sequence[Output], stream_ids: Collection[StreamId]) -> tuple[Output, ...]:

@@ -202,6 +202,7 @@ def _background(broker: Broker) -> Iterator[Reading]:
     yield table.UPLOAD_OBJECTS, (), uploads.object_count
     yield table.COMPACTION_ROUNDS, (), compactions.rounds
     yield table.COMPACTION_FAILURES, (), compactions.failures
+    yield table.COMPACTION_CONFLICTS, (), compactions.conflicts
     yield table.COMPACTION_SOURCES, (), compactions.sources
     yield table.COMPACTION_OBJECTS, (), compactions.objects
     yield table.COMPACTION_WRITTEN, (), compactions.written_bytes

@@ -575,6 +575,11 @@ COMPACTION_ROUNDS: Final = _of_broker(
 COMPACTION_FAILURES: Final = _of_broker(
     "counter", "penstock_compaction_failures_total", "Compaction rounds that failed."
 )
+COMPACTION_CONFLICTS: Final = _of_broker(
+    "counter",
+    "penstock_compaction_conflicts_total",
+    "Streams that a compaction round left out, because another process replaced their ranges.",
+)
 COMPACTION_SOURCES: Final = _of_broker(
     "counter", "penstock_compaction_sources_total", "Ranges replaced by compaction."
 )

@@ -46,7 +46,13 @@ from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.records import MetadataOffset
 from penstock.objectstore.memory import MemoryStore
-from penstock.stream.errors import NotContiguous, StreamFenced, StreamNotClosed, WalFenced
+from penstock.stream.errors import (
+    NotContiguous,
+    RangesReplaced,
+    StreamFenced,
+    StreamNotClosed,
+    WalFenced,
+)
 from penstock.stream.format.keys import wal_key
 from penstock.stream.ports import (
     IN_STORE,
@@ -57,6 +63,7 @@ from penstock.stream.ports import (
     ObjectRole,
     OpenedStream,
     OpenStream,
+    ReplacedRange,
     StreamRange,
 )
 from tests.support.controller_cluster import Broker, Cluster
@@ -175,6 +182,26 @@ async def test_streams_are_opened_committed_and_closed_through_the_stream_port(
     close = CloseStream(stream.stream_id, stream.epoch, Offset(10))
     await broker.metadata.commit(CommitObjects(closes=(close,), wal_committed=WalSequence(1)))
     assert broker.metadata.streams_owned_by(broker.node) == {}
+
+
+async def test_error_of_replaced_ranges_comes_with_an_image_that_shows_them(start: Start) -> None:
+    cluster = await start()
+    broker = await cluster.broker()
+    await topic(broker, "orders")
+    stream = data_stream(broker, "orders")
+    await broker.metadata.open_streams([stream])
+    ten = part(stream.stream_id, 0, 10)
+    await broker.metadata.commit(CommitObjects(objects=(slot(broker.node, 0, ten),)))
+    (found,) = broker.metadata.objects(stream.stream_id, Offset(0), Offset(10), 2)
+    old = ReplacedRange(stream.stream_id, found.object_id, Offset(0), Offset(10))
+    for number, target in enumerate(await broker.metadata.prepare_objects(2)):
+        new = NewObject(target.object_id, target.key, ObjectRole.STREAM, 100, (ten,))
+        commit = CommitObjects(objects=(new,), replaced=(old,))
+        if number == 0:
+            await broker.metadata.commit(commit)
+            continue
+        with pytest.raises(RangesReplaced, match=r"does not hold \[0, 10\) any more"):
+            await broker.metadata.commit(commit)
 
 
 async def test_the_error_contains_the_stream_of_another_broker(start: Start) -> None:

@@ -34,7 +34,7 @@ from penstock.stream.compaction.plan import (
     replaced_by,
 )
 from penstock.stream.compaction.rewrite import read_entries
-from penstock.stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
+from penstock.stream.errors import NotContiguous, ObjectCorrupt, RangesReplaced, StreamFenced
 from penstock.stream.format.builder import RunEntry, StreamRun, build_object
 from penstock.stream.format.layout import NO_SEQUENCE
 from penstock.stream.ports import (
@@ -473,6 +473,27 @@ async def test_a_stream_that_is_closed_meanwhile_is_dropped_from_the_round() -> 
     assert [await harness.log(stream_id) for stream_id in (1, 2, 3)] == before
 
 
+async def test_a_stream_whose_ranges_are_replaced_meanwhile_is_dropped_from_the_round() -> None:
+    """`penstock compact` replaces ranges of streams that are open in brokers."""
+    harness = CompactionHarness()
+    await harness.wal_object(0, 3)
+    commit = harness.metadata.commit
+    (old,) = harness.metadata.logs[StreamId(2)]
+
+    async def replace_and_reject(request: CommitObjects) -> None:
+        if StreamId(2) in {item.stream_id for item in request.replaced}:
+            harness.metadata.logs[StreamId(2)] = [replace(old, object_id=ObjectId(99))]
+            raise RangesReplaced("stream 2: object 0 does not hold [0, 6) any more")
+        await commit(request)
+
+    harness.metadata.commit = replace_and_reject
+    report = await harness.compactor.run_round()
+    assert report is not None
+    assert (report.stream_count, harness.compactor.counts.conflicts) == (2, 1)
+    assert {entry.stream_id for entry in harness.metadata.commits[0].replaced} == {1, 3}
+    assert harness.metadata.logs[StreamId(2)] == [replace(old, object_id=ObjectId(99))]
+
+
 def test_damage_suspends_streams_and_the_rest_continues() -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(compact_around_damage())
@@ -666,11 +687,12 @@ async def test_a_commit_that_is_rejected_for_an_unknown_reason_is_not_repeated()
     harness = await closed_in_a_wal_store()
 
     async def reject(commit: CommitObjects) -> None:
-        raise StreamFenced(commit.replaced[0].stream_id, "no change of the metadata shows why")
+        raise error
 
     harness.metadata.commit = reject
-    with pytest.raises(StreamFenced):
-        await harness.compactor.run_wal_store_round()
+    for error in (StreamFenced(StreamId(3), "no change shows why"), RangesReplaced("nor here")):
+        with pytest.raises(type(error)):
+            await harness.compactor.run_wal_store_round()
 
 
 async def test_ranges_outside_of_the_wal_store_are_not_rewritten() -> None:
