@@ -27,7 +27,10 @@ class JournalFiles(Protocol):
     """
 
     def names(self) -> list[str]: ...
-    def read(self, name: str) -> bytes: ...
+    def read(self, name: str) -> bytes:
+        """Return the contents of a file, which are durable."""
+        ...
+
     def create(self, name: str) -> AppendFile: ...
     def rename(self, old: str, new: str) -> None: ...
     def remove(self, name: str) -> None: ...
@@ -108,7 +111,17 @@ class LocalFiles:
         return [path.name for path in self._directory.iterdir()]
 
     def read(self, name: str) -> bytes:
-        return (self._directory / name).read_bytes()
+        """See JournalFiles.read. The page cache may contain data that is not on the disk: the last
+        process ended before its fsync, or after a failed one, which leaves the pages clean.
+        """
+        path = self._directory / name
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)
+        return path.read_bytes()
 
     def create(self, name: str) -> _LocalFile:
         return _LocalFile(self._directory / name)

@@ -1,5 +1,6 @@
 """The journal loses no acknowledged entry and rejects torn writes."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,25 @@ def test_a_file_cut_at_every_byte_recovers_to_the_last_whole_frame(tmp_path: Pat
         journal.append(None, None, [added])
         journal.close()
         assert reopen(directory).entries == [*ENTRIES[:count], added]
+
+
+def test_recovered_entries_are_synced_before_they_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last process was killed between the write and the fsync of its last frame. The entries
+    must not be acknowledged while they are only in the page cache.
+    """
+    path, _ = write(tmp_path)
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def note(file: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{file}").readlink())
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", note)
+    assert reopen(tmp_path).entries == ENTRIES
+    assert path in synced
 
 
 def test_a_segment_without_its_first_frame_is_rejected(tmp_path: Path) -> None:
