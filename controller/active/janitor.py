@@ -1,9 +1,7 @@
-"""Delete unneeded objects from the store: objects marked as destroyed, and remaining slots of ended
-WALs.
+"""Delete unneeded objects: those marked as destroyed, and remaining slots of ended WALs.
 
 This takes one DELETE request per 1,000 objects, one LIST of the leases whenever objects are due or
-every 10 minutes, and for each ended WAL, one LIST per controller start and one when the WAL is
-removed.
+every 10 minutes, and two LISTs per ended WAL.
 """
 
 import asyncio
