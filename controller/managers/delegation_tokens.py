@@ -26,6 +26,10 @@ from penstock.controller.metadata.records import (
 )
 
 TOKENS_MAX: Final = 10_000
+REQUESTER_TOKENS_MAX: Final = TOKENS_MAX // 2
+"""Maximum number of tokens that one user has created. Only their owners and renewers can expire
+them, so nobody else could make room.
+"""
 NAME_BYTES_MAX: Final = 1_000
 EXPIRED_KEPT_MS: Final = 3_600_000
 REMOVED_PER_TRANSACTION_MAX: Final = 1_000
@@ -47,6 +51,11 @@ def create_delegation_token(
         problem = "the lifetime and period of a token must be positive"
     elif len(image.delegation_tokens) >= TOKENS_MAX:
         problem = f"there are {TOKENS_MAX} delegation tokens; expire some first"
+    elif _created_count(image, request.requester) >= REQUESTER_TOKENS_MAX:
+        problem = (
+            f"{request.requester} has created {REQUESTER_TOKENS_MAX} delegation tokens; expire some"
+            " first"
+        )
     if problem:
         return Result(status=Status.INVALID_REQUEST, detail=problem)
     max_ms = now_ms + request.lifetime_ms
@@ -60,6 +69,10 @@ def create_delegation_token(
         Millis(max_ms),
     )
     return Result([token], value=DelegationTokenReply(token=token))
+
+
+def _created_count(image: MetadataImage, requester: str) -> int:
+    return sum(token.requester == requester for token in image.delegation_tokens)
 
 
 def renew_delegation_token(

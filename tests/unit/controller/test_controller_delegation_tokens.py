@@ -1,5 +1,8 @@
 """Delegation tokens in the metadata. tests/interop compares the responses with Kafka's."""
 
+import msgspec
+import pytest
+
 from penstock.base.ids import Millis
 from penstock.controller.api.messages import Status
 from penstock.controller.api.token_messages import (
@@ -112,7 +115,9 @@ def test_a_repeated_creation_returns_the_same_token() -> None:
     assert (again.records, again.value) == ([], DelegationTokenReply(token=made))
 
 
-def test_the_number_and_size_of_tokens_are_limited() -> None:
+def test_the_number_and_size_of_tokens_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(managing, "TOKENS_MAX", 4)
+    monkeypatch.setattr(managing, "REQUESTER_TOKENS_MAX", 3)
     image = MetadataImage()
     for wrong in (
         creation("t", *(f"User:{number}" for number in range(RENEWERS_MAX + 1))),
@@ -121,9 +126,13 @@ def test_the_number_and_size_of_tokens_are_limited() -> None:
         creation(period_ms=0),
     ):
         assert create(image, wrong) is Status.INVALID_REQUEST
-    for number in range(managing.TOKENS_MAX):
+    for number in range(managing.REQUESTER_TOKENS_MAX):
         create(image, creation(str(number)))
-    assert create(image, creation()) is Status.INVALID_REQUEST
+    assert create(image, creation("more")) is Status.INVALID_REQUEST
+    of_another = msgspec.structs.replace(creation("another"), requester="User:bob")
+    assert isinstance(create(image, of_another), DelegationTokenRecord)
+    last = msgspec.structs.replace(creation("last"), requester="User:bob")
+    assert create(image, last) is Status.INVALID_REQUEST
     assert len(image.delegation_tokens) == managing.TOKENS_MAX
 
 
