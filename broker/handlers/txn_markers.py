@@ -12,13 +12,13 @@ from penstock.broker.errors import ErrorCode
 from penstock.broker.network.request import RequestContext, Response
 from penstock.broker.partition.append import AppendOutcome, PartitionAppend
 from penstock.broker.partition.partition import Partition
-from penstock.broker.requests.authorization import allows_cluster
+from penstock.broker.requests.authorization import allows_cluster, record_change
 from penstock.broker.requests.dispatch import encode_response
 from penstock.broker.requests.long_requests import decoded
 from penstock.broker.requests.node import Node
 from penstock.broker.requests.yielding import SLICE_COUNT, listed, sliced
 from penstock.broker.transactions.model import EPOCH_PER_TRANSACTION
-from penstock.protocol.batch.control import Marker
+from penstock.protocol.batch.control import NO_SERIAL, Marker
 from penstock.protocol.gen.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -50,6 +50,14 @@ async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
     codes: dict[int, Codes] = {}
     async for item, future in sliced(started):
         codes.setdefault(id(item), {}).update(await future)
+    ended = await listed(
+        _ended_text(item, key)
+        for item in request.markers
+        if item.serial <= NO_SERIAL  # not from a coordinator
+        for key, code in codes[id(item)].items()
+        if not code
+    )
+    record_change(node, ctx, "transactions_ended", ended)
     results = await listed(_result(item, codes[id(item)]) for item in request.markers)
     return encode_response(ctx, WriteTxnMarkersResponse(markers=results))
 
@@ -181,6 +189,11 @@ def _slices(partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
     wanted = list(dict.fromkeys(partitions))
     for at in range(0, len(wanted) or 1, SLICE_COUNT):
         yield wanted[at : at + SLICE_COUNT]
+
+
+def _ended_text(item: WritableTxnMarker, key: TopicPartition) -> str:
+    outcome = "committed" if item.transaction_result else "aborted"
+    return f"{outcome} producer {item.producer_id} epoch {item.producer_epoch} in {key[0]}-{key[1]}"
 
 
 def _result(item: WritableTxnMarker, codes: Codes) -> WritableTxnMarkerResult:

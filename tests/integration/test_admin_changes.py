@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -16,6 +17,7 @@ from penstock.protocol import apis
 from penstock.protocol.gen import alter_share_group_offsets as altering
 from penstock.protocol.gen import delete_share_group_offsets as deleting
 from penstock.protocol.gen import elect_leaders, find_coordinator, offset_commit, offset_delete
+from penstock.protocol.gen import write_txn_markers as ending
 from tests.support.attacker import Attacker
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
@@ -110,3 +112,18 @@ async def test_offset_commits_and_leader_elections_are_audited(cluster: Cluster)
         elect = elect_leaders.ElectLeadersRequest(0, None, 10_000)
         response, found = await _changes(client, apis.ELECT_LEADERS, 2, elect)
         assert (response.error_code, found) == (0, []), "each leader is the preferred one"
+
+
+async def test_transactions_ended_by_an_administrator_are_audited(cluster: Cluster) -> None:
+    async with Attacker.connected(cluster.broker.port) as client:
+        topics = [ending.WritableTxnMarkerTopic("orders", [1, 9])]
+        marker = ending.WritableTxnMarker(5, 3, transaction_result=False, topics=topics)
+        for serial, expected in (
+            (-1, [("transactions_ended", ["aborted producer 5 epoch 3 in orders-1"])]),
+            (1, []),  # from a coordinator
+        ):
+            request = ending.WriteTxnMarkersRequest(
+                [msgspec.structs.replace(marker, serial=serial)]
+            )
+            _, found = await _changes(client, apis.WRITE_TXN_MARKERS, 1, request)
+            assert found == expected
