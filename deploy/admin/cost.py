@@ -1,10 +1,11 @@
 """Estimate the cost of object store requests and storage.
 
 Invariant: pure. Not included: requests of controllers (at most about 2 PUT/s for backup and
-manifest), transfer to other regions and the internet, and objects that wait for deletion. Requests
-to a WAL store are priced like those to the store, which is too much for S3 Express.
+manifest), transfer to other regions and the internet, and objects that wait for deletion. Brokers
+report the requests to both stores together, so there is no price if those of the WAL store differ.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,21 +21,29 @@ _GB: Final = 1_000_000_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
     """USD per 1,000 requests, and per GB (10^9 bytes) and month. put: PUT and LIST. get: GET and
-    HEAD. source: storage class and region of the price list.
+    HEAD. source: storage class and region of the price list. price_list: its name in PRICES; empty
+    for given prices, which apply to any store.
     """
 
     put_usd_per_1000: float = 0.005
     get_usd_per_1000: float = 0.0004
     storage_usd_per_gb_month: float = 0.023
     source: str = "S3 Standard in us-east-1"
+    price_list: str = "s3"
 
 
 PRICES: Final[Mapping[str, Prices]] = {
     "s3": Prices(),
     "gs": Prices(
-        storage_usd_per_gb_month=0.020, source="Google Cloud Storage Standard in us-east1"
+        storage_usd_per_gb_month=0.020,
+        source="Google Cloud Storage Standard in us-east1",
+        price_list="gs",
     ),
-    "az": Prices(storage_usd_per_gb_month=0.018, source="Azure Blob Storage Hot LRS in East US"),
+    "az": Prices(
+        storage_usd_per_gb_month=0.018,
+        source="Azure Blob Storage Hot LRS in East US",
+        price_list="az",
+    ),
 }
 """List prices of November 2026 by the scheme of the store URL: S3 Standard in us-east-1, Google's
 Standard in us-east1, Azure's Hot tier with LRS in East US. Deletes are free.
@@ -43,21 +52,41 @@ https://azure.microsoft.com/pricing/details/storage/blobs/.
 """
 
 
+_EXPRESS: Final = re.compile(r"s3://[^/?#]+--x-s3(?:[/?#]|$)")
+
+
 def prices_of(store_url: str) -> Prices:
     """Return the list prices of the cloud that hosts the store; S3 prices for other stores."""
-    return PRICES.get(store_url.partition(":")[0], Prices())
+    scheme = store_url.partition(":")[0] or "s3"
+    return PRICES.get(scheme, Prices(price_list=scheme))
+
+
+def differently_priced(wal_store_urls: Iterable[str], prices: Prices) -> str:
+    """Return the first WAL store to which these prices do not apply, or an empty string. S3 Express
+    One Zone has other prices per request, and also a price per GB; directories have none.
+    """
+    return next(
+        (
+            url
+            for url in wal_store_urls
+            if prices.price_list
+            and (_EXPRESS.match(url) or url.partition(":")[0] != prices.price_list)
+        ),
+        "",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCost:
     """Estimated cost. requests: of all brokers that report, or None. usd_month: at the current
-    rate.
+    rate. unpriced: the WAL store because of which requests have no price, or an empty string.
     """
 
     requests: StoreRequests | None
     requests_usd_month: float | None
     storage_usd_month: float
     prices: Prices
+    unpriced: str = ""
 
     @property
     def requests_per_hour(self) -> float | None:
@@ -87,9 +116,14 @@ def get_usd(requests: int, prices: Prices) -> float:
 
 
 def store_cost(
-    brokers: Iterable[StoreRequests | None], stored_bytes: int, prices: Prices
+    brokers: Iterable[StoreRequests | None],
+    stored_bytes: int,
+    prices: Prices,
+    wal_store_urls: Iterable[str] = (),
 ) -> StoreCost:
     known = [requests for requests in brokers if requests is not None]
     total = StoreRequests(*map(sum, zip(*known, strict=True))) if known else None
     storage = storage_usd_month(stored_bytes, prices)
-    return StoreCost(total, None if total is None else usd_month(total, prices), storage, prices)
+    unpriced = differently_priced(wal_store_urls, prices)
+    requests_usd = None if total is None or unpriced else usd_month(total, prices)
+    return StoreCost(total, requests_usd, storage, prices, unpriced)

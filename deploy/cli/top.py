@@ -44,7 +44,8 @@ def top(
     topics.
 
     The default prices are the list prices of the cloud whose store the profile or the local cluster
-    uses, otherwise those of S3 Standard in us-east-1. Ctrl-C ends it.
+    uses, otherwise those of S3 Standard in us-east-1. Requests have no price if those to the WAL
+    store cost something else, as in S3 Express One Zone. Ctrl-C ends it.
 
     For example: penstock top --once --output json
     """
@@ -63,6 +64,7 @@ def top(
                 prices.storage_usd_per_gb_month if storage_price is None else storage_price
             ),
             source=f"given with options, otherwise {prices.source}",
+            price_list=prices.price_list if put_price is None or get_price is None else "",
         )
     with Watch(find_controller(controller, state_file, os.environ), prices) as watch:
         if once or output is not Format.TABLE or not sys.stdout.isatty():

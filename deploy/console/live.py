@@ -31,7 +31,7 @@ from penstock.deploy.console.views import open_sessions
 from penstock.deploy.errors import NoController
 from penstock.deploy.top.counts import RecordCounts
 from penstock.deploy.top.offsets import EndOffsets
-from penstock.deploy.top.view import TopView, stored_topics, view_top
+from penstock.deploy.top.view import TopView, stored_topics, view_top, wal_store_urls_of
 from penstock.deploy.top.watch import broker_addresses, broker_loads, led_partitions
 
 if TYPE_CHECKING:
@@ -188,6 +188,7 @@ class LiveCluster:
                 stored_topics(image),
                 {},
                 prices=self._prices,
+                wal_store_urls=wal_store_urls_of(image),
             )
         return self._view
 
@@ -323,6 +324,7 @@ class LiveCluster:
             stored := stored_topics(image),
             self._counts.add(stored, measured, time.monotonic()),
             prices=self._prices,
+            wal_store_urls=wal_store_urls_of(image),
         )
         self._view = view
         self._leaderless = sum(topic.without_leader for topic in view.topics)

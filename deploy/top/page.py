@@ -54,7 +54,8 @@ def _store(view: TopView) -> "_FittingTable":
         [
             str(node.node_id),
             *_requests(
-                node.store, None if node.store is None else usd_month(node.store, cost.prices)
+                node.store,
+                None if node.store is None or cost.unpriced else usd_month(node.store, cost.prices),
             ),
         ]
         for node in view.cluster.nodes
@@ -69,11 +70,16 @@ def _store(view: TopView) -> "_FittingTable":
     names = ["node", "PUT/s", "LIST/s", "GET/s", "DELETE/s", "failed/s", "MB/s written"]
     names += ["USD/month"]
     caption = f"at this rate, {each} ({cost.prices.source}); {kept}"
+    if cost.unpriced:
+        caption = (
+            f"no price, because requests to the WAL store {cost.unpriced} have other prices: give"
+            f" averages with --put-price and --get-price; {kept} ({cost.prices.source})"
+        )
     return _FittingTable("requests to the object store", names, rows, caption, texts=("node",))
 
 
 def _requests(requests: StoreRequests | None, usd: float | None) -> list[str]:
-    if requests is None or usd is None:
+    if requests is None:
         return ["-"] * 7
     rates = (
         requests.put_s,
@@ -83,7 +89,7 @@ def _requests(requests: StoreRequests | None, usd: float | None) -> list[str]:
         requests.failed_s,
         requests.written_bytes_s / 1e6,
     )
-    return [*(f"{rate:,.2f}" for rate in rates), f"{usd:,.2f}"]
+    return [*(f"{rate:,.2f}" for rate in rates), "-" if usd is None else f"{usd:,.2f}"]
 
 
 def _topics(view: TopView) -> "_FittingTable":

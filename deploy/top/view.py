@@ -4,7 +4,7 @@ Invariant: pure. Unknown values are None, never 0. Field names are keys of `--js
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -89,6 +89,11 @@ def stored_topics(image: MetadataImage) -> dict[str, Stored]:
     return found
 
 
+def wal_store_urls_of(image: MetadataImage) -> list[str]:
+    """Return the URLs of the WAL stores to which brokers send requests."""
+    return [store.url for store in image.nodes.wal_stores()]
+
+
 def _size_of(stream: StreamState) -> int:
     return sum(entry.size_bytes for entry in stream.entries)
 
@@ -99,8 +104,9 @@ def view_top(
     counts: Mapping[str, TopicCount],
     *,
     prices: Prices = STANDARD,
+    wal_store_urls: Iterable[str] = (),
 ) -> TopView:
-    """Build the view, with the busiest topics first."""
+    """Build the view, with the busiest topics first. wal_store_urls: see `wal_store_urls_of`."""
     unknown = TopicCount(None, None, 0.0)
     topics = [
         TopicView(
@@ -121,5 +127,5 @@ def view_top(
         cluster,
         topics,
         stored_bytes,
-        store_cost((node.store for node in cluster.nodes), stored_bytes, prices),
+        store_cost((node.store for node in cluster.nodes), stored_bytes, prices, wal_store_urls),
     )

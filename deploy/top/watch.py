@@ -18,7 +18,7 @@ from penstock.deploy.clients.controllers import connect, response_of
 from penstock.deploy.errors import NoController
 from penstock.deploy.top.counts import RecordCounts
 from penstock.deploy.top.offsets import TIMEOUT_S, EndOffsets
-from penstock.deploy.top.view import STANDARD, TopView, stored_topics, view_top
+from penstock.deploy.top.view import STANDARD, TopView, stored_topics, view_top, wal_store_urls_of
 
 if TYPE_CHECKING:
     from penstock.base.ids import NodeId
@@ -68,7 +68,13 @@ class Watch:
         }
         cluster = with_silent(cluster, {at for at in responded if not responded[at]})
         counts = self._counts.add(stored, measured, time.monotonic())
-        return view_top(cluster, stored, counts, prices=self._prices)
+        return view_top(
+            cluster,
+            stored,
+            counts,
+            prices=self._prices,
+            wal_store_urls=wal_store_urls_of(image),
+        )
 
     async def _open(self) -> None:
         from penstock.controller.api.follower import MetadataFollower

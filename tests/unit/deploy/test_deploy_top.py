@@ -1,21 +1,22 @@
 """`penstock top` computes rates from two samples."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 from rich.console import Console
 
-from penstock.base.ids import NodeEpoch, NodeId
+from penstock.base.ids import NodeEpoch, NodeId, WalStoreId
 from penstock.controller.api.load_messages import StoreRequests
 from penstock.controller.metadata.image import MetadataImage
-from penstock.controller.metadata.records import NodeRecord
+from penstock.controller.metadata.records import NodeRecord, WalStoreRecord
 from penstock.deploy.admin.cost import Prices, prices_of, store_cost, usd_month
 from penstock.deploy.admin.views import ClusterView, view_cluster
 from penstock.deploy.top.counts import RecordCounts
 from penstock.deploy.top.offsets import Measured
 from penstock.deploy.top.page import page
-from penstock.deploy.top.view import Stored, view_top
+from penstock.deploy.top.view import Stored, view_top, wal_store_urls_of
 from penstock.deploy.top.watch import NO_RESPONSE, with_silent
 
 CLUSTER = ClusterView("c", "127.0.0.1:1", 1, 1, 1, 1, [], [])
@@ -154,6 +155,45 @@ def test_each_cloud_has_its_own_prices() -> None:
         "Azure Blob Storage Hot LRS in East US",
         "S3 Standard in us-east-1",
     ]
+
+
+EXPRESS = "s3://wals--use1-az4--x-s3?region=us-east-1"
+
+
+@pytest.mark.parametrize(
+    ("store", "wal_store", "is_priced"),
+    [
+        ("s3://b", "s3://wals", True),
+        ("s3://b", EXPRESS, False),
+        ("", EXPRESS, False),
+        ("s3://b", "file:/mnt/wals", False),
+        ("file:/b", "file:/mnt/wals", True),
+        ("gs://b", "gs://wals", True),
+        ("gs://b", "s3://wals", False),
+    ],
+)
+def test_requests_have_no_price_if_the_wal_store_has_other_prices(
+    store: str, wal_store: str, is_priced: bool
+) -> None:
+    """Brokers report the requests to both stores together."""
+    image = MetadataImage()
+    image.apply_all([WalStoreRecord(WalStoreId(1), UUID(int=1), wal_store)])
+    requests = StoreRequests(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    node = NodeRecord(NodeId(0), NodeEpoch(0), UUID(int=0), "b", 9092, "", None, fenced=False)
+    image.apply_all([node])
+    cluster = view_cluster(image, "127.0.0.1:1", {})
+    cluster = replace(cluster, nodes=[replace(node, store=requests) for node in cluster.nodes])
+    urls = wal_store_urls_of(image)
+    view = view_top(cluster, STORED, {}, prices=prices_of(store), wal_store_urls=urls)
+    assert (view.cost.requests_usd_month is not None) == is_priced
+    assert view.cost.unpriced == ("" if is_priced else wal_store)
+    console = Console(width=300)
+    with console.capture() as capture:
+        console.print(page(view))
+    assert ("no price" in capture.get()) != is_priced
+    given = replace(prices_of(store), put_usd_per_1000=0.001, price_list="")
+    view = view_top(cluster, STORED, {}, prices=given, wal_store_urls=urls)
+    assert view.cost.requests_usd_month is not None
 
 
 def test_totals_include_only_brokers_that_report() -> None:
