@@ -153,11 +153,15 @@ class Compactor:
 
     @property
     def config(self) -> CompactionConfig:
-        """May be replaced at any time. The new values apply from the next step; a pause ends."""
+        """May be replaced at any time. The new values apply from the next step; a pause ends, and
+        whole logs are searched again.
+        """
         return self._config
 
     @config.setter
     def config(self, config: CompactionConfig) -> None:
+        if config != self._config:
+            self._settled = {}
         self._config = config
         self._reconfigured.set()
         self._reconfigured = asyncio.Event()
@@ -317,6 +321,7 @@ class Compactor:
     async def _find(self) -> list[Compaction]:
         compactions: list[Compaction] = []
         settled: dict[StreamId, Offset] = {}
+        config = self._config
         for ordinal, stream in enumerate(list(self._owned())):
             if ordinal % _STREAMS_PER_TURN == _STREAMS_PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -333,7 +338,7 @@ class Compactor:
                 continue
             if compaction is not None:
                 compactions.append(compaction)
-        self._settled = settled
+        self._settled = settled if self._config == config else {}
         return compactions
 
     async def _find_in_wal_stores(

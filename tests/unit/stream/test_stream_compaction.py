@@ -455,6 +455,16 @@ async def test_long_logs_are_scanned_page_by_page() -> None:
     assert await harness.log(3) == before
 
 
+async def test_a_higher_limit_for_small_ranges_applies_to_the_whole_log() -> None:
+    harness = CompactionHarness()
+    for sequence in range(4):
+        await harness.wal_object(sequence, 12, SET)  # too large to be rewritten
+    assert await harness.compactor.run_round() is None
+    harness.compactor.config = replace(SMALL, small_bytes_max=6_000)
+    assert await harness.compactor.run_round() is not None
+    assert len(harness.metadata.logs[StreamId(3)]) < 4
+
+
 async def test_a_stream_that_is_closed_meanwhile_is_dropped_from_the_round() -> None:
     harness = CompactionHarness()
     await harness.wal_object(0, 3)
