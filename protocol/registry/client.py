@@ -5,6 +5,7 @@ It blocks: brokers call it in threads (`broker.schemas.known_schemas`), others t
 """
 
 import base64
+import re
 import ssl
 import time
 import urllib.error
@@ -47,6 +48,9 @@ wrong.
 """
 
 _UNAUTHORIZED: Final = 401
+_IN_CONTEXT: Final = re.compile(r":(\.[^:]+):(.*)")
+"""Matches a subject in another context than the default one."""
+
 _ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -127,7 +131,14 @@ class SchemaRegistry:
         return self._whole(self._get(f"/schemas/guids/{quote(guid, safe='')}", _SchemaResponse))
 
     def newest(self, subject: str) -> tuple[int, StoredSchema]:
-        """Return the newest schema of a subject and its id. Raises RegistryError."""
+        """Return the newest schema of a subject and its id. Raises RegistryError, also for subjects
+        in a context, because ids would refer to another context.
+        """
+        if found := _IN_CONTEXT.fullmatch(subject):
+            raise RegistryError(
+                f"subject {subject!r} is in a context, where ids have another meaning: give the URL"
+                f" {self._base}/contexts/{quote(found[1])} and the subject {found[2]!r}"
+            )
         response: _SchemaResponse = self._get(_version_path(subject, "latest"), _SchemaResponse)
         return response.id, self._whole(response)
 

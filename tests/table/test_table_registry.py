@@ -389,6 +389,14 @@ def test_failing_registry_creates_no_dead_letters(
     assert "a-token" not in str(failed.value) + repr(value_format)
 
 
+def test_subjects_of_a_context_need_its_url(server: SchemaRegistryServer) -> None:
+    """Ids refer to the default context, unless the URL contains another one."""
+    server.register(":.ctx:t-value", {"schema": json.dumps(avro(ONE))})
+    value_format = ValueFormat.registered(settings(server), ":.ctx:t-value")
+    with pytest.raises(RegistryError, match=rf"{server.url}/contexts/\.ctx .*'t-value'"):
+        with_newest(value_format)
+
+
 def test_export_waits_for_a_registry_outage(server: SchemaRegistryServer) -> None:
     number = server.register("t-value", {"schema": '"string"'})
     pauses: list[float] = []
