@@ -190,12 +190,16 @@ class _Types:
         if kind == "map":
             return pa.map_(pa.string(), self.type_of(schema["values"], f"{path}.*", depth + 1))
         logical = schema.get("logicalType")
-        if logical == "decimal":
-            precision, scale = schema["precision"], schema.get("scale", 0)
-            if not 1 <= precision <= _PRECISION_MAX:
+        if logical == "decimal" and kind in {"bytes", "fixed"}:
+            precision, scale = schema.get("precision"), schema.get("scale", 0)
+            if (
+                not isinstance(precision, int)
+                or not isinstance(scale, int)
+                or not 1 <= precision <= _PRECISION_MAX
+            ):
                 raise InvalidSchema(
-                    f"{path}: a decimal of precision {precision} cannot become a column: at most"
-                    f" {_PRECISION_MAX} digits"
+                    f"{path}: a decimal of precision {precision} and scale {scale} cannot become a"
+                    f" column: at most {_PRECISION_MAX} digits"
                 )
             return pa.decimal128(precision, scale)
         if kind == "fixed":

@@ -80,6 +80,15 @@ def test_avro_values_are_decoded_or_refused() -> None:
     assert (rows[0]["carrier"], errors) == ("UA", [1, 2])
 
 
+def test_decimal_is_ignored_for_types_that_avro_does_not_allow() -> None:
+    kinds = {"a": "string", "b": "int"}
+    decimal = {"logicalType": "decimal", "precision": 5, "scale": 2}
+    schema = avro_record(*((name, {"type": kind} | decimal) for name, kind in kinds.items()))
+    plain = avro_record(*kinds.items())
+    row = {"a": "1.25", "b": 7}
+    assert decode(ValueFormat("avro", schema), written(plain, row)) == ([row], [])
+
+
 def frame(schema_id: int) -> bytes:
     return b"\x00" + struct.pack(">I", schema_id)
 
@@ -516,6 +525,10 @@ def test_every_value_is_a_row_or_an_error(values: list[bytes | None]) -> None:
                 avro_record(("x", {"type": "bytes", "logicalType": "decimal", "precision": 39})),
             ),
             r"\.x: a decimal of precision 39",
+        ),
+        (
+            ValueFormat("avro", avro_record(("x", {"type": "bytes", "logicalType": "decimal"}))),
+            r"\.x: a decimal of precision None",
         ),
         (ValueFormat("avro", avro_record(("x", "int")), framed=True), "--schema ID=FILE"),
         (
