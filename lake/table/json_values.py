@@ -102,6 +102,10 @@ def _document(text: bytes | str) -> _Json:
     return cast("_Json", parsed) if isinstance(parsed, dict) else {}
 
 
+def _are_names(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return isinstance(value, list) and all(isinstance(item, str) for item in cast("Any", value))
+
+
 def _is_null(schema: Any) -> bool:  # noqa: ANN401 - JSON
     """Return whether only null is valid. Other keywords such as `title`, which Confluent's
     serializers add, are allowed.
@@ -151,7 +155,9 @@ class _Types:
                 f"{path}: an object needs 'properties'; one with any members is a map:"
                 " 'additionalProperties' with a type"
             )
-        required = set(cast("list[str]", schema.get("required", ())))
+        required: Any = schema.get("required", [])
+        if not _are_names(required):
+            raise InvalidSchema(f"{path}: 'required' must be a list of property names")
         members: dict[str, Any] = {}
         fields: list[Any] = []
         for name, member in cast("_Json", properties).items():
@@ -182,7 +188,7 @@ class _Types:
         names = schema.get("type") or _types_of_constants(schema)
         listed = cast("list[str]", names) if isinstance(names, list) else [cast("str", names)]
         solid = [name for name in listed if name != "null"]
-        if len(solid) != 1:
+        if len(solid) != 1 or not _are_names(solid):
             raise InvalidSchema(
                 f"{path}: type {names!r} cannot become a column: use one type, or one and 'null'"
             )

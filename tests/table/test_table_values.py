@@ -520,6 +520,17 @@ def test_every_value_is_a_row_or_an_error(values: list[bytes | None]) -> None:
             r"\$\.a: type",
         ),
         (
+            ValueFormat("json", b'{"type": "object", "properties": {"a": {"type": [["string"]]}}}'),
+            r"\$\.a: type",
+        ),
+        (
+            ValueFormat(
+                "json",
+                b'{"type": "object", "properties": {"a": {"type": "string"}}, "required": true}',
+            ),
+            r"\$: 'required' must be a list",
+        ),
+        (
             ValueFormat(
                 "avro",
                 avro_record(("x", {"type": "bytes", "logicalType": "decimal", "precision": 39})),
