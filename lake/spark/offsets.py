@@ -64,12 +64,13 @@ def topic_ids_of(given: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
     return {name: topic_id for name, mark, topic_id in marked if mark}
 
 
-def parse_offsets(text: str) -> dict[TopicPartition, int]:
+def parse_offsets(text: str) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+    """Return the offsets, and the topic ids by name if they contain any. Raise InvalidOption."""
     try:
         offsets = dict(_entries(text))
         if min(offsets.values(), default=0) < EARLIEST:
             raise ValueError(text)
-        return offsets
+        return offsets, topic_ids_of(json.loads(text))
     except (ValueError, RecursionError):
         raise InvalidOption(
             f'Expected e.g. {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {text}'

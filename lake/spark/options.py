@@ -8,7 +8,7 @@ Names are case-insensitive. Source: Spark `KafkaSourceProvider`.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
@@ -111,6 +111,8 @@ class Latest:
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
     offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Ids by name, if the offsets are those of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +333,9 @@ def _topics_in(topics: Topics, snapshot: str) -> Topics:
 def _limit_in(limit: Limit, snapshot: str) -> Limit:
     """Return the limit with the topic names in the snapshot."""
     match limit:
-        case AtOffsets(offsets):
-            return AtOffsets({_partition_in(at, snapshot): to for at, to in offsets.items()})
+        case AtOffsets(offsets, topic_ids):
+            found = {_partition_in(at, snapshot): to for at, to in offsets.items()}
+            return AtOffsets(found, {} if snapshot else topic_ids)
         case AtTimestamps(times):
             return AtTimestamps({_partition_in(at, snapshot): to for at, to in times.items()})
         case _:
@@ -389,7 +392,7 @@ def _limit(given: Mapping[str, str], which: str, default: Limit) -> Limit:
     if not text:
         return default
     known: dict[str, Limit] = {"earliest": Earliest(), "latest": Latest()}
-    return known.get(text.lower()) or AtOffsets(parse_offsets(text))
+    return known.get(text.lower()) or AtOffsets(*parse_offsets(text))
 
 
 def _check_order(starting: Limit, ending: Limit) -> None:

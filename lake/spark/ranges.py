@@ -53,6 +53,17 @@ def check_assigned(specified: Offsets, bounds: Mapping[TopicPartition, Bounds]) 
         )
 
 
+def check_same_topics(specified: Mapping[str, str], topic_ids: Mapping[str, str]) -> None:
+    """Raise OffsetsMismatch if a topic has another id than the one of its specified offsets."""
+    other = {
+        name: (before, topic_ids[name])
+        for name, before in specified.items()
+        if topic_ids.get(name, before) != before
+    }
+    if other:
+        raise OffsetsMismatch(recreated(other))
+
+
 def check_timestamps_assigned(
     specified: Offsets, bounds: Mapping[TopicPartition, Bounds], position: str
 ) -> None:

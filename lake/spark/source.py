@@ -189,6 +189,7 @@ class _Query:
         bounds = found.bounds
         if isinstance(limit, AtOffsets):
             ranges.check_assigned(limit.offsets, bounds)
+            ranges.check_same_topics(limit.topic_ids, found.topic_ids)
             return ranges.resolved(limit.offsets, bounds)
         if isinstance(limit, AtTimestamp | AtTimestamps):
             if isinstance(limit, AtTimestamps):

@@ -186,6 +186,13 @@ def test_checkpoint_of_a_recreated_topic_is_detected(
     wait_until(lambda: not cluster.has(name))
     cluster.create(name, 1)
     fill(cluster, name, 20)
+    copied = {"startingOffsets": json.dumps(end)}
+    for first_call in (
+        stream(cluster, names, **copied).initialOffset,
+        batch(cluster, names, **copied).partitions,
+    ):
+        with pytest.raises(OffsetsMismatch, match=f"created again: {name} "):
+            first_call()
     strict = stream(cluster, names)
     for call in (
         lambda: strict.latestOffset(end, limit),
