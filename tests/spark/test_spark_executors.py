@@ -15,6 +15,7 @@ import pytest
 
 from tests.spark.test_spark_kills import LIFE_S, fill, rows_in, running
 from tests.support.dev_cluster import is_gone
+from tests.support.spark_session import needs_limits
 from tests.support.streaming_job import Job
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
@@ -50,6 +51,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
         shutil.rmtree(left)
 
 
+@needs_limits
 def test_each_row_arrives_once_if_an_executor_and_the_driver_die(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from penstock.deploy.cli.compact_job import Target, plan_rewrite, rewrite_topic
 from penstock.lake.rewrite.plan import PartitionPlan, RewriteOptions
 from penstock.lake.table.engines import LocalEngine
 from tests.support.dev_cluster import is_gone
+from tests.support.spark_session import HAS_LIMITS, needs_limits
 from tests.support.streaming_job import Job, start
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
@@ -96,6 +97,7 @@ def logged(job: Job, batch_id: int) -> dict[str, int]:
     return dict(found[job.topic])
 
 
+@needs_limits
 def test_each_row_arrives_once_if_drivers_and_workers_die(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
@@ -120,6 +122,28 @@ def test_each_row_arrives_once_if_drivers_and_workers_die(
     executors_die(job, spark)
     assert start(spark, job).awaitTermination(LIFE_S)
     check(job, spark, before)
+
+
+@pytest.mark.skipif(HAS_LIMITS, reason="the other test is for versions with limits")
+def test_each_row_arrives_once_if_drivers_without_limits_die(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """Spark 4.0 and 4.1 run one micro-batch per start: after a crash, the interrupted one."""
+    cluster.create("unlimited", 2)
+    job = Job(
+        store_url=cluster.store_url, topic="unlimited", directory=str(tmp_path), rows_per_batch=0
+    )
+    rows = [(number % 2, number // 2, f"record {number}") for number in range(600)]
+    for first, when in ((0, "before"), (200, "after")):
+        fill(cluster, "unlimited", range(first, first + 200))
+        run(msgspec.structs.replace(job, die=(when, 0)), -signal.SIGKILL)
+    fill(cluster, "unlimited", range(400, 600))
+    run(job, 0)
+    run(job, 0)
+    attempts = [rows_in(path) for path in job.out.glob("0.*.attempt")]
+    assert attempts == [sorted(rows[:200])] * 3
+    assert rows_in(job.out / "0.batch") == sorted(rows[:200])
+    assert rows_in(job.out / "1.batch") == sorted(rows[200:])
 
 
 def executors_die(job: Job, spark: SparkSession) -> None:

@@ -18,6 +18,8 @@ from uuid import uuid4
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support.spark_session import limits
+
 _WAIT_S = 200.0
 
 
@@ -67,7 +69,7 @@ def start(spark: Any, job: Job) -> Any:
         "subscribe": job.topic,
         "startingOffsets": "earliest",
         "columns": "partition,offset,value",
-        "maxOffsetsPerTrigger": str(job.rows_per_batch),
+        **limits(maxOffsetsPerTrigger=str(job.rows_per_batch)),
     }
     frame = spark.readStream.format("penstock").options(**options).load()
     if job.gate:
