@@ -6,6 +6,7 @@ may still arrive afterwards. Brokers number connections in the order in which th
 """
 
 from collections import OrderedDict
+from hashlib import blake2b
 from typing import Final, TypeAlias
 
 from penstock.broker.network.dispatcher import CannotRespond
@@ -20,7 +21,9 @@ STATIC_JOIN: Final = -1
 """Replaces the API key for JoinGroup and ConsumerGroupHeartbeat requests with which a static member
 starts. These are tracked by instance id.
 """
-Key: TypeAlias = tuple[str | int, ...]
+NAME_CHARS_MAX: Final = 128
+"""Longer names, which clients choose, are replaced by their hashes."""
+Key: TypeAlias = tuple[str | bytes | int, ...]
 _COMMIT: Final = apis.OFFSET_COMMIT.key
 
 
@@ -51,7 +54,7 @@ class ConnectionOrder:
         """Record a producer request that is about to be executed. name: the producer's
         transactional id or its consumer group. Raises LateRequest.
         """
-        newest = self._advance((name, producer_id, producer_epoch), connection_id)
+        newest = self._advance((_short(name), producer_id, producer_epoch), connection_id)
         if connection_id < newest:
             raise LateRequest(
                 f"a request for {name} of producer {producer_id} epoch {producer_epoch} is late:"
@@ -68,7 +71,7 @@ class ConnectionOrder:
         """
         if not member_id or connection_id is None:
             return
-        newest = self._advance((api_key, group_id, member_id), connection_id)
+        newest = self._advance((api_key, _short(group_id), _short(member_id)), connection_id)
         if connection_id < newest:
             raise _late_of_member(api_key, group_id, member_id, connection_id, newest)
 
@@ -90,7 +93,7 @@ class ConnectionOrder:
         """
         if not member_id or connection_id is None:
             return
-        key: Key = (_COMMIT, group_id, member_id)
+        key: Key = (_COMMIT, _short(group_id), _short(member_id))
         back_key = (*key, "back")
         newest = self._advance(key, connection_id)
         newest_back = self._advance(back_key, 0) if back_key in self._newest else 0
@@ -103,7 +106,7 @@ class ConnectionOrder:
         """Record that a member has left with a request of another API, so that its earlier requests
         of this API are late.
         """
-        self._advance((api_key, group_id, member_id), connection_id)
+        self._advance((api_key, _short(group_id), _short(member_id)), connection_id)
 
     def _advance(self, key: Key, connection_id: int) -> int:
         """Record the connection, and return the sender's newest one."""
@@ -113,6 +116,11 @@ class ConnectionOrder:
         if len(self._newest) > self._entries_max:
             self._newest.popitem(last=False)
         return newest
+
+
+def _short(name: str) -> str | bytes:
+    """Return the name, or its hash if it is long."""
+    return name if len(name) <= NAME_CHARS_MAX else blake2b(name.encode(), digest_size=16).digest()
 
 
 def _late_of_member(

@@ -1,5 +1,6 @@
 """Detection of late requests, with limited memory."""
 
+import tracemalloc
 from functools import partial
 
 import pytest
@@ -66,3 +67,20 @@ def test_a_backward_move_is_remembered_while_its_member_commits() -> None:
         order.admit("tid", number, 0, 5)
     with pytest.raises(LateRequest):
         order.admit_commit("g", "m", 4, advances=True, moves_back=False)
+
+
+def test_long_names_do_not_occupy_memory() -> None:
+    order = ConnectionOrder()
+    ids = ["m" * 32_767, "m" * 32_766 + "n"]
+    tracemalloc.start()
+    for number in range(100):
+        for member in ids:
+            order.admit_member(11, f"{number}" * 10_000, member, 5)
+            order.admit_commit(f"{number}" * 10_000, member, 5, advances=False, moves_back=True)
+        order.admit(f"{number}" * 10_000, 7, 0, 5)
+    assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    tracemalloc.stop()
+    assert len(order) == 100 * (2 + 4 + 1)
+    for member in ids:
+        with pytest.raises(LateRequest):
+            order.admit_member(11, "7" * 10_000, member, 4)
