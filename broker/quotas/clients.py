@@ -27,6 +27,8 @@ CLIENTS_MAX: Final = 10_000
 """Maximum number of tracked pairs of user and client id. Each uses about 6 KB if it has its own
 quotas.
 """
+CLIENT_ID_CHARS_MAX: Final = 256
+"""Client ids with the same first characters share their usage and quotas."""
 IDLE_MS: Final = 3_600_000
 """Idle time after which a client is dropped, as in Kafka."""
 _FRESH_MS: Final = 1_000
@@ -142,6 +144,7 @@ class ClientQuotas:
 
     def client(self, user: str, client_id: str, now_ms: float) -> Client:
         """Return the state of a client, with its current quotas."""
+        client_id = client_id[:CLIENT_ID_CHARS_MAX]
         name = user, client_id
         client = self._clients.get(name)
         if client is None:

@@ -8,6 +8,7 @@ for each topic that exceeds it; older ones are throttled instead.
 from typing import Final
 
 from penstock.broker.network.request import RequestContext
+from penstock.broker.quotas.clients import CLIENT_ID_CHARS_MAX
 from penstock.controller.api.messages import ItemResults, QuotaClient, TopicsCreated
 from penstock.protocol import apis
 
@@ -29,7 +30,7 @@ def quota_client(ctx: RequestContext) -> QuotaClient | None:
         return None
     return QuotaClient(
         user=ctx.connection.principal.name,
-        client_id=ctx.client_id or "",
+        client_id=(ctx.client_id or "")[:CLIENT_ID_CHARS_MAX],
         is_strict=ctx.api_version >= _STRICT_FROM[ctx.api_key],
     )
 

@@ -188,6 +188,14 @@ def test_the_number_of_tracked_clients_is_limited(
     assert quotas.produce(0, client_id="c") == 0
 
 
+def test_long_client_ids_do_not_occupy_memory(quotas: Quotas) -> None:
+    """They share their quotas."""
+    quotas.set(entity(client_id=None), value=1_000)
+    long = "c" * clients.CLIENT_ID_CHARS_MAX
+    assert quotas.client(client_id=long + "1") is quotas.client(client_id=long + "2")
+    assert quotas.client(client_id=long[1:]) is not quotas.client(client_id=long)
+
+
 def test_idle_clients_are_dropped(quotas: Quotas) -> None:
     quotas.set(entity(client_id=None), value=1_000)
     for at in range(10):
