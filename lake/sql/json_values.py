@@ -161,11 +161,14 @@ class JsonDecoder:
             table = self._select(source)
             assert table is not None, "DuckDB parses what it calls valid"
         found = [_one(column) for column in table.columns]
+        found, unfit = found[: len(self._columns)], iter(found[len(self._columns) :])
         others = self._others(values, source, found)
         if others:
             misfits.append(MisfitRows(NOT_JSON, others))
         arrays = [
-            self._checked(column, source, array, misfits)
+            self._checked(
+                column, source, array, next(unfit) if column.kind in _FROM_JSON else None, misfits
+            )
             for column, array in zip(self._columns, found, strict=True)
         ]
         return ParsedTable(arrays, misfits)
@@ -173,7 +176,9 @@ class JsonDecoder:
     # --- one pass over the batch ------------------------------------------------------------------
 
     def _select(self, values: Array) -> Table | None:
-        """Return the parsed columns; None if a value is not JSON."""
+        """Return the parsed columns, and then for each column whose type is in `_FROM_JSON` whether
+        a value has another type; None if a value is not JSON.
+        """
         try:
             return self._run(self._extraction or self._conversion(), values)
         except (duckdb.Error, UnicodeDecodeError):  # the message may quote bytes that are not UTF-8
@@ -185,10 +190,10 @@ class JsonDecoder:
             f"from_json(v, {text_literal(json.dumps(_first_pass(group)))}) AS s{number}"
             for number, group in enumerate(self._groups)
         )
-        fields = ", ".join(
-            f"{self._field(column)} AS c{number}" for number, column in enumerate(self._columns)
+        texts = ", ".join(
+            f"{self._text(column)} AS t{number}" for number, column in enumerate(self._columns)
         )
-        return f"SELECT {fields} FROM (SELECT {parsed} FROM batch)"  # noqa: S608 - quoted
+        return _converted(self._columns, f"SELECT {texts} FROM (SELECT {parsed} FROM batch)")  # noqa: S608 - quoted
 
     def _run(self, sql: str, values: Array) -> Table:
         """Run SQL on the table `batch`, whose column `v` contains the values."""
@@ -226,13 +231,11 @@ class JsonDecoder:
         rows = _numbers(empty)
         return [row for row, has in zip(rows, is_object.to_pylist(), strict=True) if not has]
 
-    def _field(self, column: JsonColumn) -> str:
-        """Return the SQL of a column."""
+    def _text(self, column: JsonColumn) -> str:
+        """Return the SQL of a column, which is JSON text if its type is in `_FROM_JSON`."""
         number = next(n for n, group in enumerate(self._groups) if column in group)
         field = f"struct_extract(s{number}, {text_literal(column.field)})"
-        if column.kind in _FROM_JSON:
-            return _FROM_JSON[str(column.kind)].format(f"{field}::VARCHAR")
-        return field
+        return f"{field}::VARCHAR" if column.kind in _FROM_JSON else field
 
     # --- a closer look ----------------------------------------------------------------------------
 
@@ -241,30 +244,38 @@ class JsonDecoder:
         column: JsonColumn,
         values: Array,
         found: Array,
+        unfit: Array,
         misfits: list[MisfitRows],
     ) -> Array:
-        """Return the final column, and record the rows whose values have another type."""
+        """Return the final column, and record the rows whose values have another type. `unfit`: the
+        rows found by the first pass, None for text and nested types.
+        """
         if column.kind == "VARCHAR":
             look = pc.match_substring_regex(found, _FRACTION_OR_NESTED).fill_null(False)
             return self._with_digits(column, values, found, look)
         if not isinstance(column.kind, str):
             return self._checked_nested(column, values, found, misfits)
+        changed = False
         if column.kind == "BIGINT":
             exact = _as_integers(found)
+            changed = exact is None
             found = self._as_bigint(column, values) if exact is None else exact
         if column.kind == "DOUBLE" and _has_large(found):
+            changed = True
             large = pc.greater_equal(pc.abs(found), _EXACT_MAX).fill_null(False)
             raw = self._raw(column, _filtered(values, large))
             rounded = _misfits(large, raw, column.kind)
             found = pc.if_else(rounded, pa.scalar(None, found.type), found)
-        unknown = pc.and_(pc.is_null(found), pc.is_valid(values))
-        if not pc.any(unknown, min_count=0).as_py():
-            return found
-        exists = pc.is_valid(self._raw(column, _filtered(values, unknown))).to_pylist()
-        lost = [row for row, has in zip(_numbers(unknown), exists, strict=True) if has]
+        lost = self._lost(column, values, found) if changed else _numbers(unfit)
         if lost:
             misfits.append(MisfitRows(column.name, lost))
         return found
+
+    def _lost(self, column: JsonColumn, values: Array, found: Array) -> list[int]:
+        """Return the rows that have a value, which is null in `found`."""
+        unknown = pc.and_(pc.is_null(found), pc.is_valid(values))
+        exists = pc.is_valid(self._raw(column, _filtered(values, unknown))).to_pylist()
+        return [row for row, has in zip(_numbers(unknown), exists, strict=True) if has]
 
     def _as_bigint(self, column: JsonColumn, values: Array) -> Array:
         """Parse as integer and as double, and keep the integers that are not rounded."""
@@ -402,12 +413,22 @@ def _extraction(columns: Sequence[JsonColumn]) -> str:
     """Return the statement that parses a few columns of scalar types with `json_extract`."""
     paths = ", ".join(f"'$.\"{column.field}\"'" for column in columns)
     texts = ", ".join(f"j[{number + 1}]::VARCHAR AS t{number}" for number in range(len(columns)))
-    fields = ", ".join(
-        f"{_FROM_JSON.get(str(column.kind), _UNQUOTED).format(f't{number}')} AS c{number}"
-        for number, column in enumerate(columns)
-    )
     extracted = f"SELECT json_extract(v, [{paths}]) AS j FROM batch"  # noqa: S608 - plain names
-    return f"SELECT {fields} FROM (SELECT {texts} FROM ({extracted}))"  # noqa: S608 - plain names
+    return _converted(columns, f"SELECT {texts} FROM ({extracted})", _UNQUOTED)  # noqa: S608 - plain names
+
+
+def _converted(columns: Sequence[JsonColumn], texts: str, others: str = "{0}") -> str:
+    """Return the statement that converts JSON texts, and finds those of another type. `texts`: the
+    statement that returns them as t0 and so on. `others`: SQL for columns not in `_FROM_JSON`.
+    """
+    fields, unfit = list[str](), list[str]()
+    for number, column in enumerate(columns):
+        sql = _FROM_JSON.get(str(column.kind), others)
+        fields.append(f"{sql.format(f't{number}')} AS c{number}")
+        if column.kind in _FROM_JSON:
+            unfit.append(f"c{number} IS NULL AND t{number} <> 'null'")
+    names = [f"c{number}" for number in range(len(columns))]
+    return f"SELECT {', '.join(names + unfit)} FROM (SELECT *, {', '.join(fields)} FROM ({texts}))"  # noqa: S608 - quoted
 
 
 def _first_pass(group: Sequence[JsonColumn]) -> dict[str, Any]:
