@@ -65,8 +65,8 @@ class RecoveredState:
     """The state recovered by a controller when it becomes active.
 
     image: the image as of the quorum's committed end, which belongs to the writer from now on.
-    snapshot_offset: the offset of the newest snapshot, or None. began_empty: whether the process
-    started with an empty disk, and no leader has committed records since.
+    snapshot_offset: the offset of the newest snapshot, or None. began_empty: whether the disk
+    contained no records at the start, and no leader has committed records since.
     """
 
     image: MetadataImage

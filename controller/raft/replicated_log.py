@@ -155,8 +155,8 @@ class RaftQuorum:
         self._reads: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._epoch_ends: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
         self.began_empty = False
-        """Whether the disk was empty at the start, so that the log came from a snapshot or from
-        other controllers.
+        """Whether the disk contained no records at the start, so that they came from a snapshot or
+        from other controllers. A failed start of an empty disk leaves entries without records.
         """
         self.begun = Start()
         """The initial state of this start of the controller, set by `start`."""
@@ -191,14 +191,14 @@ class RaftQuorum:
         cluster, whose leader sends them.
 
         Raises JournalCorrupt, JournalStateLost, SnapshotMissing (records before the journal are
-        missing), and SnapshotCorrupt if the disk is empty and `passed_over` is set: only the
+        missing), and SnapshotCorrupt if `began_empty` and `passed_over` is set: only the
         damaged snapshot may contain the records after the older one, for example after `penstock
         controller recover`.
         """
         recovered = await self._node.open()
         if recovered.cut_bytes:
             _log.warning("journal_torn_tail_truncated", bytes=recovered.cut_bytes)
-        self.began_empty = recovered.base.index == 0 and not recovered.entries
+        self.began_empty = not any(entry.records for entry in recovered.entries)
         if self.began_empty and passed_over is not None:
             raise passed_over
         if recovered.base.index > (snapshot.index if snapshot else 0):
