@@ -25,6 +25,7 @@ def main() -> None:
     from penstock.deploy.errors import print_error
     from penstock.protocol.errors import UnencodableValue
 
+    _open_closed_streams()
     try:
         check_package()
         if len(sys.argv) > 1 and sys.argv[1] in _NODES and not _is_command(sys.argv[2:]):
@@ -61,6 +62,18 @@ def main() -> None:
         sys.exit(_INTERRUPTED)
     except OSError as error:
         _output_failed(error)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for each standard stream that is closed, as after `>&-`. Otherwise, a
+    file or socket would get its number, and receive what is printed.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+            setattr(sys, name, open(number, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
 
 
 def _output_failed(error: OSError) -> NoReturn:

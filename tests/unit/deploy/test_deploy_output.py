@@ -1,7 +1,9 @@
 """Tables on terminals of several widths, and numbers in sentences."""
 
 import ast
+import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -135,3 +137,14 @@ def test_a_full_disk_is_reported_without_a_traceback() -> None:
         )
     said = "error: the output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-", ">&- 2>&-"])
+def test_output_to_a_closed_stream_is_discarded(tmp_path: Path, closed: str) -> None:
+    """Its number is not given to a file or socket, which would receive the output."""
+    command = f"{shlex.quote(sys.executable)} -m penstock profile list --json {closed}"
+    environment = os.environ | {"XDG_CONFIG_HOME": str(tmp_path)}
+    done = subprocess.run(
+        ("sh", "-c", command), env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
