@@ -61,7 +61,11 @@ def list_(
     *,
     states: Annotated[
         list[str] | None,
-        typer.Option("--state", help="Only groups in this state, such as Stable. Repeatable."),
+        typer.Option(
+            "--state",
+            help="Only groups in this state: Empty, PreparingRebalance, CompletingRebalance,"
+            " Assigning, Reconciling, NotReady, Stable, Dead. Repeatable.",
+        ),
     ] = None,
     types: Annotated[
         list[str] | None,
@@ -80,12 +84,15 @@ def list_(
 
     For example: penstock groups list --type share --output json
     """
+    from penstock.broker.groups.common.model import GroupState, GroupType
     from penstock.deploy.admin.groups.admin import listed_groups, with_lags
     from penstock.deploy.cli.incomplete import exit_if_incomplete
     from penstock.deploy.clients.brokers import Brokers
 
+    wanted_states = _named("--state", states, [state.value for state in GroupState])
+    wanted_types = _named("--type", types, [kind.value for kind in GroupType])
     with Brokers(bootstrap) as brokers:
-        listing = with_lags(brokers, listed_groups(brokers, states or (), types or ()))
+        listing = with_lags(brokers, listed_groups(brokers, wanted_states, wanted_types))
     rows = [
         (item.group, item.type, item.state, item.protocol or "-", _lag(item.lag))
         for item in listing.groups
@@ -93,6 +100,17 @@ def list_(
     columns = ("group", "type", "state", "protocol", "lag")
     report_table(output, listing.groups, "", columns, rows)
     exit_if_incomplete(listing.problems, MISSING_GROUPS)
+
+
+def _named(option: str, given: "Sequence[str] | None", known: "Sequence[str]") -> list[str]:
+    """Return the values as Kafka writes them. Raises UsageError for one that Kafka does not
+    have.
+    """
+    by_name = {name.lower(): name for name in known}
+    for value in given or ():
+        if value.lower() not in by_name:
+            raise UsageError(f"{option} {value!r}: use one of {', '.join(known)}")
+    return [by_name[value.lower()] for value in given or ()]
 
 
 @app.command("describe")

@@ -25,7 +25,7 @@ from penstock.deploy.console.inherited_connections import HandedServer, yield_to
 from penstock.deploy.console.live import LiveCluster
 from penstock.deploy.console.options import ConsoleOptions
 from penstock.deploy.console.sessions import Sessions
-from penstock.deploy.errors import PortTaken
+from penstock.deploy.errors import PortTaken, UsageError
 from penstock.deploy.output import remark, say
 
 CONNECTIONS_MAX: Final = 256
@@ -80,7 +80,13 @@ def config_of(app: ASGIApp, certificate: str = "", key: str = "") -> uvicorn.Con
 
 def _listening(options: ConsoleOptions) -> socket.socket:
     if options.file_descriptor is not None:
-        return socket.socket(fileno=options.file_descriptor)
+        try:
+            return socket.socket(fileno=options.file_descriptor)
+        except (OSError, OverflowError, ValueError) as error:
+            raise UsageError(
+                f"--fd {options.file_descriptor} is not an open socket ({error}): pass the number"
+                " of a listening socket that this process inherits, or use --host and --port"
+            ) from None
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

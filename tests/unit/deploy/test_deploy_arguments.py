@@ -1,4 +1,4 @@
-"""Arguments and variables that are not valid UTF-8 are reported before a command does anything."""
+"""Invalid arguments and variables are reported before a command does anything."""
 
 import os
 import re
@@ -44,3 +44,17 @@ def test_paths_may_contain_any_bytes(tmp_path: Path) -> None:
         app, ["produce", "t", "-b", "127.0.0.1:1", "--from-file", str(tmp_path / ODD)]
     )
     assert not isinstance(found.exception, UsageError)  # there is no broker
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("groups", "list", "--state", "foo"), "--state 'foo': use one of Empty, .*, Stable, Dead"),
+        (("groups", "list", "--type", "x"), "--type 'x': use one of classic, consumer, share, "),
+        (("console", "--controller", "127.0.0.1:1", "--fd", "-1"), "--fd -1 is not an open socket"),
+        (("console", "--controller", "127.0.0.1:1", "--fd", "77777"), "--fd 77777 is not an open"),
+    ],
+)
+def test_unknown_values_are_reported(arguments: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(UsageError, match=f"^{expected}"):
+        raise CliRunner().invoke(app, [*arguments, "-b", "127.0.0.1:1"]).exception or AssertionError
