@@ -6,6 +6,7 @@ topics that this broker leads, and send requests for other partitions to their l
 
 import asyncio
 from functools import partial
+from typing import Final
 from uuid import uuid4
 
 from penstock.base.clock import steady
@@ -40,6 +41,9 @@ from penstock.broker.transactions.peers import CoordinatorPeers, MarkerPeers
 from penstock.broker.transactions.records import record_version
 from penstock.broker.transactions.verifier import TransactionVerifier
 
+_CLIENT_ID_CHARS_MAX: Final = 256
+"""Number of characters of a client id that a member id contains."""
+
 
 class Coordinators:
     """Creates the coordinators. Each loads its state when the broker leads the first partition."""
@@ -61,7 +65,7 @@ class Coordinators:
             TopicLog(node, OFFSETS_TOPIC),
             self._group_limits(),
             now_ms=now_ms,
-            new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
+            new_member_id=lambda client_id: f"{client_id[:_CLIENT_ID_CHARS_MAX]}-{uuid4()}",
             consumer_limits=self._consumer_limits,
             topics=topics,
             share_limits=self._share_limits,

@@ -111,6 +111,9 @@ class ClassicGroup:
             return self._add(self._new_member_id(request.instance_id), request, token, now_ms)
         member_id = self._new_member_id(request.client_id)
         if request.needs_known_member_id:
+            if len(self._pending) >= self.limits.members_max:
+                # The oldest one most likely does not return. Otherwise, its client starts again.
+                del self._pending[next(iter(self._pending))]
             self._pending[member_id] = now_ms + request.session_timeout_ms
             return [
                 CompleteJoin(

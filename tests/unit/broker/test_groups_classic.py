@@ -277,6 +277,18 @@ def test_invalid_joins_are_rejected(request_: JoinRequest, error: ErrorCode) -> 
     assert group.state is GroupState.STABLE
 
 
+def test_the_number_of_members_that_have_not_joined_yet_is_limited() -> None:
+    group = make_group()
+    ids = [
+        joins(group.join(join_request(known=True), token, 0))[token].member_id
+        for token in range(2 * group.limits.members_max)
+    ]
+    oldest = joins(group.join(join_request(ids[0], known=True), 99, 0))
+    assert oldest[99].error is ErrorCode.UNKNOWN_MEMBER_ID, "the client starts again"
+    assert not joins(group.join(join_request(ids[-1], known=True), 100, 0)), "it is parked"
+    assert len(group._pending) == group.limits.members_max - 1
+
+
 def test_a_full_group_rejects_new_members() -> None:
     group = make_group()
     for token in range(5):
