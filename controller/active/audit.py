@@ -35,26 +35,35 @@ class AdminLog:
         self._changes = ChangeLog(now)
         self._refusals = LogLimit()
 
-    def responded(self, request: m.Message, reply: m.Reply[Any], context: CallContext) -> None:
-        """Log the changes made by a request."""
-        kind = type(request)
-        if reply.status is not m.Status.OK or kind not in CHANGES:
-            return
-        caller = self._gate.caller(context)
-        if caller is None or getattr(request, "validate_only", False):
-            return
-        client = _client(request)
-        if client is None and CallerRole.ADMIN not in caller.roles:
-            return
+    def entry(self, request: m.Message, context: CallContext) -> Callable[[m.Reply[Any]], None]:
+        """Return a function that logs the changes made by a request, given its reply. It is called
+        even if the caller, who may be an attacker, no longer waits for the reply.
+        """
+        kind, client, caller = type(request), _client(request), self._gate.caller(context)
+        if (
+            kind not in CHANGES
+            or caller is None
+            or getattr(request, "validate_only", False)
+            or (client is None and CallerRole.ADMIN not in caller.roles)
+        ):
+            return _log_nothing
         change, resources = CHANGES[kind]
-        self._changes.write(
-            change,
-            resources(request, reply.value),
-            principal=str(caller) if client is None else client.principal,
-            host=host_of(context) if client is None else client.host,
-            api=kind.__name__,
-            **_forwarded_by(client, caller),
+        principal, host = (
+            (str(caller), host_of(context)) if client is None else (client.principal, client.host)
         )
+
+        def write(reply: m.Reply[Any]) -> None:
+            if reply.status is m.Status.OK:
+                self._changes.write(
+                    change,
+                    resources(request, reply.value),
+                    principal=principal,
+                    host=host,
+                    api=kind.__name__,
+                    **_forwarded_by(client, caller),
+                )
+
+        return write
 
     def refused(self, request: m.Message, reason: str, context: CallContext) -> None:
         """Log that a broker may not send the request, or may not send it for this client."""
@@ -71,6 +80,10 @@ class AdminLog:
             suppressed_count=suppressed_count,
             **_forwarded_by(client, caller),
         )
+
+
+def _log_nothing(_: m.Reply[Any]) -> None:
+    """The entry of a request that is not logged."""
 
 
 def _client(request: m.Message) -> m.Requester | None:

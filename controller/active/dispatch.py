@@ -16,7 +16,7 @@ from penstock.controller.active.mutation_quotas import MutationQuotas
 from penstock.controller.active.server import Handle
 from penstock.controller.active.sessions import Sessions
 from penstock.controller.active.wal_store import why_not_lost
-from penstock.controller.active.writer import Runtime
+from penstock.controller.active.writer import Committed, Runtime
 from penstock.controller.api import load_messages as lm
 from penstock.controller.api import messages as m
 from penstock.controller.api import quota_messages as qm
@@ -325,7 +325,11 @@ class Dispatch:
             return result
 
         async def handle(
-            request: m.Message, timeout_s: float | None, size_bytes: int, request_id: str
+            request: m.Message,
+            timeout_s: float | None,
+            size_bytes: int,
+            request_id: str,
+            committed: Committed,
         ) -> m.Reply[Any]:
             wait_s = self._wait_s if timeout_s is None else min(timeout_s, self._wait_s)
             async with asyncio.timeout(wait_s):
@@ -335,6 +339,7 @@ class Dispatch:
                     timeout_s=timeout_s,
                     size_bytes=size_bytes,
                     request_id=request_id,
+                    committed=committed,
                 )
                 if follow_up is not None and reply.status is m.Status.OK:
                     follow_up(request, reply)
@@ -380,7 +385,12 @@ class Dispatch:
             self._sessions.removed(request.node_id, request.node_epoch)
 
     async def _abandon_wal_store(
-        self, request: m.AbandonWalStore, timeout_s: float | None, size_bytes: int, request_id: str
+        self,
+        request: m.AbandonWalStore,
+        timeout_s: float | None,
+        size_bytes: int,
+        request_id: str,
+        committed: Committed,
     ) -> m.Reply[Any]:
         """Abandon a WAL store that this controller cannot read."""
         wal_store = await self._runtime.with_committed_image(
@@ -396,15 +406,20 @@ class Dispatch:
                 detail=reason,
                 controller_epoch=self._runtime.epoch,
             )
-        return await self._record_loss(request, timeout_s, size_bytes, request_id)
+        return await self._record_loss(request, timeout_s, size_bytes, request_id, committed)
 
     async def _report_moves(
-        self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str
+        self,
+        request: m.ReportMoves,
+        timeout_s: float | None,
+        size_bytes: int,
+        request_id: str,
+        committed: Committed,
     ) -> m.Reply[Any]:
         """Store a broker's measurements of its moves, without using the writer. If there are too
         many, only the first ones are stored.
         """
-        del timeout_s, size_bytes, request_id
+        del timeout_s, size_bytes, request_id, committed
         items, now_ms = request.items[: reassign.MOVES_MAX], self._now_ms()
         self._traces.add(request.node_id, items, now_ms)
         if self._moved is not None:
@@ -429,9 +444,14 @@ class Dispatch:
             await self._runtime.with_committed_image(publish)
 
     async def _trace_move(
-        self, request: m.TraceMove, timeout_s: float | None, size_bytes: int, request_id: str
+        self,
+        request: m.TraceMove,
+        timeout_s: float | None,
+        size_bytes: int,
+        request_id: str,
+        committed: Committed,
     ) -> m.Reply[Any]:
-        del timeout_s, size_bytes, request_id
+        del timeout_s, size_bytes, request_id, committed
         return m.Reply(
             controller_epoch=self._runtime.epoch, value=m.MoveTraces(items=self._traces.of(request))
         )

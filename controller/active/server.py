@@ -16,7 +16,7 @@ from penstock.base.version import VERSION
 from penstock.controller.active.audit import AdminLog
 from penstock.controller.active.forwarding import RequestAuthorizer
 from penstock.controller.active.sessions import Sessions
-from penstock.controller.active.writer import Runtime
+from penstock.controller.active.writer import Committed, Runtime
 from penstock.controller.api.caller_checks import CallerRefused, Gate
 from penstock.controller.api.callers import EXCHANGE, FOLLOW, CallerRole
 from penstock.controller.api.errors import JournalFailed, NotLeader, QuorumClosed
@@ -51,8 +51,10 @@ _log = structlog.get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _follow_decoder = msgspec.msgpack.Decoder(FollowRequest)
 
-Handle = Callable[[Any, float | None, int, str], Awaitable[Reply[Any]]]
-"""Called with (request, seconds left, size in bytes, request id). Returns the reply."""
+Handle = Callable[[Any, float | None, int, str, Committed], Awaitable[Reply[Any]]]
+"""Called with (request, seconds left, size in bytes, request id, callback). Returns the reply. The
+callback is called with the reply once it is committed, even if this call has ended before.
+"""
 
 
 About = Callable[[Any, float | None], Awaitable[Reply[Any]]]
@@ -139,6 +141,7 @@ class ControllerService:
         self._lead: Lead | None = None
         self._leading = asyncio.Event()
         self._followers: dict[asyncio.Task[None], FollowRequest] = {}
+        self._out_of_turn_tasks: set[asyncio.Task[Reply[Any]]] = set()
         self._stopping = False
         unary = {request.__name__: self._unary(request) for request in requests}
         unary[DescribeController.__name__] = self._describe
@@ -167,6 +170,8 @@ class ControllerService:
         for task in list(self._followers):
             task.cancel()
         await self._listener.stop(0.2)
+        for request in list(self._out_of_turn_tasks):
+            request.cancel()
 
     @property
     def is_leading(self) -> bool:
@@ -237,8 +242,10 @@ class ControllerService:
                     if leadership.active
                     else None
                 )
-                reply = stale or await response(request, context.time_remaining())
-                self._audit.responded(request, reply, context)
+                reply = stale or await self._shielded(
+                    response(request, context.time_remaining()),
+                    self._audit.entry(request, context),
+                )
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 reply = Reply(
                     status=Status.INVALID_REQUEST,
@@ -255,6 +262,19 @@ class ControllerService:
             return _encode(reply)
 
         return handle
+
+    async def _shielded(self, response: Awaitable[Reply[Any]], committed: Committed) -> Reply[Any]:
+        """Wait for the response. If the caller cancels its call, the request continues."""
+        task = asyncio.ensure_future(response)
+        self._out_of_turn_tasks.add(task)
+
+        def done(task: asyncio.Future[Reply[Any]]) -> None:
+            self._out_of_turn_tasks.discard(task)
+            if not task.cancelled() and task.exception() is None:
+                committed(task.result())
+
+        task.add_done_callback(done)
+        return await asyncio.shield(task)
 
     def _unary(
         self, request_type: type[Message]
@@ -310,13 +330,15 @@ class ControllerService:
             )
         request_id = str(metadata.get(REQUEST_ID_KEY, ""))[:64]
         try:
-            reply = await lead.methods[name](
-                request, context.time_remaining(), len(data), request_id
+            return await lead.methods[name](
+                request,
+                context.time_remaining(),
+                len(data),
+                request_id,
+                self._audit.entry(request, context),
             )
         except NotLeader as error:
             return self._not_leader(error.leader)
-        self._audit.responded(request, reply, context)
-        return reply
 
     def _of_another_epoch(
         self, metadata: Mapping[str, object], epoch: ControllerEpoch

@@ -8,6 +8,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -29,6 +30,9 @@ _T = TypeVar("_T")
 
 Work = Callable[[MetadataImage, Millis], Result[Any]]
 """A manager, bound to its request. It reads the image and never changes it."""
+
+Committed = Callable[[Reply[Any]], None]
+"""Called with the reply of a request after the commit."""
 
 
 @dataclass(slots=True)
@@ -141,10 +145,12 @@ class Runtime:
         timeout_s: float | None = None,
         size_bytes: int = 0,
         request_id: str = "",
+        committed: Committed | None = None,
     ) -> Reply[Any]:
         """Run `work` in its turn, and return the reply after its records are committed.
 
         request_id: a retry with the same id receives the same reply, without repeating the work.
+        committed: called once with the reply after the commit, even if this call has ended before.
         Raises NotLeader, QuorumClosed, TimeoutError (the outcome is unknown). If the queue is full,
         the reply is CONTROLLER_BUSY.
         """
@@ -154,6 +160,8 @@ class Runtime:
         response = known or self._enqueue(name, work, size_bytes, wait_s, request_id)
         if isinstance(response, Reply):
             return response
+        if known is None and committed is not None:
+            response.add_done_callback(partial(_pass_on, committed))
         async with asyncio.timeout(wait_s):
             return await asyncio.shield(response)
 
@@ -371,6 +379,11 @@ class Runtime:
                 waiting.response.set_exception(stopping)
         self._queue.clear()
         self._between.clear()
+
+
+def _pass_on(committed: Committed, response: "asyncio.Future[Reply[Any]]") -> None:
+    if not response.cancelled() and response.exception() is None:
+        committed(response.result())
 
 
 def _retrieve(response: "asyncio.Future[Reply[Any]]") -> None:

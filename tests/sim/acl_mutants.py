@@ -43,14 +43,9 @@ def _removal_acknowledged_before_the_commit() -> list[Patch]:
         self: Runtime,
         name: str,
         work: Callable[[MetadataImage, Millis], Result[Any]],
-        *,
-        timeout_s: float | None = None,
-        size_bytes: int = 0,
-        request_id: str = "",
+        **options: Any,
     ) -> Reply[Any]:
-        asking = real(
-            self, name, work, timeout_s=timeout_s, size_bytes=size_bytes, request_id=request_id
-        )
+        asking = real(self, name, work, **options)
         if name != DeleteAcls.__name__:
             return await asking
         pending = asyncio.ensure_future(asking)

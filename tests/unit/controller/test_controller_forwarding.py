@@ -2,6 +2,7 @@
 itself, so a broker cannot bypass authorization.
 """
 
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,13 @@ from penstock.controller.api import token_messages as tm
 from penstock.controller.api.callers import ACTS_AS, METHODS, CallerRole
 from penstock.controller.api.errors import InvalidConfig
 from penstock.controller.api.tls import TlsFiles
-from penstock.controller.api.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel
+from penstock.controller.api.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel, RpcFailed
 from penstock.controller.config import ControllerConfig
 from penstock.controller.metadata.acls import AclFilter
 from penstock.controller.metadata.records import AclEntry, QuotaTarget
 from tests.support.certs import Authority
 from tests.support.controller_cluster import Cluster
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 ALICE = m.Requester(principal="User:alice", host="10.0.0.1", broker_id=NodeId(3))
 ADMIN = msgspec.structs.replace(ALICE, principal="User:admin")
@@ -154,7 +155,9 @@ class Hostile:
         self._channel = Channel(cluster.server.address, tls)
         self._epoch = 0
 
-    async def refusal(self, request: m.Message, client: m.Requester | None) -> str:
+    async def refusal(
+        self, request: m.Message, client: m.Requester | None, timeout_s: float = PATIENCE_S
+    ) -> str:
         """Send the request; return why it was denied to this client. Empty if it was authorized,
         even if it failed.
         """
@@ -162,7 +165,7 @@ class Hostile:
         while True:
             response = await self._channel.unary(type(request).__name__)(
                 sent,
-                timeout=PATIENCE_S,
+                timeout=timeout_s,
                 metadata=((REQUEST_ID_KEY, uuid4().hex), (EPOCH_KEY, str(self._epoch))),
             )
             reply: m.Reply[Any] = msgspec.msgpack.decode(response, type=m.Reply[Any])
@@ -289,6 +292,22 @@ async def test_the_audit_log_contains_the_broker_and_the_client(
     first, second = [line for line in logs if line["event"] == "forwarded_request_rejected"]
     assert first.items() >= {"principal": "User:a\\nb", "api": "CreateTopics", **about}.items()
     assert "names no client" in second["reason"]
+
+
+async def test_a_caller_that_does_not_wait_is_in_the_audit_log(
+    cluster: Cluster, authority: Authority, hostile: Hostile
+) -> None:
+    await cluster.broker(3, tls=authority.make("penstock-broker-3").open())
+    assert not await hostile.refusal(new("t"), ADMIN)
+    gate = threading.Event()
+    cluster.server._directory.thread.submit(gate.wait)  # a slow journal
+    with capture_logs() as logs:
+        with pytest.raises(RpcFailed):
+            await hostile.refusal(new("u"), ADMIN, timeout_s=0.5)
+        gate.set()
+        await until(lambda: any(line["event"] == "admin_change" for line in logs))
+    (change,) = [line for line in logs if line["event"] == "admin_change"]
+    assert (change["principal"], change["resources"]) == ("User:admin", ["u"])
 
 
 @pytest.mark.parametrize(
